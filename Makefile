@@ -1,0 +1,42 @@
+# `make demo` and `make test` are all a fresh clone needs; both make .venv first.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+# A machine with an NVIDIA driver takes torch as it comes; any other is held to the CPU build.
+CONSTRAINT := $(if $(shell command -v nvidia-smi 2>/dev/null),,-c constraints/cpu.txt)
+
+.PHONY: demo test lint types unit test-slow test-gpu clean env
+
+env: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints/cpu.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fgnn needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check $(CONSTRAINT) torch
+	$(PY) -m pip install --quiet --disable-pip-version-check $(CONSTRAINT) -e '.[dev]'
+	touch $@
+
+demo: env
+	$(PY) -m fgnn demo
+
+test: lint types unit
+
+lint: env
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+types: env
+	$(PY) -m mypy
+
+unit: env
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -m "not slow and not gpu"
+
+test-slow: env
+	$(PY) -m pytest -m "slow"
+
+# Needs no installed package, so that it also runs on a machine that can install nothing.
+test-gpu:
+	PYTHONPATH=src $(PYTHON) -m pytest -m gpu -p no:cacheprovider
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,41 @@
+"""Factor graph neural networks: solvers, layers, the max-product theorem as code, and the experiments."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from fgnn.infer import Solution, SolutionBatch, solve
+from fgnn.pgm import GraphicalModel, ModelBatch
+
+if TYPE_CHECKING:
+    from fgnn import data, graph, infer, models, nn, pgm, points, theory, train
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "GraphicalModel",
+    "ModelBatch",
+    "Solution",
+    "SolutionBatch",
+    "__version__",
+    "data",
+    "graph",
+    "infer",
+    "models",
+    "nn",
+    "pgm",
+    "points",
+    "solve",
+    "theory",
+    "train",
+]
+
+_SUBPACKAGES = {"data", "graph", "infer", "models", "nn", "pgm", "points", "theory", "train"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a subpackage when it is first asked for: `import fgnn` costs torch and little else."""
+    if name in _SUBPACKAGES:
+        return import_module(f"fgnn.{name}")
+    raise AttributeError(f"module 'fgnn' has no attribute {name!r}")

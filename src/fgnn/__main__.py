@@ -1,0 +1,5 @@
+"""`python -m fgnn` is the `fgnn` command."""
+
+from fgnn.cli import main
+
+main()

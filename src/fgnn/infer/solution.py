@@ -1,0 +1,147 @@
+"""What a solver gives back, for one model and for a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fgnn.pgm import ModelBatch
+
+Status = Literal["optimal", "feasible", "infeasible", "time-limit"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One line of news from a long solve; ``score`` and ``bound`` are the best so far (``∓inf``: none yet)."""
+
+    method: str
+    seconds: float
+    score: float
+    bound: float
+    note: str = ""
+
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What a solver itself knows, before `solve` scores it: every tensor is over the batch.
+
+    ``proved`` says that the assignment is optimal, or, where it scores ``-inf``, that no feasible one exists.
+    ``bound`` is an upper bound on the optimum, ``+inf`` where the method gives none.
+    """
+
+    assignment: Tensor  # shape: (B, N), int64
+    bound: Tensor  # shape: (B,), float64
+    proved: Tensor  # shape: (B,), bool
+    converged: Tensor  # shape: (B,), bool
+    iterations: Tensor  # shape: (B,), int64
+    timed_out: Tensor  # shape: (B,), bool
+    method: str = ""
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, assignment: Tensor, **known: Any) -> Answer:
+        """An answer with defaults for what a method does not report: no bound, no proof, converged at once."""
+        b, device = assignment.shape[0], assignment.device
+        defaults: dict[str, Any] = {
+            "bound": torch.full((b,), torch.inf, dtype=torch.float64, device=device),
+            "proved": torch.zeros(b, dtype=torch.bool, device=device),
+            "converged": torch.ones(b, dtype=torch.bool, device=device),
+            "iterations": torch.zeros(b, dtype=torch.int64, device=device),
+            "timed_out": torch.zeros(b, dtype=torch.bool, device=device),
+        }
+        return cls(assignment=assignment, **(defaults | known))
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """The answer for one model.
+
+    ``status`` is ``optimal`` (proved), ``feasible`` (a feasible assignment, not proved best), ``time-limit`` (the limit
+    came first; see ``feasible``) or ``infeasible`` (the assignment breaks a constraint; proved that all do exactly
+    where ``bound`` is ``-inf``). ``bound`` is an upper bound on the best score, ``inf`` where the method has none.
+    """
+
+    assignment: NDArray[np.int64]  # shape: (N,)
+    score: float
+    bound: float
+    status: Status
+    feasible: bool
+    converged: bool
+    iterations: int
+    seconds: float
+    method: str
+    info: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class SolutionBatch:
+    """The answers for a batch, under the names of `Solution`; ``solutions[b]`` is one of them.
+
+    ``seconds`` is the time of the whole batch.
+    """
+
+    assignment: Tensor  # shape: (B, N), int64
+    score: Tensor  # shape: (B,), float64
+    bound: Tensor  # shape: (B,), float64
+    status: list[Status]
+    feasible: Tensor  # shape: (B,), bool
+    converged: Tensor  # shape: (B,), bool
+    iterations: Tensor  # shape: (B,), int64
+    seconds: float
+    method: str
+    info: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __len__(self) -> int:
+        return int(self.assignment.shape[0])
+
+    def __getitem__(self, b: int) -> Solution:
+        return Solution(
+            assignment=self.assignment[b].cpu().numpy(),
+            score=float(self.score[b]),
+            bound=float(self.bound[b]),
+            status=self.status[b],
+            feasible=bool(self.feasible[b]),
+            converged=bool(self.converged[b]),
+            iterations=int(self.iterations[b]),
+            seconds=self.seconds,
+            method=self.method,
+            info=self.info,
+        )
+
+    def __repr__(self) -> str:
+        counts = {s: self.status.count(s) for s in dict.fromkeys(self.status)}
+        told = ", ".join(f"{n} {s}" for s, n in counts.items())
+        return f"SolutionBatch({len(self)} models by {self.method}: {told}; {self.seconds:.3g} s)"
+
+
+def conclude(batch: ModelBatch, answer: Answer, seconds: float) -> SolutionBatch:
+    """Score an answer in float64 and name its status; no solver's own arithmetic is trusted here."""
+    score = batch.score(answer.assignment)
+    feasible = score > -torch.inf
+    # A bound from floating-point work may fall a rounding below the score it bounds; a true bound never does.
+    bound = torch.where(answer.proved, score, torch.maximum(answer.bound.to(score), score))
+    code = torch.where(feasible, 1, 2)
+    code = torch.where(answer.timed_out, 3, code)
+    code = torch.where(answer.proved, torch.where(feasible, 0, 2), code)
+    names: tuple[Status, ...] = ("optimal", "feasible", "infeasible", "time-limit")
+    return SolutionBatch(
+        assignment=answer.assignment,
+        score=score,
+        bound=bound,
+        status=[names[c] for c in code.tolist()],
+        feasible=feasible,
+        converged=answer.converged,
+        iterations=answer.iterations,
+        seconds=seconds,
+        method=answer.method,
+        info=answer.info,
+    )

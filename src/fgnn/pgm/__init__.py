@@ -1,0 +1,16 @@
+"""Discrete graphical models: variables, tables, budgets, scores and files."""
+
+from fgnn.pgm.batch import BudgetBatch, ModelBatch, TableBatch
+from fgnn.pgm.factors import Budget, BudgetGroup, Table, TableGroup
+from fgnn.pgm.model import GraphicalModel
+
+__all__ = [
+    "Budget",
+    "BudgetBatch",
+    "BudgetGroup",
+    "GraphicalModel",
+    "ModelBatch",
+    "Table",
+    "TableBatch",
+    "TableGroup",
+]
