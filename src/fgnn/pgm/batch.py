@@ -71,7 +71,7 @@ class ModelBatch:
         unary[:, real] = np.stack([m.unaries for m in models])
 
         def put(array: np.ndarray, as_type: torch.dtype = dtype) -> Tensor:
-            return torch.as_tensor(array).to(device=device, dtype=as_type)
+            return torch.tensor(array, dtype=as_type, device=device)
 
         tables = tuple(
             TableBatch(
@@ -191,11 +191,8 @@ def _check_same_structure(first: GraphicalModel, other: GraphicalModel, b: int) 
     if not np.array_equal(first.cardinalities, other.cardinalities):
         raise ValueError(f"Expected models of one structure (got other cardinalities in model {b})")
     for kind, mine, theirs in (
-        ("table", first.table_groups, other.table_groups),
-        ("budget", first.budget_groups, other.budget_groups),
+        ("table", [t.scopes for t in first.table_groups], [t.scopes for t in other.table_groups]),
+        ("budget", [u.scopes for u in first.budget_groups], [u.scopes for u in other.budget_groups]),
     ):
-        same = len(mine) == len(theirs) and all(
-            np.array_equal(p.scopes, q.scopes) for p, q in zip(mine, theirs, strict=True)
-        )
-        if not same:
+        if len(mine) != len(theirs) or not all(np.array_equal(p, q) for p, q in zip(mine, theirs, strict=True)):
             raise ValueError(f"Expected models of one structure (got other {kind} scopes in model {b})")

@@ -228,7 +228,8 @@ class GraphicalModel:
         if bad.any():
             b, i = (int(v) for v in np.argwhere(bad)[0])
             raise ValueError(f"Expected a state below {self._cardinalities[i]} for variable {i} (got {states[b, i]})")
-        widest = max([self.num_variables, *(g.scopes.size for g in (*self.table_groups, *self.budget_groups))])
+        sizes = [t.scopes.size for t in self.table_groups] + [u.scopes.size for u in self.budget_groups]
+        widest = max([self.num_variables, *sizes])
         step = max(1, _SCORE_CHUNK // max(1, widest))
         parts = [self._score_block(states[at : at + step]) for at in range(0, len(states), step)]
         scores = np.concatenate(parts) if parts else np.zeros(0)
