@@ -1,0 +1,26 @@
+"""Fixtures shared by all tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# One profile for all: no deadline (a first call may compile or import), examples derived from the test itself, so
+# that a red run stays red.
+settings.register_profile(
+    "fgnn", deadline=None, derandomize=True, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("fgnn")
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder of benchmark data: FGNN_DATA, or ``shared/data`` beside the project; the test skips without it."""
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("FGNN_DATA", beside))
+    if not folder.is_dir():
+        pytest.skip(f"no benchmark data at {folder} (set FGNN_DATA)")
+    return folder
