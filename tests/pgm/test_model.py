@@ -109,19 +109,34 @@ def test_repr_says_what_it_is() -> None:
         (lambda: GraphicalModel([2, 0]), "Expected at least one state for every variable (got 0 for variable 1)"),
         (lambda: GraphicalModel([2.5]), "Expected integer cardinalities (got float64)"),
         (lambda: GraphicalModel([2]).add_unary(1, [0, 0]), "Expected a variable below 1 (got 1)"),
-        (lambda: GraphicalModel([2]).add_unary(0, [0, 0, 0]), "Expected 2 log-potentials for variable 0 (got shape (3,))"),
+        (
+            lambda: GraphicalModel([2]).add_unary(0, [0, 0, 0]),
+            "Expected 2 log-potentials for variable 0 (got shape (3,))",
+        ),
         (lambda: GraphicalModel([2]).add_unary(0, [0, math.nan]), "got NaN or +inf in variable 0"),
-        (lambda: GraphicalModel([2, 2]).add_table((0, 0), np.zeros((2, 2))), "Expected distinct variables in a scope (got (0, 0))"),
-        (lambda: GraphicalModel([2, 3]).add_table((1, 0), np.zeros((2, 3))), "Expected a table of shape (3, 2) over (1, 0) (got (2, 3))"),
-        (lambda: GraphicalModel([2, 3]).add_budget((0, 1), at_most=1), "Expected binary variables in a budget (got variable 1 with 3 states)"),
-        (lambda: GraphicalModel([2, 2]).add_budget((0, 1), at_most=1, at_least=2), "Expected 0 <= at_least <= at_most (got 2 and 1)"),
+        (
+            lambda: GraphicalModel([2, 2]).add_table((0, 0), np.zeros((2, 2))),
+            "Expected distinct variables in a scope (got (0, 0))",
+        ),
+        (
+            lambda: GraphicalModel([2, 3]).add_table((1, 0), np.zeros((2, 3))),
+            "Expected a table of shape (3, 2) over (1, 0) (got (2, 3))",
+        ),
+        (
+            lambda: GraphicalModel([2, 3]).add_budget((0, 1), at_most=1),
+            "Expected binary variables in a budget (got variable 1 with 3 states)",
+        ),
+        (
+            lambda: GraphicalModel([2, 2]).add_budget((0, 1), at_most=1, at_least=2),
+            "Expected 0 <= at_least <= at_most (got 2 and 1)",
+        ),
         (lambda: GraphicalModel([2]).score([0, 1]), "Expected an assignment of 1 variables (got shape (2,))"),
         (lambda: GraphicalModel([2]).score([2]), "Expected a state below 2 for variable 0 (got 2)"),
         (lambda: GraphicalModel([2]).condition({0: 5}), "Expected a state below 2 for variable 0 (got 5)"),
         (lambda: ModelBatch.stack([]), "Expected at least one model to stack (got none)"),
         (lambda: ModelBatch.stack([GraphicalModel([2]), GraphicalModel([3])]), "got other cardinalities in model 1"),
     ],
-)  # fmt: skip
+)
 def test_mistakes_say_what_was_expected(build: object, message: str) -> None:
     with pytest.raises(ValueError) as caught:
         build()  # type: ignore[operator]
