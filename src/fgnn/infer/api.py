@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Any, overload
 
 import torch
 
-from fgnn.infer.solution import Answer, OnProgress, Solution, SolutionBatch, conclude
+from fgnn.infer.solution import Answer, OnProgress, Progress, Solution, SolutionBatch, conclude
 from fgnn.pgm import GraphicalModel, ModelBatch
 
 # Where each method lives. Modules are named, not imported, so that `import fgnn` stays light and a missing
@@ -69,7 +70,7 @@ def solve(
         time_limit: Seconds after which the best answer so far is returned.
         device: Where tensor methods run; by default where the batch lies, the CPU for one model.
         seed: Seeds whatever is random in a method.
-        progress: Called with news from long solves.
+        progress: Called with news from long solves. Ctrl-C returns the best answer told so far (``time-limit``).
         options: Those of the method, e.g. ``iterations=200, damping=0.5`` for ``max-product``.
     """
     solver = solver_named(method)
@@ -85,11 +86,33 @@ def solve(
         batch = model if device is None else model.to(device)
     else:
         raise TypeError(f"Expected a GraphicalModel or a ModelBatch (got {type(model).__name__})")
-    answer = solver(batch, time_limit=time_limit, seed=seed, progress=progress, **options)
+    best = _BestSoFar(progress)
+    try:
+        answer = solver(batch, time_limit=time_limit, seed=seed, progress=best, **options)
+    except KeyboardInterrupt:
+        if best.assignment is None:
+            raise
+        stopped = torch.ones(len(batch), dtype=torch.bool, device=batch.device)
+        answer = Answer.of(best.assignment.to(batch.device), timed_out=stopped, info={"interrupted": True})
     if not answer.method:
         answer = replace(answer, method=method)
     solutions = conclude(batch, answer, time.perf_counter() - start)
     return solutions[0] if isinstance(model, GraphicalModel) else solutions
+
+
+class _BestSoFar:
+    """Passes a solver's news on and keeps the best assignment told, for when the solve is interrupted."""
+
+    def __init__(self, listener: OnProgress | None) -> None:
+        self.listener = listener
+        self.score = -math.inf
+        self.assignment: torch.Tensor | None = None
+
+    def __call__(self, news: Progress) -> None:
+        if news.assignment is not None and (self.assignment is None or news.score >= self.score):
+            self.assignment, self.score = news.assignment, news.score
+        if self.listener is not None:
+            self.listener(news)
 
 
 def solver_named(method: str) -> Callable[..., Answer]:

@@ -18,13 +18,17 @@ Status = Literal["optimal", "feasible", "infeasible", "time-limit"]
 
 @dataclass(frozen=True)
 class Progress:
-    """One line of news from a long solve; ``score`` and ``bound`` are the best so far (``∓inf``: none yet)."""
+    """News from a long solve; ``score`` and ``bound`` are the best so far (``∓inf``: none yet).
+
+    A solver that sends its best ``assignment`` along lets an interrupted `solve` return it.
+    """
 
     method: str
     seconds: float
     score: float
     bound: float
     note: str = ""
+    assignment: Tensor | None = None  # shape: (B, N), int64
 
 
 OnProgress = Callable[[Progress], None]
