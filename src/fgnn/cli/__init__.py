@@ -20,6 +20,7 @@ from fgnn.errors import InputError, MissingExtra
 COMMANDS: dict[str, str] = {
     "solve": "fgnn.cli.solve:solve",
     "demo": "fgnn.cli.demo:demo",
+    "info": "fgnn.cli.info:info",
 }
 
 

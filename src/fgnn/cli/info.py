@@ -1,0 +1,58 @@
+"""`fgnn info`: what a bug report needs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import sys
+from typing import Annotated, Any
+
+import typer
+
+_PACKAGES = (
+    "torch", "numpy", "scipy", "safetensors", "tqdm", "typer", "rich", "pyyaml", "pytoulbar2", "joblib", "h5py",
+    "laspy", "trimesh", "pypcd4", "torch-geometric", "triton", "matplotlib", "plotly", "networkx", "tensorboard",
+)  # fmt: skip
+
+
+def info(as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False) -> None:
+    """Show versions, devices and the methods and weights at hand.
+
+    Example: fgnn info --json
+    """
+    facts = gather()
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            print(f"{name}:")
+            for key, entry in value.items():
+                print(f"  {key:<16} {entry}")
+        else:
+            print(f"{name:<18} {value}")
+
+
+def gather() -> dict[str, Any]:
+    """The facts as plain values."""
+    import torch
+
+    import fgnn
+
+    packages = {}
+    for name in _PACKAGES:
+        try:
+            packages[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            packages[name] = "not installed"
+    devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "fgnn": fgnn.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+        "cuda": ", ".join(devices) if devices else "none",
+        "executable": sys.executable,
+        "packages": packages,
+    }

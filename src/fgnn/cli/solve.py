@@ -1,0 +1,162 @@
+"""`fgnn solve`: the best assignment of a model file."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fgnn.errors import InputError, need
+
+if TYPE_CHECKING:
+    from fgnn.infer import Progress, Solution
+
+
+def solve(
+    models: Annotated[list[Path], typer.Argument(help="Model files: .uai .fg .bif .wcsp .cfn .fgm, also .gz and .xz.")],
+    method: Annotated[
+        str, typer.Option("--method", "-m", help="auto, brute-force, exact, toulbar2, lp, ad3, max-product or fgnn.")
+    ] = "auto",
+    evidence: Annotated[
+        Path | None, typer.Option("--evidence", "-e", help="Observed variables, a UAI .evid file; for one model only.")
+    ] = None,
+    time_limit: Annotated[
+        float | None, typer.Option("--time-limit", "-t", help="Seconds per model; the best so far is printed then.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per model on standard output.")] = False,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Models solved at once, each in its own process.")] = 1,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda, for the methods that are tensor work.")] = None,
+    seed: Annotated[int, typer.Option(help="Seeds whatever is random in the method.")] = 0,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", "-o", help="One of the method's own: -o damping=0.5. Repeatable."),
+    ] = None,
+) -> None:
+    """Find the best assignment of each model file.
+
+    Prints score (natural log), bound, status and the assignment. Exit 0: every model solved; 1: no feasible assignment
+    found for some; 2: bad input.
+
+    Example: fgnn solve grid.uai.xz --evidence grid.uai.evid --method auto --time-limit 20 --json
+    """
+    if evidence is not None and len(models) > 1:
+        raise InputError(f"Expected one model with --evidence (got {len(models)})")
+    if jobs < 1:
+        raise InputError(f"Expected --jobs of at least 1 (got {jobs})")
+    common = {"time_limit": time_limit, "device": device, "seed": seed, **_parse_options(option or [])}
+    if jobs == 1 or len(models) == 1:
+        results = (_solve_one(path, evidence, method, common, live=True) for path in models)
+    else:
+        joblib = need("joblib")
+        results = joblib.Parallel(n_jobs=jobs, return_as="generator")(
+            joblib.delayed(_solve_one)(path, None, method, common, live=False) for path in models
+        )
+    worst = 0
+    for path, outcome in zip(models, results, strict=True):
+        worst = max(worst, _print_outcome(path, outcome, as_json, many=len(models) > 1))
+    raise typer.Exit(worst)
+
+
+def _solve_one(
+    path: Path, evidence: Path | None, method: str, options: dict[str, Any], *, live: bool
+) -> Solution | str:
+    """The solution, or the one line that says why there is none (so that other files still get their turn)."""
+    from fgnn import read_model
+    from fgnn import solve as solve_model
+
+    line = _ProgressLine() if live else None
+    try:
+        return solve_model(read_model(path, evidence=evidence), method, progress=line, **options)
+    except OSError as error:
+        return f"{path}: {error.strerror or error}"
+    except (ValueError, ImportError) as error:
+        first = str(error).splitlines()[0]
+        return first if str(path) in first else f"{path}: {first}"
+    finally:
+        if line is not None:
+            line.close()
+
+
+def _print_outcome(path: Path, outcome: Solution | str, as_json: bool, many: bool) -> int:
+    if isinstance(outcome, str):
+        print(f"fgnn: {outcome}", file=sys.stderr)
+        return 2
+    if as_json:
+        print(json.dumps({"file": str(path), **_as_dict(outcome)}), flush=True)
+    else:
+        if many:
+            print(f"{path}:")
+        print(f"status      {outcome.status}" + ("  (interrupted)" if outcome.info.get("interrupted") else ""))
+        print(f"score       {outcome.score:.10g}  (log10 {outcome.score / math.log(10):.10g})")
+        print(f"bound       {outcome.bound:.10g}")
+        print(f"method      {outcome.method}")
+        print(f"seconds     {outcome.seconds:.3f}")
+        print("assignment  " + " ".join(map(str, outcome.assignment.tolist())), flush=True)
+    return 0 if outcome.feasible else 1
+
+
+def _as_dict(solution: Solution) -> dict[str, Any]:
+    """Plain JSON values; an infinite score or bound becomes null, because JSON has no infinity."""
+
+    def finite(value: float) -> float | None:
+        return value if math.isfinite(value) else None
+
+    return {
+        "status": solution.status,
+        "feasible": solution.feasible,
+        "score": finite(solution.score),
+        "bound": finite(solution.bound),
+        "method": solution.method,
+        "converged": solution.converged,
+        "iterations": solution.iterations,
+        "seconds": round(solution.seconds, 6),
+        "interrupted": bool(solution.info.get("interrupted", False)),
+        "assignment": solution.assignment.tolist(),
+    }
+
+
+def _parse_options(pairs: list[str]) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise InputError(f"Expected --option name=value (got {pair!r})")
+        try:
+            value = json.loads(text.lower() if text in ("True", "False") else text)
+        except json.JSONDecodeError:
+            value = text
+        options[name.replace("-", "_")] = value
+    return options
+
+
+class _ProgressLine:
+    """News on standard error: one line rewritten on a terminal, a plain line now and then elsewhere."""
+
+    def __init__(self) -> None:
+        self.terminal = sys.stderr.isatty()
+        self.interval = 0.2 if self.terminal else 10.0
+        self.last = time.monotonic()  # short solves print nothing
+        self.shown = False
+
+    def __call__(self, news: Progress) -> None:
+        now = time.monotonic()
+        if now - self.last < self.interval:
+            return
+        self.last = now
+        text = (
+            f"{news.method}  {news.seconds:.1f} s  best {news.score:.6g}  bound {news.bound:.6g}  {news.note}".rstrip()
+        )
+        if self.terminal:
+            print(f"\r\x1b[2K{text[:100]}", end="", file=sys.stderr, flush=True)
+            self.shown = True
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self.shown:
+            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
