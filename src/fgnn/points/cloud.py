@@ -1,0 +1,161 @@
+"""Point clouds: coordinates in double precision, and every other field of the file they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fgnn.errors import InputError
+
+# Points per chunk when a file is streamed: a few tens of megabytes for the usual fields.
+CHUNK = 1 << 19
+
+# The module of each suffix, imported when used: most formats need an optional package.
+FORMATS: dict[str, str] = {
+    ".ply": "fgnn.points.formats.ply",
+    ".las": "fgnn.points.formats.las",
+    ".laz": "fgnn.points.formats.las",
+    ".pcd": "fgnn.points.formats.pcd",
+    ".xyz": "fgnn.points.formats.text",
+    ".txt": "fgnn.points.formats.text",
+    ".csv": "fgnn.points.formats.text",
+    ".npy": "fgnn.points.formats.numpy_",
+    ".npz": "fgnn.points.formats.numpy_",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class CloudHeader:
+    """What a file says of its points: their fields, and what its format needs to be written again."""
+
+    suffix: str
+    count: int
+    fields: Mapping[str, np.dtype[Any]]
+    keep: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def with_fields(self, extra: Mapping[str, np.dtype[Any]]) -> CloudHeader:
+        """The header of the same file with more fields."""
+        return replace(self, fields={**self.fields, **extra})
+
+
+@dataclass(frozen=True, eq=False)
+class Cloud:
+    """Points with any fields.
+
+    Coordinates are float64: survey coordinates (a northing of 5,000,000.12 m) do not fit float32. `local` gives float32
+    coordinates about an origin, which is what networks and k-NN work on.
+    """
+
+    xyz: NDArray[np.float64]  # shape: (N, 3)
+    fields: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # each of shape (N,)
+    header: CloudHeader | None = None
+
+    def __post_init__(self) -> None:
+        if self.xyz.ndim != 2 or self.xyz.shape[1] != 3:
+            raise ValueError(f"Expected coordinates of shape (N, 3) (got {self.xyz.shape})")
+        for name, values in self.fields.items():
+            if len(values) != len(self.xyz):
+                raise ValueError(f"Expected {len(self.xyz)} values in field {name!r} (got {len(values)})")
+
+    def __len__(self) -> int:
+        return len(self.xyz)
+
+    @property
+    def valid(self) -> NDArray[np.bool_]:
+        """Which points have finite coordinates."""
+        return np.asarray(np.isfinite(self.xyz).all(1))
+
+    @property
+    def origin(self) -> NDArray[np.float64]:
+        """The lowest corner of the valid points, rounded down to whole units so that it reads well."""
+        kept = self.xyz[self.valid]
+        return np.floor(kept.min(0)) if len(kept) else np.zeros(3)
+
+    def local(self, origin: NDArray[np.float64] | None = None) -> NDArray[np.float32]:
+        """Float32 coordinates about ``origin`` (by default the cloud's own)."""
+        return (self.xyz - (self.origin if origin is None else origin)).astype(np.float32)
+
+    @property
+    def rgb(self) -> NDArray[np.float32] | None:
+        """Colours in 0..1, shape (N, 3), where the file has them under any of the usual names."""
+        for names in (("red", "green", "blue"), ("r", "g", "b"), ("diffuse_red", "diffuse_green", "diffuse_blue")):
+            if all(name in self.fields for name in names):
+                stack = np.stack([self.fields[name] for name in names], axis=1).astype(np.float32)
+                top = float(stack.max()) if stack.size else 0.0
+                # 8-bit, 16-bit (LAS) or already in 0..1; a 16-bit field often holds 8-bit values
+                scale = 1.0 if top <= 1.0 else 255.0 if top <= 255.0 else 65535.0
+                return stack / np.float32(scale)
+        packed = self.fields.get("rgb", self.fields.get("rgba"))
+        if packed is not None and packed.dtype.itemsize == 4:  # PCL packs 0x00RRGGBB into a float or an integer
+            bits = np.ascontiguousarray(packed).view(np.uint32)
+            return np.stack([(bits >> shift) & 255 for shift in (16, 8, 0)], axis=1).astype(np.float32) / np.float32(
+                255
+            )
+        return None
+
+    def with_fields(self, **extra: NDArray[Any]) -> Cloud:
+        """The cloud with more fields; one of the same name is kept as ``<name>_original``."""
+        fields = dict(self.fields)
+        for name, values in extra.items():
+            if name in fields:
+                fields[f"{name}_original"] = fields.pop(name)
+            fields[name] = values
+        return replace(self, fields=fields)
+
+
+class CloudReader(Protocol):
+    """A file that is read in chunks."""
+
+    header: CloudHeader
+
+    def chunks(self, size: int = CHUNK) -> Iterator[Cloud]: ...
+
+
+def open_cloud(path: str | Path) -> CloudReader:
+    """Open a cloud to be read in chunks, in constant memory where the format allows (LAS, LAZ, PLY, NPY, text)."""
+    file = Path(path)
+    if not file.exists():
+        raise InputError("no such file", file=file)
+    if file.is_dir():
+        raise InputError("is a folder, not a point cloud", file=file)
+    reader: CloudReader = _module(file).open_reader(file)
+    return reader
+
+
+def read_cloud(path: str | Path) -> Cloud:
+    """Read a whole cloud: PLY, LAS, LAZ, PCD, XYZ/TXT/CSV, NPY or NPZ, by suffix."""
+    reader = open_cloud(path)
+    parts = list(reader.chunks())
+    if not parts:
+        empty = {name: np.zeros(0, dtype) for name, dtype in reader.header.fields.items()}
+        return Cloud(np.zeros((0, 3)), empty, reader.header)
+    if len(parts) == 1:
+        return parts[0]
+    fields = {name: np.concatenate([p.fields[name] for p in parts]) for name in parts[0].fields}
+    return Cloud(np.concatenate([p.xyz for p in parts]), fields, reader.header)
+
+
+def write_cloud(cloud: Cloud, path: str | Path) -> None:
+    """Write a cloud in the format of the suffix; every field is kept, and the file appears whole or not at all."""
+    write_chunks([cloud], path, count=len(cloud))
+
+
+def write_chunks(parts: Iterable[Cloud], path: str | Path, count: int) -> None:
+    """Write a cloud that arrives in chunks, ``count`` points in all."""
+    file = Path(path)
+    if not file.parent.is_dir():
+        raise InputError("no such folder", file=file.parent)
+    _module(file).write(iter(parts), file, count)
+
+
+def _module(file: Path) -> Any:
+    suffix = file.suffix.lower()
+    if suffix not in FORMATS:
+        raise InputError(f"Expected a cloud in {' '.join(FORMATS)} (got '{file.suffix}')", file=file)
+    return import_module(FORMATS[suffix])

@@ -1,0 +1,120 @@
+"""LAS and LAZ through laspy, chunk by chunk; header, scaling, projection records and extra dimensions survive."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from fgnn.errors import InputError, need
+from fgnn.files import atomic_write
+from fgnn.points.cloud import CHUNK, Cloud, CloudHeader
+
+_COORDINATES = ("X", "Y", "Z")
+
+
+@dataclass(frozen=True, eq=False)
+class LasReader:
+    """A LAS or LAZ file in chunks."""
+
+    path: Path
+    header: CloudHeader
+
+    def chunks(self, size: int = CHUNK) -> Iterator[Cloud]:
+        with _reporting(self.path), need("laspy").open(self.path) as file:
+            seen = 0
+            for points in file.chunk_iterator(size):
+                seen += len(points)
+                xyz = np.stack([np.asarray(points.x), np.asarray(points.y), np.asarray(points.z)], axis=1)
+                fields = {name: np.asarray(points[name]) for name in self.header.fields}
+                yield Cloud(np.asarray(xyz, dtype=np.float64), fields, self.header)
+            if seen != self.header.count:
+                raise InputError(f"ends after {seen} of {self.header.count} points", file=self.path)
+
+
+def open_reader(path: Path) -> LasReader:
+    """Read the header of a LAS or LAZ file."""
+    with _reporting(path), need("laspy").open(path) as file:
+        header = file.header
+        count = int(header.point_count)
+        size = path.stat().st_size
+        # LAZ packs a point into little more than a byte at the very best
+        least = count * (header.point_format.size if not header.are_points_compressed else 0.01)
+        if least > size:
+            raise InputError(f"declares {count} points but has only {size} bytes", file=path)
+        sample = header.point_format
+        fields = {
+            d.name: np.dtype(d.dtype) if d.dtype is not None else np.dtype(np.uint8)
+            for d in sample.dimensions
+            if d.name not in _COORDINATES
+        }
+    return LasReader(path, CloudHeader(path.suffix.lower(), count, fields, {"las": header}))
+
+
+def write(parts: Iterator[Cloud], path: Path, count: int) -> None:
+    """Write LAS or LAZ; fields the point format lacks become extra dimensions."""
+    laspy = need("laspy")
+    first = next(parts)
+    header = _header_for(laspy, first)
+    known = set(header.point_format.dimension_names)
+    for name, values in first.fields.items():
+        if name not in known:
+            header.add_extra_dim(laspy.ExtraBytesParams(name=name[:32], type=_storable(values.dtype)))
+    with atomic_write(path, "wb") as out:
+        # closefd=False: laspy closes what it writes to, and the file must still be synced and moved into place
+        plain: IO[bytes] = os.fdopen(os.dup(out.fileno()), "wb")
+        with laspy.open(
+            plain, mode="w", header=header, do_compress=path.suffix.lower() == ".laz", closefd=True
+        ) as writer:
+            for part in chain([first], parts):
+                writer.write_points(_record(laspy, header, part))
+
+
+def _header_for(laspy: Any, cloud: Cloud) -> Any:
+    if cloud.header is not None and "las" in cloud.header.keep:
+        old = cloud.header.keep["las"]
+        header = laspy.LasHeader(point_format=old.point_format, version=old.version)
+        header.offsets, header.scales = old.offsets, old.scales
+        header.vlrs = [v for v in old.vlrs if type(v).__name__ not in ("LasZipVlr", "ExtraBytesVlr")]
+        for name in ("system_identifier", "global_encoding", "creation_date", "file_source_id"):
+            setattr(header, name, getattr(old, name))
+        return header
+    colour = {"red", "green", "blue"} <= set(cloud.fields)
+    header = laspy.LasHeader(point_format=7 if colour else 6, version="1.4")
+    header.offsets, header.scales = cloud.origin, np.full(3, 1e-4)
+    return header
+
+
+def _record(laspy: Any, header: Any, part: Cloud) -> Any:
+    record = laspy.ScaleAwarePointRecord.zeros(len(part), header=header)
+    if not part.valid.all():
+        raise InputError("LAS cannot hold points without finite coordinates")
+    steps = np.round((part.xyz - header.offsets) / header.scales)
+    if len(part) and np.abs(steps).max() > np.iinfo(np.int32).max:
+        raise InputError("the cloud is too wide for LAS at its scale")
+    for axis, name in enumerate(_COORDINATES):
+        record[name] = steps[:, axis].astype(np.int32)
+    for name, values in part.fields.items():
+        record[name[:32]] = values
+    return record
+
+
+def _storable(kind: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(np.uint8) if kind == np.bool_ else kind
+
+
+@contextmanager
+def _reporting(path: Path) -> Iterator[None]:
+    """Any fault of the file as one line: laspy and its LAZ backend raise many kinds."""
+    try:
+        yield
+    except (InputError, ImportError, KeyboardInterrupt, OSError, MemoryError, GeneratorExit):
+        raise
+    except BaseException as error:  # lazrs panics derive from BaseException
+        raise InputError(f"cannot be read as LAS/LAZ ({str(error).splitlines()[0][:100]})", file=path) from error

@@ -1,0 +1,107 @@
+"""NPY and NPZ: an (N, D) array, a structured array, or named arrays; never pickled objects."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fgnn.errors import InputError
+from fgnn.files import atomic_write
+from fgnn.points.cloud import CHUNK, Cloud, CloudHeader
+
+_COORDINATES = ("xyz", "points", "pos", "coord")
+
+
+@dataclass(frozen=True, eq=False)
+class NumpyReader:
+    """Arrays in chunks; an NPY file is mapped, not read."""
+
+    path: Path
+    header: CloudHeader
+    xyz: NDArray[Any]  # shape: (N, 3)
+    columns: dict[str, NDArray[Any]]  # each of shape (N,)
+
+    def chunks(self, size: int = CHUNK) -> Iterator[Cloud]:
+        for at in range(0, len(self.xyz), size):
+            fields = {n: np.array(values[at : at + size]) for n, values in self.columns.items()}
+            yield Cloud(np.array(self.xyz[at : at + size], dtype=np.float64), fields, self.header)
+
+
+def open_reader(path: Path) -> NumpyReader:
+    """Map an NPY file or open an NPZ archive."""
+    try:
+        if path.suffix.lower() == ".npy":
+            arrays = {"points": np.load(path, mmap_mode="r", allow_pickle=False)}
+        else:
+            with np.load(path, allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile, KeyError, AttributeError) as error:
+        reason = str(error).splitlines()[0][:80] if str(error) else "not an array file"
+        raise InputError(f"cannot be read as {path.suffix} ({reason})", file=path) from error
+    xyz, columns, keep = _find(arrays, path)
+    for name, values in columns.items():
+        if len(values) != len(xyz):
+            raise InputError(f"Expected {len(xyz)} values (got {len(values)})", file=path, place=name)
+    fields = {name: values.dtype for name, values in columns.items()}
+    return NumpyReader(path, CloudHeader(path.suffix.lower(), len(xyz), fields, keep), xyz, columns)
+
+
+def _find(arrays: dict[str, NDArray[Any]], path: Path) -> tuple[NDArray[Any], dict[str, NDArray[Any]], dict[str, Any]]:
+    only = next(iter(arrays.values())) if len(arrays) == 1 else None
+    if only is not None and only.dtype.names and {"x", "y", "z"} <= set(only.dtype.names):
+        xyz = np.stack([only[axis] for axis in "xyz"], axis=1)
+        return xyz, {n: only[n] for n in only.dtype.names if n not in "xyz"}, {"kind": "structured"}
+    if only is not None and only.ndim == 2 and only.shape[1] >= 3 and np.issubdtype(only.dtype, np.number):
+        names = ["red", "green", "blue", "label"] if only.shape[1] in (6, 7) else []
+        rest = {names[c - 3] if c - 3 < len(names) else f"column_{c}": only[:, c] for c in range(3, only.shape[1])}
+        return only[:, :3], rest, {"kind": "matrix", "dtype": only.dtype}
+    if {"x", "y", "z"} <= set(arrays):
+        xyz = np.stack([arrays[axis] for axis in "xyz"], axis=1)
+        return xyz, _flat({n: v for n, v in arrays.items() if n not in "xyz"}, path), {"kind": "named"}
+    for name in _COORDINATES:
+        if name in arrays and arrays[name].ndim == 2 and arrays[name].shape[1] == 3:
+            rest = _flat({n: v for n, v in arrays.items() if n != name}, path)
+            return arrays[name], rest, {"kind": "named"}
+    told = ", ".join(f"{n} {v.shape}" for n, v in arrays.items())[:100]
+    raise InputError(f"Expected an (N, 3+) array or one named xyz (got {told or 'none'})", file=path)
+
+
+def _flat(arrays: dict[str, NDArray[Any]], path: Path) -> dict[str, NDArray[Any]]:
+    """Columns of (N, D) arrays become fields of their own, e.g. rgb → red, green, blue."""
+    flat: dict[str, NDArray[Any]] = {}
+    for name, values in arrays.items():
+        if values.ndim == 1 and not values.dtype.names:
+            flat[name] = values
+        elif values.ndim == 2 and values.shape[1] <= 64:
+            parts = ["red", "green", "blue"] if name in ("rgb", "color", "colors") and values.shape[1] == 3 else []
+            for c in range(values.shape[1]):
+                flat[parts[c] if parts else f"{name}_{c}"] = values[:, c]
+        else:
+            raise InputError(
+                f"Expected one value or one row per point (got shape {values.shape})", file=path, place=name
+            )
+    return flat
+
+
+def write(parts: Iterator[Cloud], path: Path, count: int) -> None:
+    """Write an NPZ of named arrays, or an NPY structured array."""
+    clouds = list(parts)
+    xyz = np.concatenate([c.xyz for c in clouds])
+    fields = {n: np.concatenate([c.fields[n] for c in clouds]) for n in clouds[0].fields}
+    with atomic_write(path, "wb") as out:
+        if path.suffix.lower() == ".npz":
+            np.savez_compressed(out, allow_pickle=False, xyz=xyz, **fields)
+            return
+        dtype = [(axis, np.float64) for axis in "xyz"] + [(n, v.dtype) for n, v in fields.items()]
+        rows = np.empty(len(xyz), dtype)
+        for axis, name in enumerate("xyz"):
+            rows[name] = xyz[:, axis]
+        for name, values in fields.items():
+            rows[name] = values
+        np.save(out, rows, allow_pickle=False)
