@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fgnn.graph import FactorGraph, FactorGroup
 from fgnn.infer import Solution, SolutionBatch, solve
 from fgnn.pgm import GraphicalModel, ModelBatch
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "FactorGraph",
+    "FactorGroup",
     "GraphicalModel",
     "ModelBatch",
     "Solution",

@@ -1,0 +1,88 @@
+"""Factor graphs as networkx graphs and as PyG ``HeteroData``, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fgnn.errors import need
+from fgnn.graph.factor_graph import FactorGraph
+from fgnn.graph.group import FactorGroup
+
+_RELATION = "contains"
+
+
+def to_networkx(graph: FactorGraph) -> Any:
+    """Nodes ("variable", i) and (group, c) with attribute ``kind``; edges with ``position``, the place in the scope."""
+    nx = need("networkx")
+    if "variable" in graph.groups:
+        raise ValueError('Expected no group called "variable" (the name of the variables\' nodes)')
+    made = nx.Graph()
+    made.add_nodes_from((("variable", i) for i in range(graph.num_variables)), kind="variable")
+    for name, group in graph.groups.items():
+        made.add_nodes_from(((name, c) for c in range(group.num_factors)), kind=name)
+        for c, scope in enumerate(group.lists()):
+            made.add_edges_from(((name, c), ("variable", i), {"position": a}) for a, i in enumerate(scope))
+    return made
+
+
+def from_networkx(graph: Any) -> FactorGraph:
+    """Read a graph of :func:`to_networkx`'s form; ``position`` orders a scope where it is given."""
+    scopes: dict[str, dict[int, list[int]]] = {}
+    variables = []
+    for node in graph.nodes:
+        if not (isinstance(node, tuple) and len(node) == 2):
+            raise ValueError(f'Expected nodes ("variable", i) and (group, c) (got {node!r})')
+        kind, index = node
+        if kind == "variable":
+            variables.append(index)
+            continue
+        around = []
+        for other in graph.adj[node]:
+            if other[0] != "variable":
+                raise ValueError(f"Expected edges between factors and variables only (got {node!r} and {other!r})")
+            around.append((graph.edges[node, other].get("position", 0), other[1]))
+        scopes.setdefault(kind, {})[index] = [i for _, i in sorted(around)]
+    if sorted(variables) != list(range(len(variables))):
+        raise ValueError(f"Expected variables numbered 0 to {len(variables) - 1} (got {sorted(variables)[:8]} ...)")
+    groups = {}
+    for name, found in scopes.items():
+        if sorted(found) != list(range(len(found))):
+            raise ValueError(
+                f"Expected factors of {name!r} numbered 0 to {len(found) - 1} (got {sorted(found)[:8]} ...)"
+            )
+        groups[name] = FactorGroup([found[c] for c in range(len(found))])  # type: ignore[arg-type]
+    return FactorGraph(len(variables), groups)
+
+
+def to_hetero_data(graph: FactorGraph) -> Any:
+    """Node types "variable" and each group; edge types (group, "contains", "variable") in factor order."""
+    data = need("torch_geometric.data").HeteroData()
+    if "variable" in graph.groups:
+        raise ValueError('Expected no group called "variable" (the name of the variables\' nodes)')
+    data["variable"].num_nodes = graph.num_variables
+    for name, group in graph.groups.items():
+        data[name].num_nodes = group.num_factors
+        data[name, _RELATION, "variable"].edge_index = torch.stack([group.factor_index(), group.scopes.reshape(-1)])
+    return data
+
+
+def from_hetero_data(data: Any) -> FactorGraph:
+    """Read (group, relation, "variable") edge types; edges are sorted by factor, their order within one kept."""
+    groups: dict[str, FactorGroup] = {}
+    for kind in data.edge_types:
+        name, _, target = kind
+        if target != "variable" or name == "variable":
+            raise ValueError(f'Expected edge types (group, relation, "variable") (got {kind})')
+        if name in groups:
+            raise ValueError(f"Expected one edge type for each group (got two for {name!r})")
+        factor, variable = data[kind].edge_index
+        order = torch.argsort(factor, stable=True)
+        counts = torch.bincount(factor, minlength=int(data[name].num_nodes))
+        sizes = counts.unique().tolist()
+        if len(sizes) == 1:
+            groups[name] = FactorGroup(variable[order].reshape(counts.numel(), sizes[0]))
+        else:
+            groups[name] = FactorGroup(variable[order], torch.cat([counts.new_zeros(1), counts.cumsum(0)]))
+    return FactorGraph(int(data["variable"].num_nodes), groups)

@@ -1,0 +1,160 @@
+"""The factor graph: variables, factors of several types, and the edges between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fgnn.graph.group import FactorGroup
+from fgnn.graph.incidence import Incidence
+
+if TYPE_CHECKING:
+    from fgnn.graph.matching import Matching
+
+
+@dataclass(frozen=True, eq=False)
+class FactorGraph:
+    r"""A bipartite graph :math:`\mathcal{G} = (\mathcal{V}, \mathcal{C}, \mathcal{E})` of variables and factors.
+
+    It holds structure only; features are tensors beside it: variables f (N, d) or (B, N, d), factors g (C, d) or
+    (B, C, d) by group name. With a leading B all B samples share this one structure. Samples of different structure
+    are put side by side by :meth:`concat`.
+
+    Args:
+        num_variables: N; a variable may be in no scope at all.
+        groups: Factors by type; each type has its own layer parameters.
+        variable_ptr: (G + 1,) where each of G concatenated graphs begins among the variables; None for one graph.
+        factor_ptr: The same among the factors of each group.
+        validate: Check indices and repeats; False saves the time where scopes are known to be right.
+
+    Example:
+        >>> g = FactorGraph(3, {"pair": FactorGroup([[0, 1], [1, 2]]), "all": FactorGroup([[0, 1, 2]])})
+        >>> g.num_edges
+        7
+    """
+
+    num_variables: int
+    groups: Mapping[str, FactorGroup]
+    variable_ptr: Tensor | None = None
+    factor_ptr: Mapping[str, Tensor] | None = None
+    validate: InitVar[bool] = True
+    _incidence: dict[str, Incidence] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self, validate: bool) -> None:
+        if self.num_variables < 0:
+            raise ValueError(f"Expected num_variables >= 0 (got {self.num_variables})")
+        for name, group in self.groups.items():
+            if not isinstance(group, FactorGroup):
+                raise ValueError(f"Expected a FactorGroup for group {name!r} (got {type(group).__name__})")  # noqa: TRY004
+            if validate:
+                group.check(self.num_variables, name)
+        devices = {group.device for group in self.groups.values()}
+        if len(devices) > 1:
+            raise ValueError(f"Expected all groups on one device (got {sorted(map(str, devices))})")
+        object.__setattr__(self, "groups", dict(self.groups))
+
+    @property
+    def num_edges(self) -> int:
+        """The edges of all groups together."""
+        return sum(group.num_edges for group in self.groups.values())
+
+    @property
+    def num_factors(self) -> int:
+        """The factors of all groups together."""
+        return sum(group.num_factors for group in self.groups.values())
+
+    @property
+    def num_graphs(self) -> int:
+        """How many graphs were concatenated."""
+        return 1 if self.variable_ptr is None else int(self.variable_ptr.shape[0]) - 1
+
+    @property
+    def device(self) -> torch.device:
+        """Where the scopes are."""
+        return next((group.device for group in self.groups.values()), torch.device("cpu"))
+
+    def incidence(self, name: str) -> Incidence:
+        """The edges of one group as index tensors, made on first use and kept."""
+        found = self._incidence.get(name)
+        if found is None:
+            if name not in self.groups:
+                raise ValueError(f"Expected one of the groups {list(self.groups)} (got {name!r})")
+            found = Incidence.of(self.groups[name], self.num_variables)
+            self._incidence[name] = found
+        return found
+
+    def prepare(self) -> FactorGraph:
+        """Make all derived index tensors now (before compiling or capturing a network)."""
+        for name in self.groups:
+            self.incidence(name).prepare()
+        return self
+
+    def to(self, device: torch.device | str) -> FactorGraph:
+        """The same graph on another device."""
+        return FactorGraph(
+            self.num_variables,
+            {name: group.to(device) for name, group in self.groups.items()},
+            variable_ptr=None if self.variable_ptr is None else self.variable_ptr.to(device),
+            factor_ptr=None if self.factor_ptr is None else {k: p.to(device) for k, p in self.factor_ptr.items()},
+            validate=False,
+        )
+
+    @classmethod
+    def concat(cls, graphs: Sequence[FactorGraph]) -> FactorGraph:
+        """Graphs side by side as one: variables and factors renumbered in order; groups matched by name.
+
+        A group a graph lacks counts as empty there. Features are concatenated along the node axis.
+        """
+        from fgnn.graph.batching import concat
+
+        return concat(graphs)
+
+    def unbatch(self) -> list[FactorGraph]:
+        """The graphs that were concatenated; a graph made otherwise is returned alone."""
+        from fgnn.graph.batching import unbatch
+
+        return unbatch(self)
+
+    def perfect_matching(self, group: str) -> Matching:
+        """A factor h(i) of the group for every variable i, or the reason there is none."""
+        from fgnn.graph.matching import perfect_matching
+
+        return perfect_matching(self.groups[group], self.num_variables)
+
+    def to_networkx(self) -> Any:
+        """A networkx graph with nodes ("variable", i) and (group, c)."""
+        from fgnn.graph.convert import to_networkx
+
+        return to_networkx(self)
+
+    @classmethod
+    def from_networkx(cls, graph: Any) -> FactorGraph:
+        """The inverse of :meth:`to_networkx`."""
+        from fgnn.graph.convert import from_networkx
+
+        return from_networkx(graph)
+
+    def to_hetero_data(self) -> Any:
+        """A PyG ``HeteroData`` with node types "variable" and one per group."""
+        from fgnn.graph.convert import to_hetero_data
+
+        return to_hetero_data(self)
+
+    @classmethod
+    def from_hetero_data(cls, data: Any) -> FactorGraph:
+        """The inverse of :meth:`to_hetero_data`."""
+        from fgnn.graph.convert import from_hetero_data
+
+        return from_hetero_data(data)
+
+    def __repr__(self) -> str:
+        parts = []
+        for name, group in self.groups.items():
+            scope = f"arity {group.arity}" if group.arity is not None else "ragged"
+            parts.append(f"{name}: {group.num_factors} factors, {scope}, {group.num_edges} edges")
+        batch = f"{self.num_graphs} graphs, " if self.variable_ptr is not None else ""
+        return f"FactorGraph({batch}{self.num_variables} variables; {'; '.join(parts) or 'no factors'})"

@@ -1,0 +1,149 @@
+"""One factor type: the scopes s(c) of its factors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class FactorGroup:
+    """Factors of one type, each joined to the variables of its scope :math:`s(c)`.
+
+    Args:
+        scopes: (C, A) integers, row c the variables of factor c; or a list of lists, whose lengths may differ; or,
+            with ``offsets``, all scopes end to end, (E,).
+        offsets: (C + 1,), where each scope begins and the last ends; None where all scopes have the same length.
+
+    Edges are the pairs (c, i) with i in s(c), numbered factor by factor in the order of the scopes.
+    """
+
+    scopes: Tensor
+    offsets: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        scopes: Any = self.scopes
+        offsets: Any = self.offsets
+        if offsets is None and not isinstance(scopes, Tensor | np.ndarray):
+            scopes, offsets = _from_lists(scopes)
+        scopes = _integers(scopes, "scopes")
+        if offsets is None:
+            if scopes.dim() != 2:
+                raise ValueError(f"Expected scopes of shape (C, A), or ragged scopes (got shape {tuple(scopes.shape)})")
+        else:
+            offsets = _integers(offsets, "offsets").to(scopes.device)
+            if scopes.dim() != 1 or offsets.dim() != 1 or offsets.numel() == 0:
+                raise ValueError(
+                    f"Expected ragged scopes as variables (E,) and offsets (C + 1,) "
+                    f"(got shapes {tuple(scopes.shape)} and {tuple(offsets.shape)})"
+                )
+            if int(offsets[0]) != 0 or int(offsets[-1]) != scopes.numel() or bool((offsets.diff() < 0).any()):
+                raise ValueError(
+                    f"Expected offsets that rise from 0 to {scopes.numel()}, the number of edges "
+                    f"(got {int(offsets[0])} to {int(offsets[-1])}{', not rising' if (offsets.diff() < 0).any() else ''})"
+                )
+        object.__setattr__(self, "scopes", scopes)
+        object.__setattr__(self, "offsets", offsets)
+
+    @classmethod
+    def ragged(cls, variables: Tensor, offsets: Tensor) -> FactorGroup:
+        """Scopes of any length, end to end in ``variables`` (E,), factor c at ``offsets[c]:offsets[c + 1]``."""
+        return cls(scopes=variables, offsets=offsets)
+
+    @property
+    def num_factors(self) -> int:
+        """C, how many factors there are."""
+        return int(self.scopes.shape[0]) if self.offsets is None else int(self.offsets.shape[0]) - 1
+
+    @property
+    def num_edges(self) -> int:
+        """E, the summed length of all scopes."""
+        return self.scopes.numel()
+
+    @property
+    def arity(self) -> int | None:
+        """A, the length of every scope; None where they are ragged."""
+        return int(self.scopes.shape[1]) if self.offsets is None else None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the scopes are."""
+        return self.scopes.device
+
+    def to(self, device: torch.device | str) -> FactorGroup:
+        """The same scopes on another device."""
+        offsets = None if self.offsets is None else self.offsets.to(device)
+        return FactorGroup(self.scopes.to(device), offsets)
+
+    def factor_ptr(self) -> Tensor:
+        """Where the edges of each factor begin, and the last end.  # shape: (C + 1,)"""
+        if self.offsets is not None:
+            return self.offsets
+        count, arity = self.scopes.shape
+        return torch.arange(count + 1, device=self.device) * arity
+
+    def factor_index(self) -> Tensor:
+        """The factor of each edge.  # shape: (E,)"""
+        factors = torch.arange(self.num_factors, device=self.device)
+        if self.offsets is None:
+            return factors.repeat_interleave(self.scopes.shape[1])
+        return factors.repeat_interleave(self.offsets.diff(), output_size=self.num_edges)
+
+    def lists(self) -> list[list[int]]:
+        """The scopes as plain lists."""
+        if self.offsets is None:
+            return [[int(i) for i in row] for row in self.scopes.tolist()]
+        flat, ptr = self.scopes.tolist(), self.offsets.tolist()
+        return [flat[ptr[c] : ptr[c + 1]] for c in range(self.num_factors)]
+
+    def shifted(self, by: int) -> FactorGroup:
+        """The same factors over variables numbered from ``by``."""
+        return FactorGroup(self.scopes + by, self.offsets)
+
+    def check(self, num_variables: int, name: str) -> None:
+        """Refuse variables that do not exist and scopes that name one twice."""
+        flat = self.scopes.reshape(-1)
+        if not flat.numel():
+            return
+        wrong = (flat < 0) | (flat >= num_variables)
+        if bool(wrong.any()):
+            e = int(wrong.nonzero()[0])
+            raise ValueError(
+                f"Expected variables 0 to {num_variables - 1} in group {name!r} "
+                f"(got {int(flat[e])} in the scope of factor {int(self.factor_index()[e])})"
+            )
+        key = (self.factor_index() * num_variables + flat).sort().values
+        twice = key[1:] == key[:-1]
+        if bool(twice.any()):
+            pair = int(key[1:][twice][0])
+            raise ValueError(
+                f"Expected each variable at most once in a scope "
+                f"(got variable {pair % num_variables} twice in factor {pair // num_variables} of group {name!r})"
+            )
+
+
+def _from_lists(scopes: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor | None]:
+    """A list of scopes as a table where all have one length, else end to end with offsets."""
+    rows = [list(scope) for scope in scopes]
+    sizes = {len(row) for row in rows}
+    if len(sizes) <= 1:
+        return _tensor(rows).reshape(len(rows), sizes.pop() if sizes else 0), None
+    offsets = torch.tensor([0, *np.cumsum([len(row) for row in rows]).tolist()])
+    return _tensor([i for row in rows for i in row]), offsets
+
+
+def _tensor(values: list[Any]) -> Tensor:
+    made = torch.tensor(values)
+    return made.long() if not made.numel() else made
+
+
+def _integers(values: Tensor | np.ndarray[Any, Any] | Sequence[int], what: str) -> Tensor:
+    given = values if isinstance(values, Tensor) else torch.as_tensor(values)
+    if given.dtype.is_floating_point or given.dtype.is_complex or given.dtype == torch.bool:
+        raise ValueError(f"Expected integer {what} (got {given.dtype})")
+    return given.long()

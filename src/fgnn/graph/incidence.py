@@ -1,0 +1,166 @@
+"""The edges of one group as index tensors, in both directions, made once and kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fgnn.graph.group import FactorGroup
+
+Side = Literal["factor", "variable"]
+
+# Destinations whose degrees lie within this ratio are padded to one width: few blocks, little padding.
+_DEGREE_RATIO = 1.5
+_DEGREE_SLACK = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Destinations of like degree, each with the same number of places for its edges.
+
+    Attributes:
+        destinations: (R,) their ids; None where the block holds all of them in order.
+        edges: (R, K) their edges in edge order, a row filled up with its last edge; None where the edges of row r
+            are ``r * K ... r * K + K - 1``.
+        padding: (R, K) True where a place only repeats; None where no place does.
+    """
+
+    destinations: Tensor | None
+    edges: Tensor | None
+    padding: Tensor | None
+    rows: int
+    width: int
+
+
+@dataclass(frozen=True, eq=False)
+class Incidence:
+    """The edges (c, i) of one group, numbered factor by factor.
+
+    Attributes:
+        factor: (E,) c of each edge, never falling.
+        variable: (E,) i of each edge.
+        arity: A where every factor has A edges (then edge e belongs to factor e // A), else None.
+    """
+
+    factor: Tensor
+    variable: Tensor
+    factor_ptr: Tensor  # shape: (C + 1,)
+    num_factors: int
+    num_variables: int
+    arity: int | None
+
+    @classmethod
+    def of(cls, group: FactorGroup, num_variables: int) -> Incidence:
+        """The edges of a group over ``num_variables`` variables."""
+        return cls(
+            factor=group.factor_index(),
+            variable=group.scopes.reshape(-1),
+            factor_ptr=group.factor_ptr(),
+            num_factors=group.num_factors,
+            num_variables=num_variables,
+            arity=group.arity,
+        )
+
+    @property
+    def num_edges(self) -> int:
+        """E."""
+        return int(self.factor.shape[0])
+
+    @cached_property
+    def var_edge(self) -> Tensor:
+        """Edges sorted by variable, and for one variable in edge order.  # shape: (E,)"""
+        return torch.argsort(self.variable, stable=True)
+
+    @cached_property
+    def var_ptr(self) -> Tensor:
+        """Where the edges of each variable begin in ``var_edge``, and the last end.  # shape: (N + 1,)"""
+        counts = torch.bincount(self.variable, minlength=self.num_variables)
+        return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+
+    def num_destinations(self, towards: Side) -> int:
+        """C towards the factors, N towards the variables."""
+        return self.num_factors if towards == "factor" else self.num_variables
+
+    def destination(self, towards: Side) -> Tensor:
+        """The destination of each edge.  # shape: (E,)"""
+        return self.factor if towards == "factor" else self.variable
+
+    def degree(self, towards: Side) -> Tensor:
+        """How many edges each destination has.  # shape: (C,) or (N,)"""
+        return (self.factor_ptr if towards == "factor" else self.var_ptr).diff()
+
+    @cached_property
+    def _has_empty(self) -> dict[Side, bool]:
+        empty = self.arity == 0 if self.arity is not None else bool((self.degree("factor") == 0).any())
+        return {"factor": empty and self.num_factors > 0, "variable": bool((self.degree("variable") == 0).any())}
+
+    def has_empty(self, towards: Side) -> bool:
+        """Whether some destination has no edge at all."""
+        return self._has_empty[towards]
+
+    @cached_property
+    def _variable_blocks(self) -> tuple[Block, ...]:
+        return _blocks(self.var_ptr, self.var_edge)
+
+    @cached_property
+    def _factor_blocks(self) -> tuple[Block, ...]:
+        if self.arity is None:
+            return _blocks(self.factor_ptr, None)
+        if self.arity == 0 or self.num_factors == 0:
+            return ()
+        return (Block(None, None, None, self.num_factors, self.arity),)
+
+    def blocks(self, towards: Side) -> tuple[Block, ...]:
+        """Destinations with edges, sorted into dense blocks by degree; those without are in none."""
+        return self._factor_blocks if towards == "factor" else self._variable_blocks
+
+    def prepare(self) -> Incidence:
+        """Make all derived tensors now, so that none is made inside a compiled or captured region."""
+        for side in ("factor", "variable"):
+            self.blocks(side)
+            self.has_empty(side)
+        return self
+
+
+def _blocks(ptr: Tensor, edge: Tensor | None) -> tuple[Block, ...]:
+    """Cut destinations into blocks by degree; within a block their order is kept."""
+    starts = ptr.cpu().numpy()
+    degree = np.diff(starts)
+    order = np.argsort(degree, kind="stable")
+    order = order[degree[order] > 0]
+    found = []
+    while order.size:
+        low = int(degree[order[0]])
+        limit = max(low + _DEGREE_SLACK, int(low * _DEGREE_RATIO))
+        size = int(np.searchsorted(degree[order], limit, side="right"))
+        found.append(np.sort(order[:size]))
+        order = order[size:]
+    return tuple(_block(ids, starts, degree, edge, ptr.device) for ids in found)
+
+
+def _block(
+    ids: np.ndarray,
+    starts: np.ndarray,
+    degree: np.ndarray,
+    edge: Tensor | None,
+    device: torch.device,  # type: ignore[type-arg]
+) -> Block:
+    width = int(degree[ids].max())
+    place = np.arange(width)[None, :]
+    at = starts[ids][:, None] + np.minimum(place, degree[ids][:, None] - 1)  # shape: (R, K)
+    padding = place >= degree[ids][:, None]
+    where = torch.from_numpy(at).to(device)
+    whole = ids.size == degree.size
+    regular = whole and edge is None and not padding.any()
+    return Block(
+        destinations=None if whole else torch.from_numpy(ids).to(device),
+        edges=None if regular else (where if edge is None else edge[where]),
+        padding=torch.from_numpy(padding).to(device) if padding.any() else None,
+        rows=int(ids.size),
+        width=width,
+    )
