@@ -1,0 +1,111 @@
+"""The LP bounds the optimum, proves only what it met, and treats a batch as its models one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+
+import fgnn
+from fgnn import GraphicalModel, ModelBatch
+from tests.infer.oracle import best_score, chain
+from tests.strategies import models, tree_models
+
+
+@given(models())
+def test_the_bound_is_never_below_the_optimum(model: GraphicalModel) -> None:
+    best = best_score(model)
+    solution = fgnn.solve(model, "lp")
+    assert solution.bound >= best - 1e-9 * max(1.0, abs(best))
+    assert solution.converged
+    if solution.status == "optimal":
+        assert solution.score == pytest.approx(best, rel=1e-9, abs=1e-9)
+    if solution.status == "infeasible" and solution.bound == -np.inf:
+        assert best == -np.inf
+
+
+@given(tree_models())
+def test_the_relaxation_is_tight_on_trees(model: GraphicalModel) -> None:
+    # Budgets are integral polytopes too, so a tree of tables and budgets has no fractional vertex better than all
+    # integral ones.
+    solution = fgnn.solve(model, "lp")
+    assert solution.bound == pytest.approx(best_score(model), rel=1e-7, abs=1e-7)
+
+
+def test_a_frustrated_triangle_rounds_to_fractions_and_a_loose_bound() -> None:
+    model = GraphicalModel([2, 2, 2])
+    for scope in ((0, 1), (1, 2), (0, 2)):
+        model.add_table(scope, [[0.0, 1.0], [1.0, 0.0]])
+    solution = fgnn.solve(model, "lp")
+    assert solution.bound == pytest.approx(3.0)  # half of every state satisfies all three; no assignment does
+    assert not bool(solution.info["integral"][0])
+    assert solution.status == "feasible"
+    assert solution.assignment.tolist() == [0, 0, 0]  # ties take the lowest state
+
+
+def test_infeasible_models_are_proved_infeasible() -> None:
+    forced = GraphicalModel([2, 2, 2])
+    forced.add_unary(0, [-np.inf, 0.0])
+    forced.add_unary(1, [-np.inf, 0.0])
+    forced.add_budget((0, 1, 2), at_most=1)
+    empty = GraphicalModel([3, 2])
+    empty.add_table((0, 1), np.full((3, 2), -np.inf))
+    nothing = GraphicalModel([2])
+    nothing.add_unary(0, [-np.inf, -np.inf])
+    for model in (forced, empty, nothing):
+        solution = fgnn.solve(model, "lp")
+        assert (solution.status, solution.bound, solution.feasible) == ("infeasible", -np.inf, False)
+
+
+def test_models_without_factors_or_choices() -> None:
+    assert fgnn.solve(GraphicalModel([]), "lp").status == "optimal"
+    single = GraphicalModel([1, 1])
+    single.add_unary(0, [2.0])
+    single.add_table((0, 1), [[3.0]])
+    solution = fgnn.solve(single, "lp")
+    assert (solution.status, solution.score) == ("optimal", 5.0)
+
+
+def test_a_forbidden_state_zero_of_a_ternary_variable_stays_forbidden() -> None:
+    model = GraphicalModel([3])
+    model.add_unary(0, [-np.inf, -2.0, -1.0])
+    solution = fgnn.solve(model, "lp")
+    assert (solution.status, solution.score, solution.assignment.tolist()) == ("optimal", -1.0, [2])
+
+
+def test_a_batch_answers_as_its_models_do() -> None:
+    each = [chain(seed, length=12, window=4, at_most=2) for seed in range(6)]
+    other = each[-1].copy()
+    other.add_unary(3, [-np.inf, 0.0])  # an entry forbidden in one model only
+    each.append(other)
+    together = fgnn.solve(ModelBatch.stack(each), "lp")
+    alone = [fgnn.solve(m, "lp") for m in each]
+    assert together.bound.tolist() == pytest.approx([s.bound for s in alone], abs=1e-8)
+    assert together.status == [s.status for s in alone]
+
+
+@pytest.mark.slow
+def test_processes_share_a_batch() -> None:
+    batch = ModelBatch.stack([chain(seed) for seed in range(9)])
+    one, two = (fgnn.solve(batch, "lp", jobs=jobs) for jobs in (1, 2))
+    assert torch.equal(one.assignment, two.assignment)
+    assert torch.equal(one.bound, two.bound)
+
+
+def test_the_time_limit_returns_an_answer_with_a_bound() -> None:
+    batch = ModelBatch.stack([chain(seed) for seed in range(50)])
+    news: list[fgnn.infer.Progress] = []
+    limited = fgnn.solve(batch, "lp", time_limit=0.02, progress=news.append)
+    full = fgnn.solve(batch, "lp")
+    assert limited.seconds < 1.0
+    assert "time-limit" in limited.status
+    assert bool((limited.bound >= full.bound - 1e-9).all())
+    assert not bool(limited.converged.all())
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(ValueError, match="Expected the rounding argmax"):
+        fgnn.solve(GraphicalModel([2]), "lp", rounding="random")
+    with pytest.raises(ValueError, match="Expected at least one job"):
+        fgnn.solve(GraphicalModel([2]), "lp", jobs=0)
