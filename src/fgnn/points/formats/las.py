@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +20,9 @@ from fgnn.points.cloud import CHUNK, Cloud, CloudHeader
 
 _COORDINATES = ("X", "Y", "Z")
 
+# laspy tells what it meets on its log; what matters to a person comes as our one line instead.
+logging.getLogger("laspy").addHandler(logging.NullHandler())
+
 
 @dataclass(frozen=True, eq=False)
 class LasReader:
@@ -27,7 +32,7 @@ class LasReader:
     header: CloudHeader
 
     def chunks(self, size: int = CHUNK) -> Iterator[Cloud]:
-        with _reporting(self.path), need("laspy").open(self.path) as file:
+        with _reporting(self.path), self.path.open("rb") as raw, need("laspy").open(raw, closefd=False) as file:
             seen = 0
             for points in file.chunk_iterator(size):
                 seen += len(points)
@@ -40,7 +45,9 @@ class LasReader:
 
 def open_reader(path: Path) -> LasReader:
     """Read the header of a LAS or LAZ file."""
-    with _reporting(path), need("laspy").open(path) as file:
+    with path.open("rb") as raw, _reporting(path):
+        _check_offsets(raw, path)
+        file = need("laspy").open(raw, closefd=False)
         header = file.header
         count = int(header.point_count)
         size = path.stat().st_size
@@ -55,6 +62,22 @@ def open_reader(path: Path) -> LasReader:
             if d.name not in _COORDINATES
         }
     return LasReader(path, CloudHeader(path.suffix.lower(), count, fields, {"las": header}))
+
+
+def _check_offsets(raw: IO[bytes], path: Path) -> None:
+    """Refuse tables of records that the file cannot hold, before anything is allocated for them."""
+    size = path.stat().st_size
+    head = raw.read(375)
+    raw.seek(0)
+    if len(head) < 227 or head[:4] != b"LASF":
+        raise InputError("cannot be read as LAS/LAZ (no LASF header)", file=path)
+    header_size, points_at, records = struct.unpack_from("<HII", head, 94)
+    if not 227 <= header_size <= points_at <= size or records * 54 > points_at:
+        raise InputError("cannot be read as LAS/LAZ (its header points outside the file)", file=path)
+    if head[25] >= 4 and len(head) >= 247:  # version 1.4: extended records behind the points
+        at, number = struct.unpack_from("<QI", head, 235)
+        if number and (at > size or number * 60 > size - at):
+            raise InputError("cannot be read as LAS/LAZ (its extended records lie outside the file)", file=path)
 
 
 def write(parts: Iterator[Cloud], path: Path, count: int) -> None:
@@ -114,7 +137,8 @@ def _reporting(path: Path) -> Iterator[None]:
     """Any fault of the file as one line: laspy and its LAZ backend raise many kinds."""
     try:
         yield
-    except (InputError, ImportError, KeyboardInterrupt, OSError, MemoryError, GeneratorExit):
+    except (InputError, ImportError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # lazrs panics derive from BaseException
-        raise InputError(f"cannot be read as LAS/LAZ ({str(error).splitlines()[0][:100]})", file=path) from error
+        reason = str(error).splitlines()[0][:100] if str(error) else type(error).__name__
+        raise InputError(f"cannot be read as LAS/LAZ ({reason})", file=path) from error

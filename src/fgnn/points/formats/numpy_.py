@@ -39,9 +39,10 @@ def open_reader(path: Path) -> NumpyReader:
         if path.suffix.lower() == ".npy":
             arrays = {"points": np.load(path, mmap_mode="r", allow_pickle=False)}
         else:
-            with np.load(path, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, KeyError, AttributeError) as error:
+            arrays = _unpack(path)
+    except InputError:
+        raise
+    except Exception as error:  # NumPy and zipfile raise many kinds on junk
         reason = str(error).splitlines()[0][:80] if str(error) else "not an array file"
         raise InputError(f"cannot be read as {path.suffix} ({reason})", file=path) from error
     xyz, columns, keep = _find(arrays, path)
@@ -50,6 +51,19 @@ def open_reader(path: Path) -> NumpyReader:
             raise InputError(f"Expected {len(xyz)} values (got {len(values)})", file=path, place=name)
     fields = {name: values.dtype for name, values in columns.items()}
     return NumpyReader(path, CloudHeader(path.suffix.lower(), len(xyz), fields, keep), xyz, columns)
+
+
+def _unpack(path: Path) -> dict[str, NDArray[Any]]:
+    with path.open("rb") as raw:
+        # deflate packs at most about 1,030 to 1; more is declared only by a bomb
+        most = 1100 * path.stat().st_size
+        with zipfile.ZipFile(raw) as members:
+            total = sum(member.file_size for member in members.infolist())
+        if total > most:
+            raise InputError(f"declares {total} bytes, more than its size can hold", file=path)
+        raw.seek(0)
+        with np.load(raw, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
 
 
 def _find(arrays: dict[str, NDArray[Any]], path: Path) -> tuple[NDArray[Any], dict[str, NDArray[Any]], dict[str, Any]]:
