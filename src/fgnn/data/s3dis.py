@@ -1,0 +1,198 @@
+"""S3DIS: 272 rooms of six areas in 13 classes, from the raw release, the collected arrays or the HDF5 blocks."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fgnn.errors import InputError, need
+from fgnn.files import atomic_write
+
+CLASSES = (
+    "ceiling", "floor", "wall", "beam", "column", "window", "door", "table", "chair", "sofa", "bookcase", "board",
+    "clutter",
+)  # fmt: skip
+AREAS = (1, 2, 3, 4, 5, 6)
+
+# The two files of the raw release with a corrupt byte, which stands where a space belongs (lines 180389 and 323474).
+_CORRUPT = {("Area_5", "hallway_6", "ceiling_1.txt"), ("Area_5", "office_19", "ceiling_1.txt")}
+
+
+@dataclass(frozen=True, eq=False)
+class Room:
+    """One room: coordinates from its own lowest corner, colour in 0..1, class per point."""
+
+    name: str  # "Area_1_office_3"
+    xyz: NDArray[np.float64]  # shape: (P, 3)
+    rgb: NDArray[np.float64]  # shape: (P, 3)
+    label: NDArray[np.int64]  # shape: (P,)
+
+    @property
+    def area(self) -> int:
+        return area_of(self.name)
+
+
+def area_of(name: str) -> int:
+    """The area a room belongs to; fold k tests on area k and trains on the other five."""
+    match = re.match(r"Area_(\d)", name)
+    if match is None:
+        raise ValueError(f"Expected a room name that starts with Area_<k> (got {name!r})")
+    return int(match.group(1))
+
+
+def collect_room(folder: str | Path) -> Room:
+    """Read a room of the raw release (``Area_1/office_3`` with ``Annotations/``).
+
+    Unknown classes (stairs) become clutter; coordinates are taken from the room's lowest corner.
+    """
+    room = Path(folder)
+    files = sorted((room / "Annotations").glob("*.txt"))
+    if not files:
+        raise InputError("Expected Annotations/<class>_<m>.txt in a room of the raw release", file=room)
+    points, labels = [], []
+    for file in files:
+        kind = file.name.split("_")[0]
+        rows = _annotation(file)
+        points.append(rows)
+        labels.append(np.full(len(rows), CLASSES.index(kind if kind in CLASSES else "clutter"), np.int64))
+    data = np.concatenate(points)
+    name = f"{room.parent.name}_{room.name}"
+    return Room(name, data[:, :3] - data[:, :3].min(0), data[:, 3:] / 255, np.concatenate(labels))
+
+
+def _annotation(file: Path) -> NDArray[np.float64]:
+    raw = file.read_bytes()
+    repaired = re.sub(rb"[^0-9eE+\-. \t\r\n]", b" ", raw)
+    if raw != repaired and (file.parts[-4], file.parts[-3], file.name) not in _CORRUPT:
+        first = next(i for i, (a, b) in enumerate(zip(raw, repaired, strict=True)) if a != b)
+        line = raw[:first].count(b"\n") + 1
+        raise InputError("Expected numbers X Y Z R G B (got another character)", file=file, place=f"line {line}")
+    try:
+        rows = np.loadtxt(repaired.decode("ascii").splitlines(), dtype=np.float64, ndmin=2)
+    except ValueError as error:
+        raise InputError(f"cannot be read ({str(error).splitlines()[0][:80]})", file=file) from error
+    if rows.shape[1] != 6:
+        raise InputError(f"Expected X Y Z R G B on every line (got {rows.shape[1]} columns)", file=file)
+    return rows
+
+
+def save_room(room: Room, folder: str | Path) -> Path:
+    """Write the collected form: float64 (N, 7) = X Y Z R G B L with colour 0–255."""
+    path = Path(folder) / f"{room.name}.npy"
+    rows = np.concatenate([room.xyz, np.round(room.rgb * 255), room.label[:, None]], axis=1)
+    with atomic_write(path, "wb") as out:
+        np.save(out, rows.astype(np.float64), allow_pickle=False)
+    return path
+
+
+def load_room(path: str | Path) -> Room:
+    """Read the collected form."""
+    file = Path(path)
+    try:
+        rows = np.load(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(
+            f"cannot be read as a collected room ({str(error).splitlines()[0][:80]})", file=file
+        ) from error
+    if rows.ndim != 2 or rows.shape[1] != 7:
+        raise InputError(f"Expected an array of shape (N, 7) (got {rows.shape})", file=file)
+    label = rows[:, 6].astype(np.int64)
+    if len(label) and not (label.min() >= 0 and label.max() < len(CLASSES)):
+        raise InputError(f"Expected classes 0..12 (got {label.min()}..{label.max()})", file=file)
+    return Room(file.stem, rows[:, :3].astype(np.float64), rows[:, 3:6] / 255, label)
+
+
+def rooms(root: str | Path, areas: tuple[int, ...] = AREAS) -> Iterator[Room]:
+    """The rooms of these areas, from the raw release or from collected ``Area_k_<room>.npy`` files, in name order."""
+    folder = Path(root)
+    found = False
+    for area in areas:
+        for room in sorted(p for p in (folder / f"Area_{area}").glob("*_*") if (p / "Annotations").is_dir()):
+            found = True
+            yield collect_room(room)
+        for file in sorted(folder.glob(f"Area_{area}_*.npy")):
+            found = True
+            yield load_room(file)
+    if not found:
+        told = ", ".join(f"Area_{a}" for a in areas)
+        raise InputError(f"Expected rooms of {told}: Area_k/<room>/Annotations or Area_k_<room>.npy", file=folder)
+
+
+@dataclass(frozen=True, eq=False)
+class BlockSet:
+    """The HDF5 release: blocks of 4,096 points with nine features, and the room of each."""
+
+    features: NDArray[np.float32]  # shape: (S, P, 9)
+    label: NDArray[np.uint8]  # shape: (S, P)
+    room: NDArray[np.str_]  # shape: (S,)
+
+    def fold(self, area: int, train: bool) -> NDArray[np.int64]:
+        """The blocks to train on (all other areas) or to hold out (this area)."""
+        inside = np.array([area_of(name) == area for name in self.room])
+        return np.nonzero(~inside if train else inside)[0]
+
+
+def load_blocks(root: str | Path, checksums: dict[str, str] | None = None) -> BlockSet:
+    """Read ``ply_data_all_*.h5`` in the order of ``all_files.txt`` (or by number) with ``room_filelist.txt``.
+
+    Args:
+        root: The folder ``indoor3d_sem_seg_hdf5_data``.
+        checksums: md5 by file name; a file that differs is refused.
+    """
+    h5py = need("h5py")
+    folder = Path(root)
+    files = sorted(folder.glob("ply_data_all_*.h5"), key=lambda p: int(re.sub(r"\D", "", p.stem) or 0))
+    if not files:
+        raise InputError("Expected ply_data_all_*.h5", file=folder)
+    data, labels = [], []
+    for file in files:
+        expected = (checksums or {}).get(file.name)
+        if expected is not None and (got := md5(file)) != expected:
+            raise InputError(f"Expected md5 {expected} (got {got})", file=file)
+        try:
+            with h5py.File(file, "r") as content:
+                data.append(content["data"][:].astype(np.float32))
+                labels.append(content["label"][:].astype(np.uint8))
+        except (OSError, KeyError) as error:
+            raise InputError(f"cannot be read as S3DIS blocks ({error})", file=file) from error
+    listing = folder / "room_filelist.txt"
+    if not listing.exists():
+        raise InputError("Expected room_filelist.txt, one room name per block", file=folder)
+    names = np.array(listing.read_text().split())
+    blocks = BlockSet(np.concatenate(data), np.concatenate(labels), names)
+    if len(names) != len(blocks.features):
+        raise InputError(f"Expected {len(blocks.features)} room names (got {len(names)})", file=listing)
+    return blocks
+
+
+def save_blocks(blocks: BlockSet, folder: str | Path, per_file: int = 1000) -> None:
+    """Write blocks in the layout of the HDF5 release."""
+    h5py = need("h5py")
+    out = Path(folder)
+    out.mkdir(parents=True, exist_ok=True)
+    names = []
+    for number, at in enumerate(range(0, len(blocks.features), per_file)):
+        name = f"ply_data_all_{number}.h5"
+        with atomic_write(out / name, "w+b") as raw, h5py.File(raw, "w") as file:
+            part = slice(at, at + per_file)
+            file.create_dataset("data", data=blocks.features[part], compression="gzip", compression_opts=4)
+            file.create_dataset("label", data=blocks.label[part], compression="gzip", compression_opts=1)
+        names.append(f"indoor3d_sem_seg_hdf5_data/{name}")
+    for name, lines in (("all_files.txt", names), ("room_filelist.txt", blocks.room.tolist())):
+        with atomic_write(out / name) as text:
+            text.write("\n".join(lines) + "\n")
+
+
+def md5(path: Path) -> str:
+    """The md5 of a file, to be compared with the published ones."""
+    digest = hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,211 @@
+"""ShapeNet-Part from every layout it is published in, as one set of arrays.
+
+16 categories, 50 parts, 16,881 shapes; the official lists give 12,137 / 1,870 / 2,874 for training, validation, test.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fgnn.errors import InputError, need
+
+CATEGORIES = (
+    "Airplane", "Bag", "Cap", "Car", "Chair", "Earphone", "Guitar", "Knife", "Lamp", "Laptop", "Motorbike", "Mug",
+    "Pistol", "Rocket", "Skateboard", "Table",
+)  # fmt: skip
+SYNSETS = (
+    "02691156", "02773838", "02954340", "02958343", "03001627", "03261776", "03467517", "03624134", "03636649",
+    "03642806", "03790512", "03797390", "03948459", "04099429", "04225987", "04379243",
+)  # fmt: skip
+PART_COUNTS = (4, 2, 2, 4, 4, 3, 3, 2, 4, 2, 6, 2, 3, 3, 3, 3)
+FIRST_PART = tuple(int(n) for n in np.cumsum((0, *PART_COUNTS[:-1])))
+PARTS = tuple(tuple(range(first, first + n)) for first, n in zip(FIRST_PART, PART_COUNTS, strict=True))
+NUM_PARTS = sum(PART_COUNTS)
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Shapes:
+    """Shapes of any number of points: all points in one array, ``offsets`` say where each shape begins."""
+
+    xyz: NDArray[np.float32]  # shape: (P, 3)
+    label: NDArray[np.uint8]  # shape: (P,), global part id 0..49
+    offsets: NDArray[np.int64]  # shape: (S + 1,)
+    category: NDArray[np.uint8]  # shape: (S,)
+    name: NDArray[np.str_]  # shape: (S,), "synset/id": bare ids recur across categories
+
+    def __len__(self) -> int:
+        return len(self.category)
+
+    def __getitem__(self, s: int) -> tuple[NDArray[np.float32], NDArray[np.uint8], int]:
+        """Points, labels and category of one shape."""
+        if not 0 <= s < len(self):
+            raise IndexError(f"Expected a shape below {len(self)} (got {s})")
+        part = slice(int(self.offsets[s]), int(self.offsets[s + 1]))
+        return self.xyz[part], self.label[part], int(self.category[s])
+
+    def select(self, which: NDArray[Any]) -> Shapes:
+        """The shapes at these indices or under this mask."""
+        index = np.arange(len(self))[which]
+        points = [np.arange(self.offsets[s], self.offsets[s + 1]) for s in index]
+        flat = np.concatenate(points) if points else np.zeros(0, np.int64)
+        offsets = np.concatenate([[0], np.cumsum([len(p) for p in points])]).astype(np.int64)
+        return Shapes(self.xyz[flat], self.label[flat], offsets, self.category[index], self.name[index])
+
+    def without(self, other: Shapes) -> Shapes:
+        """Drop the shapes that also stand in ``other`` (the official lists overlap by 23, 9 and 3 shapes)."""
+        return self.select(~np.isin(self.name, other.name))
+
+    def normalised(self) -> Shapes:
+        """Each shape centred on its centroid and scaled to the unit sphere, as the point networks expect."""
+        xyz = self.xyz.copy()
+        for begin, end in zip(self.offsets[:-1], self.offsets[1:], strict=True):
+            points = xyz[begin:end] - xyz[begin:end].mean(0)
+            radius = float(np.sqrt((points**2).sum(1)).max()) if len(points) else 0.0
+            xyz[begin:end] = points / radius if radius > 0 else points
+        return replace(self, xyz=xyz)
+
+
+def load_shapenet_part(root: str | Path, split: str) -> Shapes:
+    """Load one split, whichever published layout lies in ``root``.
+
+    Known: the packed ``train_0.npz …`` files; ``hdf5_data/`` (``ply_data_train0.h5 …``); the ``_normal`` text release;
+    ``PartAnnotation/`` with ``.pts``/``.seg``. The last two need the official ``train_test_split`` lists.
+    """
+    folder = Path(root)
+    if split not in SPLITS:
+        raise ValueError(f"Expected a split among {', '.join(SPLITS)} (got {split!r})")
+    if not folder.is_dir():
+        raise InputError("no such folder", file=folder)
+    for found, load in _LAYOUTS:
+        if any(folder.glob(found)):
+            return load(folder, split)
+    told = ", ".join(pattern for pattern, _ in _LAYOUTS)
+    raise InputError(f"Expected ShapeNet-Part in a known layout (none of {told})", file=folder)
+
+
+def _packed(folder: Path, split: str) -> Shapes:
+    files = sorted(folder.glob("train_*.npz")) if split == "train" else [folder / f"{split}.npz"]
+    xyz, label, category, name = [], [], [], []
+    for file in files:
+        with np.load(file, allow_pickle=False) as data:
+            planes = data["planes"]
+            step = planes[0].astype(np.int32) + 256 * planes[1].astype(np.int32)  # shape: (3, S, P)
+            delta = (step >> 1) ^ -(step & 1)  # zig-zag
+            grid = np.cumsum(delta, axis=2)
+            xyz.append((2 * grid / 4095 - 1).astype(np.float32).transpose(1, 2, 0))  # shape: (S, P, 3)
+            label.append(data["label"])
+            category.append(data["category"])
+            name.append(data["name"])
+    return _uniform(np.concatenate(xyz), np.concatenate(label), np.concatenate(category), np.concatenate(name))
+
+
+def _hdf5(folder: Path, split: str) -> Shapes:
+    h5py = need("h5py")
+    base = folder if any(folder.glob("ply_data_*.h5")) else folder / "hdf5_data"
+    files = sorted(base.glob(f"ply_data_{split}*.h5"))
+    if not files:
+        raise InputError(f"Expected ply_data_{split}*.h5", file=base)
+    xyz, label, category = [], [], []
+    for file in files:
+        try:
+            with h5py.File(file, "r") as data:  # 'r': a read-only disk is fine
+                xyz.append(data["data"][:].astype(np.float32))
+                label.append(data["pid"][:].astype(np.uint8))
+                category.append(data["label"][:].reshape(-1).astype(np.uint8))
+        except (OSError, KeyError) as error:
+            raise InputError(f"cannot be read as ShapeNet-Part HDF5 ({error})", file=file) from error
+    kinds = np.concatenate(category)
+    names = np.array([f"{SYNSETS[c]}/h5-{i}" for i, c in enumerate(kinds)])
+    return _uniform(np.concatenate(xyz), np.concatenate(label), kinds, names)
+
+
+def _normal_text(folder: Path, split: str) -> Shapes:
+    def read(synset: str, model: str) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        file = folder / synset / f"{model}.txt"
+        rows = _rows(file, 7)
+        return rows[:, :3].astype(np.float32), rows[:, 6].astype(np.int64)  # the label is a global part id
+
+    return _gather(_listed(folder, split), read)
+
+
+def _part_annotation(folder: Path, split: str) -> Shapes:
+    base = folder / "PartAnnotation" if (folder / "PartAnnotation").is_dir() else folder
+
+    def read(synset: str, model: str) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        points = _rows(base / synset / "points" / f"{model}.pts", 3)
+        seg = base / synset / "expert_verified" / "points_label" / f"{model}.seg"
+        local = _rows(seg, 1)[:, 0].astype(np.int64)  # 1-based within the category
+        if len(local) != len(points):
+            raise InputError(f"Expected {len(points)} labels (got {len(local)})", file=seg)
+        return points.astype(np.float32), local - 1 + FIRST_PART[SYNSETS.index(synset)]
+
+    lists = folder if (folder / "train_test_split").is_dir() else base
+    return _gather(_listed(lists, split), read)
+
+
+def _listed(folder: Path, split: str) -> Iterator[tuple[str, str]]:
+    file = folder / "train_test_split" / f"shuffled_{split}_file_list.json"
+    try:
+        entries = json.loads(file.read_text())
+        pairs = [tuple(entry.split("/")[-2:]) for entry in entries]
+    except (OSError, ValueError, AttributeError) as error:
+        raise InputError(f"cannot be read as an official list ({error})", file=file) from error
+    for synset, model in pairs:
+        if synset not in SYNSETS:
+            raise InputError(f"Expected a known synset (got {synset!r})", file=file)
+        yield synset, model
+
+
+def _gather(
+    listed: Iterator[tuple[str, str]], read: Callable[[str, str], tuple[NDArray[np.float32], NDArray[np.int64]]]
+) -> Shapes:
+    xyz, label, category, name, lengths = [], [], [], [], [0]
+    for synset, model in listed:
+        points, labels = read(synset, model)
+        kind = SYNSETS.index(synset)
+        if len(labels) and not (PARTS[kind][0] <= labels.min() and labels.max() <= PARTS[kind][-1]):
+            raise InputError(f"Expected parts {PARTS[kind][0]}..{PARTS[kind][-1]}", place=f"{synset}/{model}")
+        xyz.append(points)
+        label.append(labels.astype(np.uint8))
+        category.append(kind)
+        name.append(f"{synset}/{model}")
+        lengths.append(len(points))
+    if not xyz:
+        raise InputError("Expected at least one shape in the list (got none)")
+    return Shapes(
+        np.concatenate(xyz), np.concatenate(label), np.cumsum(lengths), np.array(category, np.uint8), np.array(name)
+    )
+
+
+def _rows(file: Path, columns: int) -> NDArray[np.float64]:
+    try:
+        rows = np.loadtxt(file, dtype=np.float64, ndmin=2)
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read ({str(error).splitlines()[0][:80]})", file=file) from error
+    if rows.shape[1] != columns:
+        raise InputError(f"Expected {columns} columns (got {rows.shape[1]})", file=file)
+    return rows
+
+
+def _uniform(xyz: Any, label: Any, category: Any, name: Any) -> Shapes:
+    shapes, points = label.shape
+    return Shapes(xyz.reshape(-1, 3), label.reshape(-1), np.arange(shapes + 1, dtype=np.int64) * points, category, name)
+
+
+# A file that tells each layout, and its loader; the order matters only for folders that hold several.
+_LAYOUTS: tuple[tuple[str, Callable[[Path, str], Shapes]], ...] = (
+    ("train_0.npz", _packed),
+    ("ply_data_*.h5", _hdf5),
+    ("hdf5_data/ply_data_*.h5", _hdf5),
+    ("PartAnnotation", _part_annotation),
+    ("0*/points", _part_annotation),
+    ("0*/*.txt", _normal_text),
+)
