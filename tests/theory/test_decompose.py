@@ -1,0 +1,96 @@
+"""Lemma 1: every table is a maximum over rank-1 terms."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import comb
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fgnn.theory import decompose, decompose_budget
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> np.ndarray:
+    """Tables of arity up to 4 and up to 4 states, with values that repeat or not, some of them -inf."""
+    shape = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    distinct = draw(st.sampled_from([1, 2, 5, None]))
+    table = (
+        rng.normal(size=shape) * 3
+        if distinct is None
+        else rng.normal(size=distinct)[rng.integers(distinct, size=shape)]
+    )
+    table[rng.random(shape) < draw(st.sampled_from([0.0, 0.3, 1.0]))] = -np.inf
+    return table
+
+
+@given(tables(), st.booleans())
+def test_the_maximum_over_terms_is_the_table(table: np.ndarray, merge: bool) -> None:
+    d = decompose(table, merge=merge)
+    by_hand = np.full(table.shape, -np.inf)
+    for x in product(*map(range, table.shape)):
+        for z in range(d.num_terms):
+            by_hand[x] = max(by_hand[x], sum(float(theta[s, z]) for theta, s in zip(d.tensors, x, strict=True)))
+    np.testing.assert_allclose(by_hand, table, rtol=1e-15)
+    np.testing.assert_allclose(d.reconstruct().numpy(), table, rtol=1e-15)
+
+
+@given(tables())
+def test_merging_never_adds_terms(table: np.ndarray) -> None:
+    single, merged = decompose(table, merge=False), decompose(table)
+    assert single.num_terms == np.isfinite(table).sum()
+    assert len(np.unique(table[np.isfinite(table)])) <= merged.num_terms <= single.num_terms
+
+
+def test_repeated_values_share_terms() -> None:
+    assert decompose(np.zeros((3, 4, 2))).num_terms == 1
+    # x_0 alone decides, the other two variables are free
+    assert decompose(np.broadcast_to(np.array([1.0, 2.0, 5.0])[:, None, None], (3, 4, 2))).num_terms == 3
+    # the low value reaches under the high one: a box for all of the table, one for the corner
+    corner = np.zeros((4, 4))
+    corner[2:, 2:] = 1.0
+    assert decompose(corner).num_terms == 2
+
+
+def test_a_forbidden_table_has_no_terms() -> None:
+    d = decompose(np.full((2, 3), -np.inf))
+    assert d.num_terms == 0
+    assert torch.equal(d.reconstruct(), torch.full((2, 3), -torch.inf, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("n", range(1, 9))
+def test_budgets_take_the_fewest_boxes_there_can_be(n: int) -> None:
+    ones = sum(np.indices((2,) * n))
+    for low in range(n + 1):
+        for high in range(low, n + 1):
+            d = decompose_budget(n, low, high)
+            wanted = np.where((low <= ones) & (ones <= high), 0.0, -np.inf)
+            assert np.array_equal(d.reconstruct().numpy(), wanted), (n, low, high)
+            # a box inside the feasible set meets the lowest and the highest level at most once each
+            assert d.num_terms == max(comb(n, low), comb(n, high)), (n, low, high)
+
+
+def test_a_large_budget_is_never_expanded() -> None:
+    assert decompose_budget(40, at_most=2).num_terms == comb(40, 2)
+    assert decompose_budget(40, at_least=38).num_terms == comb(40, 38)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: decompose(3.0), "over at least one variable"),
+        (lambda: decompose([0.0, np.nan]), "finite or -inf"),
+        (lambda: decompose([0.0, np.inf]), "finite or -inf"),
+        (lambda: decompose_budget(0), "at least one variable"),
+        (lambda: decompose_budget(3, 2, 1), r"at_least <= at_most \(got 2 and 1\)"),
+        (lambda: decompose_budget(3, 4), "at_least <= at_most"),
+    ],
+)
+def test_what_cannot_be_decomposed_is_refused(call: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()  # type: ignore[operator]
