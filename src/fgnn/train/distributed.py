@@ -1,0 +1,97 @@
+"""One or many processes: what torchrun says, and the few collective operations a run needs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among those that train together."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def share(self, count: int) -> slice:
+        """This rank's share of a global batch; all shares are equal, so that a mean of means is the mean."""
+        if count % self.size:
+            raise ValueError(f"Expected a batch divisible by the {self.size} processes (got {count})")
+        each = count // self.size
+        return slice(self.rank * each, (self.rank + 1) * each)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean of a tensor over the ranks."""
+        if self.size == 1:
+            return values
+        total = values.clone()
+        torch.distributed.all_reduce(total)
+        return total / self.size
+
+    def agree(self, flag: bool, device: torch.device) -> bool:
+        """The first rank's decision, told to all."""
+        if self.size == 1:
+            return flag
+        told = torch.tensor([float(flag)], device=device)
+        torch.distributed.broadcast(told, 0)
+        return bool(told.item())
+
+    def wrap(self, network: nn.Module, device: torch.device) -> nn.Module:
+        """The network with its gradients averaged over the ranks."""
+        if self.size == 1:
+            return network
+        from torch.nn.parallel import DistributedDataParallel
+
+        if device.type == "cuda":
+            network = nn.SyncBatchNorm.convert_sync_batchnorm(network)
+        elif any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in network.modules()):
+            raise ValueError("Expected a network without batch norm for several processes on the CPU (got norm: batch)")
+        return DistributedDataParallel(network, device_ids=[device.index] if device.type == "cuda" else None)
+
+
+@contextmanager
+def world(device: str) -> Iterator[tuple[World, torch.device]]:
+    """Join the processes that torchrun started (RANK, WORLD_SIZE, LOCAL_RANK), or be alone; and this one's device.
+
+    The backend is nccl on CUDA devices and gloo elsewhere.
+    """
+    if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield World(), pick_device(device)
+        return
+    here = World(
+        rank=int(os.environ["RANK"]),
+        size=int(os.environ["WORLD_SIZE"]),
+        local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+    )
+    chosen = pick_device(device)
+    if chosen.type == "cuda":
+        chosen = torch.device("cuda", here.local_rank % torch.cuda.device_count())
+        torch.cuda.set_device(chosen)
+    torch.distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    try:
+        yield here, chosen
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def pick_device(name: str) -> torch.device:
+    """``auto`` is a CUDA device where there is one, else the CPU; any other name must be there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"Expected a device such as cpu or cuda:0 (got {name!r})") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"Expected a device this machine has (got {name}, and torch sees no CUDA device)")
+    return device

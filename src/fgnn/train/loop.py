@@ -1,0 +1,312 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import copy
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fgnn.errors import InputError, need
+from fgnn.train.checkpoint import (
+    Checkpoint,
+    generator_tensors,
+    load_checkpoint,
+    load_generators,
+    load_optimiser,
+    optimiser_tensors,
+    save_checkpoint,
+)
+from fgnn.train.distributed import World
+from fgnn.train.progress import TrainingProgress
+from fgnn.train.recipe import Recipe
+from fgnn.train.run_folder import RunFolder, environment, hardware
+from fgnn.train.schedule import rate_factor
+from fgnn.train.strict import plain
+from fgnn.train.task import Task
+from fgnn.weights import save_weights
+
+
+@dataclass
+class State:
+    """Where a run stands, besides its tensors."""
+
+    step: int = 0
+    total: int | None = None
+    seconds: float = 0.0
+    best: float = -math.inf
+    metrics: dict[str, float] | None = None
+
+
+def train(
+    recipe: Recipe,
+    task: Task,
+    folder: RunFolder,
+    *,
+    world: World | None = None,
+    device: torch.device | str = "cpu",
+    compile: bool = False,
+    resume: bool = False,
+    time_budget: float | None = None,
+    tensorboard: bool = False,
+    progress: TrainingProgress | None = None,
+    on_log: Callable[[dict[str, Any]], None] | None = None,
+) -> State:
+    """Train ``task.network`` as the recipe says; the folder must have been begun.
+
+    A checkpoint is written every ``checkpoint_every`` steps, when ``time_budget`` seconds are over and on SIGINT or
+    SIGTERM; ``resume`` goes on from it, to the same numbers as a run that was never stopped.
+    """
+    start = time.perf_counter()
+    world, device = world or World(), torch.device(device)
+    progress = progress or TrainingProgress(recipe.name, quiet=not world.first)
+    network = task.network.to(device)
+    average = copy.deepcopy(network) if recipe.ema is not None else None
+    optimiser = make_optimiser(recipe, network, device)
+    state = State(total=planned_steps(recipe, task))
+    if resume:
+        state = restore(folder, network, average, optimiser) or state
+        if world.first:
+            folder.rewind(state.step)
+    done_before, first_step = state.seconds, state.step
+    if compile:
+        compile_network(network)
+    parallel = world.wrap(network, device)
+    board = _board(folder) if tensorboard and world.first else None
+    sums = torch.zeros(2, dtype=torch.float64, device=device)  # loss, agreement since the last log
+    clock = time.perf_counter()
+    parallel.train()
+
+    with _stop_signals() as stopped:
+        while state.total is None or state.step < state.total:
+            batch = task.batch(state.step)
+            factor = rate_factor(recipe.schedule, state.step, state.total, task.epoch_steps)
+            for group in optimiser.param_groups:
+                group["lr"] = recipe.optimiser.rate * factor
+            with torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bf16"):
+                result = task.loss(parallel, batch)
+            result.loss.backward()
+            if recipe.optimiser.clip is not None:
+                nn.utils.clip_grad_norm_(network.parameters(), recipe.optimiser.clip)
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+            if average is not None:
+                update_average(average, network, recipe.ema or 0.0, state.step)
+            sums += torch.stack([result.loss.detach(), result.agreement.detach()]).double()
+            state.step += 1
+            if state.step % recipe.log_every and state.step != state.total:
+                continue
+
+            # every log_every steps the host waits for the device: metrics, decisions, files
+            steps = (state.step - 1) % recipe.log_every + 1
+            loss, agreement = (world.mean(sums) / steps).tolist()
+            sums.zero_()
+            now = time.perf_counter()
+            pace = (now - clock) / steps
+            state.seconds = done_before + now - start
+            line: dict[str, Any] = {
+                "step": state.step,
+                "loss": loss,
+                "agreement": agreement,
+                "rate": recipe.optimiser.rate * factor,
+                "per_second": recipe.batch / pace,
+                "seconds": state.seconds,
+            }
+            if not math.isfinite(loss):
+                raise InputError(
+                    f"the loss is {loss} at step {state.step}; lower optimiser.rate, or set optimiser.clip",
+                    file=folder.config,
+                )
+            # the first windows hold the warm-up (and compilation), so the pace is taken from a later one
+            if state.total is None and recipe.seconds is not None and state.step - first_step >= 3 * recipe.log_every:
+                left = 0.97 * recipe.seconds - state.seconds
+                state.total = int(world.mean(torch.tensor(state.step + max(left, 0.0) / pace)).item())
+                state.total = max(state.total, state.step)
+            over = time_budget is not None and now - start > time_budget
+            over = world.agree(over or stopped(), device)
+            finished = state.total is not None and state.step >= state.total
+            validate = recipe.validate_every > 0 and state.step % recipe.validate_every == 0
+            if finished or validate:
+                state.metrics = _validate(task, average or network, world, device)
+                line |= {f"validation_{k}": v for k, v in state.metrics.items()}
+            if world.first:
+                folder.log(line)
+                left_now = None if state.total is None else (state.total - state.step) * pace
+                progress.update(line, state.total, left_now)
+                for name, value in line.items() if board else ():
+                    board.add_scalar(name, value, state.step)
+                if on_log:
+                    on_log(line)
+                if (finished or validate) and state.metrics and state.metrics["agreement"] > state.best:
+                    state.best = state.metrics["agreement"]
+                    write_weights(folder, "best", recipe, task, average or network, state, device)
+                if finished or over or state.step % recipe.checkpoint_every == 0:
+                    save_checkpoint(folder.checkpoint, checkpoint_of(recipe, network, average, optimiser, state))
+            if over and not finished:
+                progress.say(f"stopped at step {state.step} with a checkpoint; go on with --resume")
+                break
+            clock = time.perf_counter()
+    if world.first:
+        write_weights(folder, "last", recipe, task, average or network, state, device)
+        folder.draw()
+        if board:
+            board.close()
+    progress.close()
+    return state
+
+
+# ---- parts ------------------------------------------------------------------------------------------------------
+
+
+def planned_steps(recipe: Recipe, task: Task) -> int | None:
+    """The number of steps, None where it is measured from the seconds given."""
+    if recipe.steps is not None:
+        return recipe.steps
+    if recipe.epochs is not None:
+        assert task.epoch_steps is not None
+        return recipe.epochs * task.epoch_steps
+    return None
+
+
+def make_optimiser(recipe: Recipe, network: nn.Module, device: torch.device) -> torch.optim.Optimizer:
+    """Adam or AdamW; on CUDA fused, one kernel for all parameters. Only matrices are decayed."""
+    wanted = recipe.optimiser
+    kind = torch.optim.AdamW if wanted.name == "adamw" else torch.optim.Adam
+    matrices = [p for p in network.parameters() if p.requires_grad and p.dim() > 1]
+    others = [p for p in network.parameters() if p.requires_grad and p.dim() <= 1]
+    groups = [{"params": matrices, "weight_decay": wanted.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return kind(
+        [g for g in groups if g["params"]],
+        lr=wanted.rate,
+        betas=(0.9, wanted.beta2),
+        fused=True if device.type == "cuda" else None,
+    )
+
+
+@torch.no_grad()
+def update_average(average: nn.Module, network: nn.Module, decay: float, step: int) -> None:
+    """Move the average towards the network; early on faster, or the initial weights would linger."""
+    decay = min(decay, (1 + step) / (10 + step))
+    mine, theirs = list(average.parameters()), list(network.parameters())
+    torch._foreach_lerp_(mine, theirs, 1 - decay)
+    for own, other in zip(average.buffers(), network.buffers(), strict=True):
+        own.copy_(other)
+
+
+def compile_network(network: nn.Module) -> None:
+    """Compile the repeated blocks where the network names them (far quicker than the whole), else the whole."""
+    blocks = getattr(network, "compile_blocks", None)
+    if blocks is not None:
+        blocks()
+    else:
+        network.compile()
+
+
+def checkpoint_of(
+    recipe: Recipe, network: nn.Module, average: nn.Module | None, optimiser: torch.optim.Optimizer, state: State
+) -> Checkpoint:
+    """Everything needed to go on."""
+    parts: dict[str, dict[str, Tensor]] = {
+        "network": network.state_dict(),
+        "average": average.state_dict() if average is not None else {},
+        "optimiser": optimiser_tensors(optimiser, network),
+        "generator": generator_tensors(),
+    }
+    tensors = {f"{part}/{name}": t for part, named in parts.items() for name, t in named.items()}
+    values = {
+        "state": vars(state),
+        "recipe": plain(recipe),
+        "environment": environment(next(network.parameters()).device),
+    }
+    return Checkpoint(tensors, values)
+
+
+def restore(
+    folder: RunFolder, network: nn.Module, average: nn.Module | None, optimiser: torch.optim.Optimizer
+) -> State | None:
+    """Put a run's tensors and generators back, and say where it stands; None for a run killed before its first
+    checkpoint, which starts over."""
+    if not folder.checkpoint.exists():
+        return None
+    checkpoint = load_checkpoint(folder.checkpoint)
+    try:
+        network.load_state_dict(checkpoint.part("network"))
+        if average is not None:
+            average.load_state_dict(checkpoint.part("average"))
+        state = State(**checkpoint.values["state"])
+    except (RuntimeError, KeyError, TypeError) as error:
+        raise InputError(
+            "Expected a checkpoint of this run (got one of another network)", file=folder.checkpoint
+        ) from error
+    load_optimiser(optimiser, network, checkpoint.part("optimiser"))
+    load_generators(checkpoint.part("generator"))
+    return state
+
+
+def write_weights(
+    folder: RunFolder, which: str, recipe: Recipe, task: Task, network: nn.Module, state: State, device: torch.device
+) -> None:
+    """The network's tensors with their card."""
+    card = {
+        "name": recipe.name,
+        **task.card(),
+        "recipe": plain(recipe),
+        "seed": recipe.seed,
+        "steps": state.step,
+        "instances_seen": state.step * recipe.batch,
+        "hours": round(state.seconds / 3600, 4),
+        "hardware": hardware(device),
+        "metrics": state.metrics or {},
+        "command": environment(device)["command"],
+    }
+    save_weights(folder.path / f"{which}.safetensors", network.state_dict(), card)
+
+
+def _validate(task: Task, network: nn.Module, world: World, device: torch.device) -> dict[str, float]:
+    """Validate on the first rank, eagerly: another batch size would compile the blocks anew."""
+    metrics: dict[str, float] = {}
+    if world.first:
+        training = network.training
+        network.eval()
+        with torch.inference_mode(), torch.compiler.set_stance("force_eager"):
+            metrics = task.validate(network)
+        network.train(training)
+    if world.size > 1:
+        torch.distributed.barrier()
+    return metrics
+
+
+@contextmanager
+def _stop_signals() -> Iterator[Callable[[], bool]]:
+    """Note SIGINT and SIGTERM instead of dying of them; a second one acts as usual."""
+    seen: list[int] = []
+    old: dict[int, Any] = {}
+
+    def note(number: int, frame: Any) -> None:
+        seen.append(number)
+        signal.signal(number, old[number])
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        try:
+            old[number] = signal.signal(number, note)
+        except ValueError:  # not the main thread: signals are somebody else's
+            break
+    try:
+        yield lambda: bool(seen)
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def _board(folder: RunFolder) -> Any:
+    need("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(folder.path / "tensorboard"))  # type: ignore[no-untyped-call]

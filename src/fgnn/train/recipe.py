@@ -1,0 +1,172 @@
+"""Recipes: short YAML files that say everything about a training run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+from fgnn.errors import InputError
+from fgnn.models.config import NetworkConfig
+from fgnn.train.strict import parse, plain
+
+
+@dataclass(frozen=True)
+class ChainData:
+    """Chains with window budgets (section 4.1): one or several kinds, mixed evenly where there are several."""
+
+    kinds: tuple[int, ...] = (1,)
+    length: int = 30
+    window: int = 8
+    budget: int = 5
+
+    def __post_init__(self) -> None:
+        if not self.kinds or not set(self.kinds) <= {1, 2, 3}:
+            raise ValueError(f"Expected kinds among 1, 2 and 3 (got {list(self.kinds)})")
+        if not 2 <= self.window <= self.length:
+            raise ValueError(f"Expected a window between 2 and the length {self.length} (got {self.window})")
+
+
+@dataclass(frozen=True)
+class GridData:
+    """Grids with random pairwise terms and budgets over patches, labelled exactly."""
+
+    rows: int = 6
+    columns: int = 6
+
+    def __post_init__(self) -> None:
+        if self.rows < 2 or self.columns < 2:
+            raise ValueError(f"Expected a grid of at least 2 x 2 (got {self.rows} x {self.columns})")
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where instances come from: exactly one family; ``instances`` fixes a seeded set, its absence means endless."""
+
+    chain: ChainData | None = None
+    grid: GridData | None = None
+    folder: str | None = None
+    instances: int | None = None
+
+    def __post_init__(self) -> None:
+        named = [name for name in ("chain", "grid", "folder") if getattr(self, name) is not None]
+        if len(named) != 1:
+            raise ValueError(f"Expected one of chain, grid and folder (got {', '.join(named) or 'none'})")
+        if self.instances is not None and self.instances < 1:
+            raise ValueError(f"Expected at least one instance (got {self.instances})")
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """Adam or AdamW; ``clip`` bounds the gradient's norm."""
+
+    name: Literal["adam", "adamw"] = "adam"
+    rate: float = 3e-3
+    beta2: float = 0.999
+    weight_decay: float = 0.0
+    clip: float | None = None
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The rate by step: ``exponential`` (``factor`` per epoch), ``cosine`` (down to ``floor``) or ``constant``."""
+
+    name: Literal["exponential", "cosine", "constant"] = "exponential"
+    factor: float = 0.98
+    warmup: int = 0
+    floor: float = 0.0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training run. Give ``epochs`` (with ``data.instances``), ``steps``, or ``seconds``: the number of steps
+    that fit is then measured once, early in the run, and kept."""
+
+    data: Data
+    name: str = "run"
+    seed: int = 0
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    optimiser: Optimiser = field(default_factory=Optimiser)
+    schedule: Schedule = field(default_factory=Schedule)
+    batch: int = 256
+    epochs: int | None = None
+    steps: int | None = None
+    seconds: float | None = None
+    precision: Literal["fp32", "bf16"] = "fp32"
+    ema: float | None = None
+    start_from: str | None = None
+    log_every: int = 50
+    checkpoint_every: int = 1000
+    validate_every: int = 0
+    validation: int = 2000
+
+    def __post_init__(self) -> None:
+        lengths = [name for name in ("epochs", "steps", "seconds") if getattr(self, name) is not None]
+        if len(lengths) != 1:
+            raise ValueError(f"Expected one of epochs, steps and seconds (got {', '.join(lengths) or 'none'})")
+        if self.epochs is not None and self.data.instances is None and self.data.folder is None:
+            raise ValueError("Expected data.instances where epochs are given (endless data has no epoch)")
+        if self.schedule.name == "exponential" and self.data.instances is None and self.data.folder is None:
+            raise ValueError("Expected data.instances for an exponential schedule (its factor applies per epoch)")
+        for name in ("batch", "log_every", "checkpoint_every", "validation"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"Expected {name} of at least 1 (got {getattr(self, name)})")
+        if self.checkpoint_every % self.log_every or self.validate_every % self.log_every:
+            raise ValueError(
+                f"Expected checkpoint_every and validate_every to be multiples of log_every, {self.log_every} "
+                f"(got {self.checkpoint_every} and {self.validate_every})"
+            )
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise ValueError(f"Expected ema between 0 and 1 (got {self.ema})")
+
+    def with_changes(self, **changes: Any) -> Recipe:
+        """A copy with other top-level settings; a new length replaces the old one."""
+        if {"epochs", "steps", "seconds"} & changes.keys():
+            changes = {"epochs": None, "steps": None, "seconds": None} | changes
+        return replace(self, **changes)
+
+
+def read_recipe(place: str | Path) -> Recipe:
+    """Read a recipe file, or one of the package's own by name (``paper-map-1``)."""
+    import yaml
+
+    path = find_recipe(place)
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f"line {mark.line + 1}" if mark else ""
+        raise InputError(f"not YAML: {getattr(error, 'problem', error)}", file=path, place=line) from error
+    except UnicodeDecodeError as error:
+        raise InputError("not a text file", file=path) from error
+    recipe = parse(Recipe, values, file=path)
+    return recipe if "name" in values else replace(recipe, name=path.stem)
+
+
+def find_recipe(place: str | Path) -> Path:
+    """The file behind a path or the name of a packaged recipe."""
+    path = Path(place)
+    if path.is_file():
+        return path
+    names = recipe_names()
+    if str(place) in names:
+        return Path(str(files("fgnn.train") / "recipes" / f"{place}.yaml"))
+    close = get_close_matches(str(place), names, n=1)
+    hint = f"; did you mean '{close[0]}'?" if close else f"; packaged: {', '.join(names)}"
+    raise InputError(f"no such recipe file{hint}", file=place)
+
+
+def recipe_names() -> list[str]:
+    """The recipes that come with the package."""
+    folder = Path(str(files("fgnn.train") / "recipes"))
+    return sorted(p.stem for p in folder.glob("*.yaml"))
+
+
+def recipe_yaml(recipe: Recipe) -> str:
+    """A recipe as the YAML text that reads back to it."""
+    import yaml
+
+    text: str = yaml.safe_dump(plain(recipe), sort_keys=False, allow_unicode=True)
+    return text

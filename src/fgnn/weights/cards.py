@@ -1,0 +1,82 @@
+"""Weights by name or path, and the card that says where they come from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fgnn.errors import InputError
+from fgnn.files import atomic_write
+from fgnn.weights.store import load_tensors, save_tensors
+
+_FORMAT = "fgnn-weights-1"
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """A network's tensors and its card.
+
+    The card holds ``name``, ``task`` (``map`` or ``points``), ``network`` (what builds it), ``family`` (what it can be
+    used on) and, for people, ``recipe``, ``data``, ``seed``, ``hours``, ``hardware``, ``metrics`` and ``command``.
+    """
+
+    tensors: Mapping[str, Tensor]
+    card: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return str(self.card.get("name", "weights"))
+
+
+def weights_folder() -> Path:
+    """Where the package keeps its weights."""
+    return Path(str(files("fgnn.weights")))
+
+
+def weight_names() -> list[str]:
+    """The weights that come with the package."""
+    return sorted(p.stem for p in weights_folder().glob("*.safetensors"))
+
+
+def find_weights(place: str | Path) -> Path:
+    """The file behind a packaged name, a safetensors file, or a run's folder (its best weights, else its last)."""
+    path = Path(place)
+    if path.is_dir():
+        for name in ("best.safetensors", "last.safetensors"):
+            if (path / name).is_file():
+                return path / name
+        raise InputError("this folder holds no weights (best.safetensors or last.safetensors)", file=path)
+    if path.is_file():
+        return path
+    names = weight_names()
+    if str(place) in names:
+        return weights_folder() / f"{place}.safetensors"
+    close = get_close_matches(str(place), names, n=1)
+    hint = f"; did you mean '{close[0]}'?" if close else f"; at hand: {', '.join(names) or 'none'}"
+    raise InputError(f"no such weights{hint}", file=place)
+
+
+def load_weights(place: str | Path) -> Weights:
+    """Read weights by packaged name, file or run folder, on the CPU in float32."""
+    tensors, card = load_tensors(find_weights(place), _FORMAT, "weights")
+    whole = {name: t.float() if t.dtype is torch.bfloat16 else t for name, t in tensors.items()}
+    return Weights(whole, card)
+
+
+def save_weights(
+    path: str | Path, tensors: Mapping[str, Tensor], card: Mapping[str, Any], *, bf16: bool = False
+) -> None:
+    """Write weights, and the card once more beside them as JSON for people to read."""
+    small = {n: t.bfloat16() if bf16 and t.dtype is torch.float32 else t for n, t in tensors.items()}
+    save_tensors(path, small, card, _FORMAT)
+    with atomic_write(Path(path).with_suffix(".json")) as file:
+        json.dump(card, file, indent=1, ensure_ascii=False)
+        file.write("\n")

@@ -1,0 +1,49 @@
+"""Tensors and a JSON header as one safetensors file: the form of weights and of checkpoints. Nothing is unpickled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fgnn.errors import InputError
+from fgnn.files import atomic_write
+
+
+def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any], kind: str) -> None:
+    """Write tensors and plain values as one file of the given kind; it is whole or not there."""
+    from safetensors.torch import save
+
+    # clone: tensors that share memory (tied parameters) are each stored whole
+    flat = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
+    data = save(flat, metadata={"format": kind, "values": json.dumps(values)})
+    with atomic_write(path, "wb") as file:
+        file.write(data)
+
+
+def load_tensors(path: str | Path, kind: str, what: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what `save_tensors` wrote, on the CPU; a file cut short or of another kind is refused with one line."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    if not Path(path).is_file():
+        raise InputError(f"no such {what} file", file=path)
+    data = Path(path).read_bytes()
+    try:
+        # the header is a length of eight bytes and JSON; `load` checks the rest
+        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
+        tensors: dict[str, Tensor] = load(data)
+    except (SafetensorError, ValueError, AttributeError, RecursionError) as error:
+        raise InputError(f"Expected {what} (got a file that is cut short or of another kind)", file=path) from error
+    if metadata.get("format") != kind:
+        raise InputError(f"Expected {what} (got a safetensors file of another kind)", file=path)
+    return tensors, json.loads(metadata["values"])
+
+
+def same_tensors(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
+    """Whether two sets of tensors are equal bit for bit."""
+    return a.keys() == b.keys() and all(a[k].dtype == b[k].dtype and torch.equal(a[k], b[k]) for k in a)
