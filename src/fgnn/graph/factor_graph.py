@@ -43,6 +43,7 @@ class FactorGraph:
     factor_ptr: Mapping[str, Tensor] | None = None
     validate: InitVar[bool] = True
     _incidence: dict[str, Incidence] = field(default_factory=dict, init=False, repr=False)
+    _derived: dict[str, Tensor | None] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self, validate: bool) -> None:
         if self.num_variables < 0:
@@ -87,10 +88,29 @@ class FactorGraph:
             self._incidence[name] = found
         return found
 
+    def variable_degree(self) -> Tensor:
+        """How many edges each variable has over all groups.  # shape: (N,)"""
+        if "degree" not in self._derived:
+            total = torch.zeros(self.num_variables, dtype=torch.long, device=self.device)
+            for name in self.groups:
+                total = total + self.incidence(name).degree("variable")
+            self._derived["degree"] = total
+        found = self._derived["degree"]
+        assert found is not None
+        return found
+
+    def isolated(self) -> Tensor | None:
+        """True for variables in no scope; None where there is no such variable.  # shape: (N,)"""
+        if "isolated" not in self._derived:
+            alone = self.variable_degree() == 0
+            self._derived["isolated"] = alone if bool(alone.any()) else None
+        return self._derived["isolated"]
+
     def prepare(self) -> FactorGraph:
         """Make all derived index tensors now (before compiling or capturing a network)."""
         for name in self.groups:
             self.incidence(name).prepare()
+        self.isolated()
         return self
 
     def to(self, device: torch.device | str) -> FactorGraph:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fgnn.graph.edge_types import EdgeTypes
 from fgnn.graph.group import FactorGroup
 
 Side = Literal["factor", "variable"]
@@ -104,6 +105,14 @@ class Incidence:
         return self._has_empty[towards]
 
     @cached_property
+    def _empty_factors(self) -> Tensor:
+        return self.degree("factor") == 0
+
+    def empty_factors(self) -> Tensor | None:
+        """True for factors with an empty scope; None where there is none.  # shape: (C,)"""
+        return self._empty_factors if self.has_empty("factor") else None
+
+    @cached_property
     def _variable_blocks(self) -> tuple[Block, ...]:
         return _blocks(self.var_ptr, self.var_edge)
 
@@ -119,11 +128,25 @@ class Incidence:
         """Destinations with edges, sorted into dense blocks by degree; those without are in none."""
         return self._factor_blocks if towards == "factor" else self._variable_blocks
 
+    @cached_property
+    def positions(self) -> EdgeTypes:
+        """The place of each edge's variable in its scope, as edge types."""
+        place = torch.arange(self.num_edges, device=self.factor.device) - self.factor_ptr[self.factor]
+        longest = self.arity if self.arity is not None else int(self.degree("factor").max()) if self.num_factors else 0
+        return EdgeTypes(place, max(longest, 1))
+
+    @cached_property
+    def one_type(self) -> EdgeTypes:
+        """All edges of one type."""
+        return EdgeTypes(torch.zeros_like(self.factor), 1)
+
     def prepare(self) -> Incidence:
         """Make all derived tensors now, so that none is made inside a compiled or captured region."""
         for side in ("factor", "variable"):
             self.blocks(side)
             self.has_empty(side)
+        self.positions.prepare()
+        self.one_type.prepare()
         return self
 
 

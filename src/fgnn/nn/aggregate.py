@@ -1,0 +1,142 @@
+"""Aggregation over the edges of a destination, and over several groups."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fgnn.graph import Incidence, Side
+
+Kind = Literal["max", "sum", "mean", "softmax"]
+_KINDS: tuple[Kind, ...] = ("max", "sum", "mean", "softmax")
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    r"""How messages :math:`m_e` that reach one node become one vector, entry by entry.
+
+    ``max``: :math:`\max_e m_e`, the gradient to the first maximum in edge order; ``sum``; ``mean``;
+    ``softmax``: :math:`\frac1\gamma \log \sum_e e^{\gamma m_e}`, which nears max as γ grows.
+    """
+
+    kind: Kind = "max"
+    gamma: float = 3.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in _KINDS:
+            raise ValueError(f"Expected an aggregation among {list(_KINDS)} (got {self.kind!r})")
+        if not self.gamma > 0:
+            raise ValueError(f"Expected gamma > 0 (got {self.gamma})")
+
+    @classmethod
+    def parse(cls, given: str | Aggregation) -> Aggregation:
+        """Read ``"max"``, ``"sum"``, ``"mean"``, ``"softmax"`` or ``"softmax(5)"``."""
+        if isinstance(given, Aggregation):
+            return given
+        found = re.fullmatch(r"softmax\(\s*([0-9.eE+-]+)\s*\)", given)
+        if found:
+            return cls("softmax", float(found[1]))
+        return cls(given)  # type: ignore[arg-type]
+
+    @property
+    def neutral(self) -> float:
+        """What no message at all amounts to before it is replaced by zero."""
+        return -math.inf if self.kind in ("max", "softmax") else 0.0
+
+    def __str__(self) -> str:
+        return f"softmax({self.gamma:g})" if self.kind == "softmax" else self.kind
+
+
+def reduce_edges(
+    messages: Tensor,  # shape: (E, ...)
+    incidence: Incidence,
+    towards: Side,
+    aggregation: Aggregation,
+    *,
+    arg: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Aggregate messages by destination; a mean is left as its sum.
+
+    Destinations without edges get the neutral element. With ``arg``, also the edge of the first maximum, -1 for none.
+
+    Returns:
+        values (D, ...) and, for max with ``arg``, edges (D, ...), else None.
+    """
+    rest = messages.shape[1:]
+    count = incidence.num_destinations(towards)
+    blocks = incidence.blocks(towards)
+    if len(blocks) == 1 and blocks[0].destinations is None:
+        return _reduce_block(messages, blocks[0], aggregation, arg)
+    values = messages.new_full((count, *rest), aggregation.neutral)
+    edges = messages.new_full((count, *rest), -1, dtype=torch.long) if arg and aggregation.kind == "max" else None
+    for block in blocks:
+        found, winner = _reduce_block(messages, block, aggregation, arg)
+        values.index_copy_(0, block.destinations, found)  # type: ignore[arg-type]
+        if edges is not None and winner is not None:
+            edges.index_copy_(0, block.destinations, winner)  # type: ignore[arg-type]
+    return values, edges
+
+
+def _reduce_block(messages: Tensor, block, aggregation: Aggregation, arg: bool) -> tuple[Tensor, Tensor | None]:  # type: ignore[no-untyped-def]
+    shape = (block.rows, block.width, *messages.shape[1:])
+    rows = messages if block.edges is None else messages.index_select(0, block.edges.reshape(-1))
+    rows = rows.reshape(shape)  # shape: (R, K, ...)
+    if aggregation.kind == "max":
+        # padding repeats a row's last edge, so it changes neither the maximum nor which edge is first
+        if not arg:
+            return rows.amax(1), None
+        values, place = rows.max(1)
+        if block.edges is None:
+            first = torch.arange(block.rows, device=rows.device) * block.width
+            return values, place + first.view(-1, *(1,) * (place.dim() - 1))
+        flat = block.edges.view(block.rows, block.width, *(1,) * (place.dim() - 1))
+        return values, flat.expand(shape).gather(1, place.unsqueeze(1)).squeeze(1)
+    if block.padding is not None:
+        mask = block.padding.view(block.rows, block.width, *(1,) * (rows.dim() - 2))
+        rows = rows.masked_fill(mask, aggregation.neutral)
+    if aggregation.kind == "softmax":
+        gamma = aggregation.gamma
+        return (rows * gamma).logsumexp(1) / gamma, None
+    return rows.sum(1), None
+
+
+def combine_groups(parts: Sequence[Tensor], aggregation: Aggregation) -> Tensor:
+    """Aggregate over the union of groups what was aggregated in each; on a tie the earlier group wins."""
+    total = parts[0]
+    for part in parts[1:]:
+        if aggregation.kind == "max":
+            total = torch.where(part > total, part, total)
+        elif aggregation.kind == "softmax":
+            total = _soft_union(total, part, aggregation.gamma)
+        else:
+            total = total + part
+    return total
+
+
+def _soft_union(x: Tensor, y: Tensor, gamma: float) -> Tensor:
+    """log(exp(γx) + exp(γy)) / γ, where either or both may be -inf for "no message"."""
+    both = torch.isneginf(x) & torch.isneginf(y)
+    filled = torch.logaddexp(x.masked_fill(both, 0.0) * gamma, y.masked_fill(both, 0.0) * gamma) / gamma
+    return filled.masked_fill(both, -math.inf)
+
+
+def finish(total: Tensor, degree: Tensor | None, empty: Tensor | None, aggregation: Aggregation) -> Tensor:
+    """Divide a mean by the number of edges, and give zeros to those without any.
+
+    Args:
+        total: (..., D, m).
+        degree: (D,) edges over all groups; read for a mean.
+        empty: (D,) True where there is none; None where each has one.
+    """
+    if aggregation.kind == "mean":
+        assert degree is not None
+        total = total / degree.clamp_min(1).to(total.dtype).unsqueeze(-1)
+    if empty is not None:
+        total = total.masked_fill(empty.unsqueeze(-1), 0.0)
+    return total

@@ -1,0 +1,177 @@
+"""The two halves of a layer: messages from variables to factors, and from factors to variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from fgnn.graph import FactorGraph, Incidence, Side
+from fgnn.nn.aggregate import Aggregation, combine_groups, finish
+from fgnn.nn.edge_features import EdgeFeatures
+from fgnn.nn.edge_matrix import EdgeMatrix
+from fgnn.nn.functional import aggregate_messages
+from fgnn.nn.message import Message
+from fgnn.nn.norm import Norm, make_norm
+
+
+class EdgeMessages(nn.Module):
+    r"""One group's :math:`\mathcal{Q}(t_{ci} \mid \Phi)\, \mathcal{M}([g_c, f_i] \mid \Theta)`, aggregated."""
+
+    def __init__(self, message: Message, matrix: EdgeMatrix) -> None:
+        super().__init__()
+        if message.out != matrix.columns:
+            raise ValueError(f"Expected Q with as many columns as M has outputs, {message.out} (got {matrix.columns})")
+        self.message = message
+        self.matrix = matrix
+
+    def forward(
+        self,
+        incidence: Incidence,
+        f: Tensor | None,  # shape: (B?, N, d)
+        g: Tensor | None,  # shape: (B?, C, d)
+        t: EdgeFeatures | None,
+        towards: Side,
+        aggregation: Aggregation,
+    ) -> Tensor:
+        """The aggregate at each destination, neutral where there is no edge.  # shape: (B?, D, m)"""
+        message = self.message
+        a, b = message.parts(g, f, incidence.num_factors, incidence.num_variables)
+        coefficients, weight = self.matrix(t, incidence)
+        first: Tensor | None = b
+        activation = message.first_activation
+        if len(message.tail):
+            a, first, activation = message.per_edge(a, b, incidence.factor, incidence.variable), None, "identity"
+        return aggregate_messages(
+            a, first, incidence, coefficients, weight,
+            towards=towards, activation=activation, aggregation=aggregation,
+        )  # fmt: skip
+
+
+class Output(nn.Module):
+    """What may follow the aggregation: bias, normalisation, ReLU. Nothing by default, as in Alg. 1."""
+
+    def __init__(self, width: int, *, bias: bool = False, norm: Norm = None, activation: str | None = None) -> None:
+        super().__init__()
+        if activation not in (None, "relu"):
+            raise ValueError(f"Expected activation 'relu' or None (got {activation!r})")
+        self.width = width
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
+        self.norm = make_norm(norm, width)
+        self.activation = activation
+
+    def forward(self, x: Tensor, empty: Tensor | None) -> Tensor:
+        """x (..., D, m), zero where ``empty`` (D,), and so it stays."""
+        if self.bias is not None:
+            x = x + self.bias
+        if self.norm is not None:
+            x = self.norm(x)
+        if self.activation is not None:
+            x = x.relu()
+        if empty is None or (self.bias is None and self.norm is None):
+            return x
+        return x.masked_fill(empty.unsqueeze(-1), 0.0)
+
+
+class VariableToFactor(nn.Module):
+    r"""Alg. 1, first half, for one group:
+
+    .. math:: \tilde g_c = \operatorname{agg}_{i: (c,i) \in \mathcal{E}}
+              \mathcal{Q}(t_{ci} \mid \Phi_{VF})\, \mathcal{M}([g_c, f_i] \mid \Theta_{VF})
+
+    A factor with an empty scope gets zeros.
+
+    Args:
+        message: M.
+        matrix: Q; its rows are the output width.
+        aggregate: "max", "sum", "mean", "softmax" or "softmax(γ)".
+        bias, norm, activation: What follows; nothing by default.
+    """
+
+    def __init__(
+        self,
+        message: Message,
+        matrix: EdgeMatrix,
+        *,
+        aggregate: str | Aggregation = "max",
+        bias: bool = False,
+        norm: Norm = None,
+        activation: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.aggregation = Aggregation.parse(aggregate)
+        self.edge_messages = EdgeMessages(message, matrix)
+        self.output = Output(matrix.rows, bias=bias, norm=norm, activation=activation)
+
+    def forward(
+        self, incidence: Incidence, f: Tensor | None, g: Tensor | None, t: EdgeFeatures | None = None
+    ) -> Tensor:
+        """New factor features of the group whose edges are ``incidence``.  # shape: (B?, C, m)"""
+        total = self.edge_messages(incidence, f, g, t, "factor", self.aggregation)
+        empty = incidence.empty_factors()
+        degree = incidence.degree("factor") if self.aggregation.kind == "mean" else None
+        made: Tensor = self.output(finish(total, degree, empty, self.aggregation), empty)
+        return made
+
+    def extra_repr(self) -> str:
+        return f"aggregate={self.aggregation}"
+
+
+class FactorToVariable(nn.Module):
+    r"""Alg. 1, second half, over the edges of all groups:
+
+    .. math:: \tilde f_i = \operatorname{agg}_{c: (c,i) \in \mathcal{E}}
+              \mathcal{Q}(t_{ci} \mid \Phi_{FV})\, \mathcal{M}([g_c, f_i] \mid \Theta_{FV})
+
+    Each group has its own M and Q; the aggregate is over the union of their edges. A variable in no scope gets zeros.
+
+    Args:
+        messages: M and Q by group; all Q have as many rows.
+        aggregate, bias, norm, activation: As in :class:`VariableToFactor`.
+    """
+
+    def __init__(
+        self,
+        messages: Mapping[str, tuple[Message, EdgeMatrix]],
+        *,
+        aggregate: str | Aggregation = "max",
+        bias: bool = False,
+        norm: Norm = None,
+        activation: str | None = None,
+    ) -> None:
+        super().__init__()
+        widths = {matrix.rows for _, matrix in messages.values()}
+        if len(widths) != 1:
+            raise ValueError(f"Expected Q of one output width in all groups (got {sorted(widths)})")
+        self.aggregation = Aggregation.parse(aggregate)
+        self.edge_messages = nn.ModuleDict({name: EdgeMessages(*parts) for name, parts in messages.items()})
+        self.output = Output(widths.pop(), bias=bias, norm=norm, activation=activation)
+
+    def forward(
+        self,
+        graph: FactorGraph,
+        f: Tensor | None,
+        gs: Mapping[str, Tensor],
+        edges: Mapping[str, EdgeFeatures] | None = None,
+    ) -> Tensor:
+        """New variable features.  # shape: (B?, N, m)"""
+        edges = edges or {}
+        parts = [
+            self.edge_messages[name](
+                graph.incidence(name), f, gs.get(name), edges.get(name), "variable", self.aggregation
+            )
+            for name in graph.groups
+        ]
+        if not parts:
+            lead = () if f is None else f.shape[:-2]
+            like = f if f is not None else next(self.parameters())
+            return like.new_zeros((*lead, graph.num_variables, self.output.width))
+        total = combine_groups(parts, self.aggregation)
+        empty = graph.isolated()
+        degree = graph.variable_degree() if self.aggregation.kind == "mean" else None
+        made: Tensor = self.output(finish(total, degree, empty, self.aggregation), empty)
+        return made
+
+    def extra_repr(self) -> str:
+        return f"aggregate={self.aggregation}"

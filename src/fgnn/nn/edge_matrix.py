@@ -1,0 +1,166 @@
+"""Q: the matrix that an edge feature selects, in three forms that never store one matrix for each edge."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fgnn.graph import EdgeTypes, Incidence
+from fgnn.nn.edge_features import EdgeFeatures, edge_types, flatten_edges
+from fgnn.nn.functional import Coefficients
+
+Form = Literal["dense", "basis", "table"]
+
+
+class EdgeMatrix(nn.Module):
+    r"""What all forms share: :math:`\mathcal{Q}(t) = \sum_\tau \varphi_\tau(t)\, W_\tau`, an m×n matrix.
+
+    A form says how φ comes from t; ``weight`` is W (T, m, n). Calling it gives what ``aggregate_messages`` reads:
+    coefficients in edge order, and W. Where t depends on the place in the scope alone, W is first summed up to one
+    matrix for each place.
+    """
+
+    def __init__(self, edge_in: int, rows: int, columns: int, terms: int) -> None:
+        super().__init__()
+        if min(edge_in, rows, columns, terms) < 1:
+            raise ValueError(f"Expected positive sizes (got t {edge_in}, m {rows}, n {columns}, T {terms})")
+        self.edge_in, self.rows, self.columns, self.terms = edge_in, rows, columns, terms
+        self.weight = nn.Parameter(torch.empty(terms, rows, columns))
+
+    def coefficients(self, t: Tensor) -> Tensor:
+        """φ(t).  # shape: (..., edge_in) -> (..., T)"""
+        raise NotImplementedError
+
+    def matrix(self, t: Tensor) -> Tensor:
+        """Q(t) itself, to look at and to test with; layers never build it.  # shape: (..., m, n)"""
+        return torch.einsum("...t,tmn->...mn", self.coefficients(t), self.weight)
+
+    def forward(self, t: EdgeFeatures | None, incidence: Incidence) -> tuple[Coefficients, Tensor]:
+        """Coefficients and W for all edges.
+
+        Args:
+            t: Features (E, edge_in) or, where all factors have A edges, (C, A, edge_in), either with B in front where
+                samples have their own; or (A, edge_in), the same for every factor.
+        """
+        if not isinstance(t, Tensor):
+            raise ValueError(f"Expected edge features of length {self.edge_in} (got {type(t).__name__})")  # noqa: TRY004
+        flat, by_place = flatten_edges(t, incidence, self.edge_in)
+        phi = self.coefficients(flat)
+        if by_place:
+            return incidence.positions, torch.einsum("at,tmn->amn", phi, self.weight)
+        return phi, self.weight
+
+    def extra_repr(self) -> str:
+        return f"t {self.edge_in} -> {self.terms} terms of ({self.rows}, {self.columns})"
+
+
+class DenseMatrix(EdgeMatrix):
+    r"""The paper's form, an MLP from t to the m·n entries of Q(t).
+
+    Its last layer is linear, :math:`\mathrm{vec}\,\mathcal{Q}(t) = W u(t) + w_0` with u(t) the last hidden layer, so
+    it is a sum of T = hidden + 1 fixed matrices with coefficients :math:`\varphi(t) = [u(t), 1]`.
+    """
+
+    def __init__(self, edge_in: int, rows: int, columns: int, *, hidden: Sequence[int] = (32,)) -> None:
+        if not hidden:
+            raise ValueError("Expected at least one hidden layer in a dense Q (got none)")
+        super().__init__(edge_in, rows, columns, hidden[-1] + 1)
+        self.net = _mlp([edge_in, *hidden])
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Entries of Q of variance about 2 / n for t of unit variance."""
+        _reset_mlp(self.net)
+        nn.init.normal_(self.weight, std=math.sqrt(2 / (self.columns * self.terms)))
+
+    def coefficients(self, t: Tensor) -> Tensor:
+        """[u(t), 1].  # shape: (..., T)"""
+        u = self.net(t).relu()
+        return torch.cat([u, u.new_ones((*u.shape[:-1], 1))], dim=-1)
+
+
+class BasisMatrix(EdgeMatrix):
+    r"""A sum of T shared matrices with coefficients from a small network, :math:`\varphi: t \mapsto \mathbb{R}^T`."""
+
+    def __init__(
+        self, edge_in: int, rows: int, columns: int, *, bases: int = 16, hidden: Sequence[int] = (32,)
+    ) -> None:
+        super().__init__(edge_in, rows, columns, bases)
+        self.net = _mlp([edge_in, *hidden, bases])
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Entries of Q of variance about 2 / n for t of unit variance."""
+        _reset_mlp(self.net)
+        nn.init.normal_(self.weight, std=math.sqrt(2 / (self.columns * self.terms)))
+
+    def coefficients(self, t: Tensor) -> Tensor:
+        """φ(t), linear in the last hidden layer.  # shape: (..., T)"""
+        phi: Tensor = self.net(t)
+        return phi
+
+
+class TableMatrix(EdgeMatrix):
+    """One matrix for each of K edge types: t is a type, or one-hot.
+
+    Besides features, calls take types: integers (E,), (C, A) or, by place, (A,); or ``EdgeTypes``, which keeps what
+    is derived from them (a tensor's types are also kept while it lives).
+    """
+
+    def __init__(self, types: int, rows: int, columns: int) -> None:
+        super().__init__(types, rows, columns, types)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Entries of variance 2 / n."""
+        nn.init.normal_(self.weight, std=math.sqrt(2 / self.columns))
+
+    def coefficients(self, t: Tensor) -> Tensor:
+        """t itself, one-hot.  # shape: (..., K)"""
+        if t.dtype.is_floating_point:
+            return t
+        return nn.functional.one_hot(t.long(), self.terms).to(self.weight.dtype)
+
+    def forward(self, t: EdgeFeatures | None, incidence: Incidence) -> tuple[Coefficients, Tensor]:
+        """Types and W; for samples with types of their own, one-hot coefficients and W."""
+        found = edge_types(t, incidence, self.terms)
+        if isinstance(found, EdgeTypes):
+            return found, self.weight
+        if found.dim() == 1:  # by place
+            return incidence.positions, self.weight[found]
+        return self.coefficients(found), self.weight
+
+
+def make_edge_matrix(form: Form, edge_in: int, rows: int, columns: int, **options: object) -> EdgeMatrix:
+    """A Q of the named form; edges without features (``edge_in`` 0) share one matrix."""
+    if edge_in == 0:
+        return TableMatrix(1, rows, columns)
+    if form not in _FORMS:
+        raise ValueError(f"Expected q among {list(_FORMS)} (got {form!r})")
+    return _FORMS[form](edge_in, rows, columns, **options)  # type: ignore[call-arg, arg-type]
+
+
+_FORMS: dict[Form, type[EdgeMatrix]] = {"dense": DenseMatrix, "basis": BasisMatrix, "table": TableMatrix}
+
+
+def _mlp(widths: Sequence[int]) -> nn.Sequential:
+    """Linear layers with ReLU between them."""
+    net = nn.Sequential()
+    for k, (i, o) in enumerate(zip(widths, widths[1:], strict=False)):
+        if k:
+            net.append(nn.ReLU())
+        net.append(nn.Linear(i, o))
+    return net
+
+
+def _reset_mlp(net: nn.Sequential) -> None:
+    """Keep the scale of t through the layers, so that φ has about unit variance."""
+    for layer in net:
+        if isinstance(layer, nn.Linear):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            bound = 1 / math.sqrt(layer.in_features)
+            nn.init.uniform_(layer.bias, -bound, bound)

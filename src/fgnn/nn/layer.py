@@ -1,0 +1,154 @@
+"""The FGNN layer, Alg. 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fgnn.graph import FactorGraph
+from fgnn.nn.aggregate import Aggregation
+from fgnn.nn.direction import FactorToVariable, VariableToFactor
+from fgnn.nn.edge_features import EdgeFeatures
+from fgnn.nn.edge_matrix import EdgeMatrix, Form, TableMatrix, make_edge_matrix
+from fgnn.nn.functional import Activation, choose_backend
+from fgnn.nn.message import Message
+from fgnn.nn.norm import Norm
+
+Schedule = Literal["sequential", "parallel"]
+
+
+class FGNNLayer(nn.Module):
+    r"""Variable-to-Factor, then Factor-to-Variable (Alg. 1), each group with parameters of its own:
+
+    .. math::
+        \tilde g_c &= \operatorname{agg}_{i: (c,i)} \mathcal{Q}(t_{ci} | \Phi_{VF}) \mathcal{M}([g_c, f_i] | \Theta_{VF}) \\
+        \tilde f_i &= \operatorname{agg}_{c: (c,i)} \mathcal{Q}(t_{ci} | \Phi_{FV}) \mathcal{M}([g_c, f_i] | \Theta_{FV})
+
+    By default exactly this; ``bias``, ``norm`` and ``activation`` may follow the aggregate.
+
+    Args:
+        variable_in: Length of f_i.
+        factor_in: Length of g_c by group; 0 where a group has no factor features.
+        edge_in: Length of t_ci by group, for ``q="table"`` the number of types; 0 or left out: no edge features.
+        out: Length of the new f_i, and of the new g_c unless ``factor_out`` says otherwise.
+        q: The form of Q: "dense", "basis" or "table".
+        aggregate: "max", "sum", "mean", "softmax" or "softmax(γ)", where softmax is log Σ exp(γ·) / γ.
+        schedule: "sequential" feeds the new g to FV, "parallel" reads the old g in both.
+        factor_out: Length of the new g_c, for all groups or by group.
+        width: n, the length of M's output; by default the output width of its direction.
+        hidden: Widths of further layers in M before its last.
+        message_activation: σ in M, "relu" or "identity".
+        bias, norm, activation: After the aggregate: a bias, "batch" or "layer" normalisation, "relu".
+        q_options: Further arguments of the form of Q, such as ``bases`` or ``hidden``.
+
+    Shapes:
+        f (N, variable_in) or (B, N, variable_in); gs by group (C, factor_in) or with B; edges by group (C, A, edge_in)
+        or (E, edge_in) or, the same for every factor, (A, edge_in), or with B before the edges. Returns f (B?, N, out)
+        and gs (B?, C, factor_out).
+    """
+
+    def __init__(
+        self,
+        variable_in: int,
+        factor_in: Mapping[str, int],
+        edge_in: Mapping[str, int] | None = None,
+        out: int = 64,
+        *,
+        q: Form = "basis",
+        aggregate: str | Aggregation = "max",
+        schedule: Schedule = "sequential",
+        factor_out: int | Mapping[str, int] | None = None,
+        width: int | None = None,
+        hidden: Sequence[int] = (),
+        message_activation: Activation = "relu",
+        bias: bool = False,
+        norm: Norm = None,
+        activation: str | None = None,
+        q_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        edge_in = edge_in or {}
+        unknown = set(edge_in) - set(factor_in)
+        if unknown:
+            raise ValueError(f"Expected edge features for the groups {list(factor_in)} only (got {sorted(unknown)})")
+        after: dict[str, Any] = {"aggregate": aggregate, "bias": bias, "norm": norm, "activation": activation}
+        vf, fv = {}, {}
+        for name, length in factor_in.items():
+            made = factor_out[name] if isinstance(factor_out, Mapping) else factor_out or out
+            seen = made if schedule == "sequential" else length
+
+            def parts(g_in: int, rows: int, t_in: int = edge_in.get(name, 0)) -> tuple[Message, EdgeMatrix]:
+                n = width or rows
+                message = Message(g_in, variable_in, n, hidden=hidden, activation=message_activation)
+                return message, make_edge_matrix(q, t_in, rows, n, **(q_options or {}))
+
+            vf[name] = VariableToFactor(*parts(length, made), **after)
+            fv[name] = parts(seen, out)
+        self._setup(vf, FactorToVariable(fv, **after), schedule)
+
+    @classmethod
+    def from_parts(
+        cls, vf: Mapping[str, VariableToFactor], fv: FactorToVariable, schedule: Schedule = "sequential"
+    ) -> FGNNLayer:
+        """A layer of given halves, for M and Q of one's own."""
+        layer = cls.__new__(cls)
+        layer._setup(vf, fv, schedule)
+        return layer
+
+    def _setup(self, vf: Mapping[str, VariableToFactor], fv: FactorToVariable, schedule: Schedule) -> None:
+        nn.Module.__init__(self)
+        if schedule not in ("sequential", "parallel"):
+            raise ValueError(f"Expected schedule 'sequential' or 'parallel' (got {schedule!r})")
+        if set(vf) != set(fv.edge_messages):
+            raise ValueError(
+                f"Expected the same groups in both directions (got {list(vf)} and {list(fv.edge_messages)})"
+            )
+        self.schedule = schedule
+        self.variable_to_factor = nn.ModuleDict(dict(vf))
+        self.factor_to_variable = fv
+
+    def forward(
+        self,
+        graph: FactorGraph,
+        f: Tensor | None,
+        gs: Mapping[str, Tensor] | None = None,
+        edges: Mapping[str, EdgeFeatures] | None = None,
+        *,
+        factors: bool = True,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """New variable and factor features; ``factors`` False says that the latter are not read afterwards."""
+        gs, edges = gs or {}, edges or {}
+        self._check(graph, gs, edges)
+        made: dict[str, Tensor] = {}
+        if factors or self.schedule == "sequential":
+            for name in graph.groups:
+                half = self.variable_to_factor[name]
+                made[name] = half(graph.incidence(name), f, gs.get(name), edges.get(name))
+        seen = made if self.schedule == "sequential" else gs
+        return self.factor_to_variable(graph, f, seen, edges), made
+
+    def _check(self, graph: FactorGraph, gs: Mapping[str, Tensor], edges: Mapping[str, EdgeFeatures]) -> None:
+        for what, names in (("graph", graph.groups), ("factor features", gs), ("edge features", edges)):
+            unknown = [name for name in names if name not in self.variable_to_factor]
+            if unknown:
+                raise ValueError(f"Expected groups {list(self.variable_to_factor)} in the {what} (got {unknown})")
+
+    @property
+    def backend(self) -> str:
+        """Which implementation the layer will use where its parameters are: "torch" or a fused kernel."""
+        some = next(self.parameters())
+        half: Any = next(iter(self.variable_to_factor.values()))
+        return choose_backend(
+            device=some.device,
+            dtype=some.dtype
+            if not torch.is_autocast_enabled(some.device.type)
+            else torch.get_autocast_dtype(some.device.type),
+            aggregation=half.aggregation,
+            typed=isinstance(half.edge_messages.matrix, TableMatrix),
+            per_edge=len(half.edge_messages.message.tail) > 0,
+        )
+
+    def extra_repr(self) -> str:
+        return f"schedule={self.schedule}"

@@ -1,0 +1,112 @@
+"""M: the message network on the features of a factor and a variable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fgnn.nn.functional import Activation
+
+_ACTIVATIONS: tuple[Activation, ...] = ("relu", "identity")
+
+
+class Message(nn.Module):
+    r"""An MLP on the concatenation, :math:`\mathcal{M}([g_c, f_i] \mid \Theta)`.
+
+    Its first linear layer is a sum of a factor's and a variable's part,
+    :math:`\Theta_1 [g_c, f_i] + \beta = (\Theta_g\, g_c + \beta) + \Theta_f f_i`, each computed once per node.
+
+    Args:
+        factor_in: Length of g_c; 0 where factors have no features.
+        variable_in: Length of f_i; 0 where variables have none.
+        out: n, the length of the message.
+        hidden: Widths of layers before the last; none by default: one linear layer and σ.
+        activation: σ after every layer but the last, "relu" or "identity".
+        final_activation: σ after the last layer; by default as the others.
+        bias: Whether the linear layers have one.
+    """
+
+    def __init__(
+        self,
+        factor_in: int,
+        variable_in: int,
+        out: int,
+        *,
+        hidden: Sequence[int] = (),
+        activation: Activation = "relu",
+        final_activation: Activation | None = None,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        final_activation = activation if final_activation is None else final_activation
+        for given in (activation, final_activation):
+            if given not in _ACTIVATIONS:
+                raise ValueError(f"Expected an activation among {list(_ACTIVATIONS)} (got {given!r})")
+        widths = [*hidden, out]
+        if factor_in < 0 or variable_in < 0 or min(widths) < 1:
+            raise ValueError(f"Expected positive widths (got {factor_in}, {variable_in}, {widths})")
+        self.factor_in, self.variable_in, self.out = factor_in, variable_in, out
+        self.activation, self.final_activation = activation, final_activation
+        self.factor_weight = nn.Parameter(torch.empty(widths[0], factor_in))
+        self.variable_weight = nn.Parameter(torch.empty(widths[0], variable_in))
+        self.bias = nn.Parameter(torch.empty(widths[0])) if bias else None
+        self.tail = nn.ModuleList(nn.Linear(i, o, bias=bias) for i, o in zip(widths, widths[1:], strict=False))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the split layer as one ``nn.Linear`` on the concatenation would be."""
+        bound = 1 / math.sqrt(max(self.factor_in + self.variable_in, 1))
+        for tensor in (self.factor_weight, self.variable_weight, self.bias):
+            if tensor is not None and tensor.numel():
+                nn.init.uniform_(tensor, -bound, bound)
+        for layer in self.tail:
+            layer.reset_parameters()  # type: ignore[operator]
+
+    @property
+    def first_activation(self) -> Activation:
+        """σ after the split layer."""
+        return self.activation if len(self.tail) else self.final_activation
+
+    def parts(self, g: Tensor | None, f: Tensor | None, factors: int, variables: int) -> tuple[Tensor, Tensor]:
+        """The two parts of the first layer.
+
+        Args:
+            g: (..., C, factor_in); may be None where factor_in is 0.
+            f: (..., N, variable_in); may be None where variable_in is 0.
+
+        Returns:
+            a (..., C, width), with the bias, and b (..., N, width).
+        """
+        a = self._part(g, self.factor_weight, self.bias, factors)
+        return a, self._part(f, self.variable_weight, None, variables)
+
+    def _part(self, x: Tensor | None, weight: Tensor, bias: Tensor | None, count: int) -> Tensor:
+        if x is None or weight.shape[1] == 0:
+            if weight.shape[1]:
+                raise ValueError(f"Expected features of length {weight.shape[1]} (got none)")
+            row = weight.new_zeros(weight.shape[0]) if bias is None else bias
+            return row.expand(count, -1)
+        if x.shape[-1] != weight.shape[1]:
+            raise ValueError(f"Expected features of length {weight.shape[1]} (got {x.shape[-1]})")
+        return nn.functional.linear(x, weight, bias)
+
+    def per_edge(self, a: Tensor, b: Tensor, factor: Tensor, variable: Tensor) -> Tensor:
+        """The whole of M on every edge, for an M of several layers.  # shape: (..., E, n)"""
+        h = a.index_select(-2, factor) + b.index_select(-2, variable)
+        for layer in self.tail:
+            h = layer(h.relu() if self.activation == "relu" else h)
+        return h.relu() if self.final_activation == "relu" else h
+
+    def forward(self, g: Tensor, f: Tensor) -> Tensor:
+        """M on rows of g and f that belong together.  # shape: (..., n)"""
+        h = nn.functional.linear(g, self.factor_weight, self.bias) + nn.functional.linear(f, self.variable_weight)
+        for layer in self.tail:
+            h = layer(h.relu() if self.activation == "relu" else h)
+        return h.relu() if self.final_activation == "relu" else h
+
+    def extra_repr(self) -> str:
+        widths = [self.factor_weight.shape[0], *(layer.out_features for layer in self.tail)]
+        return f"[{self.factor_in}, {self.variable_in}] -> {' -> '.join(map(str, widths))}, {self.final_activation}"
