@@ -80,7 +80,7 @@ def from_hetero_data(data: Any) -> FactorGraph:
         factor, variable = data[kind].edge_index
         order = torch.argsort(factor, stable=True)
         counts = torch.bincount(factor, minlength=int(data[name].num_nodes))
-        sizes = counts.unique().tolist()
+        sizes = sorted(set(counts.tolist()))
         if len(sizes) == 1:
             groups[name] = FactorGroup(variable[order].reshape(counts.numel(), sizes[0]))
         else:

@@ -45,7 +45,7 @@ class FactorGroup:
             if int(offsets[0]) != 0 or int(offsets[-1]) != scopes.numel() or bool((offsets.diff() < 0).any()):
                 raise ValueError(
                     f"Expected offsets that rise from 0 to {scopes.numel()}, the number of edges "
-                    f"(got {int(offsets[0])} to {int(offsets[-1])}{', not rising' if (offsets.diff() < 0).any() else ''})"
+                    f"(got {offsets.tolist() if offsets.numel() < 9 else f'{int(offsets[0])} to {int(offsets[-1])}'})"
                 )
         object.__setattr__(self, "scopes", scopes)
         object.__setattr__(self, "offsets", offsets)

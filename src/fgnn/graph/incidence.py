@@ -171,7 +171,7 @@ def _block(
     starts: np.ndarray,
     degree: np.ndarray,
     edge: Tensor | None,
-    device: torch.device,  # type: ignore[type-arg]
+    device: torch.device,
 ) -> Block:
     width = int(degree[ids].max())
     place = np.arange(width)[None, :]

@@ -53,7 +53,7 @@ def perfect_matching(group: FactorGroup, num_variables: int) -> Matching:
     return Matching(torch.from_numpy(inverse).to(group.device), torch.from_numpy(match).to(group.device))
 
 
-def _reason(graph: object, match: np.ndarray) -> str:  # type: ignore[type-arg]
+def _reason(graph: object, match: np.ndarray) -> str:
     """Hall's condition: the factors reached by alternating paths from an unmatched one hold one variable too few."""
     indptr, indices = graph.indptr, graph.indices  # type: ignore[attr-defined]
     holder = {int(i): int(c) for c, i in enumerate(match) if i >= 0}

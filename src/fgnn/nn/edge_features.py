@@ -58,7 +58,7 @@ def edge_types(t: EdgeFeatures | None, incidence: Incidence, num_types: int) -> 
         if num_types != 1:
             raise ValueError(f"Expected edge types 0 to {num_types - 1} (got none)")
         return incidence.one_type
-    kept = _known.get(t)
+    kept = _known.get(t)  # type: ignore[no-untyped-call]
     if kept is not None and kept[0] == t._version and kept[1] == (incidence.num_edges, incidence.arity, num_types):
         found: EdgeTypes | Tensor = kept[2]
         return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -141,7 +142,7 @@ def make_edge_matrix(form: Form, edge_in: int, rows: int, columns: int, **option
         return TableMatrix(1, rows, columns)
     if form not in _FORMS:
         raise ValueError(f"Expected q among {list(_FORMS)} (got {form!r})")
-    return _FORMS[form](edge_in, rows, columns, **options)  # type: ignore[call-arg, arg-type]
+    return _FORMS[form](edge_in, rows, columns, **options)  # type: ignore[arg-type]
 
 
 _FORMS: dict[Form, type[EdgeMatrix]] = {"dense": DenseMatrix, "basis": BasisMatrix, "table": TableMatrix}
@@ -150,7 +151,7 @@ _FORMS: dict[Form, type[EdgeMatrix]] = {"dense": DenseMatrix, "basis": BasisMatr
 def _mlp(widths: Sequence[int]) -> nn.Sequential:
     """Linear layers with ReLU between them."""
     net = nn.Sequential()
-    for k, (i, o) in enumerate(zip(widths, widths[1:], strict=False)):
+    for k, (i, o) in enumerate(pairwise(widths)):
         if k:
             net.append(nn.ReLU())
         net.append(nn.Linear(i, o))

@@ -24,8 +24,8 @@ class FGNNLayer(nn.Module):
     r"""Variable-to-Factor, then Factor-to-Variable (Alg. 1), each group with parameters of its own:
 
     .. math::
-        \tilde g_c &= \operatorname{agg}_{i: (c,i)} \mathcal{Q}(t_{ci} | \Phi_{VF}) \mathcal{M}([g_c, f_i] | \Theta_{VF}) \\
-        \tilde f_i &= \operatorname{agg}_{c: (c,i)} \mathcal{Q}(t_{ci} | \Phi_{FV}) \mathcal{M}([g_c, f_i] | \Theta_{FV})
+        \tilde g_c &= \operatorname{agg}_{i: (c,i)} \mathcal{Q}(t_{ci}|\Phi_{VF})\, \mathcal{M}([g_c, f_i]|\Theta_{VF}) \\
+        \tilde f_i &= \operatorname{agg}_{c: (c,i)} \mathcal{Q}(t_{ci}|\Phi_{FV})\, \mathcal{M}([g_c, f_i]|\Theta_{FV})
 
     By default exactly this; ``bias``, ``norm`` and ``activation`` may follow the aggregate.
 
@@ -139,12 +139,11 @@ class FGNNLayer(nn.Module):
     def backend(self) -> str:
         """Which implementation the layer will use where its parameters are: "torch" or a fused kernel."""
         some = next(self.parameters())
+        kind = some.device.type
         half: Any = next(iter(self.variable_to_factor.values()))
         return choose_backend(
             device=some.device,
-            dtype=some.dtype
-            if not torch.is_autocast_enabled(some.device.type)
-            else torch.get_autocast_dtype(some.device.type),
+            dtype=some.dtype if not torch.is_autocast_enabled(kind) else torch.get_autocast_dtype(kind),
             aggregation=half.aggregation,
             typed=isinstance(half.edge_messages.matrix, TableMatrix),
             per_edge=len(half.edge_messages.message.tail) > 0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +54,7 @@ class Message(nn.Module):
         self.factor_weight = nn.Parameter(torch.empty(widths[0], factor_in))
         self.variable_weight = nn.Parameter(torch.empty(widths[0], variable_in))
         self.bias = nn.Parameter(torch.empty(widths[0])) if bias else None
-        self.tail = nn.ModuleList(nn.Linear(i, o, bias=bias) for i, o in zip(widths, widths[1:], strict=False))
+        self.tail = nn.ModuleList(nn.Linear(i, o, bias=bias) for i, o in pairwise(widths))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -69,13 +69,13 @@ class MPNNLayer(nn.Module):
         layer._setup(VariableToFactor(message, matrix, **options))
         return layer
 
-    def _setup(self, half: VariableToFactor) -> None:
+    def _setup(self, direction: VariableToFactor) -> None:
         nn.Module.__init__(self)
-        self.half = half
+        self.direction = direction
 
     def forward(self, neighbours: FactorGroup | Incidence, f: Tensor, e: EdgeFeatures | None = None) -> Tensor:
         """New node features (B?, N, out) from f (B?, N, node_in) and e in the order of the lists of neighbours."""
-        made: Tensor = self.half(adjacency(neighbours), f, f, e)
+        made: Tensor = self.direction(adjacency(neighbours), f, f, e)
         return made
 
 

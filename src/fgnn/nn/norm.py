@@ -22,9 +22,9 @@ class NodeBatchNorm(nn.Module):
         # one row has no spread to normalise by; the running statistics stand in
         if self.training and rows.shape[0] <= 1:
             norm = self.norm
-            made = nn.functional.batch_norm(rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, False)
-            return made.reshape(x.shape)
-        made = self.norm(rows)
+            fixed = nn.functional.batch_norm(rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, False)
+            return fixed.reshape(x.shape)
+        made: Tensor = self.norm(rows)
         return made.reshape(x.shape)
 
 

@@ -48,7 +48,7 @@ def aggregate_plain(
     a = _node_first(a, batch)
     b = None if b is None else _node_first(b, batch)
     call = _Call(incidence, towards, activation == "relu", aggregation, types)
-    out: Tensor = _Aggregate.apply(a, b, phi, weight, call)  # shape: (D, B, m)
+    out: Tensor = _Aggregate.apply(a, b, phi, weight, call)  # type: ignore[no-untyped-call]
     return out.transpose(0, 1) if sizes else out.squeeze(1)
 
 

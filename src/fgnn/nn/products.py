@@ -60,9 +60,9 @@ def forward(gather: Gather, phi: Tensor | None, types: EdgeTypes | None, weight:
     assert phi is not None
     if phi.dim() == 2 and batch >= _SHARED:
         flat = weight.reshape(count, width * inner)
-        for es, bs in _chunks(edges, batch, width * inner, inner, out.device):
+        for es, parts in _chunks(edges, batch, width * inner, inner, out.device):
             q = (phi[es] @ flat).view(-1, width, inner)
-            for part in bs:
+            for part in parts:
                 out[es, part] = torch.bmm(gather(es, part), q.transpose(1, 2))
         return out
     flat = weight.transpose(1, 2).reshape(count * inner, width)
@@ -92,10 +92,10 @@ def backward(
     if phi.dim() == 2 and batch >= _SHARED:
         flat = weight.reshape(count, width * inner)
         d_weight = torch.zeros_like(flat) if want_weight else None
-        for es, bs in _chunks(edges, batch, width * inner, inner, weight.device):
+        for es, parts in _chunks(edges, batch, width * inner, inner, weight.device):
             q = (phi[es] @ flat).view(-1, width, inner)
             d_q = torch.zeros_like(q)
-            for part in bs:
+            for part in parts:
                 h, g = gather(es, part), upstream[es, part]
                 if d_node is not None:
                     d_node[es, part] = _through(torch.bmm(g, q), h, gather.relu)
