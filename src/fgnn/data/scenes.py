@@ -92,7 +92,7 @@ def make_shapes(count: int = 32, points: int = 2048, seed: int = 0) -> Shapes:
 def make_terrain(
     points: int = 20_000, seed: int = 0, origin: tuple[float, float, float] = (512_000, 5_403_000, 200)
 ) -> Cloud:
-    """An airborne scan: rolling ground, houses and trees, with ``classification`` 2 (ground), 5 and 6 as ASPRS has it."""
+    """An airborne scan: rolling ground, houses and trees, ``classification`` 2, 6 and 5 as ASPRS has it."""
     rng = np.random.default_rng(seed)
     side = float(np.sqrt(points / 4.0))  # about four points a square metre
     xy = rng.uniform(0, side, (points, 2))
