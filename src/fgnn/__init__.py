@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fgnn.graph import FactorGraph, FactorGroup
 from fgnn.infer import Solution, SolutionBatch, solve
-from fgnn.pgm import GraphicalModel, ModelBatch
+from fgnn.pgm import GraphicalModel, ModelBatch, read_model, write_model
 
 if TYPE_CHECKING:
     from fgnn import data, graph, infer, models, nn, pgm, points, theory, train
@@ -29,9 +29,11 @@ __all__ = [
     "nn",
     "pgm",
     "points",
+    "read_model",
     "solve",
     "theory",
     "train",
+    "write_model",
 ]
 
 _SUBPACKAGES = {"data", "graph", "infer", "models", "nn", "pgm", "points", "theory", "train"}

@@ -2,6 +2,7 @@
 
 from fgnn.pgm.batch import BudgetBatch, ModelBatch, TableBatch
 from fgnn.pgm.factors import Budget, BudgetGroup, Table, TableGroup
+from fgnn.pgm.io import Limits, read_model, write_model
 from fgnn.pgm.model import GraphicalModel
 
 __all__ = [
@@ -9,8 +10,11 @@ __all__ = [
     "BudgetBatch",
     "BudgetGroup",
     "GraphicalModel",
+    "Limits",
     "ModelBatch",
     "Table",
     "TableBatch",
     "TableGroup",
+    "read_model",
+    "write_model",
 ]

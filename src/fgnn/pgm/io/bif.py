@@ -1,0 +1,205 @@
+"""Bayesian networks in the interchange format (``.bif``).
+
+Variables are numbered in the order they are declared. Each becomes one table over its parents and then itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fgnn.pgm.io.build import MOST_VARIABLES, Allowance, TableRuns, log_potentials, table_size
+from fgnn.pgm.io.stream import Limits
+from fgnn.pgm.io.text import Text
+from fgnn.pgm.io.tokens import shown
+from fgnn.pgm.model import GraphicalModel
+
+
+@dataclass(frozen=True, eq=False)
+class _Variable:
+    index: int
+    states: dict[str, int]
+
+
+@dataclass(eq=False)
+class _Network:
+    variables: dict[str, _Variable] = field(default_factory=dict)
+    tables: dict[str, tuple[list[int], NDArray[np.float64]]] = field(default_factory=dict)
+
+
+def read_bif(path: Path, limits: Limits | None = None) -> GraphicalModel:
+    """Read a BIF network; probabilities become log-potentials, 0 becomes ``-inf``."""
+    text = Text(path, limits, marks="{}[]();,|", comment=r"/\*(?s:.*?)(?:\*/|\Z)|//[^\n]*")
+    allowance = Allowance(text.source.most_entries, text.refuse)
+    network = _Network()
+    while text.peek() is not None:
+        kind = text.name("network, variable or probability")
+        if kind == "network":
+            _skip_network(text)
+        elif kind == "variable":
+            _read_variable(text, network)
+        elif kind == "probability":
+            _read_probability(text, network, allowance)
+        else:
+            text.fail(f"Expected network, variable or probability (got {shown(kind)})")
+    if not network.variables:
+        text.fail("Expected a network with variables (got none)")
+    for name in network.variables:
+        if name not in network.tables:
+            text.fail("Expected a probability block for every variable (got none)", f"variable {shown(name)}")
+    model = GraphicalModel([len(v.states) for v in network.variables.values()])
+    runs = TableRuns(model)
+    for scope, values in network.tables.values():
+        runs.add(scope, log_potentials(values))
+    runs.flush()
+    return model
+
+
+def _skip_property(text: Text) -> None:
+    while text.next("';'") != ";":
+        pass
+
+
+def _skip_network(text: Text) -> None:
+    if not text.is_mark("{"):
+        text.name("the network's name")
+    text.expect("{")
+    while not text.is_mark("}"):
+        _skip_property(text)
+    text.expect("}")
+
+
+def _read_variable(text: Text, network: _Network) -> None:
+    name = text.name("a variable's name")
+    place = f"variable {shown(name)}"
+    if name in network.variables:
+        text.fail("Expected every variable once (got it twice)", place)
+    text.expect("{", place)
+    states: dict[str, int] = {}
+    while not text.is_mark("}"):
+        kind = text.name("type or property", place)
+        if kind == "property":
+            _skip_property(text)
+        elif kind == "type" and not states:
+            states = _read_states(text, place)
+        else:
+            text.fail(f"Expected one type, or a property (got {shown(kind)})", place)
+    text.expect("}", place)
+    if not states:
+        text.fail("Expected the type of the variable (got none)", place)
+    network.variables[name] = _Variable(len(network.variables), states)
+
+
+def _read_states(text: Text, place: str) -> dict[str, int]:
+    text.expect("discrete", place)
+    text.expect("[", place)
+    count = text.integer("the number of states", 1, len(text.text), place)
+    text.expect("]", place)
+    text.expect("{", place)
+    states: dict[str, int] = {}
+    while not text.is_mark("}"):
+        state = text.name("a state", place)
+        if state in states:
+            text.fail(f"Expected distinct states (got {shown(state)} twice)", place)
+        states[state] = len(states)
+        if text.is_mark(","):
+            text.expect(",")
+    text.expect("}", place)
+    if len(states) != count:
+        text.fail(f"Expected {count} states (got {len(states)})", place)
+    text.expect(";", place)
+    return states
+
+
+def _read_probability(text: Text, network: _Network, allowance: Allowance) -> None:
+    text.expect("(")
+    names: list[str] = []
+    while not text.is_mark(")"):
+        name = text.name("a variable")
+        if name not in network.variables:
+            text.fail(f"Expected a declared variable (got {shown(name)})")
+        names.append(name)
+        if text.is_mark(",|"):
+            text.next("',' or '|'")
+    text.expect(")")
+    if not names:
+        text.fail("Expected a variable (got none)")
+    place = f"probability of {shown(names[0])}"
+    if len(set(names)) < len(names):
+        text.fail("Expected distinct variables (got one twice)", place)
+    if names[0] in network.tables:
+        text.fail("Expected one probability block for each variable (got two)", place)
+    if len(names) > MOST_VARIABLES:
+        text.fail(f"Expected at most {MOST_VARIABLES} variables in a table (got {len(names)})", place)
+    child, *parents = (network.variables[name] for name in names)
+    size = table_size((len(v.states) for v in (child, *parents)), allowance.most)
+    allowance.claim(size, place)
+    values = _read_rows(text, child, parents, place)
+    network.tables[names[0]] = ([v.index for v in parents] + [child.index], values)
+
+
+def _read_rows(text: Text, child: _Variable, parents: list[_Variable], place: str) -> NDArray[np.float64]:
+    """P(child | parents) with the child on the last axis."""
+    shape = [len(p.states) for p in parents]
+    width = len(child.states)
+    values = np.full((*shape, width), np.nan)  # NaN: not given
+    default: NDArray[np.float64] | None = None
+    text.expect("{", place)
+    while not text.is_mark("}"):
+        if text.is_mark("("):
+            key = _read_key(text, parents, place)
+            if not np.isnan(values[key][0]):
+                text.fail("Expected every row once (got one twice)", place)
+            values[key] = _row(text, width, place)
+            continue
+        kind = text.name("table, default, property or a row", place)
+        if kind == "property":
+            _skip_property(text)
+        elif kind == "default" and default is None:
+            default = _row(text, width, place)
+        elif kind == "table" and np.isnan(values).all():
+            # the numbers of a table run over the child first and then the parents, the last fastest
+            flat = _row(text, values.size, place)
+            values = np.moveaxis(flat.reshape(width, *shape), 0, -1).copy()
+        else:
+            text.fail(f"Expected one table, one default, a property or a row (got {shown(kind)})", place)
+    text.expect("}", place)
+    missing = np.isnan(values[..., 0])
+    if default is not None:
+        values[missing] = default
+    elif missing.any():
+        states = [list(p.states)[i] for p, i in zip(parents, np.argwhere(missing)[0], strict=True)]
+        given = ", ".join(map(shown, states))
+        text.fail(f"Expected a row for every state of the parents (got none for {given})", place)
+    return values
+
+
+def _read_key(text: Text, parents: list[_Variable], place: str) -> tuple[int, ...]:
+    text.expect("(", place)
+    key: list[int] = []
+    while not text.is_mark(")"):
+        state = text.name("a state", place)
+        if len(key) == len(parents):
+            text.fail(f"Expected {len(parents)} states of the parents (got more)", place)
+        states = parents[len(key)].states
+        if state not in states:
+            text.fail(f"Expected a state of parent {len(key)} (got {shown(state)})", place)
+        key.append(states[state])
+        if text.is_mark(","):
+            text.expect(",")
+    text.expect(")", place)
+    if len(key) < len(parents) or not parents:
+        text.fail(f"Expected {len(parents)} states of the parents (got {len(key)})", place)
+    return tuple(key)
+
+
+def _row(text: Text, width: int, place: str) -> NDArray[np.float64]:
+    row = text.numbers_until(";", "probabilities", place)
+    if len(row) != width:
+        text.fail(f"Expected {width} probabilities (got {len(row)})", place)
+    if (row < 0).any():
+        text.fail(f"Expected probabilities of at least 0 (got {row[row < 0][0]:g})", place)
+    return row

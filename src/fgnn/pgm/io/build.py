@@ -1,0 +1,82 @@
+"""What every reader shares: sizes that are checked before they are believed, and tables added run by run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fgnn.pgm.model import GraphicalModel
+
+# NumPy 1 arrays have at most 32 axes, and a group of tables needs one for itself.
+MOST_VARIABLES = 31
+_RUN_ENTRIES = 1 << 20
+
+Refuse = Callable[[str, str], object]
+
+
+def table_size(cardinalities: Iterable[int], most: int) -> int:
+    """The product of the cardinalities, or the first partial product above ``most``."""
+    size = 1
+    for k in cardinalities:
+        size *= k
+        if size > most:
+            break
+    return size
+
+
+class Allowance:
+    """Counts the entries a file implies without spelling them out, and refuses beyond the limit."""
+
+    def __init__(self, most: int, refuse: Refuse) -> None:
+        self.most = most
+        self.used = 0
+        self._refuse = refuse
+
+    def claim(self, entries: int, place: str, what: str = "table entries") -> None:
+        self.used += entries
+        if self.used > self.most:
+            self._refuse(f"declares {self.used} {what} or more, above the limit of {self.most}", place)
+
+
+def log_potentials(potentials: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The log of potentials in place; 0 becomes ``-inf``."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(potentials, out=potentials))
+
+
+class TableRuns:
+    """Adds tables to a model in their order, many at once where neighbours have one shape."""
+
+    def __init__(self, model: GraphicalModel) -> None:
+        self.model = model
+        self._scopes: list[NDArray[np.int64]] = []
+        self._values: list[NDArray[np.float64]] = []
+        self._entries = 0
+
+    def add(self, scope: Sequence[int], values: NDArray[np.float64]) -> None:
+        """Add one table; scopes of one variable and of none go straight to the unaries and the constant."""
+        if len(scope) < 2:
+            self.model.add_table(scope, values)
+        else:
+            self.extend(np.asarray([scope], dtype=np.int64), values[None])
+
+    def extend(self, scopes: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+        """Add tables of one shape: ``scopes`` (C, A) with A >= 2, ``values`` (C, k_1, ..., k_A)."""
+        if self._values and self._values[-1].shape[1:] != values.shape[1:]:
+            self.flush()
+        self._scopes.append(scopes)
+        self._values.append(values)
+        self._entries += values.size
+        if self._entries >= _RUN_ENTRIES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand the run over to the model."""
+        if self._values:
+            one = len(self._values) == 1
+            scopes = self._scopes[0] if one else np.concatenate(self._scopes)
+            values = self._values[0] if one else np.concatenate(self._values)
+            self._scopes, self._values, self._entries = [], [], 0
+            self.model.add_tables(scopes, values)

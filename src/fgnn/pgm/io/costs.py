@@ -1,0 +1,107 @@
+"""Cost function networks, the form in which ``.wcsp`` and ``.cfn`` files state a model, and their way to ours.
+
+A network asks for the assignment of least total cost below an upper bound U. The score of an assignment is minus its
+cost, and an entry becomes ``-inf`` exactly where no assignment with that entry can cost less than U: where its cost
+reaches U even if every other function gives the most negative cost it has. With costs of at least 0 that is "cost
+>= U". The bound is not kept otherwise: assignments that reach U only in sum keep their score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fgnn.pgm.io.build import MOST_VARIABLES, Allowance, TableRuns, table_size
+from fgnn.pgm.model import GraphicalModel
+
+# A budget, or a table that replaces a function given by a rule, is also charged for the objects that hold it.
+OVERHEAD = 256
+
+
+class CostNetwork:
+    """Cost functions collected in the order of a file.
+
+    Args:
+        cardinalities: The number of states of each variable.
+        upper: The bound U; ``inf`` for none.
+        most_entries: How many table entries the file may imply.
+        refuse: Called with what is wrong and the place; raises.
+        maximise: Whether the file states values to maximise; they are kept as negated costs.
+    """
+
+    def __init__(
+        self,
+        cardinalities: Sequence[int],
+        upper: float,
+        most_entries: int,
+        refuse: Callable[[str, str], NoReturn],
+        *,
+        maximise: bool = False,
+    ) -> None:
+        self.cardinalities = list(cardinalities)
+        self.upper = upper
+        self.maximise = maximise
+        self.refuse = refuse
+        self.allowance = Allowance(most_entries, refuse)
+        self.allowance.claim(sum(self.cardinalities), "the variables", "states")
+        self._functions: list[tuple[list[int], NDArray[np.float64]]] = []
+        self._budgets: list[tuple[list[int], int, int]] = []
+        self._later: list[Callable[[], None]] = []
+        self._gain = 0.0  # the sum of the negative minima of all functions so far
+
+    def check_scope(self, scope: Sequence[int], place: str) -> None:
+        """Refuse a scope that names a variable twice."""
+        if len(set(scope)) < len(scope):
+            self.refuse(f"Expected distinct variables in a scope (got {' '.join(map(str, scope[:20]))})", place)
+
+    def claim(self, scope: Sequence[int], place: str) -> tuple[int, ...]:
+        """The shape of a table over a scope, once it is known to be affordable."""
+        if len(scope) > MOST_VARIABLES:
+            self.refuse(f"Expected at most {MOST_VARIABLES} variables in a table (got {len(scope)})", place)
+        shape = tuple(self.cardinalities[i] for i in scope)
+        self.allowance.claim(table_size(shape, self.allowance.most), place)
+        return shape
+
+    def add(self, scope: Sequence[int], costs: NDArray[np.float64]) -> None:
+        """Add a table of costs whose room has been claimed; ``inf`` forbids."""
+        finite = costs[np.isfinite(costs)]
+        self._gain += min(0.0, float(finite.min())) if finite.size else 0.0
+        self._functions.append((list(scope), costs))
+
+    def add_budget(self, scope: Sequence[int], at_least: int, at_most: int, place: str) -> None:
+        """Add a budget over binary variables; bounds that nothing meets make the network infeasible."""
+        self.allowance.claim(len(scope) + OVERHEAD, place)
+        low, high = max(at_least, 0), min(at_most, len(scope))
+        if low > high:
+            self.add((), np.array(np.inf))
+        elif scope and (low > 0 or high < len(scope)):
+            self._budgets.append((list(scope), low, high))
+
+    def later(self, expand: Callable[[], None]) -> None:
+        """Have a function added when all tables are known, so that `forbids` is final."""
+        self._later.append(expand)
+
+    def forbids(self, cost: float) -> bool:
+        """Whether a cost, in a function that has no negative ones, can be in no assignment below the bound."""
+        return cost >= self.upper - self._gain
+
+    def build(self) -> GraphicalModel:
+        """The model whose score is minus the cost."""
+        for expand in self._later:
+            expand()
+        model = GraphicalModel(np.array(self.cardinalities, dtype=np.int64))
+        runs = TableRuns(model)
+        for scope, costs in self._functions:
+            finite = costs[np.isfinite(costs)]
+            own = min(0.0, float(finite.min())) if finite.size else 0.0
+            theta = np.array(-costs)
+            theta[costs >= self.upper - (self._gain - own)] = -np.inf
+            theta[np.isposinf(costs)] = -np.inf
+            runs.add(scope, theta)
+        runs.flush()
+        for scope, low, high in self._budgets:
+            model.add_budget(scope, high, at_least=low)
+        return model

@@ -1,0 +1,57 @@
+"""UAI evidence files: which variables are observed, and in which state.
+
+Two forms are in use: ``n v1 x1 v2 x2 ...``, and the competitions' form with a leading count of samples, which must
+be 1. Counting the numbers tells them apart: the first has an odd number, the second an even one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fgnn.pgm.io.stream import Limits
+from fgnn.pgm.io.tokens import TokenStream, shown
+
+_MOST_DIGITS = 18
+
+
+def read_evidence(path: str | Path, cardinalities: NDArray[np.int64], limits: Limits | None = None) -> dict[int, int]:
+    """The observed state of each observed variable, checked against a model's cardinalities."""
+    stream = TokenStream(path, limits)
+    words: list[bytes] = []
+    # every observation takes two words; one sample of every variable is the most that can be meant
+    most = 2 * len(cardinalities) + 3
+    while stream.peek() is not None and len(words) <= most:
+        word = stream.word("a number")
+        if not word.isdigit() or len(word) > _MOST_DIGITS:
+            stream.fail(f"Expected an integer of at least 0 (got {shown(word)})", f"number {len(words)}")
+        words.append(word)
+    numbers = [int(word) for word in words]
+    if not numbers:
+        stream.fail("Expected the number of observations (got an empty file)")
+    if len(numbers) % 2 == 0:
+        if numbers[0] != 1:
+            stream.fail(
+                f"Expected the number of observations and twice as many numbers, or one sample of them "
+                f"(got {len(numbers)} numbers that start with {numbers[0]})",
+                "number 0",
+            )
+        numbers = numbers[1:]
+    count, pairs = numbers[0], numbers[1:]
+    if len(pairs) != 2 * count:
+        got = f"{len(pairs)}" if len(words) <= most else f"more than {2 * len(cardinalities)}"
+        stream.fail(f"Expected {2 * count} numbers for {count} observations (got {got})", f"number {len(words) - 1}")
+    evidence: dict[int, int] = {}
+    for c, (variable, state) in enumerate(zip(pairs[::2], pairs[1::2], strict=True)):
+        place = f"observation {c}"
+        if variable >= len(cardinalities):
+            stream.fail(f"Expected a variable below {len(cardinalities)} (got {variable})", place)
+        if state >= cardinalities[variable]:
+            stream.fail(
+                f"Expected a state below {cardinalities[variable]} for variable {variable} (got {state})", place
+            )
+        if evidence.setdefault(variable, state) != state:
+            stream.fail(f"Expected one state for variable {variable} (got {evidence[variable]} and {state})", place)
+    return evidence

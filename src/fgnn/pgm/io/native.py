@@ -1,0 +1,153 @@
+"""Our own model file (``.fgm``): every number of a model as it is, in safetensors.
+
+Arrays are kept by group, as `GraphicalModel` holds them, each with the places of its factors in the order of
+insertion, so that a model comes back equal, budgets and ``-inf`` included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fgnn.pgm.io.stream import ByteStream, Limits, fail
+from fgnn.pgm.io.tokens import shown
+from fgnn.pgm.model import GraphicalModel
+
+FORMAT = "fgnn-model"
+VERSION = 1
+
+Array = NDArray[Any]
+
+
+def write_native(model: GraphicalModel, file: IO[bytes]) -> None:
+    """Write a model to an open binary file."""
+    from safetensors.numpy import save
+
+    arrays: dict[str, Array] = {
+        "cardinalities": model.cardinalities,
+        "unary": model.unaries,
+        "constant": np.array([model.constant]),
+    }
+    for g, tables in enumerate(model.table_groups):
+        for name in ("scopes", "values", "index"):
+            arrays[f"tables.{g}.{name}"] = getattr(tables, name)
+    for g, budgets in enumerate(model.budget_groups):
+        for name in ("scopes", "at_least", "at_most", "index"):
+            arrays[f"budgets.{g}.{name}"] = getattr(budgets, name)
+    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    file.write(save(whole, metadata={"format": FORMAT, "version": str(VERSION)}))
+
+
+def read_native(path: Path, limits: Limits | None = None) -> GraphicalModel:
+    """Read a model as `write_native` wrote it."""
+    arrays = _load(path, limits)
+    place = ""
+    try:
+        place = "array cardinalities"
+        cards = _take(arrays, "cardinalities", np.int64, 1)
+        states = _take(arrays, "unary", np.float64, 1)
+        if len(cards) and (cards.min() < 1 or int(cards.astype(np.float64).sum()) != len(states)):
+            raise ValueError(f"Expected positive cardinalities that sum to {len(states)}")
+        model = GraphicalModel(cards)
+        place = "array unary"
+        model.add_unaries(states)
+        place = "array constant"
+        model.add_table((), _take(arrays, "constant", np.float64, 1))
+        place = "tables"
+        _in_order(_groups(arrays, "tables", ("scopes", "values", "index")), model.add_tables)
+
+        def add_budgets(scopes: Array, at_least: Array, at_most: Array) -> None:
+            model.add_budgets(scopes, at_most, at_least=at_least)
+
+        place = "budgets"
+        _in_order(_groups(arrays, "budgets", ("scopes", "at_least", "at_most", "index")), add_budgets)
+    except (ValueError, IndexError) as error:
+        fail(str(error), path, place)
+    if arrays:
+        fail(f"Expected the arrays of a model (got {shown(min(arrays))} as well)", path, "arrays")
+    return model
+
+
+def _load(path: Path, limits: Limits | None) -> dict[str, Array]:
+    from safetensors import SafetensorError, safe_open
+    from safetensors.numpy import load
+
+    source = ByteStream(path, limits)
+    try:
+        if source.compressed:
+            data = bytes(source.whole())
+            _check_metadata(_metadata(data), path)
+            return dict(load(data))
+        with safe_open(str(path), framework="np") as file:
+            _check_metadata(file.metadata() or {}, path)
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
+    except (SafetensorError, OSError, KeyError, TypeError, UnicodeDecodeError, AttributeError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        fail(f"is not a whole fgnn model file ({reason[:120]})", path, "header")
+
+
+def _metadata(data: bytes) -> dict[str, Any]:
+    """The metadata of safetensors bytes: eight bytes of length, then JSON."""
+    import json
+
+    length = int.from_bytes(data[:8], "little")
+    try:
+        header = json.loads(data[8 : 8 + length]) if length <= len(data) - 8 else {}
+    except (ValueError, RecursionError):
+        header = {}
+    found = header.get("__metadata__", {}) if isinstance(header, dict) else {}
+    return found if isinstance(found, dict) else {}
+
+
+def _check_metadata(metadata: Mapping[str, Any], path: Path) -> None:
+    if metadata.get("format") != FORMAT:
+        fail(f"Expected a model written by fgnn (got format {shown(str(metadata.get('format')))})", path, "header")
+    if metadata.get("version") != str(VERSION):
+        version = shown(str(metadata.get("version")))
+        fail(f"Expected version {VERSION} of the format (got {version})", path, "header")
+
+
+def _take(arrays: dict[str, Array], name: str, dtype: type, dims: int | None = None) -> Array:
+    """Take an array out of those of the file, and check its type."""
+    if name not in arrays:
+        raise ValueError(f"Expected an array {name} (got none)")
+    array = arrays.pop(name)
+    if array.dtype != dtype:
+        raise ValueError(f"Expected {name} as {np.dtype(dtype)} (got {array.dtype})")
+    if dims is not None and array.ndim != dims:
+        raise ValueError(f"Expected {name} with {dims} axes (got {array.ndim})")
+    return array
+
+
+def _groups(arrays: dict[str, Array], kind: str, names: tuple[str, ...]) -> list[list[Array]]:
+    groups: list[list[Array]] = []
+    while any(key.startswith(f"{kind}.{len(groups)}.") for key in arrays):
+        g = len(groups)
+        group = [_take(arrays, f"{kind}.{g}.{name}", np.float64 if name == "values" else np.int64) for name in names]
+        if len({array.shape[:1] for array in group}) != 1 or group[-1].ndim != 1:
+            raise ValueError(f"Expected as many scopes as numbers in group {g}")
+        groups.append(group)
+    return groups
+
+
+def _in_order(groups: list[list[Array]], add: Callable[..., None]) -> None:
+    """Add the factors of all groups in the order of insertion, a run of one group at a time."""
+    if not groups:
+        return
+    index = np.concatenate([group[-1] for group in groups])
+    owner = np.repeat(np.arange(len(groups)), [len(group[-1]) for group in groups])
+    row = np.concatenate([np.arange(len(group[-1])) for group in groups])
+    if not np.array_equal(np.sort(index), np.arange(len(index))):
+        raise ValueError(f"Expected the places 0..{len(index) - 1} once each in the index")
+    order = np.argsort(index)
+    owner, row = owner[order], row[order]
+    breaks = np.flatnonzero((owner[1:] != owner[:-1]) | (row[1:] != row[:-1] + 1)) + 1
+    edges = [0, *breaks.tolist(), len(index)] if len(index) else []
+    for first, stop in pairwise(edges):
+        rows = slice(int(row[first]), int(row[stop - 1]) + 1)
+        add(*(array[rows] for array in groups[int(owner[first])][:-1]))

@@ -1,0 +1,102 @@
+"""Writing UAI ``MARKOV`` files: potentials as ``exp`` of log-potentials, in as many digits as they have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import chain
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fgnn.errors import InputError
+from fgnn.pgm.model import GraphicalModel
+
+MOST_ENTRIES = 1 << 16
+# exp stays a normal number, and so keeps all its digits, between these.
+_LOWEST, _HIGHEST = -700.0, 700.0
+_MOST_COPIES = 16
+_MOST_CONSTANTS = 64
+
+
+def write_uai(model: GraphicalModel, file: IO[bytes]) -> None:
+    """Write a model to an open binary file.
+
+    A table whose ``exp`` would overflow or vanish is shifted by its maximum, which goes to a factor without
+    variables; one that spans more than float64 can hold is written several times with equal shares.
+    """
+    scopes: list[tuple[int, ...]] = []
+    plans: list[tuple[float, int]] = []  # per factor: its shift and its number of copies
+    constant = model.constant
+    for name, scope, theta in _factors(model):
+        shift, copies = _plan(theta, name)
+        constant += shift
+        plans.append((shift, copies))
+        scopes += [scope] * copies
+    extra = _constants(constant)
+    lines = [
+        "MARKOV",
+        str(model.num_variables),
+        " ".join(map(str, model.cardinalities.tolist())),
+        str(len(scopes) + len(extra)),
+        *(" ".join(map(str, (len(scope), *scope))) for scope in scopes),
+        *("0" for _ in extra),
+    ]
+    file.write(("\n".join(lines) + "\n").encode())
+    for (_, _, theta), (shift, copies) in zip(_factors(model), plans, strict=True):
+        text = _table(np.exp((theta - shift) / copies))
+        for _ in range(copies):
+            file.write(text)
+    for value in extra:
+        file.write(_table(np.array(math.exp(value))))
+
+
+def _factors(model: GraphicalModel) -> Iterator[tuple[str, tuple[int, ...], NDArray[np.float64]]]:
+    """All factors as tables, each with a name for messages; unaries of zeros are left out."""
+    unaries = ((f"unary {i}", (i,), model.unary(i)) for i in range(model.num_variables) if model.unary(i).any())
+    tables = ((f"table {c}", table.scope, table.values) for c, table in enumerate(model.tables()))
+    return chain(unaries, tables, _budgets(model))
+
+
+def _budgets(model: GraphicalModel) -> Iterator[tuple[str, tuple[int, ...], NDArray[np.float64]]]:
+    for c, budget in enumerate(model.budgets()):
+        size = len(budget.scope)
+        if 1 << size > MOST_ENTRIES:
+            what = f"budget {c}: Expected a budget over at most 16 variables in a .uai file"
+            raise InputError(f"{what} (got {size}); write a .fgm file instead, which keeps budgets")
+        ones = np.indices((2,) * size).sum(0)
+        kept = (ones >= budget.at_least) & (ones <= budget.at_most)
+        yield f"budget {c}", budget.scope, np.where(kept, 0.0, -np.inf)
+
+
+def _plan(theta: NDArray[np.float64], name: str) -> tuple[float, int]:
+    finite = theta[np.isfinite(theta)]
+    if not finite.size:
+        return 0.0, 1
+    low, high = float(finite.min()), float(finite.max())
+    if low >= _LOWEST and high <= _HIGHEST:
+        return 0.0, 1
+    copies = max(1, math.ceil((high - low) / -_LOWEST))
+    if copies > _MOST_COPIES:
+        what = f"{name}: Expected log-potentials within {-_LOWEST * _MOST_COPIES:g} of each other in a .uai file"
+        raise InputError(f"{what} (got {low:g} and {high:g}); write a .fgm file instead, which keeps them")
+    return high, copies
+
+
+def _constants(constant: float) -> list[float]:
+    """Shares of the constant, each within reach of ``exp``."""
+    if constant == 0.0:
+        return []
+    if constant == -math.inf:
+        return [constant]
+    count = math.ceil(abs(constant) / _HIGHEST)
+    if count > _MOST_CONSTANTS:
+        what = f"constant: Expected a constant within {_HIGHEST * _MOST_CONSTANTS:g} of 0 in a .uai file"
+        raise InputError(f"{what} (got {constant:g}); write a .fgm file instead, which keeps it")
+    return [constant / count] * count
+
+
+def _table(potentials: NDArray[np.float64]) -> bytes:
+    flat = potentials.reshape(-1).tolist()
+    return f"\n{len(flat)}\n{' '.join(map(repr, flat))}\n".encode()
