@@ -49,6 +49,8 @@ class FactorGraph:
         if self.num_variables < 0:
             raise ValueError(f"Expected num_variables >= 0 (got {self.num_variables})")
         for name, group in self.groups.items():
+            if not name:
+                raise ValueError("Expected a name for every group (got an empty one)")
             if not isinstance(group, FactorGroup):
                 raise ValueError(f"Expected a FactorGroup for group {name!r} (got {type(group).__name__})")  # noqa: TRY004
             if validate:
@@ -106,11 +108,22 @@ class FactorGraph:
             self._derived["isolated"] = alone if bool(alone.any()) else None
         return self._derived["isolated"]
 
+    def members(self) -> Incidence:
+        """Each concatenated graph as a factor over its own variables, for what is pooled by graph."""
+        if "" not in self._incidence:
+            everything = torch.arange(self.num_variables, device=self.device)
+            ends = torch.tensor([0, self.num_variables], device=self.device)
+            ptr = ends if self.variable_ptr is None else self.variable_ptr
+            self._incidence[""] = Incidence.of(FactorGroup.ragged(everything, ptr), self.num_variables)
+        return self._incidence[""]
+
     def prepare(self) -> FactorGraph:
         """Make all derived index tensors now (before compiling or capturing a network)."""
         for name in self.groups:
             self.incidence(name).prepare()
         self.isolated()
+        if self.variable_ptr is not None:
+            self.members().blocks("factor")
         return self
 
     def to(self, device: torch.device | str) -> FactorGraph:

@@ -2,14 +2,20 @@
 
 from fgnn.nn import functional
 from fgnn.nn.aggregate import Aggregation
+from fgnn.nn.blocks import DR, FC, MLP, GlobalPooling, Res
 from fgnn.nn.direction import EdgeMessages, FactorToVariable, VariableToFactor
 from fgnn.nn.edge_matrix import BasisMatrix, DenseMatrix, EdgeMatrix, TableMatrix, make_edge_matrix
 from fgnn.nn.functional import aggregate_messages, choose_backend, use_backend
 from fgnn.nn.layer import FGNNLayer
 from fgnn.nn.message import Message
 from fgnn.nn.mpnn import MessagePassing, MPNNLayer
+from fgnn.nn.network import Network, build, count_parameters
+from fgnn.nn.notation import NotationError
 
 __all__ = [
+    "DR",
+    "FC",
+    "MLP",
     "Aggregation",
     "BasisMatrix",
     "DenseMatrix",
@@ -17,13 +23,19 @@ __all__ = [
     "EdgeMessages",
     "FGNNLayer",
     "FactorToVariable",
+    "GlobalPooling",
     "MPNNLayer",
     "Message",
     "MessagePassing",
+    "Network",
+    "NotationError",
+    "Res",
     "TableMatrix",
     "VariableToFactor",
     "aggregate_messages",
+    "build",
     "choose_backend",
+    "count_parameters",
     "functional",
     "make_edge_matrix",
     "use_backend",

@@ -24,8 +24,8 @@ class FGNNLayer(nn.Module):
     r"""Variable-to-Factor, then Factor-to-Variable (Alg. 1), each group with parameters of its own:
 
     .. math::
-        \tilde g_c &= \operatorname{agg}_{i: (c,i)} \mathcal{Q}(t_{ci}|\Phi_{VF})\, \mathcal{M}([g_c, f_i]|\Theta_{VF}) \\
-        \tilde f_i &= \operatorname{agg}_{c: (c,i)} \mathcal{Q}(t_{ci}|\Phi_{FV})\, \mathcal{M}([g_c, f_i]|\Theta_{FV})
+        \tilde g_c &= \operatorname{agg}_{i: (c,i)} \mathcal{Q}(t_{ci}|\Phi_{VF}) \mathcal{M}([g_c, f_i]|\Theta_{VF}) \\
+        \tilde f_i &= \operatorname{agg}_{c: (c,i)} \mathcal{Q}(t_{ci}|\Phi_{FV}) \mathcal{M}([g_c, f_i]|\Theta_{FV})
 
     By default exactly this; ``bias``, ``norm`` and ``activation`` may follow the aggregate.
 
@@ -43,6 +43,7 @@ class FGNNLayer(nn.Module):
         message_activation: σ in M, "relu" or "identity".
         bias, norm, activation: After the aggregate: a bias, "batch" or "layer" normalisation, "relu".
         q_options: Further arguments of the form of Q, such as ``bases`` or ``hidden``.
+        variables_only: Return no factor features, and have no parameters that only they would need.
 
     Shapes:
         f (N, variable_in) or (B, N, variable_in); gs by group (C, factor_in) or with B; edges by group (C, A, edge_in)
@@ -68,6 +69,7 @@ class FGNNLayer(nn.Module):
         norm: Norm = None,
         activation: str | None = None,
         q_options: Mapping[str, Any] | None = None,
+        variables_only: bool = False,
     ) -> None:
         edge_in = edge_in or {}
         unknown = set(edge_in) - set(factor_in)
@@ -84,9 +86,10 @@ class FGNNLayer(nn.Module):
                 message = Message(g_in, variable_in, n, hidden=hidden, activation=message_activation)
                 return message, make_edge_matrix(q, t_in, rows, n, **(q_options or {}))
 
-            vf[name] = VariableToFactor(*parts(length, made), **after)
+            if schedule == "sequential" or not variables_only:
+                vf[name] = VariableToFactor(*parts(length, made), **after)
             fv[name] = parts(seen, out)
-        self._setup(vf, FactorToVariable(fv, **after), schedule)
+        self._setup(vf, FactorToVariable(fv, **after), schedule, variables_only)
 
     @classmethod
     def from_parts(
@@ -97,15 +100,18 @@ class FGNNLayer(nn.Module):
         layer._setup(vf, fv, schedule)
         return layer
 
-    def _setup(self, vf: Mapping[str, VariableToFactor], fv: FactorToVariable, schedule: Schedule) -> None:
+    def _setup(
+        self, vf: Mapping[str, VariableToFactor], fv: FactorToVariable, schedule: Schedule, variables_only: bool = False
+    ) -> None:
         nn.Module.__init__(self)
         if schedule not in ("sequential", "parallel"):
             raise ValueError(f"Expected schedule 'sequential' or 'parallel' (got {schedule!r})")
-        if set(vf) != set(fv.edge_messages):
+        if set(vf) != set(fv.edge_messages) and not (variables_only and schedule == "parallel"):
             raise ValueError(
                 f"Expected the same groups in both directions (got {list(vf)} and {list(fv.edge_messages)})"
             )
         self.schedule = schedule
+        self.variables_only = variables_only
         self.variable_to_factor = nn.ModuleDict(dict(vf))
         self.factor_to_variable = fv
 
@@ -115,38 +121,37 @@ class FGNNLayer(nn.Module):
         f: Tensor | None,
         gs: Mapping[str, Tensor] | None = None,
         edges: Mapping[str, EdgeFeatures] | None = None,
-        *,
-        factors: bool = True,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """New variable and factor features; ``factors`` False says that the latter are not read afterwards."""
+        """New variable features, and new factor features by group."""
         gs, edges = gs or {}, edges or {}
         self._check(graph, gs, edges)
         made: dict[str, Tensor] = {}
-        if factors or self.schedule == "sequential":
-            for name in graph.groups:
-                half = self.variable_to_factor[name]
-                made[name] = half(graph.incidence(name), f, gs.get(name), edges.get(name))
+        for name in graph.groups if len(self.variable_to_factor) else ():
+            half = self.variable_to_factor[name]
+            made[name] = half(graph.incidence(name), f, gs.get(name), edges.get(name))
         seen = made if self.schedule == "sequential" else gs
-        return self.factor_to_variable(graph, f, seen, edges), made
+        return self.factor_to_variable(graph, f, seen, edges), {} if self.variables_only else made
 
     def _check(self, graph: FactorGraph, gs: Mapping[str, Tensor], edges: Mapping[str, EdgeFeatures]) -> None:
         for what, names in (("graph", graph.groups), ("factor features", gs), ("edge features", edges)):
-            unknown = [name for name in names if name not in self.variable_to_factor]
+            known = self.factor_to_variable.edge_messages
+            unknown = [name for name in names if name not in known]
             if unknown:
-                raise ValueError(f"Expected groups {list(self.variable_to_factor)} in the {what} (got {unknown})")
+                raise ValueError(f"Expected groups {list(known)} in the {what} (got {unknown})")
 
     @property
     def backend(self) -> str:
         """Which implementation the layer will use where its parameters are: "torch" or a fused kernel."""
         some = next(self.parameters())
         kind = some.device.type
-        half: Any = next(iter(self.variable_to_factor.values()))
+        half: Any = self.factor_to_variable
+        first: Any = next(iter(half.edge_messages.values()))
         return choose_backend(
             device=some.device,
             dtype=some.dtype if not torch.is_autocast_enabled(kind) else torch.get_autocast_dtype(kind),
             aggregation=half.aggregation,
-            typed=isinstance(half.edge_messages.matrix, TableMatrix),
-            per_edge=len(half.edge_messages.message.tail) > 0,
+            typed=isinstance(first.matrix, TableMatrix),
+            per_edge=len(first.message.tail) > 0,
         )
 
     def extra_repr(self) -> str:

@@ -1,0 +1,174 @@
+"""The blocks of the paper's networks besides the FGNN layer: FC, MLP, Res, DR and GlobalPooling.
+
+Each maps (graph, f, gs, edges) to (f, gs). Where the factors are not read any more, ``gs`` is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fgnn.graph import FactorGraph
+from fgnn.nn.aggregate import Aggregation, reduce_edges
+from fgnn.nn.edge_features import EdgeFeatures
+from fgnn.nn.norm import Norm, make_norm
+
+Features = tuple[Tensor, dict[str, Tensor]]
+
+
+class _Dense(nn.Sequential):
+    """A linear layer, and what may follow it."""
+
+    def __init__(self, width_in: int, out: int, norm: Norm, activation: str | None) -> None:
+        parts: list[nn.Module] = [nn.Linear(width_in, out)]
+        after = make_norm(norm, out)
+        if after is not None:
+            parts.append(after)
+        if activation == "relu":
+            parts.append(nn.ReLU())
+        super().__init__(*parts)
+
+
+class FC(nn.Module):
+    r"""A fully connected layer on every node, :math:`x \mapsto \mathrm{ReLU}(W_k x + b_k)`, k the type of the node.
+
+    Variables and each group of factors have weights of their own.
+
+    Args:
+        variable_in: Length of f_i.
+        factor_in: Length of g_c by group; a group left out, or without features (0), is not carried on.
+        out: The new length of all of them.
+        norm: "batch", "layer" or None.
+        activation: "relu" or None.
+    """
+
+    def __init__(
+        self,
+        variable_in: int,
+        factor_in: Mapping[str, int],
+        out: int,
+        *,
+        norm: Norm = None,
+        activation: str | None = "relu",
+    ) -> None:
+        super().__init__()
+        if activation not in (None, "relu"):
+            raise ValueError(f"Expected activation 'relu' or None (got {activation!r})")
+        self.variable = _Dense(variable_in, out, norm, activation)
+        self.factor = nn.ModuleDict(
+            {name: _Dense(width, out, norm, activation) for name, width in factor_in.items() if width}
+        )
+
+    def forward(
+        self,
+        graph: FactorGraph,
+        f: Tensor,
+        gs: Mapping[str, Tensor],
+        edges: Mapping[str, EdgeFeatures] | None = None,
+    ) -> Features:
+        """New features of all nodes."""
+        return self.variable(f), {name: self.factor[name](g) for name, g in gs.items() if name in self.factor}
+
+
+class MLP(nn.Module):
+    """Several :class:`FC` one after the other; of one width it is an FC."""
+
+    def __init__(
+        self,
+        variable_in: int,
+        factor_in: Mapping[str, int],
+        widths: Sequence[int],
+        *,
+        norm: Norm = None,
+        activation: str | None = "relu",
+    ) -> None:
+        super().__init__()
+        if not widths:
+            raise ValueError("Expected at least one width (got none)")
+        self.layers = nn.ModuleList()
+        for out in widths:
+            self.layers.append(FC(variable_in, factor_in, out, norm=norm, activation=activation))
+            variable_in, factor_in = out, dict.fromkeys(factor_in, out)
+
+    def forward(
+        self,
+        graph: FactorGraph,
+        f: Tensor,
+        gs: Mapping[str, Tensor],
+        edges: Mapping[str, EdgeFeatures] | None = None,
+    ) -> Features:
+        """New features of all nodes."""
+        made = dict(gs)
+        for layer in self.layers:
+            f, made = layer(graph, f, made, edges)
+        return f, made
+
+
+class Res(nn.Module):
+    """A residual link, x + body(x), on variables and on every group the body returns."""
+
+    def __init__(self, body: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.body = nn.ModuleList(body)
+
+    def forward(
+        self,
+        graph: FactorGraph,
+        f: Tensor,
+        gs: Mapping[str, Tensor],
+        edges: Mapping[str, EdgeFeatures] | None = None,
+    ) -> Features:
+        """New features, as long as the old."""
+        new, made = f, dict(gs)
+        for layer in self.body:
+            new, made = layer(graph, new, made, edges)
+        return f + new, {name: gs[name] + g for name, g in made.items()}
+
+
+class DR(nn.Module):
+    """Dropout with rate p on variables and factors."""
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        if not 0 <= p < 1:
+            raise ValueError(f"Expected a dropout rate in [0, 1) (got {p})")
+        self.dropout = nn.Dropout(p)
+
+    def forward(
+        self,
+        graph: FactorGraph,
+        f: Tensor,
+        gs: Mapping[str, Tensor],
+        edges: Mapping[str, EdgeFeatures] | None = None,
+    ) -> Features:
+        """The same features with some entries at zero while training."""
+        return self.dropout(f), {name: self.dropout(g) for name, g in gs.items()}
+
+
+class GlobalPooling(nn.Module):
+    r"""PointNet's: :math:`f_i \mapsto [f_i, \max_j f_j]`, over the variables j of the same graph.
+
+    The length of f_i doubles. Factors stay as they are: what is global reaches them through the next layer's M.
+    """
+
+    def forward(
+        self,
+        graph: FactorGraph,
+        f: Tensor,
+        gs: Mapping[str, Tensor],
+        edges: Mapping[str, EdgeFeatures] | None = None,
+    ) -> Features:
+        """Variables twice as long, factors unchanged."""
+        if graph.variable_ptr is None:
+            if f.shape[-2] == 0:
+                return torch.cat([f, f], dim=-1), dict(gs)
+            # max with its index, not amax: on a tie the gradient goes to the first, as everywhere
+            pooled = f.max(-2, keepdim=True).values.expand_as(f)
+        else:
+            members = graph.members()
+            rows = f.movedim(-2, 0)
+            best, _ = reduce_edges(rows, members, "factor", Aggregation("max"), arg=True)
+            pooled = best.index_select(0, members.factor).movedim(0, -2)
+        return torch.cat([f, pooled], dim=-1), dict(gs)

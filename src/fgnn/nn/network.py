@@ -1,0 +1,232 @@
+"""Networks built from the paper's notation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from fgnn.graph import FactorGraph
+from fgnn.nn.aggregate import Aggregation
+from fgnn.nn.blocks import DR, FC, GlobalPooling, Res
+from fgnn.nn.edge_features import EdgeFeatures
+from fgnn.nn.edge_matrix import Form
+from fgnn.nn.layer import FGNNLayer, Schedule
+from fgnn.nn.norm import Norm
+from fgnn.nn.notation import Item, NotationError, parse, to_text
+
+
+class Network(nn.Module):
+    """Layers in a row, as :func:`build` makes them.
+
+    Attributes:
+        notation: The paper's notation it was built from, in one line.
+        layers: One module for each item of it.
+    """
+
+    def __init__(self, items: Sequence[Item], layers: Sequence[nn.Module], lines: Sequence[_Line]) -> None:
+        super().__init__()
+        self.items = tuple(items)
+        self.layers = nn.ModuleList(layers)
+        self._lines = tuple(lines)
+
+    @property
+    def notation(self) -> str:
+        """The notation in one line, as the paper prints it."""
+        return to_text(self.items)
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers are learned."""
+        return count_parameters(self)
+
+    @property
+    def backend(self) -> str:
+        """Which implementation its FGNN layers will use."""
+        return next((m.backend for m in self.modules() if isinstance(m, FGNNLayer)), "torch")
+
+    def forward(
+        self,
+        graph: FactorGraph,
+        f: Tensor,
+        gs: Mapping[str, Tensor] | None = None,
+        edges: Mapping[str, EdgeFeatures] | None = None,
+    ) -> Tensor:
+        """Scores of the variables.  # shape: (B?, N, out)"""
+        features = dict(gs or {})
+        for layer in self.layers:
+            f, features = layer(graph, f, features, edges)
+        return f
+
+    def __repr__(self) -> str:
+        head = f"Network, {self.num_parameters:,} parameters"
+        cells = [(line.name, *line.shapes, f"{line.parameters:,}" if line.parameters else "") for line in self._lines]
+        sizes = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        rows = ["  ".join(f"{cell:<{size}}" for cell, size in zip(row[:-1], sizes, strict=False)) for row in cells]
+        full = (f"  {row}  {cell[-1]:>{sizes[-1]}}".rstrip() for row, cell in zip(rows, cells, strict=True))
+        return "\n".join([head, *full])
+
+
+def build(
+    notation: str,
+    *,
+    variable_in: int,
+    factor_in: Mapping[str, int],
+    edge_in: Mapping[str, int] | None = None,
+    num_classes: int | None = None,
+    q: Form = "basis",
+    aggregate: str | Aggregation = "max",
+    schedule: Schedule = "sequential",
+    norm: Norm = None,
+    width: int | None = None,
+    hidden: Sequence[int] = (),
+    q_options: Mapping[str, Any] | None = None,
+) -> Network:
+    """Build a network from the paper's notation.
+
+    ``FGNN(d)`` is an FGNN layer with bias, normalisation if any, and ReLU; ``FC(d)`` (or ``MLP(d)``) a fully connected
+    layer with ReLU, on variables and on every group of factors with weights of their own; ``Res[...]`` a residual link
+    on all of them; ``DR(p)`` dropout; ``GlobalPooling`` as in PointNet; ``Input`` stands for the input. ``N`` is
+    ``num_classes``. The last layer has neither normalisation nor ReLU: its outputs are scores.
+
+    After the last FGNN nobody reads the factors, so from there on layers act on variables only. That last FGNN's
+    own factor features, seen by its second half alone, and its M are as wide as its input where that is wider.
+
+    Args:
+        notation: As printed, over any number of lines.
+        variable_in, factor_in, edge_in: Lengths of the input features; see ``FGNNLayer``.
+        num_classes: What ``N`` stands for.
+        q, aggregate, schedule, width, hidden, q_options: As in ``FGNNLayer``, for every FGNN layer.
+        norm: "batch", "layer" or None, after every layer but the last.
+
+    Raises:
+        NotationError: A mistake in the notation, with line and column.
+    """
+    items = parse(notation)
+    uses_classes = any(item.argument == "N" for item in _flat(items))
+    if uses_classes and num_classes is None:
+        raise ValueError("Expected num_classes, since the notation has N (got None)")
+    if num_classes is not None and not uses_classes:
+        raise ValueError(f"Expected N in the notation, since num_classes is {num_classes} (got {to_text(items)})")
+    common: dict[str, Any] = {
+        "q": q, "aggregate": aggregate, "schedule": schedule, "hidden": hidden, "q_options": q_options,
+    }  # fmt: skip
+    builder = _Builder(notation, edge_in or {}, num_classes, norm, width, common, tuple(factor_in))
+    widths = _Widths(variable_in, dict(factor_in))
+    layers, _ = builder.sequence(items, widths, factors_read=False, last=True, depth=0)
+    return Network(items, layers, builder.lines)
+
+
+def count_parameters(module: nn.Module) -> int:
+    """How many numbers of a module are learned."""
+    return sum(p.numel() for p in module.parameters() if p.requires_grad)
+
+
+@dataclass(frozen=True)
+class _Widths:
+    """The lengths of features at one point of a network; no factors where nobody reads them any more."""
+
+    variable: int
+    factors: dict[str, int]
+
+    def shapes(self, names: Iterable[str]) -> tuple[str, ...]:
+        """For a person: the shape of the variables' features, and of those of each named group."""
+        of_factors = (f"{name} (C, {self.factors[name]})" if self.factors.get(name) else "" for name in names)
+        return (f"variables (N, {self.variable})", *of_factors)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One line of a network's table."""
+
+    name: str
+    shapes: tuple[str, ...]
+    parameters: int = 0
+
+
+@dataclass
+class _Builder:
+    text: str
+    edge_in: Mapping[str, int]
+    num_classes: int | None
+    norm: Norm
+    width: int | None
+    common: dict[str, Any]
+    groups: tuple[str, ...]
+    lines: list[_Line] = field(default_factory=list)
+
+    def sequence(
+        self, items: Sequence[Item], widths: _Widths, *, factors_read: bool, last: bool, depth: int
+    ) -> tuple[list[nn.Module], _Widths]:
+        layers = []
+        for k, item in enumerate(items):
+            reads = factors_read or any(_has_fgnn(rest) for rest in items[k + 1 :])
+            final = last and k == len(items) - 1
+            layer, widths = self.one(item, widths, reads, final, depth)
+            layers.append(layer)
+        return layers, widths
+
+    def one(self, item: Item, widths: _Widths, reads: bool, final: bool, depth: int) -> tuple[nn.Module, _Widths]:
+        indent = "  " * depth
+        if item.name == "Res":
+            place = len(self.lines)
+            self.lines.append(_Line("", ()))
+            body, after = self.sequence(item.body, widths, factors_read=reads, last=False, depth=depth + 1)
+            self._check_residual(item, widths, after)
+            layer: nn.Module = Res(body)
+            self.lines[place] = _Line(f"{indent}Res[", ("",) * (len(self.groups) + 1), count_parameters(layer))
+            self.lines.append(_Line(f"{indent}]", after.shapes(self.groups)))
+            return layer, after
+        layer, widths = self.plain(item, widths, reads, final)
+        self.lines.append(_Line(f"{indent}{item}", widths.shapes(self.groups), count_parameters(layer)))
+        return layer, widths
+
+    def plain(self, item: Item, widths: _Widths, reads: bool, final: bool) -> tuple[nn.Module, _Widths]:
+        carried = widths.factors if reads else {}
+        norm, activation = (None, None) if final else (self.norm, "relu")
+        if item.name == "Input":
+            return _Input(), widths
+        if item.name == "DR":
+            return DR(float(item.argument or 0)), _Widths(widths.variable, carried)
+        if item.name == "GlobalPooling":
+            return GlobalPooling(), _Widths(2 * widths.variable, carried)
+        out = self.num_classes if item.argument == "N" else int(item.argument or 0)
+        assert out is not None
+        if item.name != "FGNN":
+            after = _Widths(out, {name: out if d else 0 for name, d in carried.items()})
+            return FC(widths.variable, carried, out, norm=norm, activation=activation), after
+        after = _Widths(out, dict.fromkeys(carried, out))
+        inner = out if reads else max(out, widths.variable)
+        layer = FGNNLayer(
+            widths.variable, widths.factors, self.edge_in, out,
+            factor_out=inner, width=self.width or inner, bias=True, norm=norm, activation=activation,
+            variables_only=not reads, **self.common,
+        )  # fmt: skip
+        return layer, after
+
+    def _check_residual(self, item: Item, before: _Widths, after: _Widths) -> None:
+        """What a residual link adds must be as long as what it adds to."""
+        pairs = [("variables", before.variable, after.variable)]
+        pairs += [(f"factors {name!r}", before.factors[name], d) for name, d in after.factors.items()]
+        for what, old, new in pairs:
+            if old != new:
+                raise NotationError(
+                    f"Expected Res to end as wide as it begins, {old} for {what} (got {new})", self.text, item.at
+                )
+
+
+class _Input(nn.Module):
+    """The input itself."""
+
+    def forward(self, graph: FactorGraph, f: Tensor, gs: dict[str, Tensor], edges: Any = None) -> Any:
+        return f, gs
+
+
+def _flat(items: Sequence[Item]) -> list[Item]:
+    return [leaf for item in items for leaf in (_flat(item.body) if item.body else [item])]
+
+
+def _has_fgnn(item: Item) -> bool:
+    return any(leaf.name == "FGNN" for leaf in _flat([item]))

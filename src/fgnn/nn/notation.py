@@ -1,0 +1,135 @@
+"""The paper's notation for networks: ``FGNN(64) - Res[FC(64) - FGNN(64) - FC(64)] - ... - FGNN(2)``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fgnn.errors import InputError
+
+# What a name takes in parentheses: a width, a rate, or nothing.
+_TAKES = {"FGNN": "width", "FC": "width", "MLP": "width", "DR": "rate", "GlobalPooling": None, "Input": None}
+_TOKEN = re.compile(r"(?P<skip>[\s$]+)|(?P<name>[A-Za-z_]+)|(?P<number>\d+(?:\.\d*)?|\.\d+)|(?P<mark>[()\[\]\-–—−])")
+_DASHES = "-–—−"
+
+
+class NotationError(InputError):
+    """A mistake in a network's notation.
+
+    Attributes:
+        line, column: Where it is, from 1.
+        caret: The line, and below it a mark at the place.
+    """
+
+    def __init__(self, what: str, text: str, at: int) -> None:
+        before = text[:at]
+        self.line = before.count("\n") + 1
+        self.column = at - (before.rfind("\n") + 1) + 1
+        shown = text.split("\n")[self.line - 1]
+        self.caret = f"{shown}\n{' ' * (self.column - 1)}^"
+        super().__init__(what, place=f"line {self.line}, column {self.column}")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One layer of the notation; ``body`` for Res, ``argument`` for what stands in parentheses."""
+
+    name: str
+    argument: str | None = None
+    body: tuple[Item, ...] = ()
+    at: int = 0
+
+    def __str__(self) -> str:
+        if self.name == "Res":
+            return f"Res[{to_text(self.body)}]"
+        return self.name if self.argument is None else f"{self.name}({self.argument})"
+
+
+def to_text(items: Sequence[Item]) -> str:
+    """The notation in one line, as the paper prints it."""
+    return " - ".join(map(str, items))
+
+
+def parse(text: str) -> tuple[Item, ...]:
+    """Read the notation; a mistake is reported with its place.
+
+    Raises:
+        NotationError: With line and column.
+    """
+    return _Reader(text).read()
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens: list[tuple[str, str, int]] = []
+        at = 0
+        while at < len(text):
+            found = _TOKEN.match(text, at)
+            if found is None:
+                raise NotationError(f"Expected a layer, '-' or a bracket (got {text[at]!r})", text, at)
+            kind = str(found.lastgroup)
+            if kind != "skip":
+                token = found.group()
+                self.tokens.append(("-" if token in _DASHES else token if kind == "mark" else kind, token, at))
+            at = found.end()
+        # a mistake at the end is shown right behind the last thing that stands there
+        self.tokens.append(("end", "the end", len(text.rstrip())))
+        self.place = 0
+
+    def read(self) -> tuple[Item, ...]:
+        items = self.sequence()
+        kind, token, at = self.tokens[self.place]
+        if kind != "end":
+            raise NotationError(f"Expected '-' or the end (got {token!r})", self.text, at)
+        return items
+
+    def next(self) -> tuple[str, str, int]:
+        token = self.tokens[self.place]
+        self.place += token[0] != "end"
+        return token
+
+    def expect(self, kind: str, what: str) -> str:
+        found, token, at = self.next()
+        if found != kind:
+            raise NotationError(f"Expected {what} (got {token if found == 'end' else repr(token)})", self.text, at)
+        return token
+
+    def sequence(self) -> tuple[Item, ...]:
+        items = [self.item()]
+        while self.tokens[self.place][0] == "-":
+            self.next()
+            items.append(self.item())
+        return tuple(items)
+
+    def item(self) -> Item:
+        at = self.tokens[self.place][2]
+        name = self.expect("name", f"a layer among {', '.join([*_TAKES, 'Res'])}")
+        if name == "Res":
+            self.expect("[", "'[' after Res")
+            body = self.sequence()
+            self.expect("]", "'-' or ']' to close Res")
+            return Item(name, body=body, at=at)
+        if name not in _TAKES:
+            raise NotationError(f"Expected a layer among {', '.join([*_TAKES, 'Res'])} (got {name!r})", self.text, at)
+        if name == "Input" and self.place != 1:
+            raise NotationError("Expected Input at the beginning only", self.text, at)
+        takes = _TAKES[name]
+        if takes is None:
+            return Item(name, at=at)
+        self.expect("(", f"'(' after {name}")
+        argument = self.argument(name, takes)
+        self.expect(")", f"')' after {name}({argument}")
+        return Item(name, argument, at=at)
+
+    def argument(self, name: str, takes: str) -> str:
+        kind, token, at = self.next()
+        what = "a width or N" if takes == "width" else "a rate in [0, 1)"
+        if takes == "width":
+            good = (kind == "number" and token.isdigit() and int(token) > 0) or (kind == "name" and token == "N")
+        else:
+            good = kind == "number" and float(token) < 1
+        if not good:
+            raise NotationError(f"Expected {what} in {name} (got {token})", self.text, at)
+        return token
