@@ -1,0 +1,201 @@
+"""Label every point of a scan: tile, predict, vote, and write the scan again with its labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fgnn.points.cloud import CHUNK, Cloud, CloudHeader, open_cloud, write_chunks
+from fgnn.points.tiles import OnChunk, Tile, TileStore
+
+# Written for points that no network saw: those without finite coordinates.
+UNLABELLED = 255
+
+# (pieces, P, 3 + F) features -> (pieces, P, K) class probabilities
+Predict = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+
+
+@dataclass(frozen=True, eq=False)
+class Segmenter:
+    """What a trained network needs to label scans.
+
+    Args:
+        predict: Maps (pieces, P, 3 + F) features to (pieces, P, K) class probabilities.
+        classes: The K names.
+        size: Side of a tile in the scan's units (metres).
+        points: P, the points of a piece; tiles with more are cut into several, with fewer are filled with repeats.
+        scale: Coordinates are divided by this.
+        colour: Whether the network also reads colour (F = 3; zeros where the scan has none).
+        batch: Pieces per call of ``predict``.
+    """
+
+    predict: Predict
+    classes: Sequence[str]
+    size: float
+    points: int = 4096
+    scale: float = 1.0
+    colour: bool = False
+    batch: int = 8
+    seed: int = 0
+
+    @property
+    def width(self) -> int:
+        return 3 if self.colour else 0
+
+
+@dataclass(frozen=True, eq=False)
+class Labelling:
+    """Labels and confidences of the points of a cloud, and how many points each class got."""
+
+    label: NDArray[np.uint8]  # shape: (N,)
+    confidence: NDArray[np.float32]  # shape: (N,)
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+def segment_cloud(cloud: Cloud, segmenter: Segmenter, report: OnChunk | None = None) -> Labelling:
+    """Label a cloud held in memory."""
+    label = np.full(len(cloud), UNLABELLED, np.uint8)
+    confidence = np.zeros(len(cloud), np.float32)
+    with _store(_Held(cloud), segmenter, report) as store:
+        votes, slots = _vote(store, segmenter, report), store.slot_of()
+        known = slots >= 0
+        label[known], confidence[known] = _decide(votes[slots[known]])
+    return Labelling(label, confidence, _tally(label, segmenter.classes))
+
+
+def segment_file(
+    path: str | Path, out: str | Path, segmenter: Segmenter, report: OnChunk | None = None, keep: int = 0
+) -> tuple[dict[str, int], Cloud | None]:
+    """Label a scan of any size in constant memory: the same file with fields ``label`` and ``confidence``.
+
+    Args:
+        keep: How many points to also return, drawn evenly, for the viewer.
+
+    Returns:
+        Points per class, and the sample (with its fields ``label`` and ``confidence``) or None.
+    """
+    reader = open_cloud(path)
+    tally = np.zeros(256, np.int64)
+    kept: list[Cloud] = []
+    with _store(reader, segmenter, report) as store:
+        step = max(1, -(-store.count // keep)) if keep else 0
+
+        def labelled() -> Iterator[Cloud]:
+            votes, slot_of, done = _vote(store, segmenter, report), store.slot_of(), 0
+            for cloud in reader.chunks(CHUNK):
+                label = np.full(len(cloud), UNLABELLED, np.uint8)
+                confidence = np.zeros(len(cloud), np.float32)
+                slots = np.asarray(slot_of[done : done + len(cloud)])
+                known = slots >= 0
+                label[known], confidence[known] = _decide(np.asarray(votes[slots[known]]))
+                done += len(cloud)
+                np.add.at(tally, label, 1)
+                fuller = cloud.with_fields(label=label, confidence=confidence)
+                if step:
+                    kept.append(_every(fuller, step))
+                yield fuller
+
+        if store.count:
+            write_chunks(labelled(), out, count=store.count)
+        else:
+            empty = Cloud(np.zeros((0, 3)), {n: np.zeros(0, d) for n, d in reader.header.fields.items()}, reader.header)
+            fields: dict[str, NDArray[Any]] = {"label": np.zeros(0, np.uint8), "confidence": np.zeros(0, np.float32)}
+            write_chunks([empty.with_fields(**fields)], out, count=0)
+    counts = {name: int(tally[c]) for c, name in enumerate(segmenter.classes)}
+    if tally[UNLABELLED]:
+        counts["unlabelled"] = int(tally[UNLABELLED])
+    return counts, _joined(kept) if kept else None
+
+
+def _store(reader: Any, segmenter: Segmenter, report: OnChunk | None) -> TileStore:
+    extra = _colours if segmenter.colour else None
+    return TileStore(reader, segmenter.size, extra=extra, extra_width=segmenter.width, report=report)
+
+
+def _colours(cloud: Cloud) -> NDArray[np.float32]:
+    rgb = cloud.rgb
+    return rgb if rgb is not None else np.zeros((len(cloud), 3), np.float32)
+
+
+def _vote(store: TileStore, segmenter: Segmenter, report: OnChunk | None) -> NDArray[np.float32]:
+    """Summed probabilities (slots, K) of every point, on disk."""
+    votes: NDArray[np.float32] = store.new_map("votes", np.float32, len(segmenter.classes))
+    done = 0
+    for batch in _batched(_pieces(store, segmenter), segmenter.batch):
+        probabilities = segmenter.predict(np.stack([features for _, features, _ in batch]))
+        for (slots, _, real), p in zip(batch, probabilities, strict=True):
+            votes[slots] += p[:real]  # a slot stands once among the real points of a piece
+            done += real
+        if report is not None:
+            report("labelling", min(done // 4, store.valid), store.valid)
+    return votes
+
+
+def _pieces(store: TileStore, segmenter: Segmenter) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32], int]]:
+    """Each tile's points shuffled and cut into pieces of P: their slots, features, and how many are not repeats."""
+    rng = np.random.default_rng(segmenter.seed)
+    for tile in store.tiles():
+        features = tile_features(tile, segmenter.scale)
+        order = rng.permutation(len(tile.slots))
+        for at in range(0, len(order), segmenter.points):
+            chosen = order[at : at + segmenter.points]
+            fill = rng.choice(chosen, segmenter.points - len(chosen)) if len(chosen) < segmenter.points else chosen[:0]
+            yield tile.slots[chosen], features[np.concatenate([chosen, fill])], len(chosen)
+
+
+def tile_features(tile: Tile, scale: float) -> NDArray[np.float32]:
+    """x and y about the tile's middle, z above its lowest point, over ``scale``; then the further features."""
+    xyz = tile.xyz.copy()
+    xyz[:, 2] -= xyz[:, 2].min()
+    return np.concatenate([xyz / np.float32(scale), tile.extra], axis=1)
+
+
+def _batched(pieces: Iterator[Any], size: int) -> Iterator[list[Any]]:
+    batch: list[Any] = []
+    for piece in pieces:
+        batch.append(piece)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _decide(votes: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    total = votes.sum(1)
+    best = votes.argmax(1)
+    share = votes[np.arange(len(votes)), best] / np.where(total > 0, total, 1)
+    return best.astype(np.uint8), share.astype(np.float32)
+
+
+def _tally(label: NDArray[np.uint8], classes: Sequence[str]) -> dict[str, int]:
+    numbers = np.bincount(label, minlength=256)
+    counts = {name: int(numbers[c]) for c, name in enumerate(classes)}
+    return counts | ({"unlabelled": int(numbers[UNLABELLED])} if numbers[UNLABELLED] else {})
+
+
+def _every(cloud: Cloud, step: int) -> Cloud:
+    return Cloud(cloud.xyz[::step], {n: v[::step] for n, v in cloud.fields.items()}, cloud.header)
+
+
+def _joined(parts: list[Cloud]) -> Cloud:
+    fields = {n: np.concatenate([p.fields[n] for p in parts]) for n in parts[0].fields}
+    return Cloud(np.concatenate([p.xyz for p in parts]), fields, parts[0].header)
+
+
+class _Held:
+    """A cloud in memory, read like a file."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self.cloud = cloud
+        self.header = cloud.header or CloudHeader("", len(cloud), {n: v.dtype for n, v in cloud.fields.items()})
+
+    def chunks(self, size: int = CHUNK) -> Iterator[Cloud]:
+        for at in range(0, len(self.cloud), size):
+            part = slice(at, at + size)
+            yield Cloud(self.cloud.xyz[part], {n: v[part] for n, v in self.cloud.fields.items()}, self.header)

@@ -1,0 +1,113 @@
+"""Tiling and voting: every point is labelled, whatever the file, and the scan comes back whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fgnn.data.scenes import make_terrain
+from fgnn.errors import InputError
+from fgnn.points.cloud import Cloud, open_cloud, read_cloud, write_cloud
+from fgnn.points.segment import UNLABELLED, Segmenter, segment_cloud, segment_file
+from fgnn.points.tiles import TileStore
+
+
+def by_height(features: np.ndarray) -> np.ndarray:
+    """A stand-in network: a point more than 3 m above its tile's lowest is not ground."""
+    high = 1 / (1 + np.exp(-(features[..., 2] * 10.0 - 3.0)))
+    return np.stack([1 - high, high], axis=-1).astype(np.float32)
+
+
+def segmenter(**changes: object) -> Segmenter:
+    settings: dict[str, object] = {"size": 20.0, "points": 256, "scale": 10.0, "batch": 3}
+    return Segmenter(by_height, ["ground", "other"], **(settings | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("suffix", [".laz", ".ply", ".csv", ".npz", ".pcd"])
+def test_a_scan_comes_back_with_labels_and_every_field(tmp_path: Path, suffix: str) -> None:
+    terrain = make_terrain(3000, seed=1)
+    write_cloud(terrain, tmp_path / f"a{suffix}")
+    counts, sample = segment_file(tmp_path / f"a{suffix}", tmp_path / f"b{suffix}", segmenter(), keep=500)
+    before, after = read_cloud(tmp_path / f"a{suffix}"), read_cloud(tmp_path / f"b{suffix}")
+    np.testing.assert_array_equal(after.xyz, before.xyz)
+    for name, values in before.fields.items():
+        np.testing.assert_array_equal(after.fields[name], values)
+    labels = after.fields["label"]
+    assert set(np.unique(labels)) <= {0, 1}
+    assert counts == {"ground": int((labels == 0).sum()), "other": int((labels == 1).sum())}
+    assert (after.fields["confidence"] >= 0.5 - 1e-6).all()
+    assert sample is not None
+    assert 400 < len(sample) <= 501
+
+
+def test_a_file_and_the_same_cloud_in_memory_get_the_same_labels(tmp_path: Path) -> None:
+    terrain = make_terrain(2000, seed=2)
+    write_cloud(terrain, tmp_path / "a.npz")
+    segment_file(tmp_path / "a.npz", tmp_path / "b.npz", segmenter())
+    held = segment_cloud(read_cloud(tmp_path / "a.npz"), segmenter())
+    np.testing.assert_array_equal(read_cloud(tmp_path / "b.npz").fields["label"], held.label)
+    np.testing.assert_array_equal(read_cloud(tmp_path / "b.npz").fields["confidence"], held.confidence)
+
+
+def test_every_point_gets_four_votes() -> None:
+    seen = []
+
+    def count(features: np.ndarray) -> np.ndarray:
+        seen.append(features.shape)
+        return np.ones((*features.shape[:2], 2), np.float32)
+
+    terrain = make_terrain(1500, seed=3)
+    result = segment_cloud(terrain, Segmenter(count, ["a", "b"], size=10.0, points=64, batch=4))
+    assert (result.label == 0).all()
+    assert (result.confidence == 0.5).all()
+    assert all(shape[1:] == (64, 3) for shape in seen)
+
+
+def test_tiles_hold_each_point_four_times_about_their_middle(tmp_path: Path) -> None:
+    terrain = make_terrain(1000, seed=4)
+    write_cloud(terrain, tmp_path / "a.ply")
+    with TileStore(open_cloud(tmp_path / "a.ply"), size=8.0) as store:
+        times = np.zeros(1000, dtype=int)
+        for tile in store.tiles():
+            times[store.place[tile.slots]] += 1
+            assert (np.abs(tile.xyz[:, :2]) <= 4.0 + 1e-4).all()
+            true = terrain.xyz[store.place[tile.slots]]
+            np.testing.assert_allclose(np.ptp(tile.xyz, axis=0), np.ptp(true, axis=0), atol=1e-3)
+        assert (times == 4).all()
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_scan_of_no_point_and_of_one(tmp_path: Path, count: int) -> None:
+    cloud = make_terrain(10)
+    write_cloud(Cloud(cloud.xyz[:count], {n: v[:count] for n, v in cloud.fields.items()}), tmp_path / "a.ply")
+    counts, _ = segment_file(tmp_path / "a.ply", tmp_path / "b.ply", segmenter())
+    back = read_cloud(tmp_path / "b.ply")
+    assert len(back) == count == sum(counts.values())
+    assert "label" in back.fields
+
+
+def test_points_without_coordinates_stay_unlabelled_and_duplicates_agree(tmp_path: Path) -> None:
+    xyz = np.concatenate([make_terrain(300).xyz, [[np.nan, 0, 0]], make_terrain(300).xyz])
+    write_cloud(Cloud(xyz, {"odd": np.arange(601)}), tmp_path / "a.ply")
+    counts, _ = segment_file(tmp_path / "a.ply", tmp_path / "b.ply", segmenter())
+    labels = read_cloud(tmp_path / "b.ply").fields["label"]
+    assert labels[300] == UNLABELLED
+    assert counts["unlabelled"] == 1
+    np.testing.assert_array_equal(labels[:300], labels[301:])
+
+
+def test_one_stray_point_far_away_costs_nothing(tmp_path: Path) -> None:
+    xyz = np.concatenate([make_terrain(200).xyz, [[9e8, 9e8, 0.0]]])
+    result = segment_cloud(Cloud(xyz), segmenter(size=1.0))
+    assert (result.label != UNLABELLED).all()
+
+
+def test_a_truncated_scan_leaves_nothing_behind(tmp_path: Path) -> None:
+    write_cloud(make_terrain(500), tmp_path / "a.laz")
+    data = (tmp_path / "a.laz").read_bytes()
+    (tmp_path / "a.laz").write_bytes(data[: len(data) // 2])
+    with pytest.raises(InputError):
+        segment_file(tmp_path / "a.laz", tmp_path / "b.laz", segmenter())
+    assert [p.name for p in tmp_path.iterdir()] == ["a.laz"]
