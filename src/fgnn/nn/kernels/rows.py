@@ -1,225 +1,230 @@
-"""Kernels over rows of edges: a row holds up to W edges of one destination, a program takes BR rows.
-
-.. math:: m_e = \\sum_\\tau \\varphi_{e\\tau} W_\\tau h_e, \\qquad h_e = \\sigma(dst_{d(e)} + src_{s(e)})
-
-The tile's h is gathered once and stays in registers while W_τ streams past it; the sum over τ and over the columns of
-h is one accumulation on the matrix units. With types instead of φ, φ_eτ is 1 where τ is the edge's type.
-"""
+"""``fgnn::rows``: messages over rows of edges as one differentiable torch operation."""
 
 from __future__ import annotations
 
-import triton
-import triton.language as tl
+from collections.abc import Sequence
+from typing import Any
 
-from fgnn.nn.kernels.tiles import edge_ids, edge_tile, hidden, reduce_rows, upstream
+import torch
+from torch import Tensor
 
+from fgnn.nn.kernels.config import block, cdiv, dtype_of, power, rows_tile, splits_of
 
-@triton.jit
-def coefficient(coef, at, t, live, TYPED: tl.constexpr):
-    """φ_τ of each edge."""
-    if TYPED:
-        return (tl.load(coef + at, mask=live, other=-1) == t).to(tl.float32)
-    return tl.load(coef + at + t, mask=live, other=0).to(tl.float32)
+_LINEAR_WIDTH = 64
 
 
-@triton.jit
-def rows_forward(
-    dst, src, coef, weight, source, edge, table, out, arg, rows, total, D, S, E, T,
-    N: tl.constexpr, M: tl.constexpr, A: tl.constexpr, W: tl.constexpr, BR: tl.constexpr, BN: tl.constexpr,
-    BM: tl.constexpr, RELU: tl.constexpr, HAS_DST: tl.constexpr, HAS_EDGE: tl.constexpr, TYPED: tl.constexpr,
-    OWN_COEF: tl.constexpr, MAX: tl.constexpr, CT: tl.constexpr, PREC: tl.constexpr,
-):  # fmt: skip
-    """The reduced messages of each row, and which of its places attained a maximum."""
-    pid = tl.program_id(0)
-    m0 = tl.program_id(1) * BM
-    sample, destination, at, _, live = edge_tile(pid, table, rows, total, A, W, BR)
-    src_row = sample * S + tl.load(source + at, mask=live, other=0).to(tl.int64)
-    dst_row = sample * D + destination
-    e = edge_ids(edge, at, live, HAS_EDGE)
-    if OWN_COEF:
-        e += sample * E
-    coef_at = e if TYPED else e * T
-    column = m0 + tl.arange(0, BM)
-    acc = tl.zeros((BR * W, BM), tl.float32)
-    for n0 in range(0, N, BN):
-        inner = n0 + tl.arange(0, BN)
-        h = hidden(dst, src, dst_row, src_row, live, n0, N, BN, RELU, HAS_DST, CT)
-        w_at = weight + column[None, :].to(tl.int64) * N + inner[:, None]  # shape: (BN, BM), W transposed
-        mask = (inner < N)[:, None] & (column < M)[None, :]
-        for t in range(T):
-            f = coefficient(coef, coef_at, t, live, TYPED).to(CT)
-            if (N % BN == 0) and (M % BM == 0):
-                w = tl.load(w_at)
-            else:
-                w = tl.load(w_at, mask=mask, other=0)
-            acc = tl.dot(h * f[:, None], w.to(CT), acc, input_precision=PREC)
-            w_at += N * M
-    value, first = reduce_rows(acc, live, W, BR, BM, MAX)
-    row = pid * BR + tl.arange(0, BR)
-    keep = (row < total)[:, None] & (column < M)[None, :]
-    out_at = row.to(tl.int64)[:, None] * M + column[None, :]
-    tl.store(out + out_at, value.to(out.dtype.element_ty), mask=keep)
-    if MAX:
-        tl.store(arg + out_at, first.to(arg.dtype.element_ty), mask=keep)
+@torch.library.custom_op("fgnn::rows", mutates_args=())
+def rows(
+    dst: Tensor | None,
+    src: Tensor,
+    coef: Tensor,
+    weight: Tensor,
+    source: Tensor,
+    edge: Tensor | None,
+    table: Tensor,
+    row_ptr: Tensor,
+    sizes: Sequence[int],
+    relu: bool,
+    maximum: bool,
+    precision: str,
+) -> tuple[Tensor, Tensor]:
+    """Aggregate towards each destination; also the place of the first maximum (empty for a sum).
 
-
-@triton.jit
-def rows_backward(
-    dst, src, coef, weight, source, edge, table, grad, arg, d_dst, d_src, d_coef, rows, total, D, S, E, T, edges,
-    N: tl.constexpr, M: tl.constexpr, A: tl.constexpr, W: tl.constexpr, BR: tl.constexpr, BN: tl.constexpr,
-    BM: tl.constexpr, RELU: tl.constexpr, HAS_DST: tl.constexpr, HAS_EDGE: tl.constexpr, TYPED: tl.constexpr,
-    OWN_COEF: tl.constexpr, MAX: tl.constexpr, CT: tl.constexpr, PREC: tl.constexpr,
-    NEED_DST: tl.constexpr, NEED_SRC: tl.constexpr, ATOMIC: tl.constexpr, NEED_COEF: tl.constexpr,
-):  # fmt: skip
-    """Gradients at dst (summed over a row), at src (added at each edge's source, or kept by edge) and at φ.
-
-    With g the gradient at a message and P_τ = W_τᵀ g: dh = Σ_τ φ_τ P_τ and dφ_τ = P_τ · h.
+    Args:
+        dst: (B, D, n) or None.
+        src: (B, S, n).
+        coef: φ (E, T) or (B, E, T), or types (E,).
+        weight: (T, m, n).
+        source, edge, table, row_ptr: See ``Layout``.
+        sizes: D, A, W, R and the largest number of edges of one destination.
     """
-    pid = tl.program_id(0)
-    n0 = tl.program_id(1) * BN
-    sample, destination, at, place, live = edge_tile(pid, table, rows, total, A, W, BR)
-    src_row = sample * S + tl.load(source + at, mask=live, other=0).to(tl.int64)
-    dst_row = sample * D + destination
-    e = edge_ids(edge, at, live, HAS_EDGE)
-    own = sample * E + e
-    if OWN_COEF:
-        e = own
-    coef_at = e if TYPED else e * T
-    inner = n0 + tl.arange(0, BN)
-    h = hidden(dst, src, dst_row, src_row, live, n0, N, BN, RELU, HAS_DST, CT)
-    d_coef_at = d_coef + tl.program_id(1).to(tl.int64) * T * edges + own
-    dh = tl.zeros((BR * W, BN), tl.float32)
-    if M <= BM:
-        g = upstream(grad, arg, dst_row, place[:, None], live, 0, M, BM, MAX, CT)
-        column = tl.arange(0, BM)
-        w_at = weight + column[:, None].to(tl.int64) * N + inner[None, :]
-        mask = (column < M)[:, None] & (inner < N)[None, :]
-        for t in range(T):
-            f = coefficient(coef, coef_at, t, live, TYPED)
-            if (N % BN == 0) and (M % BM == 0):
-                w = tl.load(w_at)
-            else:
-                w = tl.load(w_at, mask=mask, other=0)
-            p = tl.dot(g, w.to(CT), input_precision=PREC)
-            dh += p * f[:, None]
-            if NEED_COEF:
-                tl.store(d_coef_at, tl.sum(p * h.to(tl.float32), 1), mask=live)
-                d_coef_at += edges
-            w_at += N * M
-    else:
-        for t in range(T):
-            f = coefficient(coef, coef_at, t, live, TYPED)
-            p = tl.zeros((BR * W, BN), tl.float32)
-            for m0 in range(0, M, BM):
-                g = upstream(grad, arg, dst_row, place[:, None], live, m0, M, BM, MAX, CT)
-                column = m0 + tl.arange(0, BM)
-                w_at = weight + (t * M + column[:, None]).to(tl.int64) * N + inner[None, :]
-                w = tl.load(w_at, mask=(column < M)[:, None] & (inner < N)[None, :], other=0)
-                p = tl.dot(g, w.to(CT), p, input_precision=PREC)
-            dh += p * f[:, None]
-            if NEED_COEF:
-                tl.store(d_coef_at, tl.sum(p * h.to(tl.float32), 1), mask=live)
-                d_coef_at += edges
-    if RELU:
-        dh = tl.where(h > 0, dh, 0.0)
-    keep = live[:, None] & (inner < N)[None, :]
-    if NEED_SRC:
-        if ATOMIC:
-            tl.atomic_add(d_src + src_row[:, None] * N + inner[None, :], dh, mask=keep, sem="relaxed")
-        else:
-            tl.store(d_src + (sample * E + at)[:, None] * N + inner[None, :], dh, mask=keep)
-    if NEED_DST:
-        row = pid * BR + tl.arange(0, BR)
-        total_dh = tl.sum(tl.reshape(tl.where(live[:, None], dh, 0.0), (BR, W, BN)), 1)
-        row_at = row.to(tl.int64)[:, None] * N + inner[None, :]
-        tl.store(
-            d_dst + row_at, total_dh.to(d_dst.dtype.element_ty), mask=(row < total)[:, None] & (inner < N)[None, :]
-        )
+    from fgnn.nn.kernels import rows_kernels as kernels
+
+    count, arity, width, per_sample, longest = sizes
+    batch, sources, n = src.shape
+    terms, m, _ = weight.shape
+    total = batch * per_sample
+    out, arg = outputs(src, weight, sizes[0], sizes[4], maximum)
+    tile = rows_tile("forward", n, m, total * width, src.dtype, precision, src.device)
+    lines = max(tile.lines, width)
+    direct = arity > 0
+    made = out if direct else src.new_empty((total, m), dtype=torch.float32)
+    place = arg if direct else src.new_empty((total, m) if maximum else (0,), dtype=torch.uint8)
+    if total:
+        grid = (cdiv(total, lines // width), cdiv(m, tile.columns))
+        kernels.rows_forward[grid](
+            dst, src, coef, weight, source, edge, table, made, place, per_sample, total, count, sources,
+            source.shape[0], terms, **_flags(dst, src, coef, edge, relu, maximum, precision),
+            N=n, M=m, A=arity, W=width, BR=lines // width, BN=tile.inner, BM=tile.columns,
+            num_warps=tile.warps, num_stages=tile.stages,
+        )  # fmt: skip
+    if direct:
+        return out, arg
+    columns = block(m, _LINEAR_WIDTH)
+    if maximum and out.numel():
+        kernels.combine_rows[(cdiv(batch * count, 4), cdiv(m, columns))](
+            made, place, row_ptr, out, arg, per_sample, count, batch * count, M=m, W=width, BD=4, BM=columns,
+        )  # fmt: skip
+    elif out.numel():
+        segment_sum(made.view(batch, per_sample, m), None, row_ptr, out)
+    return out, arg
 
 
-@triton.jit
-def rows_weight(
-    dst, src, coef, source, edge, table, grad, arg, d_weight, rows, total, D, S, E, T, splits,
-    N: tl.constexpr, M: tl.constexpr, A: tl.constexpr, W: tl.constexpr, BR: tl.constexpr, BN: tl.constexpr,
-    BM: tl.constexpr, BT: tl.constexpr, RELU: tl.constexpr, HAS_DST: tl.constexpr, HAS_EDGE: tl.constexpr,
-    TYPED: tl.constexpr, OWN_COEF: tl.constexpr, MAX: tl.constexpr, CT: tl.constexpr, PREC: tl.constexpr,
-):  # fmt: skip
-    """A share of dW_τ = Σ_e φ_eτ g_e h_eᵀ for BT values of τ, (splits, T, N, M): W's transpose."""
-    t0 = tl.program_id(0) * BT
-    share = tl.program_id(1)
-    n0 = (tl.program_id(2) % tl.cdiv(N, BN)) * BN
-    m0 = (tl.program_id(2) // tl.cdiv(N, BN)) * BM
-    t = t0 + tl.arange(0, BT)
-    acc = tl.zeros((BT * BN, BM), tl.float32)
-    for pid in range(share, tl.cdiv(total, BR), splits):
-        sample, destination, at, place, live = edge_tile(pid, table, rows, total, A, W, BR)
-        src_row = sample * S + tl.load(source + at, mask=live, other=0).to(tl.int64)
-        dst_row = sample * D + destination
-        e = edge_ids(edge, at, live, HAS_EDGE)
-        if OWN_COEF:
-            e += sample * E
-        h = hidden(dst, src, dst_row, src_row, live, n0, N, BN, RELU, HAS_DST, CT)
-        g = upstream(grad, arg, dst_row, place[:, None], live, m0, M, BM, MAX, CT)
-        if TYPED:
-            f = (tl.load(coef + e, mask=live, other=-1)[:, None] == t[None, :]).to(CT)
-        else:
-            f = tl.load(coef + e[:, None] * T + t[None, :], mask=live[:, None] & (t < T)[None, :], other=0).to(CT)
-        x = tl.reshape(f[:, :, None] * h[:, None, :], (BR * W, BT * BN))
-        acc = tl.dot(tl.trans(x), g, acc, input_precision=PREC)
-    line = tl.arange(0, BT * BN)
-    tau = t0 + line // BN
-    inner = n0 + line % BN
-    column = m0 + tl.arange(0, BM)
-    out_at = ((share * T + tau).to(tl.int64) * N + inner)[:, None] * M + column[None, :]
-    tl.store(d_weight + out_at, acc, mask=((tau < T) & (inner < N))[:, None] & (column < M)[None, :])
+@rows.register_fake
+def _(dst, src, coef, weight, source, edge, table, row_ptr, sizes, relu, maximum, precision):  # type: ignore[no-untyped-def]
+    return outputs(src, weight, sizes[0], sizes[4], maximum)
 
 
-@triton.jit
-def combine_rows(
-    partial, place, row_ptr, out, arg, rows, D, total,
-    M: tl.constexpr, W: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr,
-):  # fmt: skip
-    """The first maximum over the rows of each destination; -inf for one without rows."""
-    d = tl.program_id(0) * BD + tl.arange(0, BD)
-    column = tl.program_id(1) * BM + tl.arange(0, BM)
-    live = d < total
-    sample = (d // D).to(tl.int64)
-    start = tl.load(row_ptr + d % D, mask=live, other=0).to(tl.int64)
-    count = tl.load(row_ptr + d % D + 1, mask=live, other=0).to(tl.int64) - start
-    best = tl.full((BD, BM), float("-inf"), tl.float32)
-    first = tl.zeros((BD, BM), tl.int32)
-    for r in range(tl.max(count, 0)):
-        mask = (r < count)[:, None] & (column < M)[None, :]
-        at = (sample * rows + start + r)[:, None] * M + column[None, :]
-        value = tl.load(partial + at, mask=mask, other=float("-inf"))
-        better = mask & ((value > best) | ((value != value) & (best == best)))
-        first = tl.where(better, r.to(tl.int32) * W + tl.load(place + at, mask=mask, other=0).to(tl.int32), first)
-        best = tl.where(better, value, best)
-    keep = live[:, None] & (column < M)[None, :]
-    out_at = d.to(tl.int64)[:, None] * M + column[None, :]
-    tl.store(out + out_at, best.to(out.dtype.element_ty), mask=keep)
-    tl.store(arg + out_at, first.to(arg.dtype.element_ty), mask=keep)
+@torch.library.custom_op("fgnn::rows_backward", mutates_args=())
+def rows_backward(
+    grad: Tensor,
+    arg: Tensor,
+    dst: Tensor | None,
+    src: Tensor,
+    coef: Tensor,
+    weight: Tensor,
+    source: Tensor,
+    edge: Tensor | None,
+    table: Tensor,
+    row_ptr: Tensor,
+    sizes: Sequence[int],
+    relu: bool,
+    maximum: bool,
+    precision: str,
+    wants: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients at dst, src, φ and W; an empty tensor for one that is not wanted."""
+    from fgnn.nn.kernels import rows_kernels as kernels
+
+    count, arity, width, per_sample, _ = sizes
+    batch, sources, n = src.shape
+    terms, m, _ = weight.shape
+    edges = source.shape[0]
+    total = batch * per_sample
+    grad = grad.contiguous()
+    want_dst, want_src, want_coef, want_weight = wants
+    flags = _flags(dst, src, coef, edge, relu, maximum, precision)
+    atomic = not torch.are_deterministic_algorithms_enabled()
+    made = gradients((dst, src, coef, weight), src, wants)
+    d_dst, d_src, d_coef, d_weight = made
+    if not total:
+        return tuple(g.zero_() for g in made)  # type: ignore[return-value]
+    if want_dst or want_src or want_coef:
+        tile = rows_tile("backward", n, m, total * width, src.dtype, precision, src.device)
+        lines = max(tile.lines, width)
+        blocks = cdiv(n, tile.inner)
+        direct = arity > 0
+        at_dst = d_dst if direct else src.new_empty((batch, per_sample, n) if want_dst else (0,), dtype=torch.float32)
+        shape = (batch, sources if atomic else edges, n) if want_src else (0,)
+        at_src = src.new_zeros(shape, dtype=torch.float32) if atomic else src.new_empty(shape, dtype=torch.float32)
+        at_coef = src.new_empty((blocks, terms, batch, edges) if want_coef else (0,), dtype=torch.float32)
+        kernels.rows_backward[(cdiv(total, lines // width), blocks)](
+            dst, src, coef, weight, source, edge, table, grad, arg, at_dst, at_src, at_coef, per_sample, total, count,
+            sources, edges, terms, batch * edges, **flags, N=n, M=m, A=arity, W=width, BR=lines // width,
+            BN=tile.inner, BM=tile.columns, NEED_DST=want_dst, NEED_SRC=want_src, ATOMIC=atomic, NEED_COEF=want_coef,
+            num_warps=tile.warps, num_stages=tile.stages,
+        )  # fmt: skip
+        if want_dst and not direct:
+            segment_sum(at_dst, None, row_ptr, d_dst)
+        if want_src and atomic:
+            d_src = at_src.to(src.dtype)
+        elif want_src:
+            order = torch.argsort(source, stable=True)
+            counts = torch.bincount(source, minlength=sources)
+            segment_sum(at_src, order, torch.cat([counts.new_zeros(1), counts.cumsum(0)]), d_src)
+        if want_coef:
+            own = coef.dim() == 3
+            summed = at_coef[0] if blocks == 1 else at_coef.sum(0)
+            d_coef = summed.permute(1, 2, 0) if own else summed.sum(1).t() if batch > 1 else summed[:, 0].t()
+            d_coef = d_coef.to(coef.dtype)
+    if want_weight:
+        d_weight = _weight(kernels, grad, arg, dst, src, coef, weight, source, edge, table, sizes, flags, precision)
+    return d_dst, d_src, d_coef, d_weight
 
 
-@triton.jit
-def segment_sum(
-    values, order, ptr, out, length, nodes, total,
-    N: tl.constexpr, BD: tl.constexpr, BN: tl.constexpr, HAS_ORDER: tl.constexpr,
-):  # fmt: skip
-    """(B, length, N) to (B, nodes, N): for each node the sum of its entries, in the order of the list."""
-    v = tl.program_id(0) * BD + tl.arange(0, BD)
-    column = tl.program_id(1) * BN + tl.arange(0, BN)
-    live = v < total
-    sample = (v // nodes).to(tl.int64)
-    start = tl.load(ptr + v % nodes, mask=live, other=0).to(tl.int64)
-    count = tl.load(ptr + v % nodes + 1, mask=live, other=0).to(tl.int64) - start
-    acc = tl.zeros((BD, BN), tl.float32)
-    for r in range(tl.max(count, 0)):
-        here = r < count
-        at = start + r
-        if HAS_ORDER:
-            at = tl.load(order + at, mask=here, other=0).to(tl.int64)
-        mask = here[:, None] & (column < N)[None, :]
-        acc += tl.load(values + (sample * length + at)[:, None] * N + column[None, :], mask=mask, other=0)
-    keep = live[:, None] & (column < N)[None, :]
-    tl.store(out + v.to(tl.int64)[:, None] * N + column[None, :], acc.to(out.dtype.element_ty), mask=keep)
+def _weight(
+    kernels: Any, grad: Tensor, arg: Tensor, dst: Tensor | None, src: Tensor, coef: Tensor, weight: Tensor,
+    source: Tensor, edge: Tensor | None, table: Tensor, sizes: Sequence[int], flags: dict[str, Any], precision: str,
+) -> Tensor:  # fmt: skip
+    count, arity, width, per_sample, _ = sizes
+    batch, sources, n = src.shape
+    terms, m, _ = weight.shape
+    total = batch * per_sample
+    tile = rows_tile("weight", n, m, total * width, src.dtype, precision, src.device)
+    lines = max(tile.lines, width)
+    group = min(power(terms), 4)
+    blocks = cdiv(n, tile.inner) * cdiv(m, tile.columns)
+    programs = cdiv(terms, group) * blocks
+    splits = splits_of(programs, cdiv(total, lines // width), terms * m * n, src.device)
+    partial = src.new_empty((splits, terms, m, n), dtype=torch.float32)
+    kernels.rows_weight[(cdiv(terms, group), splits, blocks)](
+        dst, src, coef, source, edge, table, grad, arg, partial, per_sample, total, count, sources, source.shape[0],
+        terms, splits, **flags, N=n, M=m, A=arity, W=width, BR=lines // width, BN=tile.inner, BM=tile.columns,
+        BT=group, num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+    return partial.sum(0).to(weight.dtype)
+
+
+@rows_backward.register_fake
+def _(grad, arg, dst, src, coef, weight, source, edge, table, row_ptr, sizes, relu, maximum, precision, wants):  # type: ignore[no-untyped-def]
+    d_dst, d_src, d_coef, d_weight = gradients((dst, src, coef, weight), src, wants)
+    if wants[2]:
+        d_coef = d_coef.new_empty(d_coef.shape[-1:] + d_coef.shape[:-1]).permute(*range(1, d_coef.dim()), 0)
+    return d_dst, d_src, d_coef, d_weight
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    dst, src, coef, weight, source, edge, table, row_ptr, *rest = inputs
+    ctx.save_for_backward(output[1], dst, src, coef, weight, source, edge, table, row_ptr)
+    ctx.rest = rest
+
+
+def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    wants = [bool(wanted) for wanted in ctx.needs_input_grad[:4]]
+    found = torch.ops.fgnn.rows_backward(grad, *ctx.saved_tensors, *ctx.rest, wants)
+    return (*(g if wanted else None for g, wanted in zip(found, wants, strict=True)), *[None] * 8)
+
+
+rows.register_autograd(_backward, setup_context=_keep)
+
+
+def outputs(src: Tensor, weight: Tensor, count: int, longest: int, maximum: bool) -> tuple[Tensor, Tensor]:
+    """Room for (B, D, m) and, for a maximum, for the place that attained it among ``longest``."""
+    shape = (src.shape[0], count, weight.shape[1])
+    dtype = torch.uint8 if longest <= 256 else torch.int32
+    return src.new_empty(shape), src.new_empty(shape if maximum else (0,), dtype=dtype)
+
+
+def gradients(given: Sequence[Tensor | None], like: Tensor, wants: Sequence[bool]) -> Any:
+    """Room for the gradient of each input, empty where it is not wanted."""
+    return tuple(
+        like.new_empty(0) if g is None or not wanted else g.new_empty(g.shape)
+        for g, wanted in zip(given, wants, strict=True)
+    )
+
+
+def _flags(
+    dst: Tensor | None, src: Tensor, coef: Tensor, edge: Tensor | None, relu: bool, maximum: bool, precision: str
+) -> dict[str, Any]:
+    return {
+        "RELU": relu,
+        "HAS_DST": dst is not None,
+        "HAS_EDGE": edge is not None,
+        "TYPED": not coef.is_floating_point(),
+        "OWN_COEF": coef.dim() == 3,
+        "MAX": maximum,
+        "CT": dtype_of(src.dtype),
+        "PREC": precision,
+    }
+
+
+def segment_sum(values: Tensor, order: Tensor | None, ptr: Tensor, out: Tensor) -> None:
+    """Sum entries (B, L, n) by node into (B, V, n)."""
+    from fgnn.nn.kernels import rows_kernels as kernels
+
+    batch, nodes, n = out.shape
+    columns = block(n, _LINEAR_WIDTH)
+    kernels.segment_sum[(cdiv(batch * nodes, 4), cdiv(n, columns))](
+        values, order, ptr, out, values.shape[1], nodes, batch * nodes, N=n, BD=4, BN=columns,
+        HAS_ORDER=order is not None,
+    )  # fmt: skip

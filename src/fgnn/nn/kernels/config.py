@@ -1,0 +1,104 @@
+"""Tile sizes and precision: chosen by size from few settings, so that a first call compiles little and tunes nothing."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+# Entries of the buffer that partial sums of dW may take.
+_PARTIALS = 1 << 23
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One launch: lines of a tile, columns of h and of the message, and how a program is run."""
+
+    lines: int
+    inner: int
+    columns: int
+    warps: int
+    stages: int
+
+
+def power(size: int) -> int:
+    """The next power of two."""
+    return 1 << max(int(size) - 1, 0).bit_length()
+
+
+def block(size: int, most: int) -> int:
+    """A power of two that covers ``size``, within what the matrix units take (16) and ``most``."""
+    return min(max(power(size), 16), most)
+
+
+def cdiv(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)
+
+
+def dtype_of(dtype: torch.dtype) -> Any:
+    """Triton's name for a dtype."""
+    import triton.language as tl
+
+    return {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}[dtype]
+
+
+def interpreted() -> bool:
+    """Whether Triton runs on the CPU as an interpreter."""
+    return os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+
+def precision_of(dtype: torch.dtype) -> str:
+    """How float32 products are taken: exactly, unless torch was told that TF32 is enough."""
+    if dtype != torch.float32:
+        return "ieee"
+    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+@cache
+def _processors(index: int) -> int:
+    return int(torch.cuda.get_device_properties(index).multi_processor_count)
+
+
+def processors(device: torch.device) -> int:
+    """How many programs run side by side at least."""
+    return _processors(device.index or 0) if device.type == "cuda" else 2
+
+
+def rows_tile(kind: str, n: int, m: int, lines: int, dtype: torch.dtype, precision: str, device: torch.device) -> Tile:
+    """For the kernels over rows: ``kind`` is forward, backward or weight; ``lines`` the number of edge places."""
+    half = dtype != torch.float32
+    exact = not half and precision == "ieee"
+    if kind == "forward":
+        columns, inner = block(m, 128), block(n, 64 if half else 32)
+        size = 64 if exact else 256 if half and columns <= 64 else 128
+        warps = 4 if exact or size * columns <= 8192 else 8
+    elif kind == "backward":
+        columns, inner = block(m, 128 if half else 64), block(n, 64)
+        size = 64 if exact else 128
+        warps = 4 if exact else 8
+    else:
+        columns, inner = block(m, 64), block(n, 64)
+        size, warps = (32 if exact else 64), 8
+    while size > 32 and lines < size * processors(device):
+        size //= 2
+        warps = 4
+    return Tile(size, inner, columns, warps, 3 if kind == "forward" and half else 2)
+
+
+def typed_tile(kind: str, n: int, m: int, items: int, dtype: torch.dtype, precision: str) -> Tile:
+    """For the kernels over items."""
+    half = dtype != torch.float32
+    exact = not half and precision == "ieee"
+    columns, inner = block(m, 128 if half else 64), block(n, 64 if half else 32)
+    size = block(items, 32 if exact else 128 if half else 64)
+    return Tile(size, inner, columns, 4, 2)
+
+
+def splits_of(programs: int, steps: int, entries: int, device: torch.device) -> int:
+    """Into how many shares a sum over ``steps`` is cut: enough programs, and a buffer that stays small."""
+    wanted = cdiv(2 * processors(device), max(programs, 1))
+    return max(1, min(wanted, steps, _PARTIALS // max(entries, 1)))

@@ -1,0 +1,168 @@
+"""The edges of one direction as the kernels read them: listed by destination, cut into rows of a fixed width."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from fgnn.graph import EdgeTypes, Incidence, Side
+
+# A row of a uniform group may be this wide; longer neighbourhoods take several rows.
+_WIDEST = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Edges sorted by destination.
+
+    Attributes:
+        ptr: (D + 1,) where the edges of each destination begin in the list.
+        source: (E,) the node at the other end, in list order.
+        edge: (E,) the edge at each list position; None where the list is in edge order.
+        arity: A where row r is destination r and its A edges; 0 where ``table`` says what a row is.
+        width: W, a power of two, the places of a row.
+        table: (4, R) a row's destination, where it starts and stops in the list, and how many edges of its
+            destination come before it; empty where arity > 0.
+        row_ptr: (D + 1,) the rows of each destination; empty where arity > 0.
+        longest: The largest number of edges of one destination.
+    """
+
+    destinations: int
+    sources: int
+    edges: int
+    ptr: Tensor
+    source: Tensor
+    edge: Tensor | None
+    arity: int
+    width: int
+    rows: int
+    table: Tensor
+    row_ptr: Tensor
+    longest: int
+
+    @cached_property
+    def destination(self) -> Tensor:
+        """The destination at each list position.  # shape: (E,)"""
+        nodes = torch.arange(self.destinations, device=self.ptr.device, dtype=self.source.dtype)
+        return nodes.repeat_interleave(self.ptr.diff(), output_size=self.edges)
+
+    @cached_property
+    def by_source(self) -> tuple[Tensor, Tensor]:
+        """List positions sorted by source, and where those of each source begin.  # shapes: (E,), (S + 1,)"""
+        order = torch.argsort(self.source, stable=True).to(self.source.dtype)
+        counts = torch.bincount(self.source, minlength=self.sources)
+        return order, torch.cat([counts.new_zeros(1), counts.cumsum(0)]).to(self.ptr.dtype)
+
+    @cached_property
+    def list_order(self) -> Tensor:
+        """Every list position in turn.  # shape: (E,)"""
+        return torch.arange(self.edges, device=self.source.device, dtype=self.source.dtype)
+
+    @cached_property
+    def _typed(self) -> WeakKeyDictionary[EdgeTypes, tuple[Tensor, Tensor, Tensor]]:
+        return WeakKeyDictionary()
+
+    def typed(self, types: EdgeTypes) -> tuple[Tensor, Tensor, Tensor]:
+        """The type at each list position, positions sorted by type, and where those of each type begin."""
+        if types not in self._typed:
+            kind = types.index if self.edge is None else types.index[self.edge.long()]
+            counts = torch.bincount(kind, minlength=types.num_types)
+            ptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+            order = torch.argsort(kind, stable=True)
+            small = self.source.dtype
+            self._typed[types] = (kind.to(small), order.to(small), ptr.to(small))
+        return self._typed[types]
+
+    @cached_property
+    def one_each(self) -> tuple[Tensor, Tensor, Tensor]:
+        """As :meth:`typed` where every edge is a type of its own."""
+        kind = self.list_order if self.edge is None else self.edge
+        order = torch.empty_like(kind)
+        order[kind.long()] = self.list_order
+        return kind, order, torch.arange(self.edges + 1, device=kind.device, dtype=kind.dtype)
+
+
+_layouts: WeakKeyDictionary[Incidence, dict[tuple[Side, bool], Layout]] = WeakKeyDictionary()
+
+
+def layout_of(incidence: Incidence, towards: Side, per_edge: bool = False) -> Layout:
+    """The layout of a group's edges in one direction, made once.
+
+    Args:
+        per_edge: The source of an edge is the edge itself (messages given edge by edge).
+    """
+    known = _layouts.setdefault(incidence, {})
+    if (towards, per_edge) not in known:
+        known[towards, per_edge] = _make(incidence, towards, per_edge)
+    return known[towards, per_edge]
+
+
+def _make(incidence: Incidence, towards: Side, per_edge: bool) -> Layout:
+    edges = incidence.num_edges
+    large = max(edges, incidence.num_factors, incidence.num_variables) >= 2**31 - 1
+    small = torch.int64 if large else torch.int32
+    if towards == "factor":
+        ptr, edge, other = incidence.factor_ptr, None, incidence.variable
+        count, sources = incidence.num_factors, incidence.num_variables
+    else:
+        ptr, edge = incidence.var_ptr, incidence.var_edge
+        other = incidence.factor[edge]
+        count, sources = incidence.num_variables, incidence.num_factors
+    if per_edge:
+        other = torch.arange(edges, device=ptr.device) if edge is None else edge
+        sources = edges
+    arity = incidence.arity if towards == "factor" else None
+    degree = ptr.diff()
+    longest = arity if arity is not None else int(degree.max()) if count else 0
+    single = arity is not None and 0 < arity and _fits(arity)
+    width = _power(longest) if single else _row_width(edges / max(count, 1))
+    if single:
+        rows, table, row_ptr = count, ptr.new_empty(0, dtype=small), ptr.new_empty(0, dtype=small)
+    else:
+        table, row_ptr = _rows(ptr, width)
+        rows = table.shape[1]
+    return Layout(
+        destinations=count,
+        sources=sources,
+        edges=edges,
+        ptr=ptr.to(small).contiguous(),
+        source=other.to(small).contiguous(),
+        edge=None if edge is None else edge.to(small).contiguous(),
+        arity=longest if single else 0,
+        width=width,
+        rows=rows,
+        table=table.to(small).contiguous(),
+        row_ptr=row_ptr.to(small).contiguous(),
+        longest=longest,
+    )
+
+
+def _power(size: int) -> int:
+    return 1 << max(size - 1, 0).bit_length()
+
+
+def _fits(arity: int) -> bool:
+    """Whether one row for a whole neighbourhood wastes little."""
+    return arity <= 16 or (_power(arity) <= _WIDEST and arity >= 0.7 * _power(arity))
+
+
+def _row_width(mean: float) -> int:
+    """Wide rows need fewer partial results, narrow ones leave fewer places empty."""
+    return 4 if mean < 6 else 8 if mean < 48 else 16
+
+
+def _rows(ptr: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Cut each destination's edges into rows of at most ``width``; (4, R) and (D + 1,)."""
+    degree = ptr.diff()
+    count = (degree + width - 1) // width
+    row_ptr = torch.cat([count.new_zeros(1), count.cumsum(0)])
+    rows = int(row_ptr[-1])
+    destination = torch.arange(degree.numel(), device=ptr.device).repeat_interleave(count, output_size=rows)
+    before = (torch.arange(rows, device=ptr.device) - row_ptr[destination]) * width
+    start = ptr[destination] + before
+    stop = torch.minimum(start + width, ptr[destination + 1])
+    return torch.stack([destination, start, stop, before]), row_ptr
