@@ -1,0 +1,145 @@
+"""`fgnn solve` as a person meets it: output, JSON, exit codes, several files, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fgnn import GraphicalModel, write_model
+
+
+def fgnn(*words: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fgnn", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    model = GraphicalModel([2, 3])
+    model.add_unary(0, [0.0, 0.5])
+    model.add_table((0, 1), [[0.0, 0.1, 0.2], [0.0, 2.0, 0.0]])
+    write_model(model, tmp_path / "small.uai")
+    return tmp_path / "small.uai"
+
+
+def test_the_best_assignment_is_printed(small: Path) -> None:
+    done = fgnn("solve", small)
+    assert done.returncode == 0, done.stderr
+    assert "status      optimal" in done.stdout
+    assert "score       2.5" in done.stdout
+    assert "assignment  1 1" in done.stdout
+    assert done.stderr == ""
+
+
+def test_json_holds_the_contract(small: Path) -> None:
+    done = fgnn("solve", small, "--json", "--method", "brute-force")
+    found = json.loads(done.stdout)
+    assert found["assignment"] == [1, 1]
+    assert found["score"] == pytest.approx(2.5)
+    assert found["status"] == "optimal"
+    assert set(found) >= {"file", "bound", "feasible", "converged", "iterations", "seconds", "method"}
+
+
+def test_evidence_is_kept(small: Path) -> None:
+    evidence = small.with_suffix(".evid")
+    evidence.write_text("1 0 0\n")
+    found = json.loads(fgnn("solve", small, "--json", "--evidence", evidence).stdout)
+    assert found["assignment"] == [0, 2]
+
+
+def test_a_model_without_a_feasible_assignment_exits_with_1(tmp_path: Path) -> None:
+    model = GraphicalModel([2, 2])
+    model.add_budget((0, 1), at_least=2)
+    model.add_table((0, 1), [[0, 0], [0, -np.inf]])
+    write_model(model, tmp_path / "none.fgm")
+    done = fgnn("solve", tmp_path / "none.fgm", "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["status"] == "infeasible"
+    assert json.loads(done.stdout)["score"] is None
+
+
+def test_several_files_in_several_processes_and_one_of_them_broken(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "broken.uai").write_text("MARKOV\n2\n2 x\n")
+    done = fgnn("solve", small, tmp_path / "broken.uai", small, "--jobs", 2, "--json")
+    assert done.returncode == 2
+    assert len(done.stdout.splitlines()) == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "broken.uai" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nosuch.uai"], "nosuch.uai"),
+        (["small.uai", "--method", "exat"], "did you mean exact?"),
+        (["small.uai", "--time-limit", "-1"], "Expected a positive time limit"),
+        (["small.uai", "--option", "damping"], "Expected --option name=value"),
+        (["small.uai", "--method", "max-product", "-o", "dampening=0.5"], "Expected an option of max-product"),
+        (["small.uai", "small.uai", "--evidence", "x"], "Expected one model with --evidence"),
+        (["small.uai", "--jobs", "0"], "Expected --jobs of at least 1"),
+        (["small.uai", "--device", "cuda"], "torch sees no CUDA device"),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_2(small: Path, words: list[str], message: str) -> None:
+    done = fgnn("solve", *(small.parent / w if w.endswith(".uai") else w for w in words))
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_mistyped_command_is_guessed() -> None:
+    done = fgnn("slove")
+    assert done.returncode == 2
+    assert "Did you mean 'solve'?" in done.stderr
+
+
+def test_info_names_versions() -> None:
+    found = json.loads(fgnn("info", "--json").stdout)
+    assert found["fgnn"]
+    assert "torch" in found["packages"]
+
+
+def hard_model(path: Path) -> None:
+    """A grid no solver finishes in seconds."""
+    rng = np.random.default_rng(0)
+    side = 22
+    model = GraphicalModel([4] * side * side)
+    model.add_unaries(rng.normal(size=4 * side * side))
+    for r in range(side):
+        for c in range(side):
+            for other in ([r * side + c + 1] if c + 1 < side else []) + ([(r + 1) * side + c] if r + 1 < side else []):
+                model.add_table((r * side + c, other), rng.normal(size=(4, 4)) * 2)
+    write_model(model, path)
+
+
+def test_ctrl_c_prints_the_best_so_far(tmp_path: Path) -> None:
+    hard_model(tmp_path / "hard.uai")
+    command = [sys.executable, "-m", "fgnn", "solve", str(tmp_path / "hard.uai"), "--json", "--time-limit", "100"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(25)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    found = json.loads(out)
+    assert found["interrupted"]
+    assert found["feasible"]
+    assert found["status"] == "time-limit"
+    assert len(found["assignment"]) == 22 * 22
+
+
+def test_a_time_limit_is_kept_with_the_best_so_far(tmp_path: Path) -> None:
+    hard_model(tmp_path / "hard.uai")
+    start = time.monotonic()
+    found = json.loads(fgnn("solve", tmp_path / "hard.uai", "--json", "--time-limit", 5).stdout)
+    assert time.monotonic() - start < 40  # start-up included; a machine under load is slow, a hang is not
+    assert found["feasible"]
+    assert found["status"] in ("time-limit", "feasible")
+    assert found["bound"] is None or found["bound"] >= found["score"]
