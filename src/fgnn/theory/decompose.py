@@ -139,20 +139,16 @@ def _grow(allowed: NDArray[np.bool_], wanted: NDArray[np.bool_], cell: tuple[np.
     while True:
         best: tuple[int, int, int] | None = None
         for axis, side in enumerate(sides):
-            slabs = np.moveaxis(allowed, axis, 0)[(slice(None), *np.ix_(*_without(sides, axis)))]
-            gains = np.moveaxis(wanted, axis, 0)[(slice(None), *np.ix_(*_without(sides, axis)))]
-            fits = slabs.reshape(len(side), -1).all(1) & ~side
-            gain = gains.reshape(len(side), -1).sum(1)
+            slab = np.ix_(*sides[:axis], np.ones_like(side), *sides[axis + 1 :])  # the box with this axis free
+            rest = tuple(a for a in range(len(sides)) if a != axis)
+            fits = allowed[slab].all(axis=rest) & ~side
+            gain = wanted[slab].sum(axis=rest)
             for state in np.nonzero(fits)[0].tolist():
                 if best is None or gain[state] > best[0]:
                     best = (int(gain[state]), axis, state)
         if best is None:
             return sides
         sides[best[1]][best[2]] = True
-
-
-def _without(sides: list[NDArray[np.bool_]], axis: int) -> list[NDArray[np.bool_]]:
-    return sides[:axis] + sides[axis + 1 :]
 
 
 def _box_mask(sides: list[NDArray[np.bool_]]) -> NDArray[np.bool_]:

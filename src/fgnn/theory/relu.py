@@ -93,12 +93,23 @@ class ReluNetwork:
 
     def advance(self) -> None:
         """Close the next layer: from here on, wires read its units."""
+        if not self._pending:
+            self.unit(ZERO)  # a layer has at least one unit
         self._layers.append(_matrix(self._pending, self._width))
         self._width, self._pending, self._index = len(self._pending), [], {}
 
+    @property
+    def layers(self) -> list[tuple[Tensor, Tensor]]:
+        """The weights (out, in) and biases of the layers closed so far; a ReLU follows each."""
+        return list(self._layers)
+
+    def matrix(self, wires: Sequence[Wire]) -> tuple[Tensor, Tensor]:
+        """Wires that read the layer made last as one affine map: weight (out, in) and bias."""
+        return _matrix(wires, self._width)
+
     def finish(self, outputs: Sequence[Wire]) -> list[tuple[Tensor, Tensor]]:
-        """The weights (out, in) and biases of all layers; a ReLU stands between each two."""
-        return [*self._layers, _matrix(outputs, self._width)]
+        """All layers and a linear one; a ReLU stands between each two."""
+        return [*self._layers, self.matrix(outputs)]
 
 
 def apply(layers: Sequence[tuple[Tensor, Tensor]], x: Tensor) -> Tensor:

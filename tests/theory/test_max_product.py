@@ -1,0 +1,190 @@
+"""The corollary: k FGNN layers and a linear layer are k iterations of max-product."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fgnn import GraphicalModel, ModelBatch
+from fgnn import nn as layers
+from fgnn.infer.max_product import solve_max_product
+from fgnn.theory import MaxProductNetwork, max_product_network
+from tests.strategies import models, tree_models
+from tests.theory.reference import max_product
+
+VARIANTS = ("paper", "standard")
+
+
+def assert_same_beliefs(net: MaxProductNetwork, wanted: list[list[np.ndarray]]) -> None:
+    """Equal at every iteration: -inf at the same states, and to 1e-9 of the belief's size elsewhere."""
+    got = net.beliefs()
+    assert len(got) == len(wanted)
+    for t, (after, reference) in enumerate(zip(got, wanted, strict=True)):
+        for i, (mine, theirs) in enumerate(zip(after, reference, strict=True)):
+            finite = np.isfinite(theirs)
+            assert np.array_equal(np.isfinite(mine.numpy()), finite), (t, i, mine, theirs)
+            scale = np.abs(theirs[finite]).max(initial=1e-3)
+            np.testing.assert_allclose(mine.numpy()[finite], theirs[finite], rtol=1e-9, atol=1e-9 * scale)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@settings(max_examples=60)
+@given(model=models(), normalise=st.booleans())
+def test_beliefs_equal_the_equation_at_every_iteration(variant: str, model: GraphicalModel, normalise: bool) -> None:
+    net = max_product_network(model, iterations=10, variant=variant, normalise=normalise)
+    assert_same_beliefs(net, max_product(model, 10, variant, normalise))
+
+
+def test_it_is_made_of_fgnn_layers_and_a_linear_layer(loopy: GraphicalModel) -> None:
+    net = max_product_network(loopy, iterations=3)
+    assert len(net.layers) == 3
+    assert all(isinstance(layer, layers.FGNNLayer) for layer in net.layers)
+    assert {name for name, _ in net.named_children()} == {"layer", "readout"}
+    assert type(net.readout) is nn.Linear
+    allowed = (
+        *(layers.FGNNLayer, layers.VariableToFactor, layers.FactorToVariable, layers.EdgeMessages),
+        *(layers.Message, layers.TableMatrix, nn.Linear, nn.ModuleDict, nn.ModuleList),
+    )
+    inner = [m for m in net.layer.modules() if not isinstance(m, allowed)]
+    assert {type(m).__name__ for m in inner} <= {"Output"}  # without bias, norm or activation: nothing
+    assert all(not list(m.parameters()) and m.activation is None for m in inner)
+
+
+@pytest.fixture
+def loopy() -> GraphicalModel:
+    """A loop of tables of arity 2 and 3 with mixed cardinalities, a budget, -inf entries and a variable alone."""
+    rng = np.random.default_rng(3)
+    model = GraphicalModel([2, 3, 2, 4, 2, 3])
+    model.add_unaries(rng.normal(size=16))
+    model.add_table((0, 1), rng.normal(size=(2, 3)))
+    model.add_table((1, 2, 3), rng.normal(size=(3, 2, 4)))
+    hard = rng.normal(size=(4, 2))
+    hard[1:, 1] = -np.inf
+    model.add_table((3, 0), hard)
+    model.add_budget((0, 2, 4), at_most=1)
+    return model
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("merge", [True, False])
+def test_a_model_with_everything(loopy: GraphicalModel, variant: str, merge: bool) -> None:
+    net = max_product_network(loopy, iterations=10, variant=variant, merge=merge)
+    assert_same_beliefs(net, max_product(loopy, 10, variant, False))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_beliefs_grow_unless_normalised(loopy: GraphicalModel, variant: str) -> None:
+    def largest(normalise: bool) -> float:
+        last = torch.cat(max_product_network(loopy, 10, variant, normalise).beliefs()[-1])
+        return float(last[last.isfinite()].abs().max())
+
+    assert largest(normalise=True) < 100 < largest(normalise=False)
+
+
+def test_forbidden_states_stay_forbidden() -> None:
+    model = GraphicalModel([2, 2, 2])
+    model.add_unary(0, [0.0, -np.inf])
+    model.add_table((0, 1), [[-np.inf, 1.0], [0.0, 0.0]])
+    model.add_table((1, 2), [[0.0, 5.0], [2.0, -np.inf]])
+    for variant in VARIANTS:
+        net = max_product_network(model, iterations=4, variant=variant)
+        assert_same_beliefs(net, max_product(model, 4, variant, False))
+        after = net.beliefs()[-1]
+        assert [b.argmax().item() for b in after] == [0, 1, 0]
+        assert all(b.isneginf().sum() == 1 for b in after)
+
+
+@settings(max_examples=30)
+@given(tree_models())
+def test_on_trees_the_standard_variant_reaches_the_exact_map(model: GraphicalModel) -> None:
+    rounds = 2 * model.num_variables + 1
+    last = max_product_network(model, rounds, "standard", normalise=True).beliefs()[-1]
+    states = np.stack(np.meshgrid(*[np.arange(k) for k in model.cardinalities], indexing="ij"), -1)
+    scores = model.score(states.reshape(-1, model.num_variables)).reshape(states.shape[:-1])
+    assert [int(b.argmax()) for b in last] == list(np.unravel_index(scores.argmax(), scores.shape))
+    # up to a constant, the belief of a state is the best score of an assignment with it
+    for i, belief in enumerate(last):
+        best = scores.max(axis=tuple(a for a in range(scores.ndim) if a != i))
+        np.testing.assert_allclose(belief - belief.max(), best - best.max(), atol=1e-9)
+
+
+# ---- the solver ------------------------------------------------------------------------------------------------
+
+
+def chains(count: int, length: int = 30, window: int = 4, at_most: int = 2) -> ModelBatch:
+    """Dataset1-like chains: unaries uniform on [0, 1], one pairwise table, a budget in every window."""
+    rng = np.random.default_rng(11)
+    starts = np.arange(length - window + 1)
+    made = []
+    for _ in range(count):
+        model = GraphicalModel([2] * length)
+        model.add_unaries(rng.random(2 * length))
+        pairs = np.stack([np.arange(length - 1), np.arange(1, length)], 1)
+        model.add_tables(pairs, np.broadcast_to(np.array([[0.0, 0.1], [0.2, 1.0]]), (length - 1, 2, 2)))
+        model.add_budgets(starts[:, None] + np.arange(window), at_most)
+        made.append(model)
+    return ModelBatch.stack(made)
+
+
+def first_best(beliefs: torch.Tensor) -> torch.Tensor:
+    """The first state within 1e-9 of the best."""
+    return (beliefs > beliefs.amax(-1, keepdim=True) - 1e-9).to(torch.uint8).argmax(-1)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_on_chains_the_network_and_the_solver_choose_alike_after_each_iteration(variant: str) -> None:
+    batch = chains(200)
+    net = max_product_network(batch.model(0), iterations=10, variant=variant, normalise=True)
+    history = net.beliefs(batch)
+    for t, after in enumerate(history, start=1):
+        solved = solve_max_product(batch, iterations=t, damping=0.0, variant=variant, tolerance=0.0, keep_beliefs=True)
+        mine = torch.stack(after, 1)  # shape: (B, N, 2)
+        mine = mine - mine.amax(2, keepdim=True)
+        theirs = solved.info["beliefs"] - solved.info["beliefs"].amax(2, keepdim=True)
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
+        assert torch.equal(first_best(mine), first_best(theirs)), t
+        # The solver's own choice is the same wherever there is one: beliefs of equal states differ by rounding alone.
+        tied = mine.amin(2) > -1e-9
+        assert torch.equal(mine.argmax(2)[~tied], solved.assignment[~tied]), t
+        assert tied.double().mean() < 0.01, t
+
+
+def test_one_network_serves_all_models_of_its_structure() -> None:
+    batch = chains(3, length=9)
+    net = max_product_network(batch.model(0), iterations=4, normalise=True)
+    together = net.beliefs(batch)
+    for b in range(3):
+        alone = max_product_network(batch.model(b), iterations=4, normalise=True).beliefs()
+        for t in range(4):
+            for i in range(9):
+                torch.testing.assert_close(together[t][i][b], alone[t][i], rtol=1e-12, atol=1e-12)
+
+
+def test_a_network_is_refused_other_boxes() -> None:
+    def pair(values: list[list[float]]) -> GraphicalModel:
+        model = GraphicalModel([2, 2])
+        model.add_table((0, 1), values)
+        return model
+
+    net = max_product_network(pair([[0.0, 0.0], [0.0, 1.0]]), iterations=1)
+    assert net.beliefs(pair([[0.5, 0.5], [0.5, 7.0]]))
+    with pytest.raises(ValueError, match="boxes of those the network was made for"):
+        net.beliefs(pair([[0.0, 1.0], [2.0, 3.0]]))
+    with pytest.raises(ValueError, match="boxes of those the network was made for"):
+        net.beliefs(pair([[0.0, -np.inf], [0.0, 3.0]]))
+    clamped = pair([[0.0, 0.0], [0.0, 1.0]]).condition({0: 1})
+    with pytest.raises(ValueError, match="finite unaries"):
+        net.beliefs(clamped)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"variant": "loopy"}, "variant paper or standard"), ({"iterations": 0}, r"at least one iteration \(got 0\)")],
+)
+def test_bad_requests_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        max_product_network(GraphicalModel([2]), **({"iterations": 1} | options))  # type: ignore[arg-type]
