@@ -59,13 +59,13 @@ def decode(
     work = wanted.flatten().nonzero().squeeze(1)
     end = best.flatten(0, 1).clone()
     step = max(1, _ENTRIES // moves.row_size)
-    for rows in work.split(step):
+    for rows in torch.split(work, step):
         owner = rows // many
         guide = None
         if finite is not None:
             guide = finite[owner], torch.tensor(ranks, device=batch.device)[rows % many]
         end[rows] = _search(moves, end[rows], owner, guide, max_steps, deadline)
-    end = end.unflatten(0, (count, many))
+    end = end.reshape(count, many, -1)
     if many and not bool((batch.score(end) > -torch.inf).any(1).all()):
         end = _from_zero(moves, batch, end, max_steps, deadline)
     best = torch.cat([best, end], 1)

@@ -50,7 +50,7 @@ class Incidence:
         pad = values.new_full((values.shape[0], 1, *values.shape[2:]), padding)
         padded = torch.cat([values, pad], 1)
         picked = padded.index_select(1, self.slots.reshape(-1))
-        return picked.unflatten(1, tuple(self.slots.shape))
+        return picked.reshape(values.shape[0], *self.slots.shape, *values.shape[2:])
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,7 +261,8 @@ def _shared(
 
 def _pick(values: Tensor, places: Tensor) -> Tensor:
     """``values[:, places]``, by the quicker of torch's two ways."""
-    return values.index_select(1, places.reshape(-1)).unflatten(1, tuple(places.shape))
+    picked = values.index_select(1, places.reshape(-1))
+    return picked.reshape(values.shape[0], *places.shape, *values.shape[2:])
 
 
 def _cells(t: _Tables, x: Tensor) -> Tensor:

@@ -14,11 +14,11 @@ class NetworkConfig:
     """A network on graphical models.
 
     Args:
-        architecture: ``paper`` (section 4.1), ``deep`` (residual blocks), ``pointnet`` and ``dgcnn`` (baselines, which see
-            the variables alone), or the paper's notation itself, ``FGNN(64) - FC(64) - FGNN(2)``.
+        architecture: ``paper`` (section 4.1), ``deep`` (residual blocks), ``pointnet`` and ``dgcnn`` (baselines, which
+            see the variables alone), or the paper's notation itself, ``FGNN(64) - FC(64) - FGNN(2)``.
         width: Features of a variable and of a factor between the blocks of ``deep``.
-        blocks: How many blocks ``deep`` has.
-        share: Whether ``deep`` repeats one block's weights.
+        blocks: How many different blocks ``deep`` has.
+        repeat: How many times ``deep`` runs through them: weights shared across layers.
         aggregate: ``max``, ``sum``, ``mean`` or ``softmax``, as in `fgnn.nn`.
         q: ``basis``, ``dense`` or ``table``.
         bases: How many bases Q has.
@@ -30,7 +30,7 @@ class NetworkConfig:
     architecture: str = "paper"
     width: int = 64
     blocks: int = 16
-    share: bool = False
+    repeat: int = 1
     aggregate: str = "max"
     q: str = "basis"
     bases: int = 8
@@ -46,5 +46,6 @@ class NetworkConfig:
                 f"Expected an architecture among {', '.join(ARCHITECTURES)} or a notation such as FGNN(64) - FGNN(2) "
                 f"(got {self.architecture!r}{hint})"
             )
-        if self.width < 1 or self.blocks < 1:
-            raise ValueError(f"Expected a positive width and number of blocks (got {self.width} and {self.blocks})")
+        for name in ("width", "blocks", "repeat", "bases"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"Expected {name} of at least 1 (got {getattr(self, name)})")

@@ -92,7 +92,7 @@ def train(
                 group["lr"] = recipe.optimiser.rate * factor
             with torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bf16"):
                 result = task.loss(parallel, batch)
-            result.loss.backward()
+            torch.autograd.backward(result.loss)
             if recipe.optimiser.clip is not None:
                 nn.utils.clip_grad_norm_(network.parameters(), recipe.optimiser.clip)
             optimiser.step()
@@ -140,8 +140,9 @@ def train(
                 folder.log(line)
                 left_now = None if state.total is None else (state.total - state.step) * pace
                 progress.update(line, state.total, left_now)
-                for name, value in line.items() if board else ():
-                    board.add_scalar(name, value, state.step)
+                if board:
+                    for name, value in line.items():
+                        board.add_scalar(name, value, state.step)
                 if on_log:
                     on_log(line)
                 if (finished or validate) and state.metrics and state.metrics["agreement"] > state.best:
@@ -194,7 +195,8 @@ def make_optimiser(recipe: Recipe, network: nn.Module, device: torch.device) -> 
 def update_average(average: nn.Module, network: nn.Module, decay: float, step: int) -> None:
     """Move the average towards the network; early on faster, or the initial weights would linger."""
     decay = min(decay, (1 + step) / (10 + step))
-    mine, theirs = list(average.parameters()), list(network.parameters())
+    mine: list[Tensor] = list(average.parameters())
+    theirs: list[Tensor] = list(network.parameters())
     torch._foreach_lerp_(mine, theirs, 1 - decay)
     for own, other in zip(average.buffers(), network.buffers(), strict=True):
         own.copy_(other)
@@ -301,12 +303,12 @@ def _stop_signals() -> Iterator[Callable[[], bool]]:
     try:
         yield lambda: bool(seen)
     finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
+        for noted, handler in old.items():
+            signal.signal(noted, handler)
 
 
 def _board(folder: RunFolder) -> Any:
     need("tensorboard")
     from torch.utils.tensorboard import SummaryWriter
 
-    return SummaryWriter(str(folder.path / "tensorboard"))  # type: ignore[no-untyped-call]
+    return SummaryWriter(str(folder.path / "tensorboard"))

@@ -71,6 +71,15 @@ def load_weights(place: str | Path) -> Weights:
     return Weights(whole, card)
 
 
+def read_card(place: str | Path) -> dict[str, Any]:
+    """The card alone, from the JSON beside the weights where it is, else from the weights themselves."""
+    beside = find_weights(place).with_suffix(".json")
+    if beside.is_file():
+        card: dict[str, Any] = json.loads(beside.read_text(encoding="utf-8"))
+        return card
+    return dict(load_weights(place).card)
+
+
 def save_weights(
     path: str | Path, tensors: Mapping[str, Tensor], card: Mapping[str, Any], *, bf16: bool = False
 ) -> None:

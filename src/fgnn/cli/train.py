@@ -1,0 +1,49 @@
+"""`fgnn train`: a recipe, or a folder of models, to trained weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="A recipe file, a packaged recipe's name, or a folder of model files.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The run's folder; by default runs/NAME.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's checkpoint.")] = False,
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Compile the network's blocks (quicker, after a start).")
+    ] = False,
+    time_budget: Annotated[
+        float | None, typer.Option("--time-budget", help="Seconds after which to stop with a checkpoint.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Another seed than the recipe's.")] = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also log for TensorBoard.")] = False,
+) -> None:
+    """Train a network.
+
+    The run's folder holds config.yaml, environment.json, metrics.jsonl, curves.png, checkpoint.safetensors and the best
+    and last weights. Under torchrun every process takes its share of each batch.
+
+    Examples: fgnn train paper-map-1 --device cuda --compile; fgnn train my-models/; fgnn train runs/paper-map-1 --resume
+    """
+    from fgnn.train.run import run
+
+    changes: dict[str, Any] = {} if seed is None else {"seed": seed}
+    state, folder = run(
+        recipe,
+        out,
+        device=device,
+        compile=compile,
+        resume=resume,
+        time_budget=time_budget,
+        tensorboard=tensorboard,
+        **changes,
+    )
+    if state.metrics:
+        told = "  ".join(f"{name} {100 * value:.2f} %" for name, value in state.metrics.items() if name != "loss")
+        print(f"{folder.path}: step {state.step}, held-out {told}")
+    else:
+        print(f"{folder.path}: stopped at step {state.step}")

@@ -1,0 +1,91 @@
+"""Small parts that the point networks share."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+Activation = Literal["relu", "leaky", "elu", "none"]
+_ACTIVATIONS: dict[str, type[nn.Module] | None] = {"relu": nn.ReLU, "leaky": nn.LeakyReLU, "elu": nn.ELU, "none": None}
+
+
+class Dense(nn.Module):
+    """A linear layer on the last axis, batch norm and an activation: a 1×1 convolution over points.
+
+    Args:
+        activation: ``leaky`` has slope 0.2.
+        norm: Whether to normalise over all axes but the last.
+        norm_last: Normalise after the activation instead of before it.
+        eps, momentum: Those of the batch norm, in torch's sense (momentum 0.1 keeps 0.9 of the running value).
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        activation: Activation = "relu",
+        norm: bool = True,
+        bias: bool = True,
+        norm_last: bool = False,
+        eps: float = 1e-3,
+        momentum: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, outputs, bias=bias)
+        nn.init.xavier_uniform_(self.linear.weight)
+        if bias:
+            nn.init.zeros_(self.linear.bias)
+        self.norm = nn.BatchNorm1d(outputs, eps=eps, momentum=momentum) if norm else None
+        kind = _ACTIVATIONS[activation]
+        self.activation = None if kind is None else kind(0.2) if activation == "leaky" else kind()
+        self.norm_last = norm_last
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear(x)
+        if self.activation is not None and self.norm_last:
+            x = self.activation(x)
+        if self.norm is not None:
+            x = self.norm(x.reshape(-1, x.shape[-1])).reshape(x.shape)
+        if self.activation is not None and not self.norm_last:
+            x = self.activation(x)
+        return x
+
+
+def dense_stack(widths: list[int], *, activation: Activation = "relu", bias: bool = True) -> nn.Sequential:
+    """Dense layers one after another through these widths."""
+    pairs = pairwise(widths)
+    return nn.Sequential(*(Dense(a, b, activation=activation, bias=bias) for a, b in pairs))
+
+
+def tile(vector: Tensor, points: int) -> Tensor:
+    """One vector per cloud (B, C), repeated for each point (B, P, C)."""
+    return vector[:, None].expand(-1, points, -1)
+
+
+def set_norm_momentum(network: nn.Module, seen: int, period: int) -> None:
+    """The schedule of the original training scripts: momentum 0.5, halved every ``period`` samples, at least 0.01."""
+    momentum = max(0.01, 0.5 * 0.5 ** (seen // period))
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            module.momentum = momentum
+
+
+def nearest(x: Tensor, k: int, queries: Tensor | None = None) -> Tensor:
+    """The k nearest points of each query (by default of each point, itself included), (B, Q, k).
+
+    Plain products and ``topk``, for clouds of a few thousand points and features of any width.
+    """
+    to = x if queries is None else queries
+    squares = x.square().sum(-1)
+    distance = squares[:, None, :] - 2 * (to @ x.transpose(1, 2))  # the query's own square shifts a whole row
+    return distance.topk(min(k, x.shape[1]), dim=-1, largest=False).indices
+
+
+def take(x: Tensor, index: Tensor) -> Tensor:
+    """Features of the points at ``index``: (B, P, C) and (B, Q, k) to (B, Q, k, C)."""
+    flat = index.flatten(1)[..., None].expand(-1, -1, x.shape[-1])
+    return torch.gather(x, 1, flat).reshape(*index.shape, x.shape[-1])

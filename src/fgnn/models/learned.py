@@ -1,0 +1,122 @@
+"""`method="fgnn"`: a trained network's ranking, decoded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fgnn.errors import InputError
+from fgnn.infer.decode import decode as decode_scores
+from fgnn.infer.solution import Answer, OnProgress
+from fgnn.models.config import NetworkConfig
+from fgnn.models.family import Family
+from fgnn.models.map_network import MAPNetwork
+from fgnn.pgm import ModelBatch
+from fgnn.weights import load_weights, weight_names
+from fgnn.weights.cards import read_card
+
+_ENTRIES = 1 << 22  # models are scored in slices of about this many edge features
+
+
+def load_network(place: str | Path, device: torch.device | str = "cpu") -> tuple[MAPNetwork, Mapping[str, Any]]:
+    """A trained network, ready to score models, and its card; by packaged name, weights file or run folder."""
+    weights = load_weights(place)
+    if weights.card.get("task") != "map":
+        raise InputError(f"Expected weights of a MAP network (got {weights.card.get('task', 'others')})", file=place)
+    network = MAPNetwork(NetworkConfig(**weights.card["network"]), family_of(weights.card))
+    try:
+        network.load_state_dict(dict(weights.tensors))
+    except RuntimeError as error:
+        raise InputError("Expected the tensors that the card names (got others)", file=place) from error
+    return network.to(device).eval(), weights.card
+
+
+def family_of(card: Mapping[str, Any]) -> Family:
+    """The family a card names."""
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in card["family"].items()}
+    return Family(**values)
+
+
+@lru_cache(maxsize=4)
+def _network(place: str, device: str) -> MAPNetwork:
+    return load_network(place, device)[0]
+
+
+def solve_fgnn(
+    batch: ModelBatch,
+    *,
+    time_limit: float | None = None,
+    seed: int = 0,
+    progress: OnProgress | None = None,
+    weights: str | Path | None = None,
+    decode: bool = True,
+    samples: int = 0,
+) -> Answer:
+    """Score the states with a trained network, then repair and improve its answer (`fgnn.infer.decode`).
+
+    Args:
+        batch: Models of a family that the weights know.
+        time_limit: Seconds; decoding stops then with the best so far.
+        seed: Seeds the samples.
+        progress: Not called: the whole takes milliseconds per model.
+        weights: A packaged name, a weights file or a run's folder; by default the package's best for the models.
+        decode: False returns the network's argmax as it is, feasible or not.
+        samples: Further starting points drawn from the network's scores.
+    """
+    start = time.perf_counter()
+    place = str(weights) if weights is not None else choose_weights(batch)
+    network = _network(place, str(batch.device))
+    reason = network.family.refusal(batch)
+    if reason is not None:
+        raise ValueError(f"Expected models that the weights {place!r} know: {reason}")
+    scores = score(network, batch)
+    answer = scores.argmax(2)
+    timed_out = False
+    if decode:
+        left = None if time_limit is None else max(1e-3, time_limit - (time.perf_counter() - start))
+        answer = decode_scores(batch, scores, samples=samples, seed=seed, time_limit=left)
+        timed_out = time_limit is not None and time.perf_counter() - start > time_limit
+    return Answer.of(
+        answer,
+        timed_out=torch.full((len(batch),), timed_out, device=batch.device),
+        info={"weights": place, "log_marginals": scores.log_softmax(-1)},
+    )
+
+
+@torch.inference_mode()
+def score(network: MAPNetwork, batch: ModelBatch) -> Tensor:
+    """The network's scores (B, N, K), in slices that bound memory."""
+    edges = sum(t.scopes.numel() for t in batch.tables) + sum(u.scopes.numel() for u in batch.budgets)
+    step = max(1, _ENTRIES // max(1, edges + batch.num_variables))
+    parts = [network(batch.select(slice(at, at + step))) for at in range(0, len(batch), step)]
+    return torch.cat(parts).clone() if parts else batch.unary.clone()
+
+
+def choose_weights(batch: ModelBatch) -> str:
+    """The package's weights for a batch's models: of those that know them, the ones trained on the nearest sizes."""
+    reasons = []
+    known = []
+    for name in weight_names():
+        card = read_card(name)
+        if card.get("task") != "map":
+            continue
+        family = family_of(card)
+        reason = family.refusal(batch)
+        if reason is None:
+            sizes = {int(u.scopes.shape[1]) for u in batch.budgets}
+            known.append((-len(sizes & set(family.budgets)), -card.get("rank", 0), name))
+        else:
+            reasons.append(reason)
+    if not known:
+        told = f"; the nearest expects {reasons[0]}" if reasons else ""
+        raise ValueError(
+            f"Expected models of a family that the package's weights know (got another{told}); "
+            f"train your own with 'fgnn train FOLDER' and give weights="
+        )
+    return min(known)[2]

@@ -1,0 +1,121 @@
+"""A run from beginning to end: what `fgnn train` does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fgnn.errors import InputError
+from fgnn.models.config import NetworkConfig
+from fgnn.train.distributed import world as join_world
+from fgnn.train.loop import State, train
+from fgnn.train.map_task import MAPTask
+from fgnn.train.progress import TrainingProgress
+from fgnn.train.recipe import Data, Optimiser, Recipe, Schedule, read_recipe
+from fgnn.train.run_folder import RunFolder
+from fgnn.weights import load_weights
+
+
+def folder_recipe(folder: str | Path) -> Recipe:
+    """The recipe for a folder of a person's own model files."""
+    return Recipe(
+        name=Path(folder).name or "models",
+        data=Data(folder=str(folder)),
+        network=NetworkConfig(architecture="FGNN(64) - Res[FC(64) - FGNN(64) - FC(64)] - FGNN(N)", norm="layer"),
+        optimiser=Optimiser(name="adamw", rate=2e-3, weight_decay=1e-4, clip=1.0),
+        schedule=Schedule(name="cosine", warmup=20),
+        batch=64,
+        epochs=60,
+        log_every=10,
+        checkpoint_every=100,
+    )
+
+
+def run(
+    what: str | Path | Recipe,
+    out: str | Path | None = None,
+    *,
+    device: str = "auto",
+    compile: bool = False,
+    resume: bool = False,
+    time_budget: float | None = None,
+    tensorboard: bool = False,
+    progress: TrainingProgress | None = None,
+    on_log: Callable[[dict[str, Any]], None] | None = None,
+    **changes: Any,
+) -> tuple[State, RunFolder]:
+    """Train by a recipe (a file, a packaged name, a `Recipe`) or on a folder of model files.
+
+    Args:
+        what: The recipe or the folder; a run's own folder with ``resume``.
+        out: The run's folder; by default ``runs/NAME``.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``; under torchrun each process takes its own.
+        compile: Compile the network's repeated blocks.
+        resume: Go on from the folder's checkpoint, by the settings the run began with.
+        time_budget: Seconds after which to stop with a checkpoint.
+        changes: Other top-level settings than the recipe's (``seed=3``).
+    """
+    recipe, folder = prepare(what, out, resume, changes)
+    with join_world(device) as (world, here):
+        if here.type == "cuda":
+            torch.set_float32_matmul_precision("high")
+        if world.first and not resume:
+            folder.begin(recipe, here)
+        if resume:
+            recipe = folder.recipe()
+        task = MAPTask(recipe, world, here)
+        if recipe.start_from is not None and not resume:
+            start_from(task.network, recipe.start_from)
+        if world.first and not resume:
+            (progress or TrainingProgress(recipe.name)).say(
+                f"{sum(p.numel() for p in task.network.parameters()):,} parameters, {here}, to {folder.path}"
+            )
+        state = train(
+            recipe,
+            task,
+            folder,
+            world=world,
+            device=here,
+            compile=compile,
+            resume=resume,
+            time_budget=time_budget,
+            tensorboard=tensorboard,
+            progress=progress,
+            on_log=on_log,
+        )
+    return state, folder
+
+
+def prepare(
+    what: str | Path | Recipe, out: str | Path | None, resume: bool, changes: dict[str, Any]
+) -> tuple[Recipe, RunFolder]:
+    """The recipe, and the folder the run goes to."""
+    if isinstance(what, Recipe):
+        recipe = what
+    elif Path(what).is_dir():
+        own = RunFolder(what)
+        if own.config.is_file():
+            if not resume:
+                raise InputError("this folder holds a run; go on with --resume", file=what)
+            return own.recipe(), own
+        recipe = folder_recipe(what)
+    else:
+        recipe = read_recipe(what)
+    if changes:
+        recipe = recipe.with_changes(**changes)
+    return recipe, RunFolder(out if out is not None else Path("runs") / recipe.name)
+
+
+def start_from(network: nn.Module, place: str) -> None:
+    """Begin with other weights than fresh ones; those of the same names and shapes are taken."""
+    tensors = load_weights(place).tensors
+    own = network.state_dict()
+    fitting = {n: t for n, t in tensors.items() if n in own and own[n].shape == t.shape}
+    if len(fitting) != len(own):
+        missing = next(n for n in own if n not in fitting)
+        raise InputError(f"Expected weights of the recipe's network (got none for {missing})", file=place)
+    network.load_state_dict(fitting)

@@ -1,0 +1,166 @@
+"""Where labelled models come from: endless, a fixed seeded set, or a folder of files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fgnn.pgm import BudgetBatch, ModelBatch, TableBatch
+from fgnn.train.distributed import World
+from fgnn.train.seeds import seed_for
+
+
+class Labelled(Protocol):
+    """A data set that is sampled and exactly labelled on a device, as `fgnn.data.ChainMAP` is."""
+
+    def sample(self, count: int, seed: int = 0, device: torch.device | str = "cpu") -> ModelBatch: ...
+
+    def labels(self, batch: ModelBatch) -> Tensor: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Models and their exact MAP assignments."""
+
+    models: ModelBatch
+    labels: Tensor  # shape: (B, N)
+
+    def select(self, which: slice | Tensor) -> Examples:
+        return Examples(self.models.select(which), self.labels[which])
+
+    def __len__(self) -> int:
+        return len(self.models)
+
+
+class Source(Protocol):
+    """Training batches by step."""
+
+    epoch_steps: int | None
+
+    def batch(self, step: int) -> Examples: ...
+
+
+def concat_models(batches: Sequence[ModelBatch]) -> ModelBatch:
+    """Batches of one structure, one after another."""
+    first = batches[0]
+    if len(batches) == 1:
+        return first
+    return replace(
+        first,
+        unary=torch.cat([b.unary for b in batches]),
+        tables=tuple(
+            TableBatch(t.scopes, torch.cat([b.tables[g].values for b in batches])) for g, t in enumerate(first.tables)
+        ),
+        budgets=tuple(
+            BudgetBatch(
+                u.scopes,
+                torch.cat([b.budgets[g].at_least for b in batches]),
+                torch.cat([b.budgets[g].at_most for b in batches]),
+            )
+            for g, u in enumerate(first.budgets)
+        ),
+        constant=torch.cat([b.constant for b in batches]),
+    )
+
+
+def draw(sets: Sequence[Labelled], count: int, seed: int, device: torch.device, share: World | None = None) -> Examples:
+    """``count`` fresh instances, evenly from all sets (of one structure); with ``share`` only that process's part.
+
+    Sampling is cheap, labelling is not: all processes draw the same batch, and each labels its own share of it.
+    """
+    parts, labels = [], []
+    for n, data in enumerate(sets):
+        size = count // len(sets) + (n < count % len(sets))
+        models = data.sample(size, seed=seed_for(seed, "set", n), device=device)
+        if share is not None and share.size > 1:
+            models = models.select(share.share(size))
+        parts.append(models)
+        labels.append(data.labels(models))
+    return Examples(concat_models(parts), torch.cat(labels))
+
+
+class Endless:
+    """Fresh instances at every step, drawn and labelled on the device.
+
+    Args:
+        sets: The data sets, mixed evenly; all of one structure.
+        batch: Instances of a step, over all processes.
+        seed: The run's.
+    """
+
+    epoch_steps: int | None = None
+
+    def __init__(self, sets: Sequence[Labelled], batch: int, seed: int, world: World, device: torch.device) -> None:
+        self.sets, self.size, self.seed, self.world, self.device = sets, batch, seed, world, device
+        if batch % (len(sets) * world.size):
+            raise ValueError(
+                f"Expected a batch divisible by the {len(sets)} kinds and {world.size} processes (got {batch})"
+            )
+
+    def batch(self, step: int) -> Examples:
+        return draw(self.sets, self.size, seed_for(self.seed, "train", step), self.device, self.world)
+
+
+class FixedSet:
+    """A set of instances gone through in a new order every epoch; what does not fill a batch waits for the next.
+
+    Args:
+        examples: The set, the same in every process.
+        batch: Instances of a step, over all processes.
+        seed: The run's.
+    """
+
+    def __init__(self, examples: Examples, batch: int, seed: int, world: World) -> None:
+        if len(examples) < batch:
+            raise ValueError(f"Expected at least a batch of {batch} instances (got {len(examples)})")
+        self.examples, self.size, self.seed, self.world = examples, batch, seed, world
+        self.epoch_steps: int | None = len(examples) // batch
+        self._order: tuple[int, Tensor] | None = None
+        world.share(batch)  # a batch that cannot be shared out evenly is refused here
+
+    def batch(self, step: int) -> Examples:
+        assert self.epoch_steps is not None
+        epoch, at = divmod(step, self.epoch_steps)
+        if self._order is None or self._order[0] != epoch:
+            generator = torch.Generator().manual_seed(seed_for(self.seed, "order", epoch))
+            order = torch.randperm(len(self.examples), generator=generator)
+            self._order = (epoch, order.to(self.examples.labels.device))
+        which = self._order[1][at * self.size : (at + 1) * self.size]
+        return self.examples.select(which[self.world.share(self.size)])
+
+
+class Grouped:
+    """Several fixed sets of different structures: every step takes a batch of one of them, by its share of the whole.
+
+    Args:
+        sets: The examples of each structure.
+        batch: Instances of a step; a structure with fewer gives all it has.
+    """
+
+    def __init__(self, sets: Sequence[Examples], batch: int, seed: int) -> None:
+        self.sources = [
+            FixedSet(s, min(batch, len(s)), seed_for(seed, "group", n), World()) for n, s in enumerate(sets)
+        ]
+        self.seed = seed
+        self._turns = [n for n, s in enumerate(self.sources) for _ in range(s.epoch_steps or 1)]
+        self.epoch_steps: int | None = len(self._turns)
+        self._order: tuple[int, list[tuple[int, int]]] | None = None
+
+    def batch(self, step: int) -> Examples:
+        assert self.epoch_steps is not None
+        epoch, at = divmod(step, self.epoch_steps)
+        if self._order is None or self._order[0] != epoch:
+            generator = torch.Generator().manual_seed(seed_for(self.seed, "turns", epoch))
+            order = [self._turns[i] for i in torch.randperm(len(self._turns), generator=generator).tolist()]
+            seen = [0] * len(self.sources)
+            turns = []
+            for n in order:
+                turns.append((n, epoch * (self.sources[n].epoch_steps or 1) + seen[n]))
+                seen[n] += 1
+            self._order = (epoch, turns)
+        group, inner = self._order[1][at]
+        return self.sources[group].batch(inner)
