@@ -174,13 +174,13 @@ def _program(batch: ModelBatch) -> _Program:
         height += count
         right.append(np.ones(count))
         for axis, k in enumerate(shape):  # and to the marginals of its variables, states 1..
-            here = height + np.arange(count * (k - 1)).reshape(count, k - 1)
+            link = height + np.arange(count * (k - 1)).reshape(count, k - 1)
             kept = np.nonzero(states[:, axis])[0]
-            rows += [here[:, states[kept, axis] - 1].ravel(), here.ravel()]
+            rows += [link[:, states[kept, axis] - 1].ravel(), link.ravel()]
             cols += [width + cell[:, kept].ravel(), (first[scopes[:, axis], None] + np.arange(k - 1)).ravel()]
-            vals += [np.ones(count * len(kept)), np.full(here.size, -1.0)]
-            height += here.size
-            right.append(np.zeros(here.size))
+            vals += [np.ones(count * len(kept)), np.full(link.size, -1.0)]
+            height += link.size
+            right.append(np.zeros(link.size))
         used.append((t.values > -torch.inf).any(0).cpu().numpy().ravel())
         at += count * size
     kept_cells = np.nonzero(np.concatenate(used))[0]

@@ -1,0 +1,134 @@
+"""The child process of `toulbar2`: reads models of one structure from stdin, solves them one after the other.
+
+It runs by path, imports neither fgnn nor torch nor numpy, and so starts in a few hundredths of a second. toulbar2 may
+print, abort or hang: its standard output goes to our stderr, where the parent reads improving solutions as they
+come; our own answers, one JSON line each, go to the real stdout.
+
+Every message is one JSON line followed by the raw int64 and float64 values it announces.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from array import array
+from itertools import product
+from math import inf, prod
+from typing import Any, BinaryIO
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # C++ writes to descriptor 1, not to sys.stdout
+    signal.signal(signal.SIGVTALRM, signal.SIG_IGN)  # until toulbar2 takes it as a request to stop
+    requests = sys.stdin.buffer
+    import pytoulbar2
+
+    structure: dict[str, Any] = {}
+    while line := requests.readline():
+        request = json.loads(line)
+        ints, floats = _values("q", request["ints"], requests), _values("d", request["floats"], requests)
+        if request["do"] == "structure":
+            structure = _structure(request, ints)
+        else:
+            try:
+                answer = _solve(pytoulbar2, structure, request, ints, floats)
+            except Exception as error:  # the parent decides what to do about it
+                answer = {"error": f"{type(error).__name__}: {error}"}
+            answers.write(json.dumps(answer | {"id": request["id"]}) + "\n")
+
+
+def _values(kind: str, count: int, source: BinaryIO) -> Any:
+    values = array(kind)
+    data = source.read(8 * count)
+    if len(data) != 8 * count:
+        sys.exit(1)  # the parent is gone
+    values.frombytes(data)
+    return values
+
+
+def _structure(request: dict[str, Any], ints: Any) -> dict[str, Any]:
+    """Cut the flat integers into cardinalities and the scopes of tables and budgets."""
+    at = request["variables"]
+    cards = ints[:at].tolist()
+    tables, budgets = [], []
+    for count, shape in request["tables"]:
+        for _ in range(count):
+            tables.append((ints[at : at + len(shape)].tolist(), shape))
+            at += len(shape)
+    for count, size in request["budgets"]:
+        for _ in range(count):
+            budgets.append(ints[at : at + size].tolist())
+            at += size
+    return {"cards": cards, "tables": tables, "budgets": budgets}
+
+
+def _solve(
+    pytoulbar2: Any, structure: dict[str, Any], request: dict[str, Any], ints: Any, floats: Any
+) -> dict[str, Any]:
+    """Build the cost function network, minimise it, and say what is known: solution, lower bound, whether cut short.
+
+    ``floats`` holds integral costs, all unaries and then all tables, with inf for forbidden; ``ints`` the budgets'
+    lower bounds, their upper bounds, and then the start, if any. Costs from ``top`` on are not looked for.
+    """
+    settings = dict(request["settings"])
+    network = pytoulbar2.CFN(vac=settings.pop("vac", 0), vns=settings.pop("vns", None), seed=request["seed"], verbose=0)
+    order = settings.pop("order", None)
+    if order is not None:
+        network.Option.setVarOrder(order)
+    for name, value in settings.items():
+        if not hasattr(network.Option, name):
+            raise AttributeError(f"toulbar2 has no setting {name}")
+        setattr(network.Option, name, value)
+    wcsp = network.CFN.wcsp
+    cards = structure["cards"]
+    for i, k in enumerate(cards):
+        wcsp.makeEnumeratedVariable(f"x{i}", 0, k - 1)
+    at = 0
+    for i, k in enumerate(cards):
+        network.AddFunction([i], floats[at : at + k].tolist())
+        at += k
+    for scope, shape in structure["tables"]:
+        size = prod(shape)
+        costs = floats[at : at + size].tolist()
+        at += size
+        if len(scope) <= 3:
+            network.AddFunction(scope, costs)
+        else:
+            _add_table(wcsp, scope, shape, costs, request["forbidden"])
+    count = len(structure["budgets"])
+    for c, scope in enumerate(structure["budgets"]):
+        # "2 0 0 1 1": of two listed values, 0 weighs 0 and 1 weighs 1; the weights must reach the first number.
+        if ints[c] > 0:
+            wcsp.postKnapsackConstraint(scope, str(ints[c]) + " 2 0 0 1 1" * len(scope), kp=True)
+        if ints[count + c] < len(scope):
+            wcsp.postKnapsackConstraint(scope, str(-ints[count + c]) + " 2 0 0 1 -1" * len(scope), kp=True)
+    network.CFN.timer(request["seconds"])  # also makes SIGVTALRM a request to stop
+    # Without a finite top, sums of forbidden costs overflow and toulbar2 aborts.
+    wcsp.updateUb(request["top"])
+    for i, state in enumerate(ints[2 * count :]):
+        wcsp.setBestValue(i, state)
+    found = network.Solve(showSolutions=1)
+    lower = network.GetDDualBound()
+    network.CFN.timerStop()
+    return {
+        "x": None if found is None else list(found[0]),
+        "lower": lower,
+        "nodes": network.GetNbNodes(),
+        "limited": bool(network.Option.limited),
+    }
+
+
+def _add_table(wcsp: Any, scope: list[int], shape: list[int], costs: list[float], forbidden: int) -> None:
+    """A table of four or more variables, tuple by tuple; costs above zero only."""
+    entries = [(states, cost) for states, cost in zip(product(*map(range, shape)), costs, strict=True) if cost > 0]
+    index = wcsp.postNaryConstraintBegin(scope, 0, len(entries))
+    for states, cost in entries:
+        wcsp.postNaryConstraintTuple(index, list(states), forbidden if cost == inf else int(cost))
+    wcsp.postNaryConstraintEnd(index)
+
+
+if __name__ == "__main__":
+    main()
