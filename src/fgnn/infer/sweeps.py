@@ -1,0 +1,239 @@
+"""One iteration of max-product under each schedule.
+
+A sweep takes the messages of some models and gives the next ones with each model's *change*: the largest, over all
+messages, span (maximum less minimum over the states) of what an undamped update would add. The span is the same however
+messages are normalised, and ``inf`` where a state has just been found impossible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fgnn.infer.wiring import Group, Numbers, Wiring, blocks, group_messages
+
+# Changes this close are equal: what passes through a factor unchanged differs from what came in by rounding alone.
+_TIE = 1e-5
+
+Sweep = Callable[[Numbers, Tensor, Tensor, int], tuple[Tensor, Tensor]]
+"""(numbers, messages (Q or 2Q, B), rate (B,), iteration) -> (messages, change (B,))."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a factor reads from a variable, and whether the best state of a message is set to 0.
+
+    ``own=False`` leaves out of the belief what the factor itself sent, as in the textbook; ``own=True`` reads the whole
+    belief, as eq. (max_product) is printed.
+    """
+
+    own: bool = False
+    normalise: bool = True
+
+
+# ---- one update -----------------------------------------------------------------------------------------------
+
+
+def flooding_step(
+    wiring: Wiring, rule: Rule, numbers: Numbers, messages: Tensor, rate: Tensor
+) -> tuple[Tensor, Tensor]:
+    """All factors at once: a pure function of tensors whose shapes depend on the structure and B alone.
+
+    Args:
+        wiring: The structure.
+        rule: The variant.
+        numbers: The potentials.
+        messages: Shape (Q, B), or (2Q, B) in the full form.
+        rate: Shape (B,): how far each model goes towards its update, 1 - damping; 0 holds a model still.
+    """
+    proposed = proposals(wiring, rule, numbers, messages)
+    stepped, change = _blend(wiring, messages, proposed, rate)
+    if not wiring.full and all(s == 1 for g in wiring.groups for s in g.states):
+        return stepped, change.abs_().amax(0)  # all binary: the span is the ratio's change, in one reduction
+    spans = [
+        _span(wiring, g, change[g.span].view(g.height, len(g.scopes), messages.shape[1])).amax(0) for g in wiring.groups
+    ]
+    return stepped, torch.stack(spans).amax(0)
+
+
+def proposals(wiring: Wiring, rule: Rule, numbers: Numbers, messages: Tensor) -> Tensor:
+    """What every factor would send now, as value rows (Q, B)."""
+    beliefs = wiring.beliefs(numbers.unary, messages)
+    nu = beliefs.index_select(0, wiring.belief_of)
+    nu = wiring.values(nu if rule.own else nu.sub_(messages))
+    models = messages.shape[1]
+    sent = [
+        group_messages(
+            group,
+            numbers.of_group(g),
+            nu[group.span].view(group.height, len(group.scopes), models),
+            wiring.full,
+            rule.normalise,
+        ).flatten(0, 1)
+        for g, group in enumerate(wiring.groups)
+    ]
+    return torch.cat(sent)
+
+
+def _blend(wiring: Wiring, messages: Tensor, proposed: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
+    """The damped messages, and the change of the value rows (NaN: impossible and known so; inf: newly so)."""
+    if not wiring.full:
+        change = proposed - messages
+        return torch.addcmul(messages, change, rate), change
+    half = proposed.shape[0]
+    values, flags = messages[:half], messages[half:]
+    # What is possible only shrinks, so a flag once set stays, and damping never mixes a number with -inf.
+    banned = proposed == -torch.inf
+    change = torch.where(banned, torch.where(flags > 0.5, torch.nan, torch.inf), proposed - values)
+    moving = rate > 0
+    stepped = torch.addcmul(values, change.masked_fill(banned, 0.0), rate).masked_fill(banned & moving, 0.0)
+    raised = torch.where(moving, torch.maximum(flags, banned.to(flags.dtype)), flags)
+    return torch.cat([stepped, raised]), change
+
+
+def _changes(wiring: Wiring, change: Tensor) -> Tensor:
+    """The largest span over each factor's messages: (Q, B) to (F, B)."""
+    shaped = [change[g.span].view(g.height, len(g.scopes), change.shape[1]) for g in wiring.groups]
+    return torch.cat([_span(wiring, g, part) for g, part in zip(wiring.groups, shaped, strict=True)])
+
+
+def _span(wiring: Wiring, group: Group, change: Tensor) -> Tensor:
+    """The largest span over a factor's messages: (height, C, B) to (C, B)."""
+    spans = [change.new_zeros(change.shape[1:])]
+    for rows in blocks(group):
+        if rows.start == rows.stop:
+            continue
+        part = change[rows]
+        if wiring.full:
+            gone = part.isnan()
+            top, low = part.masked_fill(gone, -torch.inf).amax(0), part.masked_fill(gone, torch.inf).amin(0)
+            # both inf: all that is left was lost now; both as filled: nothing was left before
+            spans.append(torch.where(top == torch.inf, torch.inf, (top - low).clamp(min=0)))
+        else:
+            spans.append(part.amax(0).clamp(min=0) - part.amin(0).clamp(max=0))
+    return torch.stack(spans).amax(0)
+
+
+# ---- schedules ------------------------------------------------------------------------------------------------
+
+
+def flooding(wiring: Wiring, rule: Rule) -> Sweep:
+    """Every factor reads the old messages."""
+
+    def sweep(numbers: Numbers, messages: Tensor, rate: Tensor, iteration: int) -> tuple[Tensor, Tensor]:
+        return flooding_step(wiring, rule, numbers, messages, rate)
+
+    return sweep
+
+
+def sequential(wiring: Wiring, rule: Rule, seed: int, random: bool) -> Sweep:
+    """Factor by factor, each reading the newest messages, in one order for all models.
+
+    The order is that of the groups, or drawn anew each iteration. Factors whose turn does not depend on each other go
+    together: a factor waits only for those before it that share a variable with it, so the result is that of the
+    order, one by one.
+    """
+    device = wiring.belief_of.device
+    scopes = [scope for g in wiring.groups for scope in g.scopes.tolist()]
+    starts = np.cumsum([0, *(len(g.scopes) for g in wiring.groups)])
+    rows = [torch.arange(g.span.start, g.span.stop, device=device).view(g.height, len(g.scopes)) for g in wiring.groups]
+    num_variables = int(wiring.offsets.shape[0])
+    in_order = None if random else turns(scopes, np.arange(len(scopes)), num_variables)
+
+    def updates(iteration: int) -> Iterator[tuple[int, Tensor]]:
+        order = np.random.default_rng([seed, iteration]).permutation(len(scopes)) if random else None
+        for together in in_order if order is None else turns(scopes, order, num_variables):  # type: ignore[union-attr]
+            group_of = np.searchsorted(starts, together, side="right") - 1
+            for g in np.unique(group_of).tolist():
+                members = together[group_of == g] - starts[g]
+                yield g, torch.as_tensor(members, device=device)
+
+    def sweep(numbers: Numbers, messages: Tensor, rate: Tensor, iteration: int) -> tuple[Tensor, Tensor]:
+        messages = messages.clone()
+        beliefs = wiring.beliefs(numbers.unary, messages)
+        change = torch.zeros_like(rate)
+        for g, factors in updates(iteration):
+            group = wiring.groups[g]
+            at = rows[g].index_select(1, factors).flatten()
+            if wiring.full:
+                at = torch.cat([at, at + wiring.num_messages])
+            towards = wiring.belief_of[at]
+            old, belief = messages.index_select(0, at), beliefs.index_select(0, towards)
+            nu = wiring.values(belief if rule.own else belief - old)
+            shape = (group.height, len(factors), len(rate))
+            sent = group_messages(group, numbers.of_group(g, factors), nu.view(shape), wiring.full, rule.normalise)
+            new, moved = _blend(wiring, old, sent.flatten(0, 1), rate)
+            messages.index_copy_(0, at, new)
+            # factors that go together share no variable, so every belief row is written once
+            beliefs.index_copy_(0, towards, belief.add_(new.sub_(old)))
+            change = torch.maximum(change, _span(wiring, group, moved.view(shape)).amax(0))
+        return messages, change
+
+    return sweep
+
+
+def turns(scopes: list[list[int]], order: NDArray[np.int64], num_variables: int) -> list[NDArray[np.int64]]:
+    """Factors in the order, gathered into turns whose members share no variable, with the same result."""
+    last = [0] * num_variables
+    turn = np.zeros(len(scopes), dtype=np.int64)
+    for c in order.tolist():
+        scope = scopes[c]
+        mine = 1 + max([last[i] for i in scope])
+        turn[c] = mine
+        for i in scope:
+            last[i] = mine
+    by_turn = np.argsort(turn, kind="stable")
+    cuts = np.cumsum(np.bincount(turn, minlength=1))
+    return [by_turn[a:b] for a, b in pairwise(cuts.tolist())]
+
+
+def residual(wiring: Wiring, rule: Rule) -> Sweep:
+    """Where a message would change most, first: each model by its own changes.
+
+    A round updates, in each model, every factor whose change is the largest among the factors it shares a variable
+    with; the largest of all is among them, and no two neighbours are (but for ties). An iteration has as many rounds
+    as the busiest variable has factors, the least in which every factor can have its turn.
+    """
+    variables = torch.cat([g.scopes.t().flatten() for g in wiring.groups])  # shape: (E,)
+    count = int(wiring.offsets.shape[0])
+    rounds = int(torch.bincount(variables).max())
+    starts = np.cumsum([0, *(len(g.scopes) for g in wiring.groups)]).tolist()
+    factor_of_row = torch.cat(
+        [
+            torch.arange(a, b, device=variables.device).repeat(g.height)
+            for (a, b), g in zip(pairwise(starts), wiring.groups, strict=True)
+        ]
+    )
+
+    def local_maxima(changes: Tensor) -> Tensor:  # shape: (F, B) to (F, B), bool
+        parts = list(zip(pairwise(starts), wiring.groups, strict=True))
+        by_edge = torch.cat([changes[a:b].repeat(g.scopes.shape[1], 1) for (a, b), g in parts])
+        at = variables[:, None].expand_as(by_edge)
+        top = changes.new_zeros(count, changes.shape[1]).scatter_reduce_(0, at, by_edge, "amax")
+        chosen = []
+        for (a, b), g in parts:
+            rival = top.index_select(0, g.scopes.t().flatten()).view(*g.scopes.t().shape, -1).amax(0)
+            chosen.append(changes[a:b] >= rival * (1 - _TIE))
+        return torch.cat(chosen)
+
+    def sweep(numbers: Numbers, messages: Tensor, rate: Tensor, iteration: int) -> tuple[Tensor, Tensor]:
+        for _ in range(rounds):
+            proposed = proposals(wiring, rule, numbers, messages)
+            _, moved = _blend(wiring, messages, proposed, rate)
+            changes = torch.cat(
+                [
+                    _span(wiring, g, moved[g.span].view(g.height, len(g.scopes), messages.shape[1]))
+                    for g in wiring.groups
+                ]
+            )
+            chosen = local_maxima(changes).index_select(0, factor_of_row)
+            messages, _ = _blend(wiring, messages, proposed, rate * chosen)
+        return messages, changes.amax(0)
+
+    return sweep

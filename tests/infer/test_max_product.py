@@ -1,0 +1,258 @@
+"""max-product: equal to a plain reference at every iteration, exact on trees, and as good as it should be on chains."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fgnn
+from fgnn import GraphicalModel, ModelBatch
+from fgnn.infer.max_product import solve_max_product
+from fgnn.infer.messages import budget_messages
+from fgnn.infer.ranking import ranked
+from tests.infer.max_product_by_hand import ByHand
+from tests.strategies import models, tree_models
+
+SWEEPS = 4
+
+
+def best_by_enumeration(model: GraphicalModel) -> float:
+    states = np.array(list(itertools.product(*(range(k) for k in model.cardinalities))))
+    return float(model.score(states).max())
+
+
+def padded(beliefs: list[list[float]], widest: int) -> np.ndarray:
+    return np.array([b + [-math.inf] * (widest - len(b)) for b in beliefs])
+
+
+def assert_follows(model: GraphicalModel, hand: ByHand, sweep: Any, **options: Any) -> None:
+    """After 1, 2, ... iterations: the same beliefs, the same change in each iteration, the same decision."""
+    if not hand.factors:
+        return
+    changes: list[float] = []
+    widest = int(model.cardinalities.max())
+    for t in range(1, SWEEPS + 1):
+        changes.append(sweep(t - 1))
+        options |= {"iterations": t, "tolerance": -1.0, "keep_beliefs": True}
+        found = solve_max_product(ModelBatch.stack([model]), **options)
+        expected = padded(hand.beliefs(), widest)
+        np.testing.assert_allclose(found.info["beliefs"][0].numpy(), expected, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(found.info["deltas"][0].numpy(), changes, rtol=1e-9, atol=1e-9)
+        assert found.iterations.tolist() == [t]
+        assert not found.converged.any()
+
+
+@given(models(max_variables=5), st.sampled_from(["standard", "paper"]), st.sampled_from([0.0, 0.3]), st.booleans())
+def test_flooding_is_the_reference_at_every_iteration(
+    model: GraphicalModel, variant: str, damping: float, normalise: bool
+) -> None:
+    hand = ByHand(model, paper=variant == "paper", normalise=normalise)
+    assert_follows(model, hand, lambda t: hand.flooding(damping), damping=damping, variant=variant, normalise=normalise)
+
+
+@given(models(max_variables=5, forbid=False, max_budgets=0), st.sampled_from(["standard", "paper"]))
+def test_flooding_is_the_reference_where_nothing_is_forbidden(model: GraphicalModel, variant: str) -> None:
+    hand = ByHand(model, paper=variant == "paper")
+    assert_follows(model, hand, lambda t: hand.flooding(0.5), variant=variant)
+
+
+@given(models(max_variables=5), st.sampled_from(["fixed", "random"]), st.integers(0, 5))
+def test_sequential_is_one_factor_after_another(model: GraphicalModel, order: str, seed: int) -> None:
+    hand = ByHand(model)
+    count = len(hand.factors)
+
+    def sweep(t: int) -> float:
+        turns = np.arange(count) if order == "fixed" else np.random.default_rng([seed, t]).permutation(count)
+        return hand.sequential(0.1, turns.tolist())
+
+    assert_follows(model, hand, sweep, schedule="sequential", order=order, damping=0.1, seed=seed)
+
+
+@given(models(max_variables=5, max_budgets=1))
+def test_residual_updates_the_largest_changes_first(model: GraphicalModel) -> None:
+    hand = ByHand(model)
+    assert_follows(model, hand, lambda t: hand.residual(0.0), schedule="residual", damping=0.0)
+
+
+@given(tree_models(), st.sampled_from(["flooding", "sequential", "residual"]))
+def test_standard_is_exact_on_trees(model: GraphicalModel, schedule: str) -> None:
+    found = fgnn.solve(model, "max-product", schedule=schedule, damping=0.0, tolerance=1e-12)
+    assert found.converged
+    assert found.score == pytest.approx(best_by_enumeration(model), abs=1e-9)
+
+
+@given(tree_models(max_variables=6), st.integers(1, 4))
+def test_a_batch_gets_the_answers_of_its_models(model: GraphicalModel, count: int) -> None:
+    rng = np.random.default_rng(count)
+    twins = [model.copy() for _ in range(count)]
+    for twin in twins:
+        twin.add_unaries(rng.normal(size=twin.unaries.size))
+    together = fgnn.solve(ModelBatch.stack(twins), "max-product", damping=0.2)
+    for b, twin in enumerate(twins):
+        alone = fgnn.solve(twin, "max-product", damping=0.2)
+        assert alone.assignment.tolist() == together.assignment[b].tolist()
+        assert alone.iterations == together.iterations[b]
+        assert alone.converged == together.converged[b]
+
+
+# ---- budgets ------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def budgets(draw: st.DrawFn, max_size: int = 7) -> tuple[np.ndarray, int, int]:
+    """Incoming messages (n, 2) with ties and impossible states, and bounds."""
+    n = draw(st.integers(1, max_size))
+    level = st.sampled_from([-math.inf, -1.5, -0.5, 0.0, 0.5, 2.0])
+    nu = np.array(draw(st.lists(st.lists(level, min_size=2, max_size=2), min_size=n, max_size=n)))
+    low = draw(st.integers(0, n))
+    return nu, low, draw(st.integers(low, n))
+
+
+@given(budgets(), st.booleans())
+def test_budget_messages_are_the_best_over_all_states_of_the_others(
+    budget: tuple[np.ndarray, int, int], normalise: bool
+) -> None:
+    nu, low, high = budget
+    n = len(nu)
+    expected = np.full((n, 2), -np.inf)
+    for x in itertools.product((0, 1), repeat=n):
+        if low <= sum(x) <= high:
+            for i in range(n):
+                others = sum(nu[j, x[j]] for j in range(n) if j != i)
+                expected[i, x[i]] = max(expected[i, x[i]], others)
+    if normalise:
+        best = expected.max(1, keepdims=True)
+        expected -= np.where(np.isinf(best), 0.0, best)
+    incoming = torch.tensor(nu)[:, :, None, None]
+    for bounds in ((low, high), (torch.tensor([[low]]), torch.tensor([[high]]))):  # shared, and one per model
+        found = budget_messages(incoming, *bounds, normalise=normalise)
+        np.testing.assert_allclose(found[:, :, 0, 0].numpy(), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 9, 20, 32, 33])
+def test_ranked_is_a_descending_sort(n: int) -> None:
+    values = torch.randn(n, 2500, generator=torch.Generator().manual_seed(n))
+    values[values < -1.0] = -torch.inf
+    expected = values.sort(dim=0, descending=True).values
+    assert torch.equal(torch.stack(ranked(values)), expected)
+    few = ranked(values, (1, n))
+    assert torch.equal(few[0], expected[0])
+    assert torch.equal(few[n - 1], expected[-1])
+    assert torch.equal(torch.stack(ranked(values[:, :7])), expected[:, :7])
+
+
+def test_a_budget_over_very_many_variables_stays_cheap() -> None:
+    n = 20_000
+    model = GraphicalModel([2] * n)
+    gains = np.random.default_rng(0).normal(size=n)
+    model.add_unaries(np.stack([np.zeros(n), gains], 1))
+    model.add_budget(range(n), at_most=1000, at_least=10)
+    found = fgnn.solve(model, "max-product", damping=0.0)
+    assert found.score == pytest.approx(np.sort(gains)[-1000:].sum())
+
+
+# ---- what it reports ----------------------------------------------------------------------------------------------
+
+
+def frustrated(edges: int = 3) -> GraphicalModel:
+    """A ring of variables that each want to differ from the next; with three it cannot be."""
+    model = GraphicalModel([2] * edges)
+    model.add_unaries(np.linspace(0.0, 0.3, 2 * edges))
+    for i in range(edges):
+        model.add_table((i, (i + 1) % edges), [[0.0, 3.0], [3.0, 0.0]])
+    return model
+
+
+def test_decode_best_is_never_worse_than_last() -> None:
+    model = frustrated(5)
+    last = fgnn.solve(model, "max-product", damping=0.0, iterations=30)
+    best = fgnn.solve(model, "max-product", damping=0.0, iterations=30, decode="best")
+    assert best.score >= last.score
+    assert best.score == pytest.approx(best_by_enumeration(model))
+
+
+def test_a_converged_model_is_left_alone_while_others_go_on() -> None:
+    easy, hard = frustrated(), frustrated()
+    easy.add_unaries([20.0, 0.0, 0.0, 20.0, 20.0, 0.0])
+    both = fgnn.solve(ModelBatch.stack([easy, hard]), "max-product", damping=0.0, iterations=50, keep_beliefs=True)
+    alone = fgnn.solve(easy, "max-product", damping=0.0, keep_beliefs=True)
+    assert both.converged.tolist() == [True, False]
+    assert both.iterations.tolist() == [alone.iterations, 50]
+    assert torch.equal(both.info["beliefs"][0], alone.info["beliefs"][0])
+    assert (both.info["deltas"][0, alone.iterations :] == 0).all()
+    assert (both.info["deltas"][1] > 0).all()
+
+
+def test_equal_beliefs_take_the_lowest_state() -> None:
+    model = GraphicalModel([3, 2])
+    model.add_table((0, 1), np.zeros((3, 2)))
+    assert fgnn.solve(model, "max-product").assignment.tolist() == [0, 0]
+
+
+def test_a_contradiction_is_proved() -> None:
+    model = GraphicalModel([2, 2, 2])
+    model.add_table((0, 1), [[0.0, -np.inf], [-np.inf, -np.inf]])
+    model.add_budget((0, 1, 2), at_least=2)
+    model.add_budget((1, 2), at_most=1)
+    found = fgnn.solve(model, "max-product")
+    assert found.status == "infeasible"
+    assert found.bound == -math.inf
+
+
+def test_a_model_without_factors_is_its_unaries() -> None:
+    model = GraphicalModel([2, 1, 3])
+    model.add_unaries([0.0, 1.0, 5.0, 0.0, 0.5, 0.2])
+    found = fgnn.solve(model, "max-product")
+    assert found.assignment.tolist() == [1, 0, 1]
+    assert found.converged
+
+
+def test_no_iterations_decode_the_unaries() -> None:
+    found = fgnn.solve(frustrated(), "max-product", iterations=0)
+    assert found.assignment.tolist() == [1, 1, 1]
+    assert not found.converged
+
+
+def test_a_time_limit_stops_it_with_an_answer() -> None:
+    batch = ModelBatch.stack([frustrated(301)] * 2000)
+    found = fgnn.solve(batch, "max-product", iterations=10**9, damping=0.0, tolerance=-1.0, time_limit=0.2)
+    assert set(found.status) == {"time-limit"}
+    assert found.seconds < 10
+    assert found.iterations[0] > 0
+    assert found.iterations[-1] == 0  # its turn never came
+    assert found.info["deltas"].shape == (2000, int(found.iterations.max()))
+
+
+def test_messages_that_grow_stay_finite() -> None:
+    rng = np.random.default_rng(3)
+    model = GraphicalModel([2] * 12)
+    model.add_unaries(rng.normal(size=24))
+    for _ in range(20):
+        model.add_budget(rng.permutation(12)[:6], at_most=2, at_least=1)
+    for dtype in (torch.float32, torch.float64):
+        batch = ModelBatch.stack([model], dtype=dtype)
+        found = solve_max_product(batch, variant="paper", damping=0.0, iterations=600, keep_beliefs=True)
+        assert not found.info["beliefs"].isnan().any()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"schedule": "floding"}, "Expected a schedule among flooding, sequential, residual"),
+        ({"variant": "textbook"}, "Expected a variant among standard, paper"),
+        ({"order": "sorted"}, "Expected a order|Expected an order"),
+        ({"decode": "all"}, "Expected a decode among last, best"),
+        ({"damping": 1.0}, r"Expected a damping in \[0, 1\)"),
+        ({"iterations": -1}, "Expected a number of iterations"),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        fgnn.solve(frustrated(), "max-product", **options)
