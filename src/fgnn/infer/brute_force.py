@@ -1,0 +1,74 @@
+"""The oracle: every assignment is tried."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import torch
+from torch import Tensor
+
+from fgnn.infer.solution import Answer, OnProgress
+from fgnn.pgm import ModelBatch
+
+# Candidates scored at once, over the batch together.
+_CHUNK = 1 << 16
+
+
+def solve_brute_force(
+    batch: ModelBatch,
+    *,
+    time_limit: float | None = None,
+    seed: int = 0,
+    progress: OnProgress | None = None,
+    max_states: int = 1 << 22,
+) -> Answer:
+    """Score all joint states in lexicographic order and keep the first of the best.
+
+    Args:
+        batch: Models of one structure.
+        time_limit: Seconds; the best assignment tried by then is returned.
+        seed: Not used: nothing is random.
+        progress: Not used.
+        max_states: The most joint states to go through.
+    """
+    cards = batch.cardinalities.tolist()
+    total = math.prod(cards)
+    if total > max_states:
+        raise ValueError(f"Expected at most max_states={max_states:,} joint states to try one by one (got {total:,})")
+    start = time.perf_counter()
+    device = batch.device
+    best = torch.full((len(batch),), -torch.inf, dtype=torch.float64, device=device)
+    assignment = torch.zeros((len(batch), batch.num_variables), dtype=torch.int64, device=device)
+    step = max(1, _CHUNK // max(1, len(batch)))
+    tried = 0
+    while tried < total and len(batch):
+        if time_limit is not None and time.perf_counter() - start > time_limit:
+            break
+        states = _unravel(torch.arange(tried, min(tried + step, total), device=device), cards)  # shape: (S, N)
+        scores = batch.score(states.expand(len(batch), -1, -1))  # shape: (B, S)
+        value = scores.amax(1)
+        # argmax does not say which of several maxima it takes; the first True of a comparison is the first.
+        first = (scores == value[:, None]).to(torch.int8).argmax(1)
+        better = value > best
+        best = torch.where(better, value, best)
+        assignment = torch.where(better[:, None], states[first], assignment)
+        tried += len(states)
+    done = tried >= total
+    return Answer.of(
+        assignment,
+        bound=best if done else torch.full_like(best, torch.inf),
+        proved=torch.full((len(batch),), done, device=device),
+        converged=torch.full((len(batch),), done, device=device),
+        timed_out=torch.full((len(batch),), not done, device=device),
+        iterations=torch.full((len(batch),), tried, dtype=torch.int64, device=device),
+    )
+
+
+def _unravel(index: Tensor, cards: list[int]) -> Tensor:
+    """The states of numbered assignments, the last variable varying fastest, shape (S, N)."""
+    columns = []
+    for k in reversed(cards):
+        columns.append(index % k)
+        index = index // k
+    return torch.stack(columns[::-1], dim=1) if columns else index.new_zeros((len(index), 0))

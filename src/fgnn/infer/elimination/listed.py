@@ -1,0 +1,204 @@
+"""Build a step over an explicit list of feasible joint states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from fgnn.infer.elimination.buckets import LocalLimit
+from fgnn.infer.elimination.shapes import ListedShape, Term, index_tensor
+from fgnn.infer.elimination.states import Rows, States, all_states, join, sorted_rows
+
+# A partial sum is stored where it has at most this share of the rows that read it.
+_WORTH_STORING = 0.75
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    """An input of a step: its states over positions of the step's scope and, where it has numbers, where they are."""
+
+    states: States
+    slot: int | None  # None: no numbers
+    size: int  # entries of the slot
+    entries: Rows  # shape: (S,), the slot's entry of each state
+
+
+@dataclass(frozen=True)
+class Count:
+    """A budget whose bounds differ between models: the slot with 0 or -inf for each number of ones."""
+
+    limit: int
+    slot: int
+    offset: int  # ones among its variables that are fixed
+
+
+@dataclass(frozen=True, eq=False)
+class _Node:
+    """An item, or a list made from one or two others: ``parts`` are these and the row of theirs in each row."""
+
+    states: States
+    item: Item | None = None
+    parts: tuple[tuple[_Node, Rows], ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    @cached_property
+    def slots(self) -> int:
+        """How many slots this node's numbers are the sum of."""
+        if self.item is not None:
+            return int(self.item.slot is not None)
+        return sum(node.slots for node, _ in self.parts)
+
+
+def build_listed(
+    cardinalities: Sequence[int],
+    items: Sequence[Item],
+    children: Sequence[int],
+    limits: Sequence[LocalLimit],
+    counts: Sequence[Count],
+    slots: int,
+    most: int,
+) -> ListedShape | None:
+    """Join the items, drop what the budgets forbid, and index the outcome; None where nothing feasible is left.
+
+    Args:
+        cardinalities: Of the step's scope; position 0 is eliminated.
+        items: The inputs.
+        children: Which items are results of earlier steps.
+        limits: The budgets, as positions.
+        counts: The slots of budgets whose bounds differ between models.
+        slots: How many slots the inputs take.
+        most: The longest list allowed; beyond it `TooManyStates` is raised.
+    """
+    root = _join_all(cardinalities, items, limits, most)
+    if len(root) == 0:
+        return None
+    rest = tuple(range(1, len(cardinalities)))
+    # Position 0 has the lowest bits, so rows that differ in it alone become neighbours, its states ascending.
+    order = sorted_rows(root.states.words)
+    words = root.states.project(rest)[order]
+    start = np.flatnonzero(np.concatenate([[True], (words[1:] != words[:-1]).any(1)]))
+    degree = np.diff(np.append(start, len(words)))
+    by_degree = np.argsort(-degree, kind="stable")
+    start, degree = start[by_degree], degree[by_degree]
+    lengths = [int((degree > r).sum()) for r in range(int(degree[0]))]
+    blocks = [order[start[:n] + r] for r, n in enumerate(lengths)]  # joint rows, choice by choice
+
+    sums = _Sums(slots)
+    ones = {count: root.states.ones(limits[count.limit].places) + count.offset for count in counts}
+    terms = []
+    for rows in blocks:
+        found = sums.terms(root, rows, len(root))
+        found += [Term(count.slot, index_tensor(ones[count][rows])) for count in counts]
+        terms.append(tuple(found))
+    everything = np.concatenate(blocks)
+    child_rows = [items[c].entries[_rows_of(root, items[c], everything)] for c in children]
+    return ListedShape(
+        merges=tuple(sums.merges),
+        blocks=tuple(terms),
+        lengths=tuple(lengths),
+        starts=torch.tensor(np.cumsum([0, *lengths[:-1]]), dtype=torch.int64),
+        digits=index_tensor(root.states.column(0)[everything]),
+        child_rows=tuple(index_tensor(rows) for rows in child_rows),
+        message=States(rest, tuple(cardinalities[1:]), words[start]),
+    )
+
+
+def _join_all(cardinalities: Sequence[int], items: Sequence[Item], limits: Sequence[LocalLimit], most: int) -> _Node:
+    nodes = [_prune(_Node(item.states, item), limits) for item in items]
+    while len(nodes) > 1:
+        a, b = _next_pair(nodes)
+        states, a_rows, b_rows = join(nodes[a].states, nodes[b].states, most)
+        joined = _prune(_Node(states, parts=((nodes[a], a_rows), (nodes[b], b_rows))), limits)
+        nodes = [node for n, node in enumerate(nodes) if n not in (a, b)] + [joined]
+    node = nodes[0] if nodes else _Node(States((), (), np.zeros((1, 1), dtype=np.int64)))
+    for p, k in enumerate(cardinalities):
+        if p not in node.states.places:
+            states, rows, _ = join(node.states, all_states((p,), (k,), None), most)
+            node = _prune(_Node(states, parts=((node, rows),)), limits)
+    return node
+
+
+def _next_pair(nodes: Sequence[_Node]) -> tuple[int, int]:
+    """A node whose scope lies within another's, the shortest lists first; else the pair with the smallest product.
+
+    The longer list comes first: the join keeps its order.
+    """
+    scopes = [frozenset(node.states.scope) for node in nodes]
+    pairs = [(a, b) for a in range(len(nodes)) for b in range(a + 1, len(nodes))]
+    nested = [(a, b) for a, b in pairs if scopes[a] <= scopes[b] or scopes[b] <= scopes[a]]
+
+    def cost(pair: tuple[int, int]) -> float:
+        a, b = pair
+        if nested:
+            return float(len(nodes[a]) + len(nodes[b]))
+        shared = sum(nodes[a].states.places[i][2] for i in scopes[a] & scopes[b])
+        return len(nodes[a]) * len(nodes[b]) / 2.0**shared
+
+    a, b = min(nested or pairs, key=cost)
+    return (a, b) if len(nodes[a]) >= len(nodes[b]) else (b, a)
+
+
+def _prune(node: _Node, limits: Sequence[LocalLimit]) -> _Node:
+    """Drop the rows that no state of the missing variables can bring within the budgets."""
+    keep = np.ones(len(node), dtype=np.bool_)
+    for limit in limits:
+        inside = [p for p in limit.places if p in node.states.places]
+        least = limit.lower - (limit.size - len(inside))
+        if limit.upper < len(inside) or least > 0:
+            ones = node.states.ones(inside)
+            keep &= (ones <= limit.upper) & (ones >= least)
+    if keep.all():
+        return node
+    rows = np.flatnonzero(keep)
+    if node.item is not None:
+        return _Node(node.states.take(rows), parts=((node, rows),))
+    return _Node(node.states.take(rows), parts=tuple((part, found[rows]) for part, found in node.parts))
+
+
+def _rows_of(node: _Node, item: Item, rows: Rows) -> Rows:
+    """The rows of an item that the given rows of a node came from."""
+    if node.item is item:
+        return rows
+    for part, found in node.parts:
+        if _holds(part, item):
+            return _rows_of(part, item, found[rows])
+    raise AssertionError("every item is part of the joined list")
+
+
+def _holds(node: _Node, item: Item) -> bool:
+    return node.item is item or any(_holds(part, item) for part, _ in node.parts)
+
+
+class _Sums:
+    """Turns nodes into terms, storing partial sums where that saves work: those are the shape's ``merges``."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.merges: list[tuple[Term, ...]] = []
+        self.stored: dict[_Node, int] = {}
+
+    def terms(self, node: _Node, rows: Rows, readers: int) -> list[Term]:
+        """The terms whose sum is the node's numbers at ``rows``; ``readers`` rows will be asked for in all."""
+        if node.slots == 0:
+            return []
+        if node.item is not None and node.item.slot is not None:
+            return [_term(node.item.slot, node.item.entries[rows], node.item.size)]
+        if node not in self.stored and node.slots > 1 and len(node) <= _WORTH_STORING * readers:
+            every = np.arange(len(node))
+            inner = [t for part, found in node.parts for t in self.terms(part, found[every], len(node))]
+            self.merges.append(tuple(inner))
+            self.stored[node] = self.slots + len(self.merges) - 1
+        if node in self.stored:
+            return [_term(self.stored[node], rows, len(node))]
+        return [t for part, found in node.parts for t in self.terms(part, found[rows], readers)]
+
+
+def _term(slot: int, entries: Rows, size: int) -> Term:
+    in_order = len(entries) == size and bool((entries == np.arange(size)).all())
+    return Term(slot, None if in_order else index_tensor(entries))

@@ -1,0 +1,227 @@
+"""Elimination orders: greedy (min-fill, min-weight), geometric (breadth-first), as numbered, and random restarts.
+
+An order is judged by what it costs, the number of joint states of every step together, not by its width alone.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+
+# A graph as the set of neighbours of each vertex 0..n-1.
+Graph = list[set[int]]
+# log2 of the number of joint states of a set of vertices (the first is the one eliminated).
+Measure = Callable[[int, Iterable[int]], float]
+
+
+@dataclass(frozen=True)
+class Order:
+    """An elimination order and its steps: ``cliques[t]`` are the neighbours ``sequence[t]`` has when it goes."""
+
+    sequence: tuple[int, ...]
+    cliques: tuple[tuple[int, ...], ...]
+    cost: float  # log2 of the joint states of all steps together; 0 where it was not asked for
+    chordal: bool  # no edge was added: no other order has a smaller width
+
+    @property
+    def width(self) -> int:
+        """The induced width: the largest number of neighbours at elimination."""
+        return max(map(len, self.cliques), default=0)
+
+
+def graph_of(count: int, scopes: Iterable[Sequence[int]]) -> Graph:
+    """The graph that joins any two variables of one scope."""
+    graph: Graph = [set() for _ in range(count)]
+    for scope in scopes:
+        for i in scope:
+            graph[i].update(scope)
+    for i, near in enumerate(graph):
+        near.discard(i)
+    return graph
+
+
+def product_measure(cardinalities: Sequence[int]) -> Measure:
+    """All joint states: the product of the cardinalities."""
+    bits = [math.log2(k) for k in cardinalities]
+    return lambda vertex, near: bits[vertex] + sum(bits[i] for i in near)
+
+
+def best_order(
+    graph: Graph,
+    cardinalities: Sequence[int],
+    measure: Measure,
+    *,
+    seed: int = 0,
+    tries: int = 16,
+    easy: float = 20.0,
+    out_of_time: Callable[[], bool] = lambda: False,
+) -> Order:
+    """The cheapest of several orders; stops at once where nothing is to be gained.
+
+    Nothing is where the graph is chordal (min-fill then adds no edge) or all steps together have at most 2^easy states.
+    ``measure`` must not change from call to call: it may not depend on earlier steps.
+    """
+    best = min_fill(graph)
+    if best.chordal:
+        return best
+    best = replace(best, cost=cost_of(best, measure))
+    if best.cost <= easy:
+        return best
+    for sequence in _fixed_sequences(graph):
+        if out_of_time():
+            return best
+        other = along(graph, sequence, measure, limit=best.cost)
+        best = other if other is not None and other.cost < best.cost else best
+    rng = random.Random(seed)
+    bits = [math.log2(k) for k in cardinalities]
+    for attempt in range(tries):
+        if best.cost <= easy or out_of_time():
+            break
+        tried = min_fill(graph, measure, rng=rng, bits=bits if attempt % 2 else None, limit=best.cost)
+        best = tried if tried.cost < best.cost else best
+    return best
+
+
+def cost_of(order: Order, measure: Measure) -> float:
+    """log2 of the joint states of all steps together."""
+    total = sum(2.0 ** min(measure(v, near), 1000.0) for v, near in zip(order.sequence, order.cliques, strict=True))
+    return math.log2(total) if total else 0.0
+
+
+def min_fill(
+    graph: Graph,
+    measure: Measure | None = None,
+    *,
+    rng: random.Random | None = None,
+    bits: Sequence[float] | None = None,
+    limit: float = math.inf,
+) -> Order:
+    """Eliminate, again and again, the vertex whose neighbours lack the fewest edges among themselves.
+
+    Ties go to the smaller degree, then the smaller number, or with ``rng`` to chance. With ``bits`` (log2 of the
+    cardinalities) missing edges are weighted by the states they join. Fill counts are kept up to date edge by edge, so
+    a long chain costs time in proportion to its length. Without a ``measure`` the cost is left at 0. Stops early, with
+    an infinite cost, beyond ``limit``.
+    """
+    near = [set(s) for s in graph]
+    mass = _mass(bits)
+    weight = [1.0] * len(near) if bits is None else bits
+    fill = [sum(weight[u] * (mass(near[v] - near[u]) - weight[u]) for u in near[v]) / 2 for v in range(len(near))]
+    luck = [rng.random() if rng else 0.0 for _ in near]
+    heap = [(round(fill[v], 6), luck[v], len(near[v]), v) for v in range(len(near))]
+    heapify(heap)
+    gone = [False] * len(near)
+    sequence: list[int] = []
+    cliques: list[tuple[int, ...]] = []
+    total, chordal = 0.0, True
+    while heap:
+        key, _, degree, v = heappop(heap)
+        if gone[v] or key != round(fill[v], 6) or degree != len(near[v]):
+            continue  # an entry from before a change; the new one is also in the heap
+        gone[v] = True
+        around = near[v]
+        touched = set(around)
+        if key > 0:
+            chordal = False
+            touched |= _connect(near, weight, mass, fill, sorted(around))
+        for u in around:
+            # v leaves the neighbourhood of u: the edges from v that u's other neighbours lacked are no longer missed
+            fill[u] -= weight[v] * (mass(near[u] - around) - weight[v])
+            near[u].discard(v)
+        sequence.append(v)
+        cliques.append(tuple(sorted(around)))
+        if measure is not None:
+            total += 2.0 ** min(measure(v, around), 1000.0)
+            if math.log2(total) > limit:
+                return Order(tuple(sequence), tuple(cliques), math.inf, False)
+        for u in touched:
+            heappush(heap, (round(fill[u], 6), luck[u], len(near[u]), u))
+    return Order(tuple(sequence), tuple(cliques), math.log2(total) if total else 0.0, chordal)
+
+
+def along(graph: Graph, sequence: Sequence[int], measure: Measure, limit: float = math.inf) -> Order | None:
+    """The steps of eliminating in a given sequence; None where they cost more than 2^limit states."""
+    place = [0] * len(graph)
+    for t, v in enumerate(sequence):
+        place[v] = t
+    later: list[set[int]] = [{u for u in graph[v] if place[u] > place[v]} for v in range(len(graph))]
+    total = 0.0
+    added = False
+    for v in sequence:
+        around = later[v]
+        total += 2.0 ** min(measure(v, around), 1000.0)
+        if math.log2(total) > limit:
+            return None
+        if around:
+            parent = min(around, key=place.__getitem__)
+            added = added or not (around <= later[parent] | {parent})
+            later[parent] |= around - {parent}
+    cliques = tuple(tuple(sorted(later[v])) for v in sequence)
+    return Order(tuple(sequence), cliques, math.log2(total) if total else 0.0, not added)
+
+
+def components(graph: Graph) -> list[list[int]]:
+    """The connected components, each sorted, in the order of their smallest vertex."""
+    seen = [False] * len(graph)
+    found = []
+    for start in range(len(graph)):
+        if not seen[start]:
+            found.append(sorted(_breadth_first(graph, start, seen)))
+    return found
+
+
+def _fixed_sequences(graph: Graph) -> Iterator[list[int]]:
+    """As numbered, and breadth-first from both ends of a longest path: grids and bands like these."""
+    yield list(range(len(graph)))
+    for pick_far in (False, True):
+        seen = [False] * len(graph)
+        walk: list[int] = []
+        for start in range(len(graph)):
+            if not seen[start]:
+                reached = _breadth_first(graph, start, seen.copy())
+                far = _breadth_first(graph, reached[-1], seen.copy())[-1] if pick_far else reached[-1]
+                walk += _breadth_first(graph, far, seen)
+        yield walk
+
+
+def _breadth_first(graph: Graph, start: int, seen: list[bool]) -> list[int]:
+    seen[start] = True
+    walk = [start]
+    for v in walk:
+        for u in sorted(graph[v], key=lambda u: (len(graph[u]), u)):
+            if not seen[u]:
+                seen[u] = True
+                walk.append(u)
+    return walk
+
+
+def _mass(bits: Sequence[float] | None) -> Callable[[set[int]], float]:
+    """The weight of a set of vertices: how many there are, or the sum of their bits."""
+    return len if bits is None else lambda vertices: sum(bits[w] for w in vertices)
+
+
+def _connect(
+    near: Graph,
+    weight: Sequence[float],
+    mass: Callable[[set[int]], float],
+    fill: list[float],
+    around: list[int],
+) -> set[int]:
+    """Join all of ``around`` and bring the fill counts of everything concerned up to date."""
+    touched: set[int] = set()
+    for a_at, a in enumerate(around):
+        for b in around[a_at + 1 :]:
+            if b in near[a]:
+                continue
+            both = near[a] & near[b]
+            for c in both:
+                fill[c] -= weight[a] * weight[b]
+            fill[a] += weight[b] * mass(near[a] - both)
+            fill[b] += weight[a] * mass(near[b] - both)
+            near[a].add(b)
+            near[b].add(a)
+            touched |= both
+    return touched

@@ -1,0 +1,191 @@
+"""Explicit lists of joint states, packed into integers, and the joins that build them.
+
+A list is never found by going through all joint states: lists of smaller scopes are joined on what they share, and
+what a budget forbids is dropped as soon as it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = NDArray[np.int64]
+_WORD_BITS = 62
+# Joins on keys of at most this many bits look rows up in a table instead of searching.
+_DIRECT_BITS = 20
+
+
+class TooManyStates(Exception):
+    """A list would be longer than allowed; ``count`` is how long."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"{count} states")
+        self.count = count
+
+
+@dataclass(frozen=True, eq=False)
+class States:
+    """Distinct joint states of ``scope`` (ascending): row by row, each variable's state in its own bits.
+
+    The first variable has the lowest bits; scopes of more than 62 bits take several words.
+    """
+
+    scope: tuple[int, ...]
+    cardinalities: tuple[int, ...]
+    words: NDArray[np.int64]  # shape: (S, W)
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @cached_property
+    def bits(self) -> int:
+        return sum(_bits(k) for k in self.cardinalities)
+
+    @cached_property
+    def places(self) -> dict[int, tuple[int, int, int]]:
+        """The word, the shift and the number of bits of each variable."""
+        return dict(zip(self.scope, _layout(self.cardinalities), strict=True))
+
+    def column(self, variable: int) -> NDArray[np.int64]:
+        """The state of one variable in every row, shape (S,)."""
+        word, shift, bits = self.places[variable]
+        return np.asarray((self.words[:, word] >> shift) & ((1 << bits) - 1))
+
+    def renamed(self, scope: tuple[int, ...]) -> States:
+        """The same list over other variables; their order must be the same."""
+        return States(scope, self.cardinalities, self.words)
+
+    def take(self, rows: Rows) -> States:
+        return States(self.scope, self.cardinalities, self.words[rows])
+
+    def project(self, scope: Sequence[int]) -> NDArray[np.int64]:
+        """Every row's words for a subset of the variables, shape (S, W'); rows may repeat."""
+        cards = dict(zip(self.scope, self.cardinalities, strict=True))
+        target = _layout([cards[i] for i in scope])
+        words = np.zeros((len(self), 1 + max((w for w, _, _ in target), default=0)), dtype=np.int64)
+        _move(words, self.words, [self.places[i] for i in scope], target)
+        return words
+
+    def ones(self, variables: Sequence[int]) -> NDArray[np.int64]:
+        """How many of these binary variables are 1 in every row, shape (S,)."""
+        masks: dict[int, int] = {}
+        for i in variables:
+            word, shift, _ = self.places[i]
+            masks[word] = masks.get(word, 0) | (1 << shift)
+        total = np.zeros(len(self), dtype=np.int64)
+        for word, mask in masks.items():
+            total += _popcount(self.words[:, word] & mask)
+        return total
+
+
+def all_states(scope: tuple[int, ...], cardinalities: tuple[int, ...], allowed: NDArray[np.bool_] | None) -> States:
+    """All joint states of a small scope, or those a table allows (its axes in the order of ``scope``)."""
+    cells = np.arange(int(np.prod(cardinalities))) if allowed is None else np.flatnonzero(allowed)
+    columns = np.unravel_index(cells, cardinalities)
+    layout = _layout(cardinalities)
+    words = np.zeros((len(cells), 1 + max((w for w, _, _ in layout), default=0)), dtype=np.int64)
+    for (word, shift, _), column in zip(layout, columns, strict=True):
+        words[:, word] |= column << shift
+    return States(scope, cardinalities, words)
+
+
+def join(left: States, right: States, limit: int) -> tuple[States, Rows, Rows]:
+    """The natural join, and the row of each side that every row of it came from."""
+    shared = [i for i in left.scope if i in right.places]
+    if shared:
+        left_key, right_key = _comparable(left.project(shared), right.project(shared))
+        left_rows, right_rows = _match(left_key, right_key, limit)
+    else:
+        if len(left) * len(right) > limit:
+            raise TooManyStates(len(left) * len(right))
+        left_rows = np.repeat(np.arange(len(left)), len(right))
+        right_rows = np.tile(np.arange(len(right)), len(left))
+    cards = dict(zip(left.scope + right.scope, left.cardinalities + right.cardinalities, strict=True))
+    scope = tuple(sorted(cards))
+    layout = dict(zip(scope, _layout([cards[i] for i in scope]), strict=True))
+    words = np.zeros((len(left_rows), 1 + max((w for w, _, _ in layout.values()), default=0)), dtype=np.int64)
+    fresh = [i for i in right.scope if i not in left.places]
+    sides = ((left, left.scope, left_rows), (right, fresh, right_rows))
+    for side, variables, rows in sides:
+        if variables:
+            _move(words, side.words[rows], [side.places[i] for i in variables], [layout[i] for i in variables])
+    return States(scope, tuple(cards[i] for i in scope), words), left_rows, right_rows
+
+
+def sorted_rows(words: NDArray[np.int64]) -> Rows:
+    """The rows in ascending order of their words, the last word first."""
+    return np.argsort(words[:, 0], kind="stable") if words.shape[1] == 1 else np.lexsort(words.T)
+
+
+def _bits(cardinality: int) -> int:
+    return max(1, (cardinality - 1).bit_length())
+
+
+def _layout(cardinalities: Sequence[int]) -> list[tuple[int, int, int]]:
+    places = []
+    word = shift = 0
+    for k in cardinalities:
+        bits = _bits(k)
+        if shift + bits > _WORD_BITS:
+            word, shift = word + 1, 0
+        places.append((word, shift, bits))
+        shift += bits
+    return places
+
+
+def _move(
+    target: NDArray[np.int64],
+    source: NDArray[np.int64],
+    places: Sequence[tuple[int, int, int]],
+    goals: Sequence[tuple[int, int, int]],
+) -> None:
+    """Move the bits at ``places`` of the source to ``goals``; neighbours that move alike move together."""
+    runs: dict[tuple[int, int, int], int] = {}
+    for (word, shift, bits), (goal_word, goal_shift, _) in zip(places, goals, strict=True):
+        run = (word, goal_word, goal_shift - shift)
+        runs[run] = runs.get(run, 0) | (((1 << bits) - 1) << shift)
+    for (word, goal_word, by), mask in runs.items():
+        moved = source[:, word] & mask
+        target[:, goal_word] |= moved << by if by >= 0 else moved >> -by
+
+
+def _comparable(left: NDArray[np.int64], right: NDArray[np.int64]) -> tuple[Rows, Rows]:
+    """One integer for each key, equal where the words are."""
+    if left.shape[1] == 1:
+        return left[:, 0], right[:, 0]
+    _, ids = np.unique(np.concatenate([left, right]), axis=0, return_inverse=True)
+    ids = ids.reshape(-1)
+    return ids[: len(left)], ids[len(left) :]
+
+
+def _match(left: Rows, right: Rows, limit: int) -> tuple[Rows, Rows]:
+    """All pairs of rows with equal keys, in the order of the left rows."""
+    order = np.argsort(right, kind="stable")
+    span = 1 + max(int(left.max(initial=0)), int(right.max(initial=0)))
+    if span <= 1 << _DIRECT_BITS:
+        start = np.concatenate([[0], np.cumsum(np.bincount(right, minlength=span))])
+        first, last = start[left], start[left + 1]
+    else:
+        ordered = right[order]
+        first, last = np.searchsorted(ordered, left, "left"), np.searchsorted(ordered, left, "right")
+    counts = last - first
+    total = int(counts.sum())
+    if total > limit:
+        raise TooManyStates(total)
+    left_rows = np.repeat(np.arange(len(left)), counts)
+    within = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+    return left_rows, order[np.repeat(first, counts) + within]
+
+
+def _popcount(words: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The number of set bits, by adding neighbouring fields of 1, 2 and 4 bits, then all bytes at once."""
+    x = words.astype(np.uint64)
+    one, two, four = (np.uint64(m) for m in (0x5555555555555555, 0x3333333333333333, 0x0F0F0F0F0F0F0F0F))
+    x = x - ((x >> np.uint64(1)) & one)
+    x = (x & two) + ((x >> np.uint64(2)) & two)
+    x = (x + (x >> np.uint64(4))) & four
+    return np.asarray((x * np.uint64(0x0101010101010101)) >> np.uint64(56)).astype(np.int64)
