@@ -170,7 +170,7 @@ def test_a_child_that_hangs_is_killed_and_its_last_solution_kept(
 def test_a_child_that_dies_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     _pretend(monkeypatch, tmp_path, "os.abort()")
     model = GraphicalModel([2, 2])
-    with pytest.raises(RuntimeError, match="toulbar2 failed on model 0: .* died"):
+    with pytest.raises(RuntimeError, match=r"toulbar2 failed on model 0: .* died"):
         fgnn.solve(model, "toulbar2")
     start = torch.tensor([[0, 1]])
     solution = fgnn.solve(model, "toulbar2", start=start)  # with an answer at hand, that is the answer

@@ -35,6 +35,8 @@ def main() -> None:
         else:
             try:
                 answer = _solve(pytoulbar2, structure, request, ints, floats)
+            except pytoulbar2.pytoulbar2.tb2.Contradiction:  # while posting: there is nothing below the top
+                answer = {"x": None, "lower": request["top"], "nodes": 0, "limited": False}
             except Exception as error:  # the parent decides what to do about it
                 answer = {"error": f"{type(error).__name__}: {error}"}
             answers.write(json.dumps(answer | {"id": request["id"]}) + "\n")

@@ -76,8 +76,7 @@ def solve_lp(
             results += _solve_many(program, numbers.select(np.array([b])), deadline)
             if progress is not None and time.time() - told > 0.5:
                 told = time.time()
-                note = f"{b + 1} of {total} models"
-                progress(Progress("lp", told - start, -np.inf, float(results[-1].bound), note))
+                progress(Progress("lp", told - start, -np.inf, np.inf, f"{b + 1} of {total} models"))
 
     # Without an LP solution: the best states by the unaries alone, bounded by each factor's own maximum.
     marginals = np.zeros(batch.unary.shape)

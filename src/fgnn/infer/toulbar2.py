@@ -72,7 +72,7 @@ def solve_toulbar2(
         raise ValueError(f"Expected a start of shape ({len(batch)}, {batch.num_variables}) (got {tuple(start.shape)})")
     problem = _Problem(batch, seed, search, dict(settings or {}))
     tasks = [problem.task(b, start) for b in range(len(batch))]
-    interrupted = _run([t for t in tasks if not t.finished], problem, time_limit, jobs, progress)
+    interrupted = _run(tasks, problem, time_limit, jobs, progress)
     for t in tasks:
         if t.exhausted and t.cost is None:
             raise RuntimeError(f"toulbar2 failed on model {t.index}: {t.errors[-1]}")
@@ -251,13 +251,13 @@ class _Problem:
 
 
 def _run(
-    waiting: list[_Task], problem: _Problem, time_limit: float | None, jobs: int, progress: OnProgress | None
+    tasks: list[_Task], problem: _Problem, time_limit: float | None, jobs: int, progress: OnProgress | None
 ) -> bool:
     """Work through the tasks with up to ``jobs`` children; True if interrupted."""
+    waiting = [t for t in tasks if not t.finished]
     began = told = time.monotonic()
     end = began + (_FOREVER if time_limit is None else time_limit)
-    queue = waiting[::-1]
-    total, done = len(waiting), 0
+    queue, done = waiting[::-1], 0
     busy: dict[Toulbar2Process, tuple[_Task, str, float]] = {}
 
     def next_stage(process: Toulbar2Process, task: _Task, until: float) -> bool:
@@ -302,12 +302,16 @@ def _run(
                     done += 1
                 elif not next_stage(process, task, until):
                     done += 1
-            if progress is not None and time.monotonic() - told > 0.5:
+            if progress is not None and time.monotonic() - told > 0.5 and busy:
                 told = time.monotonic()
                 for process, (task, search, _) in busy.items():
                     problem.harvest(process, task)
-                    note = search if total == 1 else f"{search}, {done} of {total} models"
-                    progress(Progress("toulbar2", told - began, task.score, task.bound, note))
+                best = torch.from_numpy(np.stack([t.best for t in tasks]))
+                if len(tasks) == 1:
+                    progress(Progress("toulbar2", told - began, task.score, task.bound, search, best))
+                else:
+                    note = f"{done} of {len(waiting)} models"
+                    progress(Progress("toulbar2", told - began, -np.inf, np.inf, note, best))
     except KeyboardInterrupt:
         for process, (task, _, _) in busy.items():
             problem.harvest(process, task)
