@@ -8,7 +8,7 @@ from math import comb
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fgnn.theory import decompose, decompose_budget
@@ -29,6 +29,7 @@ def tables(draw: st.DrawFn) -> np.ndarray:
     return table
 
 
+@settings(max_examples=30)
 @given(tables(), st.booleans())
 def test_the_maximum_over_terms_is_the_table(table: np.ndarray, merge: bool) -> None:
     d = decompose(table, merge=merge)

@@ -1,7 +1,26 @@
 """The theorem as code: max-product belief propagation as a factor graph neural network."""
 
 from fgnn.theory.budget import decompose_budget
-from fgnn.theory.decompose import Decomposition, decompose
+from fgnn.theory.decompose import Decomposition, decompose, maximum_of_terms
+from fgnn.theory.decomposition_network import DecompositionNetwork, decomposition_network
+from fgnn.theory.matching import MatchedMPNN, to_mpnn
 from fgnn.theory.max_product import MaxProductNetwork, max_product_network
+from fgnn.theory.row_max import RowMax, row_max_network
+from fgnn.theory.sum_through_max import SumThroughMax, sum_through_max
 
-__all__ = ["Decomposition", "MaxProductNetwork", "decompose", "decompose_budget", "max_product_network"]
+__all__ = [
+    "Decomposition",
+    "DecompositionNetwork",
+    "MatchedMPNN",
+    "MaxProductNetwork",
+    "RowMax",
+    "SumThroughMax",
+    "decompose",
+    "decompose_budget",
+    "decomposition_network",
+    "max_product_network",
+    "maximum_of_terms",
+    "row_max_network",
+    "sum_through_max",
+    "to_mpnn",
+]

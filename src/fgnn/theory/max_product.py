@@ -153,7 +153,7 @@ def max_product_network(
         >>> m.add_table((0, 1), [[0.0, 0.1], [0.2, 1.0]])
         >>> net = max_product_network(m, iterations=2, variant="paper")
         >>> net.beliefs()[-1][1]
-        tensor([0.7000, 1.5000], dtype=torch.float64)
+        tensor([1.7000, 2.5000], dtype=torch.float64)
     """
     return MaxProductNetwork(model, iterations, variant, normalise, merge)
 

@@ -62,7 +62,7 @@ class ReluNetwork:
         >>> net.advance()
         >>> weights = net.finish([larger])
         >>> apply(weights, torch.tensor([3.0, 5.0]))
-        tensor([5.])
+        tensor([5.], dtype=torch.float64)
     """
 
     def __init__(self, inputs: int) -> None:
