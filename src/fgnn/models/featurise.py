@@ -16,6 +16,7 @@ from fgnn.pgm import BudgetBatch, GraphicalModel, ModelBatch, TableBatch
 Positions = Literal["one-hot", "index", "none"]
 BudgetGroups = Literal["together", "by-size"]
 
+SINGLE = "single"
 BUDGET_FEATURES = ("at_most", "size", "at_most / size", "at_least")
 
 
@@ -40,6 +41,8 @@ class Featuriser:
     - of a table: its entries in order;
     - of a budget: k = at_most, its size, their ratio, and at_least;
     - of a group named in ``fixed``: the constant 1, since a network need not read what never changes;
+    - of the group ``single``: the constant 1. It holds a factor for every variable that is in no other, since in a
+      layer a variable without edges would lose its features;
     - of an edge: its place in the scope, one-hot or as an integer (an edge type, for a learned matrix per place).
 
     An entry -inf (or a state a variable does not have) becomes ``marker``; with ``masks``, 1 for each such entry and 0
@@ -94,8 +97,9 @@ class Featuriser:
         self._mask_variables = _any_banned(batch.unary) if masks is None else masks
         self._scopes = {name: batch.tables[at].scopes for name, at in self._tables.items()}
         self._budget_scopes = tuple(u.scopes for u in batch.budgets)
-        self._graphs: dict[torch.device, tuple[FactorGraph, dict[str, Tensor]]] = {}
-        graph, _ = self._structure(batch.device)
+        self._single = self._without_factor()
+        self._made: dict[tuple[torch.device, torch.dtype], tuple[FactorGraph, dict[str, Tensor]]] = {}
+        graph, _ = self._structure(batch)
         self.groups = tuple(graph.groups)
 
     # ---- sizes --------------------------------------------------------------------------------------------
@@ -124,7 +128,7 @@ class Featuriser:
         """The features of models of this structure, on their device, in their floating-point type."""
         batch = _batch(models)
         self._check(batch)
-        graph, edges = self._structure(batch.device)
+        graph, edges = self._structure(batch)
         factors: dict[str, Tensor] = {}
         for name, at in self._tables.items():
             values = batch.tables[at].values
@@ -139,6 +143,8 @@ class Featuriser:
             else:
                 made = [_budget(u, batch.dtype) for u in parts]
                 factors[name] = made[0] if len(made) == 1 else torch.cat(made, 1)
+        if len(self._single):
+            factors[SINGLE] = _ones(batch, len(self._single))
         return Features(graph, _per_model(batch.unary, self._unary), factors, edges)
 
     def _unary(self, unary: Tensor) -> Tensor:
@@ -156,30 +162,45 @@ class Featuriser:
 
     # ---- structure ----------------------------------------------------------------------------------------
 
+    def _without_factor(self) -> Tensor:
+        """The variables in no scope.  # shape: (S, 1)"""
+        free = torch.ones_like(self.cardinalities, dtype=torch.bool)
+        for scopes in (*self._scopes.values(), *self._budget_scopes):
+            free[scopes.reshape(-1)] = False
+        return free.nonzero()
+
     def _arity(self, name: str) -> int:
+        if name == SINGLE:
+            return 1
         if name in self._tables:
             return int(self._scopes[name].shape[1])
         return max(int(self._budget_scopes[at].shape[1]) for at in self._budgets[name])
 
     def _factor_width(self, name: str) -> int:
-        if name in self.fixed:
+        if name in self.fixed or name == SINGLE:
             return 1
         if name in self._budgets:
             return len(BUDGET_FEATURES)
         states = self.cardinalities[self._scopes[name][0]]
         return int(states.prod()) * (2 if self._masked[name] else 1)
 
-    def _structure(self, device: torch.device) -> tuple[FactorGraph, dict[str, Tensor]]:
-        if device not in self._graphs:
+    def _structure(self, batch: ModelBatch) -> tuple[FactorGraph, dict[str, Tensor]]:
+        """Graph and edge features, made once for each device and floating-point type."""
+        device, dtype = batch.device, batch.dtype
+        if (device, dtype) not in self._made:
             groups = {name: FactorGroup(scopes.to(device)) for name, scopes in self._scopes.items()}
             for name, members in self._budgets.items():
                 groups[name] = _join([self._budget_scopes[at].to(device) for at in members])
+            if len(self._single):
+                groups[SINGLE] = FactorGroup(self._single.to(device))
             graph = FactorGraph(int(self.cardinalities.shape[0]), groups).prepare()
-            edges = {} if self.positions == "none" else {name: self._places(name, groups[name]) for name in groups}
-            self._graphs[device] = (graph, edges)
-        return self._graphs[device]
+            edges = (
+                {} if self.positions == "none" else {name: self._places(name, groups[name], dtype) for name in groups}
+            )
+            self._made[device, dtype] = (graph, edges)
+        return self._made[device, dtype]
 
-    def _places(self, name: str, group: FactorGroup) -> Tensor:
+    def _places(self, name: str, group: FactorGroup, dtype: torch.dtype) -> Tensor:
         width = self._arity(name)
         if group.arity is not None:
             places = torch.arange(width, device=group.device)
@@ -188,7 +209,7 @@ class Featuriser:
             places = torch.arange(group.num_edges, device=group.device) - starts[group.factor_index()]
         if self.positions == "index":
             return places
-        return torch.nn.functional.one_hot(places, width).to(torch.get_default_dtype())
+        return torch.nn.functional.one_hot(places, width).to(dtype)
 
     def _check(self, batch: ModelBatch) -> None:
         tables = list(self._scopes.values())
