@@ -9,9 +9,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fgnn.data import ChainMAP
 from fgnn.pgm import BudgetBatch, ModelBatch, TableBatch
 from fgnn.train.distributed import World
 from fgnn.train.seeds import seed_for
+from fgnn.train.window_labels import can_label, window_labels
 
 
 class Labelled(Protocol):
@@ -67,10 +69,31 @@ def concat_models(batches: Sequence[ModelBatch]) -> ModelBatch:
     )
 
 
-def draw(sets: Sequence[Labelled], count: int, seed: int, device: torch.device, share: World | None = None) -> Examples:
+def with_scopes(batch: ModelBatch, like: ModelBatch) -> ModelBatch:
+    """The same models with another batch's scope tensors, so that the structure is known again without reading it."""
+    return replace(
+        batch,
+        cardinalities=like.cardinalities,
+        tables=tuple(TableBatch(s.scopes, t.values) for s, t in zip(like.tables, batch.tables, strict=True)),
+        budgets=tuple(
+            BudgetBatch(s.scopes, u.at_least, u.at_most) for s, u in zip(like.budgets, batch.budgets, strict=True)
+        ),
+    )
+
+
+def draw(
+    sets: Sequence[Labelled],
+    count: int,
+    seed: int,
+    device: torch.device,
+    share: World | None = None,
+    *,
+    quick: bool = False,
+) -> Examples:
     """``count`` fresh instances, evenly from all sets (of one structure); with ``share`` only that process's part.
 
     Sampling is cheap, labelling is not: all processes draw the same batch, and each labels its own share of it.
+    ``quick`` labels in the batch's own floating-point type where that is possible, for training.
     """
     parts, labels = [], []
     for n, data in enumerate(sets):
@@ -79,7 +102,10 @@ def draw(sets: Sequence[Labelled], count: int, seed: int, device: torch.device, 
         if share is not None and share.size > 1:
             models = models.select(share.share(size))
         parts.append(models)
-        labels.append(data.labels(models))
+        if quick and isinstance(data, ChainMAP) and can_label(data):
+            labels.append(window_labels(models, data.window))
+        else:
+            labels.append(data.labels(models))
     return Examples(concat_models(parts), torch.cat(labels))
 
 
@@ -96,13 +122,17 @@ class Endless:
 
     def __init__(self, sets: Sequence[Labelled], batch: int, seed: int, world: World, device: torch.device) -> None:
         self.sets, self.size, self.seed, self.world, self.device = sets, batch, seed, world, device
+        self._like: ModelBatch | None = None
         if batch % (len(sets) * world.size):
             raise ValueError(
                 f"Expected a batch divisible by the {len(sets)} kinds and {world.size} processes (got {batch})"
             )
 
     def batch(self, step: int) -> Examples:
-        return draw(self.sets, self.size, seed_for(self.seed, "train", step), self.device, self.world)
+        seed = seed_for(self.seed, "train", step)
+        found = draw(self.sets, self.size, seed, self.device, self.world, quick=True)
+        self._like = self._like or found.models
+        return Examples(with_scopes(found.models, self._like), found.labels)
 
 
 class FixedSet:

@@ -31,7 +31,7 @@ def load_tensors(path: str | Path, kind: str, what: str) -> tuple[dict[str, Tens
     from safetensors.torch import load
 
     if not Path(path).is_file():
-        raise InputError(f"no such {what} file", file=path)
+        raise InputError(f"no such file; expected {what}", file=path)
     data = Path(path).read_bytes()
     try:
         # the header is a length of eight bytes and JSON; `load` checks the rest

@@ -1,0 +1,1 @@
+"""Measurements against peers, taken in one run."""

@@ -1,0 +1,190 @@
+"""How fast training goes, and where a step's time is spent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import Any, TypeVar
+
+import torch
+
+from fgnn.train.distributed import pick_device
+from fgnn.train.loop import compile_network, make_optimiser
+from fgnn.train.map_task import MAPTask
+from fgnn.train.recipe import Recipe, read_recipe
+from fgnn.train.sources import Endless, draw
+
+T = TypeVar("T")
+PARTS = ("sampling", "labelling", "forward", "backward", "optimiser")
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """One recipe on one device: milliseconds of a step's parts, each waited for, and the pace of steps not waited for.
+
+    The parts add up to more than a step of the loop takes, since there the host runs ahead of the device.
+    """
+
+    recipe: str
+    device: str
+    batch: int
+    precision: str
+    parameters: int
+    parts: dict[str, float]
+    step_ms: float
+    per_second: float
+    memory_gib: float
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def bench_training(
+    recipe: Recipe | str,
+    *,
+    device: str = "auto",
+    compile: bool = False,
+    steps: int = 20,
+    warmup: int = 5,
+    endless: bool = True,
+    **changes: Any,
+) -> StepTimes:
+    """Measure training steps of a recipe, sampling and exact labelling included.
+
+    Args:
+        recipe: A recipe or its name.
+        steps: Steps that are timed, after ``warmup`` more.
+        endless: Draw fresh instances at every step, also where the recipe has a fixed set.
+        changes: Other top-level settings (``batch=8192``).
+    """
+    if isinstance(recipe, str):
+        recipe = read_recipe(recipe)
+    here = pick_device(device)
+    if here.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+        torch.cuda.reset_peak_memory_stats(here)
+    if endless:
+        data, schedule = replace(recipe.data, instances=None), replace(recipe.schedule, name="constant")
+        recipe = recipe.with_changes(data=data, schedule=schedule, steps=steps)
+    recipe = recipe.with_changes(**changes) if changes else recipe
+    task = MAPTask(recipe, device=here)
+    network = task.network.to(here)
+    optimiser = make_optimiser(recipe, network, here)
+    if compile:
+        compile_network(network)
+    network.train()
+
+    def forward(batch: Any) -> torch.Tensor:
+        with torch.autocast(here.type, torch.bfloat16, enabled=recipe.precision == "bf16"):
+            return task.loss(network, batch).loss
+
+    def finish() -> None:
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+
+    def whole(step: int) -> None:
+        torch.autograd.backward(forward(task.batch(step)))
+        finish()
+
+    for step in range(warmup):
+        whole(step)
+    times: dict[str, list[float]] = {part: [] for part in PARTS}
+
+    def timed(part: str, work: Callable[[], T]) -> T:
+        start = _now(here)
+        made = work()
+        times[part].append(_now(here) - start)
+        return made
+
+    for step in range(warmup, warmup + steps):
+        batch = _sampled(task, step, timed) if isinstance(task.source, Endless) else task.batch(step)
+        loss = timed("forward", lambda batch=batch: forward(batch))
+        timed("backward", lambda loss=loss: torch.autograd.backward(loss))
+        timed("optimiser", finish)
+    start = _now(here)
+    for step in range(warmup + steps, warmup + 2 * steps):
+        whole(step)
+    each = (_now(here) - start) / steps
+    memory = torch.cuda.max_memory_allocated(here) / 2**30 if here.type == "cuda" else 0.0
+    return StepTimes(
+        recipe=recipe.name,
+        device=torch.cuda.get_device_name(here) if here.type == "cuda" else "cpu",
+        batch=recipe.batch,
+        precision=recipe.precision,
+        parameters=sum(p.numel() for p in network.parameters()),
+        parts={part: 1e3 * median(taken) if taken else 0.0 for part, taken in times.items()},
+        step_ms=1e3 * each,
+        per_second=recipe.batch / each,
+        memory_gib=memory,
+    )
+
+
+def _sampled(task: MAPTask, step: int, timed: Callable[[str, Callable[[], Any]], Any]) -> Any:
+    """A batch as `Endless` draws it, with drawing and labelling timed apart."""
+    source = task.source
+    assert isinstance(source, Endless)
+    unlabelled = [_Unlabelled(s) for s in source.sets]
+    timed("sampling", lambda: draw(unlabelled, source.size, step, source.device))
+    return timed("labelling", lambda: source.batch(step))
+
+
+class _Unlabelled:
+    """A data set whose labels cost nothing: what is left is the drawing."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def sample(self, count: int, seed: int = 0, device: torch.device | str = "cpu") -> Any:
+        return self.data.sample(count, seed=seed, device=device)
+
+    def labels(self, batch: Any) -> torch.Tensor:
+        return batch.unary[:, :, 0]  # type: ignore[no-any-return]
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def report(times: StepTimes) -> str:
+    """A few lines for a person; labelling is shown without the drawing that precedes it."""
+    parts = dict(times.parts)
+    parts["labelling"] = max(0.0, parts["labelling"] - parts["sampling"])
+    told = "  ".join(f"{name} {ms:.2f}" for name, ms in parts.items())
+    return (
+        f"{times.recipe} on {times.device}: batch {times.batch}, {times.precision}, {times.parameters:,} parameters\n"
+        f"  ms per step, each part waited for: {told}\n"
+        f"  a step of the loop: {times.step_ms:.2f} ms, {times.per_second:,.0f} instances/s, {times.memory_gib:.1f} GiB"
+    )
+
+
+def main() -> None:
+    """`python -m fgnn.bench.training RECIPE ...`: where the command line's own packages are absent."""
+    import argparse
+    import json
+
+    parser = argparse.ArgumentParser(description="Where a training step's time is spent.")
+    parser.add_argument("recipes", nargs="+")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--batch", type=int, nargs="*", default=[])
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--json", help="also write the numbers here")
+    given = parser.parse_args()
+    found = []
+    for name in given.recipes:
+        for size in given.batch or [None]:
+            changes = {} if size is None else {"batch": size}
+            times = bench_training(name, device=given.device, compile=given.compile, steps=given.steps, **changes)
+            print(report(times), flush=True)
+            found.append(times.plain())
+    if given.json:
+        with open(given.json, "w", encoding="utf-8") as file:
+            json.dump(found, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""One HTML page of results that needs nothing else: styles, pictures and numbers are all inside."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fgnn.files import atomic_write
+from fgnn.report.tables import Table
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1c2024; --paper: #fff; --line: #d5dae0; --soft: #f4f6f8; --mark: #2f6fb0; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e4e7ea; --paper: #16191d; --line: #3a4149; --soft: #1f242a; --mark: #7fb2e5; } }
+body { font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 62rem;
+  margin: 2.5rem auto; padding: 0 1.25rem; }
+h1 { font-size: 1.7rem; line-height: 1.2; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
+table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; display: block;
+  overflow-x: auto; }
+caption { text-align: left; padding-bottom: .4rem; opacity: .8; }
+th, td { padding: .32rem .8rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
+th:first-child { text-align: left; } thead th { border-bottom-width: 2px; } tbody th { font-weight: 400; }
+tr.strong th, tr.strong td { font-weight: 650; background: var(--soft); }
+pre { background: var(--soft); padding: .7rem .9rem; overflow-x: auto; border-left: 3px solid var(--mark); }
+img { max-width: 100%; background: #fff; border: 1px solid var(--line); } figure { margin: 1.2rem 0; }
+figcaption { opacity: .8; font-size: .92rem; } details { margin: 1rem 0; }
+"""
+
+
+class Page:
+    """A page put together from top to bottom.
+
+    Example:
+        >>> page = Page("Table 1")
+        >>> page.text("Agreement with the exact MAP.")
+        >>> page.write("table1.html")
+    """
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self._parts: list[str] = []
+
+    def heading(self, text: str) -> None:
+        self._parts.append(f"<h2>{html.escape(text)}</h2>")
+
+    def text(self, text: str) -> None:
+        """A paragraph."""
+        self._parts.append(f"<p>{html.escape(text)}</p>")
+
+    def table(self, table: Table) -> None:
+        self._parts.append(table.html())
+
+    def code(self, text: str) -> None:
+        """Something to be typed, or output."""
+        self._parts.append(f"<pre><code>{html.escape(text)}</code></pre>")
+
+    def picture(self, png: bytes, caption: str) -> None:
+        """A PNG, inlined; the caption also says it to those who cannot see it."""
+        data = base64.b64encode(png).decode()
+        told = html.escape(caption, quote=True)
+        self._parts.append(
+            f"<figure><img alt='{told}' src='data:image/png;base64,{data}'><figcaption>{told}</figcaption></figure>"
+        )
+
+    def details(self, summary: str, values: Mapping[str, Any]) -> None:
+        """Values that are there to be looked up."""
+        text = html.escape(json.dumps(values, indent=1, ensure_ascii=False, default=str))
+        self._parts.append(f"<details><summary>{html.escape(summary)}</summary><pre>{text}</pre></details>")
+
+    def render(self) -> str:
+        """The whole page."""
+        title = html.escape(self.title)
+        return (
+            "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
+            "<meta name='viewport' content='width=device-width, initial-scale=1'>"
+            f"<title>{title}</title><style>{_STYLE}</style></head>\n"
+            f"<body><main><h1>{title}</h1>\n" + "\n".join(self._parts) + "\n</main></body></html>\n"
+        )
+
+    def write(self, path: str | Path) -> Path:
+        """Write the page, whole or not at all."""
+        with atomic_write(path) as file:
+            file.write(self.render())
+        return Path(path)
