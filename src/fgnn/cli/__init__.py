@@ -21,6 +21,7 @@ COMMANDS: dict[str, str] = {
     "solve": "fgnn.cli.solve:solve",
     "demo": "fgnn.cli.demo:demo",
     "info": "fgnn.cli.info:info",
+    "play": "fgnn.cli.play:play",
 }
 
 

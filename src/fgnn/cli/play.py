@@ -1,0 +1,37 @@
+"""`fgnn play`: the playground in a browser."""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from typing import Annotated
+
+import typer
+
+
+def play(
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.")] = 8473,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+) -> None:
+    """Draw a factor graph, solve it, and watch messages pass, on a page of this machine only.
+
+    Example: fgnn play --port 0 --no-browser
+    """
+    from fgnn.errors import InputError
+    from fgnn.play import Playground
+
+    if not 0 <= port <= 65535:
+        raise InputError(f"Expected a port between 0 and 65535 (got {port})")
+    try:
+        server = Playground(port)
+    except OSError as error:
+        raise InputError(f"port {port} cannot be used ({error.strerror}); try --port 0") from error
+    print(f"fgnn play is at {server.url} (Ctrl-C ends it)", file=sys.stderr, flush=True)
+    if browser:
+        webbrowser.open(server.url)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.server_close()

@@ -1,0 +1,5 @@
+"""The playground: draw a factor graph, solve it, and watch messages pass, on one local page."""
+
+from fgnn.play.server import Playground
+
+__all__ = ["Playground"]

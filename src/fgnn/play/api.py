@@ -1,0 +1,171 @@
+"""What the page may ask for: each call takes and returns plain JSON values."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fgnn.errors import InputError
+from fgnn.infer import solve
+from fgnn.pgm import GraphicalModel, read_model, write_model
+from fgnn.play.model_json import model_from_json, model_to_json
+from fgnn.play.steps import max_product_steps
+
+METHODS = ("auto", "exact", "brute-force", "toulbar2", "lp", "ad3", "max-product", "fgnn")
+MAX_SECONDS = 10.0
+MAX_ITERATIONS = 50
+# Stepping keeps every message of every iteration; this bounds what a reply holds.
+MAX_STEP_EDGES = 4000
+_SUFFIXES = (".uai", ".fg", ".bif", ".wcsp", ".cfn")
+
+
+def solve_model(request: Any) -> dict[str, Any]:
+    """``{model, method, seconds}`` → score, bound, status, assignment, seconds."""
+    asked = _object(request)
+    method = asked.get("method", "auto")
+    if method not in METHODS:
+        raise InputError(f"Expected a method among {', '.join(METHODS)} (got {method!r:.40})")
+    seconds = _number(asked, "seconds", 5.0, 0.1, MAX_SECONDS)
+    model = model_from_json(asked.get("model"))
+    if not model.num_variables:
+        raise InputError("Expected a model with at least one variable")
+    found = solve(model, method, time_limit=seconds)
+    return {
+        "method": found.method,
+        "status": found.status,
+        "feasible": found.feasible,
+        "score": found.score,
+        "bound": found.bound,
+        "seconds": found.seconds,
+        "iterations": found.iterations,
+        "assignment": found.assignment.tolist(),
+    }
+
+
+def belief_steps(request: Any) -> dict[str, Any]:
+    """``{model, iterations, damping, network}`` → messages and beliefs after every iteration.
+
+    With ``network`` the beliefs come from the FGNN that runs max-product, layer by layer.
+    """
+    asked = _object(request)
+    model = model_from_json(asked.get("model"))
+    iterations = int(_number(asked, "iterations", 10, 1, MAX_ITERATIONS))
+    damping = _number(asked, "damping", 0.0, 0.0, 0.95)
+    edges = sum(len(t.scope) for t in model.tables()) + sum(len(u.scope) for u in model.budgets())
+    if edges > MAX_STEP_EDGES:
+        raise InputError(f"Expected at most {MAX_STEP_EDGES} edges to step through (got {edges})")
+    if not model.num_variables:
+        raise InputError("Expected a model with at least one variable")
+    if not asked.get("network"):
+        return {"steps": max_product_steps(model, iterations, damping), "layers": []}
+    if damping:
+        raise InputError("Expected damping 0 for the network, which runs undamped max-product")
+    from fgnn.theory import max_product_network
+
+    network = max_product_network(model, iterations)
+    steps = max_product_steps(model, iterations)
+    worst = 0.0
+    for t, beliefs in enumerate(network.beliefs(), start=1):
+        ours = [b.tolist() for b in beliefs]
+        for mine, theirs in zip(ours, steps[t]["beliefs"], strict=True):
+            worst = max(worst, _difference(mine, theirs))
+        steps[t]["beliefs"] = ours
+    width = {name: int(g.shape[-1]) for name, g in network.features(model)[1].items()}
+    return {"steps": steps, "layers": [f"FGNN layer {t + 1}" for t in range(iterations)], "widths": width, "gap": worst}
+
+
+def import_model(request: Any) -> dict[str, Any]:
+    """``{name, text}`` of a model file → the model as JSON."""
+    asked = _object(request)
+    name, text = asked.get("name"), asked.get("text")
+    if not isinstance(name, str) or not isinstance(text, str):
+        raise InputError("Expected the name and the text of a file")
+    suffix = Path(name).suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise InputError(f"Expected a file in {' '.join(_SUFFIXES)} (got '{suffix[:12]}')")
+    with tempfile.TemporaryDirectory(prefix="fgnn-play-") as folder:
+        file = Path(folder) / f"model{suffix}"
+        file.write_text(text, encoding="utf-8")
+        try:
+            return model_to_json(read_model(file))
+        except InputError as error:
+            raise InputError(str(error).replace(str(file), Path(name).name)) from error
+
+
+def export_model(request: Any) -> dict[str, Any]:
+    """``{model}`` → the text of a UAI file."""
+    model = model_from_json(_object(request).get("model"))
+    with tempfile.TemporaryDirectory(prefix="fgnn-play-") as folder:
+        file = Path(folder) / "model.uai"
+        write_model(model, file)
+        return {"name": "model.uai", "text": file.read_text(encoding="utf-8")}
+
+
+def example_model(request: Any) -> dict[str, Any]:
+    """``{name}`` → one of the page's examples."""
+    name = _object(request).get("name")
+    if name not in EXAMPLES:
+        raise InputError(f"Expected an example among {', '.join(EXAMPLES)} (got {name!r:.40})")
+    return model_to_json(EXAMPLES[name]())
+
+
+def _paper_example() -> GraphicalModel:
+    """The paper's figure: f1 over three variables, f2 over the last."""
+    model = GraphicalModel([2, 2, 2])
+    model.add_table((0, 1, 2), np.random.default_rng(1).normal(size=(2, 2, 2)).round(1))
+    model.add_unary(2, [0.0, 0.7])
+    return model
+
+
+def _chain() -> GraphicalModel:
+    """A short chain of the paper's first data set, windows of four."""
+    model = GraphicalModel([2] * 10)
+    model.add_unaries(np.random.default_rng(3).random(20).round(2))
+    for i in range(9):
+        model.add_table((i, i + 1), [[0, 0.1], [0.2, 1.0]])
+    for i in range(7):
+        model.add_budget(range(i, i + 4), at_most=2)
+    return model
+
+
+def _grid() -> GraphicalModel:
+    """A loopy three by three grid of attractive and repulsive pairs."""
+    rng = np.random.default_rng(5)
+    model = GraphicalModel([2] * 9)
+    model.add_unaries(rng.normal(size=18).round(1))
+    for r in range(3):
+        for c in range(3):
+            for other in ([3 * r + c + 1] if c < 2 else []) + ([3 * r + c + 3] if r < 2 else []):
+                strength = round(float(rng.normal()), 1)
+                model.add_table((3 * r + c, other), [[strength, 0], [0, strength]])
+    return model
+
+
+EXAMPLES = {"paper": _paper_example, "chain": _chain, "grid": _grid}
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError("Expected a JSON object")
+    return value
+
+
+def _number(asked: dict[str, Any], name: str, default: float, low: float, high: float) -> float:
+    value = asked.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise InputError(f"Expected {name} between {low:g} and {high:g} (got {value!r:.40})")
+    return float(value)
+
+
+def _difference(a: list[float], b: list[float]) -> float:
+    """How far two beliefs differ, each taken from its best state."""
+    x, y = np.array(a), np.array(b)
+    if np.isneginf(x).all() or np.isneginf(y).all():
+        return 0.0 if np.array_equal(np.isneginf(x), np.isneginf(y)) else float("inf")
+    x, y = x - x.max(), y - y.max()
+    with np.errstate(invalid="ignore"):
+        gap = np.where(x == y, 0.0, np.abs(x - y))
+    return float(gap.max())

@@ -1,0 +1,142 @@
+"""The playground's server: one page and a small JSON API, on the loopback interface alone."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import traceback
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from typing import Any
+
+from fgnn.errors import InputError, MissingExtra
+from fgnn.play import api
+from fgnn.play.model_json import parse_json
+
+MAX_BODY = 4 << 20
+# Solves at once; further requests wait their turn, so that many tabs cannot exhaust the machine.
+MAX_WORK = 2
+
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; "
+        "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+ROUTES: dict[str, Callable[[Any], Any]] = {
+    "/api/solve": api.solve_model,
+    "/api/steps": api.belief_steps,
+    "/api/import": api.import_model,
+    "/api/export": api.export_model,
+    "/api/example": api.example_model,
+}
+
+
+class Playground(ThreadingHTTPServer):
+    """The server; ``port`` 0 takes a free one."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
+        self.work = threading.BoundedSemaphore(MAX_WORK)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Playground
+    protocol_version = "HTTP/1.1"
+    timeout = 60
+
+    def do_GET(self) -> None:
+        if not self._from_here():
+            return
+        if self.path.split("?")[0] not in ("/", "/index.html"):
+            self._answer(404, {"error": "no such page"})
+            return
+        page = (files("fgnn.play") / "pages" / "play.html").read_bytes()
+        self._send(200, page, "text/html; charset=utf-8")
+
+    def do_POST(self) -> None:
+        if not self._from_here():
+            return
+        route = ROUTES.get(self.path)
+        if route is None:
+            self.close_connection = True
+            self._answer(404, {"error": "no such call"})
+            return
+        body = self._body()
+        if body is None:
+            return
+        try:
+            with self.server.work:
+                result = route(parse_json(body))
+        except (InputError, MissingExtra, ValueError) as error:
+            self._answer(400, {"error": str(error).splitlines()[0]})
+        except MemoryError:
+            self._answer(400, {"error": "this model does not fit the machine's memory"})
+        except Exception as error:  # a fault of ours: the page is told, the terminal shows where
+            traceback.print_exc()
+            self._answer(500, {"error": f"internal error ({type(error).__name__}); the terminal shows more"})
+        else:
+            self._answer(200, result)
+
+    def _body(self) -> bytes | None:
+        length = self.headers.get("Content-Length", "")
+        if not length.isdigit() or int(length) > MAX_BODY:
+            self.close_connection = True  # what was announced is not read
+            self._answer(413 if length.isdigit() else 411, {"error": f"Expected a body of at most {MAX_BODY} bytes"})
+            return None
+        if self.headers.get("Content-Type", "").split(";")[0].strip() != "application/json":
+            # a form on a foreign page can send any other type without asking the browser's permission
+            self.close_connection = True
+            self._answer(415, {"error": "Expected Content-Type: application/json"})
+            return None
+        return self.rfile.read(int(length))
+
+    def _from_here(self) -> bool:
+        """Refuse other names for this address (DNS rebinding) and calls from pages of other origins."""
+        names = {f"127.0.0.1:{self.server.server_port}", f"localhost:{self.server.server_port}"}
+        origin = self.headers.get("Origin")
+        if self.headers.get("Host") in names and (origin is None or origin.removeprefix("http://") in names):
+            return True
+        self.close_connection = True
+        self._answer(403, {"error": "only pages of this server may call it"})
+        return False
+
+    def _answer(self, code: int, value: Any) -> None:
+        self._send(code, json.dumps(_finite(value)).encode(), "application/json")
+
+    def _send(self, code: int, body: bytes, kind: str) -> None:
+        try:
+            self.send_response(code)
+            for name, value in {**_HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True  # the tab was closed
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Quiet: the terminal shows the address and nothing else."""
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: ±inf become strings."""
+    if isinstance(value, float) and math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return value

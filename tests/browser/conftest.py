@@ -1,0 +1,56 @@
+"""A real browser, where this machine has one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+FLAGS = [
+    "--no-sandbox",
+    "--use-angle=swiftshader",
+    "--enable-unsafe-swiftshader",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    found = next(
+        (shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome") if shutil.which(name)), None
+    )
+    if found is None:
+        pytest.skip("no Chromium on this machine")
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A fresh page; the test fails if the page logs an error or asks for anything beyond this machine."""
+    context = browser.new_context(viewport={"width": 1280, "height": 760})
+    opened = context.new_page()
+    faults: list[str] = []
+    opened.on("pageerror", lambda error: faults.append(str(error)))
+    opened.on("console", lambda line: faults.append(line.text) if line.type == "error" else None)
+    opened.on(
+        "request",
+        lambda request: (
+            None
+            if request.url.startswith(("http://127.0.0.1:", "file:", "data:", "blob:"))
+            else faults.append(f"asked for {request.url}")
+        ),
+    )
+    opened.faults = faults
+    yield opened
+    context.close()
+    # an answer of 400 is part of what the tests provoke; the browser logs it as an error of its own
+    assert [f for f in faults if "status of 400" not in f] == []

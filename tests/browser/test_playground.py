@@ -1,0 +1,157 @@
+"""The playground in a real browser: load, solve, step, edit, fail, export, by mouse and by keyboard."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fgnn import read_model
+from fgnn.play import Playground
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    server = Playground()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.url
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def open_page(page: Any, url: str) -> Any:
+    page.goto(url)
+    page.wait_for_selector("[data-key=variable-9]")
+    return page
+
+
+def score(page: Any) -> str:
+    return str(page.inner_text("#results tbody tr td:nth-child(2)"))
+
+
+def test_it_loads_solves_and_shows_the_answer(open_page: Any) -> None:
+    open_page.select_option("#method", "exact")
+    open_page.click("#solve")
+    open_page.wait_for_selector("#results tbody tr[aria-selected=true]")
+    assert "optimal" in open_page.inner_text("#results")
+    ones = open_page.locator("[data-key^=variable-][aria-label$='state 1']").count()
+    assert 0 < ones < 10
+
+
+def test_stepping_through_messages(open_page: Any) -> None:
+    open_page.click("#run")
+    open_page.get_by_text("after iteration 1 of 12").wait_for()
+    open_page.click("#forward")
+    open_page.click("#forward")
+    open_page.click("#back")
+    open_page.get_by_text("after iteration 2 of 12").wait_for()
+
+
+def test_the_network_steps_too_and_agrees(open_page: Any) -> None:
+    open_page.select_option("#example", "grid")
+    open_page.wait_for_selector("[data-key=variable-8]")
+    open_page.check("#network")
+    open_page.click("#run")
+    open_page.get_by_text("network and messages differ by").wait_for()
+    told = open_page.inner_text("#told")
+    assert float(told.rsplit(" ", 1)[1]) < 1e-6
+
+
+def test_editing_a_potential_changes_the_answer(open_page: Any) -> None:
+    open_page.select_option("#method", "exact")
+    open_page.click("#solve")
+    open_page.wait_for_selector("#results tbody tr[aria-selected=true]")
+    before = float(score(open_page))
+    open_page.click("[data-key=variable-0]")
+    field = open_page.get_by_label("θ(1)")
+    field.fill("50")
+    field.press("Tab")
+    open_page.click("#solve")
+    open_page.wait_for_selector("#results tbody tr[aria-selected=true]")
+    assert float(score(open_page)) > before + 40
+    assert "state 1" in open_page.get_attribute("[data-key=variable-0]", "aria-label")
+
+
+def test_a_wrong_number_is_told_and_not_taken(open_page: Any) -> None:
+    open_page.click("[data-key=variable-0]")
+    field = open_page.get_by_label("θ(0)")
+    field.fill("seven")
+    field.press("Tab")
+    assert "Expected a number or -inf (got 'seven')" in open_page.inner_text("#error")
+
+
+def test_building_by_keyboard_alone(open_page: Any) -> None:
+    open_page.keyboard.press("Tab")  # example
+    open_page.keyboard.press("Tab")  # + variable
+    open_page.keyboard.press("Enter")
+    open_page.wait_for_selector("[data-key=variable-10]")
+    open_page.locator("[data-key=variable-10]").focus()
+    open_page.keyboard.press("Enter")
+    open_page.locator("[data-key=variable-0]").focus()
+    open_page.keyboard.press("Shift+Enter")
+    open_page.locator("#add-table").focus()
+    open_page.keyboard.press("Enter")
+    open_page.get_by_text("Table over 10, 0").wait_for()
+    place = open_page.locator("[data-key=variable-10] circle").get_attribute("cx")
+    open_page.locator("[data-key=variable-10]").focus()
+    open_page.keyboard.press("ArrowRight")
+    assert float(open_page.locator("[data-key=variable-10] circle").get_attribute("cx")) == float(place) + 10
+    open_page.keyboard.press("Enter")
+    open_page.keyboard.press("Delete")
+    assert open_page.locator("[data-key=variable-10]").count() == 0
+
+
+def test_a_budget_over_too_few_is_explained(open_page: Any) -> None:
+    open_page.click("#add-variable")
+    open_page.click("#add-table")
+    assert "Select two or more variables first" in open_page.inner_text("#error")
+
+
+def test_files_go_in_and_out(open_page: Any, tmp_path: Path) -> None:
+    open_page.select_option("#example", "paper")
+    open_page.wait_for_selector("[data-key=variable-9]", state="detached")
+    with open_page.expect_download() as download:
+        open_page.click("#save-uai")
+    download.value.save_as(tmp_path / "out.uai")
+    model = read_model(tmp_path / "out.uai")
+    assert model.num_variables == 3
+    (tmp_path / "bad.uai").write_text("MARKOV\n2\n2 2\n1\n2 0 5\n4 1 1 1 1\n")
+    open_page.set_input_files("#file", tmp_path / "bad.uai")
+    open_page.get_by_role("alert").get_by_text("bad.uai").wait_for()
+    assert open_page.locator("[data-key^=variable-]").count() == 3
+    open_page.select_option("#example", "chain")
+    open_page.wait_for_selector("[data-key=variable-9]")
+    open_page.set_input_files("#file", tmp_path / "out.uai")
+    open_page.wait_for_selector("[data-key=variable-9]", state="detached")
+
+
+def test_a_link_holds_the_model(open_page: Any, browser: Any) -> None:
+    open_page.click("[data-key=variable-0]")
+    open_page.get_by_label("θ(1)").fill("12.5")
+    open_page.get_by_label("θ(1)").press("Tab")
+    other = browser.new_page()
+    other.goto(open_page.url)
+    other.wait_for_selector("[data-key=variable-9]")
+    other.click("[data-key=variable-0]")
+    assert other.get_by_label("θ(1)").input_value() == "12.5"
+    other.close()
+
+
+def test_a_screenshot_shows_nodes_of_every_kind(open_page: Any, tmp_path: Path) -> None:
+    """Not pixel by pixel, which fonts would break: the colours of budgets, tables and chosen states are there."""
+    open_page.select_option("#method", "exact")
+    open_page.click("#solve")
+    open_page.wait_for_selector("#results tbody tr[aria-selected=true]")
+    shot = tmp_path / "play.png"
+    open_page.screenshot(path=shot)
+    import matplotlib.image
+
+    pixels = (matplotlib.image.imread(shot)[..., :3] * 255).round().astype(int).reshape(-1, 3)
+    colours = {tuple(c) for c in pixels[::3].tolist()}
+    assert (0xD9, 0xB4, 0x00) in colours  # a budget
+    assert (0x2F, 0x6F, 0xB0) in colours  # a variable at 1
+    assert len(colours) > 20
