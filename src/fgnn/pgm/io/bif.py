@@ -5,6 +5,7 @@ Variables are numbered in the order they are declared. Each becomes one table ov
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,9 +14,12 @@ from numpy.typing import NDArray
 
 from fgnn.pgm.io.build import MOST_VARIABLES, Allowance, TableRuns, log_potentials, table_size
 from fgnn.pgm.io.stream import Limits
-from fgnn.pgm.io.text import Text
+from fgnn.pgm.io.text import Text, to_numbers
 from fgnn.pgm.io.tokens import shown
 from fgnn.pgm.model import GraphicalModel
+
+# a row without quotes or comments: (a, b) 0.1, 0.9;
+_ROW = re.compile(r'\(([^()"{};]*)\)([^();"{}]*);\s*')
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,6 +152,7 @@ def _read_rows(text: Text, child: _Variable, parents: list[_Variable], place: st
     values = np.full((*shape, width), np.nan)  # NaN: not given
     default: NDArray[np.float64] | None = None
     text.expect("{", place)
+    _read_plain_rows(text, parents, values)
     while not text.is_mark("}"):
         if text.is_mark("("):
             key = _read_key(text, parents, place)
@@ -175,6 +180,29 @@ def _read_rows(text: Text, child: _Variable, parents: list[_Variable], place: st
         given = ", ".join(map(shown, states))
         text.fail(f"Expected a row for every state of the parents (got none for {given})", place)
     return values
+
+
+def _read_plain_rows(text: Text, parents: list[_Variable], values: NDArray[np.float64]) -> None:
+    """Take the rows of a block all at once where they are plain and right; otherwise take nothing."""
+    width = values.shape[-1]
+    at = text.at
+    keys: list[tuple[int, ...]] = []
+    rows: list[str] = []
+    while (found := _ROW.match(text.text, at)) is not None:
+        names = found[1].split(",")
+        if len(names) != len(parents) or found[2].count(",") != width - 1:
+            return
+        key = tuple(p.states.get(name.strip(), -1) for p, name in zip(parents, names, strict=True))
+        if -1 in key:
+            return
+        keys.append(key)
+        rows.append(found[2])
+        at = found.end()
+    numbers = to_numbers(",".join(rows).split(","))
+    if not keys or numbers is None or (numbers < 0).any() or len(set(keys)) < len(keys):
+        return
+    values[tuple(np.array(keys).T)] = numbers.reshape(len(keys), width)
+    text.at = at
 
 
 def _read_key(text: Text, parents: list[_Variable], place: str) -> tuple[int, ...]:

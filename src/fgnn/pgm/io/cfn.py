@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fgnn.pgm.io.costs import CostNetwork
 from fgnn.pgm.io.rules import add_rule
 from fgnn.pgm.io.stream import Limits
-from fgnn.pgm.io.text import Text, to_numbers
+from fgnn.pgm.io.text import LARGEST, Text, to_numbers
 from fgnn.pgm.io.tokens import shown
 from fgnn.pgm.model import GraphicalModel
 
@@ -82,7 +82,12 @@ class _Reader:
         upper, maximise = self._problem()
         names = self._variables()
         network = CostNetwork(
-            names.cardinalities, upper, self.text.source.most_entries, self.text.refuse, maximise=maximise
+            self.text.path,
+            names.cardinalities,
+            upper,
+            self.text.source.most_entries,
+            self.text.refuse,
+            maximise=maximise,
         )
         self._functions(network, names)
         self.close("the functions")
@@ -95,7 +100,7 @@ class _Reader:
         self.tag("mustbe")
         word = self.text.name("a bound")
         found = _BOUND.fullmatch(word)
-        if found is None or not np.isfinite(float(found[2])):
+        if found is None or abs(float(found[2])) > LARGEST:
             self.text.fail(f"Expected a bound such as <12.5 or >-3 (got {shown(word)})", "problem")
         self.close("the problem")
         maximise = found[1] == ">"

@@ -9,12 +9,14 @@ reaches U even if every other function gives the most negative cost it has. With
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.pgm.io.build import MOST_VARIABLES, Allowance, TableRuns, table_size
+from fgnn.pgm.io.stream import fail
 from fgnn.pgm.model import GraphicalModel
 
 # A budget, or a table that replaces a function given by a rule, is also charged for the objects that hold it.
@@ -25,15 +27,17 @@ class CostNetwork:
     """Cost functions collected in the order of a file.
 
     Args:
+        path: The file, for messages.
         cardinalities: The number of states of each variable.
         upper: The bound U; ``inf`` for none.
         most_entries: How many table entries the file may imply.
-        refuse: Called with what is wrong and the place; raises.
+        refuse: Called with what is wrong and the place while the file is read; adds the line, and raises.
         maximise: Whether the file states values to maximise; they are kept as negated costs.
     """
 
     def __init__(
         self,
+        path: Path,
         cardinalities: Sequence[int],
         upper: float,
         most_entries: int,
@@ -44,13 +48,21 @@ class CostNetwork:
         self.cardinalities = list(cardinalities)
         self.upper = upper
         self.maximise = maximise
-        self.refuse = refuse
-        self.allowance = Allowance(most_entries, refuse)
+        self._path = path
+        self._refuse = refuse
+        self.allowance = Allowance(most_entries, self.refuse)
         self.allowance.claim(sum(self.cardinalities), "the variables", "states")
         self._functions: list[tuple[list[int], NDArray[np.float64]]] = []
         self._budgets: list[tuple[list[int], int, int]] = []
         self._later: list[Callable[[], None]] = []
+        self._built = False
         self._gain = 0.0  # the sum of the negative minima of all functions so far
+
+    def refuse(self, what: str, place: str) -> NoReturn:
+        """Refuse the file; once it has been read, there is no line to name."""
+        if self._built:
+            fail(what, self._path, place)
+        self._refuse(what, place)
 
     def check_scope(self, scope: Sequence[int], place: str) -> None:
         """Refuse a scope that names a variable twice."""
@@ -67,8 +79,7 @@ class CostNetwork:
 
     def add(self, scope: Sequence[int], costs: NDArray[np.float64]) -> None:
         """Add a table of costs whose room has been claimed; ``inf`` forbids."""
-        finite = costs[np.isfinite(costs)]
-        self._gain += min(0.0, float(finite.min())) if finite.size else 0.0
+        self._gain += _negative_part(costs)
         self._functions.append((list(scope), costs))
 
     def add_budget(self, scope: Sequence[int], at_least: int, at_most: int, place: str) -> None:
@@ -90,18 +101,22 @@ class CostNetwork:
 
     def build(self) -> GraphicalModel:
         """The model whose score is minus the cost."""
+        self._built = True
         for expand in self._later:
             expand()
         model = GraphicalModel(np.array(self.cardinalities, dtype=np.int64))
         runs = TableRuns(model)
         for scope, costs in self._functions:
-            finite = costs[np.isfinite(costs)]
-            own = min(0.0, float(finite.min())) if finite.size else 0.0
+            others = self._gain - _negative_part(costs)
             theta = np.array(-costs)
-            theta[costs >= self.upper - (self._gain - own)] = -np.inf
-            theta[np.isposinf(costs)] = -np.inf
+            theta[costs >= self.upper - others] = -np.inf
             runs.add(scope, theta)
         runs.flush()
         for scope, low, high in self._budgets:
             model.add_budget(scope, high, at_least=low)
         return model
+
+
+def _negative_part(costs: NDArray[np.float64]) -> float:
+    """The least cost, or 0 where none is negative."""
+    return float(np.min(costs, initial=0.0))

@@ -40,7 +40,8 @@ def write_native(model: GraphicalModel, file: IO[bytes]) -> None:
         for name in ("scopes", "at_least", "at_most", "index"):
             arrays[f"budgets.{g}.{name}"] = getattr(budgets, name)
     whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    file.write(save(whole, metadata={"format": FORMAT, "version": str(VERSION)}))
+    # one entry only: safetensors writes several in no fixed order, and equal models should give equal files
+    file.write(save(whole, metadata={FORMAT: str(VERSION)}))
 
 
 def read_native(path: Path, limits: Limits | None = None) -> GraphicalModel:
@@ -105,11 +106,11 @@ def _metadata(data: bytes) -> dict[str, Any]:
 
 
 def _check_metadata(metadata: Mapping[str, Any], path: Path) -> None:
-    if metadata.get("format") != FORMAT:
-        fail(f"Expected a model written by fgnn (got format {shown(str(metadata.get('format')))})", path, "header")
-    if metadata.get("version") != str(VERSION):
-        version = shown(str(metadata.get("version")))
-        fail(f"Expected version {VERSION} of the format (got {version})", path, "header")
+    version = metadata.get(FORMAT)
+    if version is None:
+        fail("Expected a model written by fgnn (got another safetensors file)", path, "header")
+    if version != str(VERSION):
+        fail(f"Expected version {VERSION} of the format (got {shown(str(version))})", path, "header")
 
 
 def _take(arrays: dict[str, Array], name: str, dtype: type, dims: int | None = None) -> Array:

@@ -142,9 +142,9 @@ def _cardinality(network: CostNetwork, scope: Sequence[int], given: Parameters, 
         down, up = weights or (1.0, 1.0)
         short += down * np.maximum(low - count, 0)
         over += up * np.maximum(count - high, 0)
-    # var: how many variables must change; otherwise: by how much all bounds are missed
+    # var: how many variables must change; otherwise: by how much all bounds are missed, by weight in wdec
     missed = np.maximum(short, over) if metric == "var" and name == "sgcc" else short + over
-    network.add(scope, cost * missed)
+    network.add(scope, missed if metric == "wdec" else cost * missed)
 
 
 def _among(network: CostNetwork, scope: Sequence[int], given: Parameters, place: str, name: str) -> None:

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from fgnn.pgm.io.stream import ByteStream, Limits, fail
 from fgnn.pgm.io.tokens import shown
 
+# Sums of numbers up to this stay far from overflow, whatever a file holds.
+LARGEST = 1e100
+
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 
 
@@ -111,15 +114,14 @@ class Text:
         return int(word)
 
     def number(self, what: str, place: str = "") -> float:
-        """Take a finite number."""
+        """Take a number of at most `LARGEST` in size."""
         word = self.name(what, place)
-        value = float(word) if _NUMBER.fullmatch(word) else np.nan
-        if not np.isfinite(value):
-            self.fail(f"Expected {what}, a finite number (got {shown(word)})", place)
-        return value
+        if not _is_number(word):
+            self.fail(f"Expected {what}, a number of at most {LARGEST:g} (got {shown(word)})", place)
+        return float(word)
 
     def numbers_until(self, close: str, what: str, place: str = "") -> NDArray[np.float64]:
-        """Take finite numbers, separated by commas or blanks, up to a closing mark, which is taken as well."""
+        """Take numbers, separated by commas or blanks, up to a closing mark, which is taken as well."""
         found = self._close.search(self.text, self.at)
         if found is None or found.group() not in close:
             self._start = found.start() if found else len(self.text)
@@ -137,9 +139,10 @@ class Text:
     def _refuse_number(self, begin: int, end: int, what: str, place: str) -> NoReturn:
         for found in re.compile(r'[^\s,:"]+').finditer(self.text, begin, end):
             word = found.group()
-            if not _NUMBER.fullmatch(word) or not np.isfinite(float(word)):
-                self.fail(f"Expected {what}, finite numbers (got {shown(word)})", place, at=found.start())
-        self.fail(f"Expected {what}, finite numbers", place, at=begin)
+            if not _is_number(word):
+                told = f"Expected {what}, numbers of at most {LARGEST:g} (got {shown(word)})"
+                self.fail(told, place, at=found.start())
+        self.fail(f"Expected {what}, numbers of at most {LARGEST:g}", place, at=begin)
 
     # ---- inner --------------------------------------------------------------------------------------------
 
@@ -160,6 +163,10 @@ class Text:
         return found.group() if found.group(1) is None else found.group(1)
 
 
+def _is_number(word: str) -> bool:
+    return _NUMBER.fullmatch(word) is not None and abs(float(word)) <= LARGEST
+
+
 def _blanked(found: re.Match[str]) -> str:
     """A comment as the line ends in it, so that lines keep their numbers; anything else as it is."""
     comment = found["comment"]
@@ -167,7 +174,7 @@ def _blanked(found: re.Match[str]) -> str:
 
 
 def to_numbers(words: list[str]) -> NDArray[np.float64] | None:
-    """Finite numbers from words, or None where some word is not one."""
+    """Numbers of at most `LARGEST` in size from words, or None where some word is not one."""
     if not words:
         return np.zeros(0)
     try:
@@ -177,4 +184,4 @@ def to_numbers(words: list[str]) -> NDArray[np.float64] | None:
             values = np.fromstring(" ".join(words), sep=" ")
     except (ValueError, Warning):
         return None
-    return values if len(values) == len(words) and bool(np.isfinite(values).all()) else None
+    return values if len(values) == len(words) and bool((np.abs(values) <= LARGEST).all()) else None

@@ -55,9 +55,9 @@ class TokenStream:
 
     # ---- place and refusal --------------------------------------------------------------------------------
 
-    def fail(self, what: str, place: str = "", *, word: int | None = None) -> NoReturn:
-        """Refuse the file at the last word read, or at a given word of the block."""
-        index = max(self._at - 1, 0) if word is None else word
+    def fail(self, what: str, place: str = "", *, ahead: int = -1) -> NoReturn:
+        """Refuse the file at the last word taken, or at one ``ahead`` words further on in the block."""
+        index = max(self._at + ahead, 0)
         line = f"line {self._line(index)}"
         fail(what, self.path, f"{line}, {place}" if place else line)
 
@@ -99,7 +99,7 @@ class TokenStream:
         """Refuse anything but white space up to the end of the file."""
         rest = self.peek()
         if rest is not None:
-            self.fail(f"Expected the end of the file (got {shown(rest)})", word=self._at)
+            self.fail(f"Expected the end of the file (got {shown(rest)})", ahead=0)
 
     def integer(self, what: str, low: int | None = 0, high: int | None = None, place: str = "") -> int:
         """The next word as an integer in ``low..high``."""
@@ -121,6 +121,25 @@ class TokenStream:
                 return values
         return [self.integer(what, low, high, place) for _ in range(count)]
 
+    def ahead(self) -> NDArray[np.float64] | None:
+        """All words that are left of the block as numbers, without taking them; None where one is not a number."""
+        if self._at >= len(self._words) and not self._fill():
+            return None
+        left = len(self._words) - self._at
+        return _to_numbers(self._text(left), left)
+
+    def spelled_integers(self, count: int) -> bool:
+        """Whether the next words, known to be numbers, are spelled as integers."""
+        return not _spelled_real(self._text(count))
+
+    def skip(self, count: int) -> None:
+        """Take words that `ahead` has shown."""
+        self._at += count
+
+    def _text(self, count: int) -> bytes:
+        starts, ends = self._index()
+        return self._block[int(starts[self._at]) : int(ends[self._at + count - 1])] if count else b""
+
     # ---- arrays -------------------------------------------------------------------------------------------
 
     def numbers(
@@ -141,8 +160,7 @@ class TokenStream:
             if self._at >= len(self._words) and not self._fill():
                 self.fail(f"Expected {count} {what} (got {done} and the end of the file)", place(done))
             take = min(count - done, len(self._words) - self._at)
-            starts, ends = self._index()
-            text = self._block[int(starts[self._at]) : int(ends[self._at + take - 1])]
+            text = self._text(take)
             part = _to_numbers(text, take)
             if part is None or not np.isfinite(part).all() or (part < low).any():
                 self._refuse_number(take, done, what, place, low)
@@ -160,15 +178,15 @@ class TokenStream:
             number = float(word) if _NUMBER.fullmatch(word) else np.nan
             if not np.isfinite(number) or number < low:
                 kind = f"finite {what}" if low == -np.inf else f"finite {what} of at least {low:g}"
-                self.fail(f"Expected {kind} (got {shown(word)})", place(done + k), word=self._at + k)
-        self.fail(f"Expected {what} (got something else)", place(done), word=self._at)
+                self.fail(f"Expected {kind} (got {shown(word)})", place(done + k), ahead=k)
+        self.fail(f"Expected {what} (got something else)", place(done), ahead=0)
 
     def _refuse_integer(self, take: int, done: int, what: str, place: Callable[[int], str]) -> NoReturn:
         for k in range(take):
             word = self._words[self._at + k]
             if not _INTEGER.fullmatch(word) or abs(int(word)) >= 2**53:
-                self.fail(f"Expected integer {what} (got {shown(word)})", place(done + k), word=self._at + k)
-        self.fail(f"Expected integer {what}", place(done), word=self._at)
+                self.fail(f"Expected integer {what} (got {shown(word)})", place(done + k), ahead=k)
+        self.fail(f"Expected integer {what}", place(done), ahead=0)
 
     # ---- blocks -------------------------------------------------------------------------------------------
 
@@ -220,7 +238,7 @@ def _to_numbers(text: bytes, count: int) -> NDArray[np.float64] | None:
 
 
 def _spelled_real(text: bytes) -> bool:
-    return any(letter in text for letter in (b".", b"e", b"E"))
+    return any(letter in text for letter in (b".", b"e", b"E", b"n", b"N"))  # n: nan, inf
 
 
 def _range(low: int | None, high: int | None) -> str:

@@ -6,7 +6,6 @@ fastest. In a Bayesian network the scope of variable i's table is its parents an
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -14,13 +13,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.pgm.io.build import MOST_VARIABLES, Allowance, TableRuns, log_potentials, table_size
+from fgnn.pgm.io.build import Allowance, TableRuns, log_potentials
 from fgnn.pgm.io.stream import Limits, fail
 from fgnn.pgm.io.tokens import TokenStream, shown
+from fgnn.pgm.io.uai_scopes import SLAB, Scopes, read_scopes
 from fgnn.pgm.model import GraphicalModel
 
 # Tables are read in batches of about this many numbers.
 _BATCH = 1 << 18
+# A file of more tables than this has them put together by shape, a batch at a time; up to it they keep their order.
+KEEP_ORDER = 100_000
 
 
 def read_uai(path: Path, limits: Limits | None = None) -> GraphicalModel:
@@ -30,110 +32,68 @@ def read_uai(path: Path, limits: Limits | None = None) -> GraphicalModel:
     if kind.upper() not in (b"MARKOV", b"BAYES"):
         stream.fail(f"Expected MARKOV or BAYES (got {shown(kind)})")
     count = stream.integer("the number of variables")
-    stream.check_room(count, "variables")
     numbers = stream.numbers(count, "cardinalities", lambda i: f"variable {i}", low=1, integral=True)
     allowance = Allowance(stream.source.most_entries, stream.fail)
     allowance.claim(int(numbers.sum()), "cardinalities", "states")
     model = GraphicalModel(numbers.astype(np.int64))
-    arity, flat, sizes = _read_scopes(stream, model.cardinalities)
-    _read_tables(stream, model, arity, flat, sizes)
+    scopes = read_scopes(stream, model.cardinalities)
+    stream.check_room(scopes.entries + len(scopes), "numbers")
+    runs = TableRuns(model)
+    for first in range(0, len(scopes), SLAB):
+        _read_slab(stream, runs, scopes, first, min(first + SLAB, len(scopes)))
+    runs.flush()
     stream.end()
     return model
 
 
-def _read_scopes(
-    stream: TokenStream, cardinalities: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """The arity of every table, all scopes end to end, and the size of every table."""
-    count = stream.integer("the number of tables")
-    stream.check_room(count, "tables")
-    states = cardinalities.tolist()
-    last = len(states) - 1
-    # arrays, not lists of tuples: a large file has millions of scopes
-    arity, flat, sizes = array("q"), array("q"), array("q")
-    for c in range(count):
-        a = stream.integer("the size of a scope", 0, MOST_VARIABLES, f"scope {c}")
-        scope = stream.integers(a, "a variable", 0, last, f"scope {c}")
-        if len(set(scope)) < a:
-            stream.fail(f"Expected distinct variables (got {_listed(scope)})", f"scope {c}")
-        most = stream.source.most_bytes
-        size = table_size([states[i] for i in scope], most)
-        if size > most:
-            stream.fail(f"declares {size} entries or more but the file has only {most} bytes", f"scope {c}")
-        arity.append(a)
-        flat.extend(scope)
-        sizes.append(size)
-    return np.array(arity), np.array(flat), np.array(sizes)
+def _read_slab(stream: TokenStream, runs: TableRuns, scopes: Scopes, begin: int, end: int) -> None:
+    """Read the tables ``begin..end``, a batch of about `_BATCH` numbers at a time."""
+    offsets, shapes, sizes = scopes.slab(begin, end)
+    ends = np.cumsum(sizes + 1)
+    first = 0
+    while first < len(sizes):
+        before = int(ends[first - 1]) if first else 0
+        stop = max(first + 1, int(np.searchsorted(ends, before + _BATCH, side="right")))
+        heads = np.concatenate([[0], ends[first:stop] - before])
 
-
-def _listed(scope: list[int]) -> str:
-    return " ".join(map(str, scope))
-
-
-def _read_tables(
-    stream: TokenStream,
-    model: GraphicalModel,
-    arity: NDArray[np.int64],
-    flat: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-) -> None:
-    stream.check_room(int(sizes.sum()) + len(sizes), "entries")
-    path = stream.path
-    offsets = np.concatenate([[0], np.cumsum(arity)]).astype(np.int64)
-    runs = TableRuns(model)
-    for first, stop in _batches(sizes):
-        heads = np.concatenate([[0], np.cumsum(sizes[first:stop] + 1)]).astype(np.int64)
-
-        def place(i: int, first: int = first, heads: NDArray[np.int64] = heads) -> str:
-            return f"table {first + int(np.searchsorted(heads, i, side='right')) - 1}"
+        def place(i: int, at: int = begin + first, heads: NDArray[np.int64] = heads) -> str:
+            return f"table {at + int(np.searchsorted(heads, i, side='right')) - 1}"
 
         batch = stream.numbers(int(heads[-1]), "numbers", place, low=0.0)
         wrong = np.flatnonzero(batch[heads[:-1]] != sizes[first:stop])
         if wrong.size:
             c = int(wrong[0])
-            got = batch[heads[c]]
-            fail(f"Expected a table of {sizes[first + c]} entries (got {got:.12g})", path, f"table {first + c}")
-        for c, end in _runs(model.cardinalities, arity, flat, offsets, first, stop):
-            size = int(sizes[c])
-            at = int(heads[c - first])
-            block = batch[at : at + (end - c) * (size + 1)].reshape(end - c, size + 1)[:, 1:]
-            values = log_potentials(np.ascontiguousarray(block))
-            scopes = flat[offsets[c] : offsets[end]].reshape(end - c, int(arity[c]))
-            if scopes.shape[1] < 2:
-                for scope, theta in zip(scopes.tolist(), values, strict=True):
-                    model.add_table(scope, theta)
+            what = f"Expected a table of {sizes[first + c]} entries (got {batch[heads[c]]:.12g})"
+            fail(what, stream.path, f"table {begin + first + c}")
+        for members in _of_one_shape(shapes[first:stop], in_order=len(scopes) <= KEEP_ORDER):
+            c = first + int(members[0])
+            arity, size = int(shapes[c, 0]), int(sizes[c])
+            values = log_potentials(_rows(batch, heads[members] + 1, size))
+            variables = scopes.flat[offsets[first + members][:, None] + np.arange(arity)].astype(np.int64)
+            if arity < 2:
+                for scope, theta in zip(variables.tolist(), values, strict=True):
+                    runs.model.add_table(scope, theta)
             else:
-                runs.extend(scopes, values.reshape(end - c, *model.cardinalities[scopes[0]].tolist()))
+                runs.extend(variables, values.reshape(len(members), *shapes[c, 1 : arity + 1].tolist()))
         del batch
-    runs.flush()
-
-
-def _batches(sizes: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Consecutive tables of about `_BATCH` numbers together, or one that is larger."""
-    ends = np.cumsum(sizes + 1)
-    first, total = 0, len(sizes)
-    while first < total:
-        before = int(ends[first - 1]) if first else 0
-        stop = max(first + 1, int(np.searchsorted(ends, before + _BATCH, side="right")))
-        yield first, stop
         first = stop
 
 
-def _runs(
-    cardinalities: NDArray[np.int64],
-    arity: NDArray[np.int64],
-    flat: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    first: int,
-    stop: int,
-) -> Iterator[tuple[int, int]]:
-    """Split ``first..stop`` into runs of consecutive tables whose axes have the same cardinalities."""
-    widest = int(arity[first:stop].max()) if stop > first else 0
-    shapes = np.zeros((stop - first, widest + 1), dtype=np.int64)
-    shapes[:, 0] = arity[first:stop]
-    for axis in range(widest):
-        has = arity[first:stop] > axis
-        shapes[has, axis + 1] = cardinalities[flat[offsets[first:stop][has] + axis]]
-    cuts = np.flatnonzero((shapes[1:] != shapes[:-1]).any(1)) + 1
-    edges = [first, *(cuts + first).tolist(), stop]
-    yield from pairwise(edges)
+def _rows(batch: NDArray[np.float64], starts: NDArray[np.int64], size: int) -> NDArray[np.float64]:
+    """The ``size`` numbers from each start, shape (C, size); a view where there is one start."""
+    if len(starts) == 1:
+        return batch[None, int(starts[0]) : int(starts[0]) + size]
+    return np.asarray(batch[starts[:, None] + np.arange(size)])
+
+
+def _of_one_shape(shapes: NDArray[np.int64], *, in_order: bool) -> Iterator[NDArray[np.int64]]:
+    """The rows in groups of equal shapes: neighbours only, or all of a shape together."""
+    if in_order:
+        cuts = np.flatnonzero((shapes[1:] != shapes[:-1]).any(1)) + 1
+        for first, stop in pairwise([0, *cuts.tolist(), len(shapes)]):
+            yield np.arange(first, stop)
+        return
+    _, first_row, kind = np.unique(shapes, axis=0, return_index=True, return_inverse=True)
+    kind = kind.reshape(-1)  # NumPy 2.0 keeps an axis here
+    for k in np.argsort(first_row):
+        yield np.flatnonzero(kind == k)

@@ -90,7 +90,7 @@ def _constants(constant: float) -> list[float]:
         return []
     if constant == -math.inf:
         return [constant]
-    count = math.ceil(abs(constant) / _HIGHEST)
+    count = max(1, math.ceil(abs(constant) / _HIGHEST))
     if count > _MOST_CONSTANTS:
         what = f"constant: Expected a constant within {_HIGHEST * _MOST_CONSTANTS:g} of 0 in a .uai file"
         raise InputError(f"{what} (got {constant:g}); write a .fgm file instead, which keeps it")

@@ -33,7 +33,7 @@ def read_wcsp(path: Path, limits: Limits | None = None) -> GraphicalModel:
         stream.fail("Expected at least one state (got a domain of size 0)", f"variable {empty}")
     # a negative size says that the domain is an interval; its states are the same
     cards = np.abs(sizes).astype(np.int64).tolist()
-    network = CostNetwork(cards, upper, stream.source.most_entries, stream.fail)
+    network = CostNetwork(path, cards, upper, stream.source.most_entries, stream.fail)
     stream.check_room(functions, "cost functions")
     shared: list[_Shared] = []
     for c in range(functions):
@@ -97,7 +97,10 @@ def _read_tuples(
         what = f"Expected a state below {shape[axis]} (got {states[row, axis]:.0f})"
         fail(what, stream.path, f"{place}, tuple {row}")
     costs = np.full(shape, default)
-    costs[tuple(states.astype(np.int64).T)] = rows[:, -1] if shape else rows[-1:, -1].sum()
+    if shape:
+        costs[tuple(states.astype(np.int64).T)] = rows[:, -1]
+    elif count:
+        costs[()] = rows[-1, -1]
     return costs
 
 

@@ -1,0 +1,82 @@
+"""Cost function networks: toulbar2's two formats and the upper bound."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from fgnn import GraphicalModel, read_model
+from tests.pgm.io.samples import CFN, WCSP, swap
+
+
+def read(folder: Path, name: str, data: bytes | str) -> GraphicalModel:
+    (folder / name).write_bytes(data.encode() if isinstance(data, str) else data)
+    return read_model(folder / name)
+
+
+def test_a_wcsp_score_is_minus_the_cost(tmp_path: Path) -> None:
+    model = read(tmp_path, "a.wcsp", WCSP)
+    # by hand: f01 has default 1, f2 costs 3 at 1, a constant 2, f012 costs 7 at (1, 1, 1), f0 costs 5 at 1
+    assert model.score([0, 0, 0]) == -(1 + 0 + 2 + 0 + 0)
+    assert model.score([0, 2, 1]) == -(4 + 3 + 2 + 0 + 0)
+    assert model.score([1, 1, 1]) == -(1 + 3 + 2 + 7 + 5)  # in sum above the bound, but no entry is
+
+
+def test_a_cost_that_reaches_the_bound_forbids(tmp_path: Path) -> None:
+    assert read(tmp_path, "a.wcsp", WCSP).score([1, 0, 0]) == -math.inf
+
+
+def test_a_shared_table_is_used_again_whatever_default_is_given(tmp_path: Path) -> None:
+    text = "t 3 2 3 9\n2 2 2\n-2 0 1 4 1\n0 1 3\n2 1 2 1 -1\n2 2 0 4 -1\n"
+    model = read(tmp_path, "a.wcsp", text)
+    assert [t.scope for t in model.tables()] == [(0, 1), (1, 2), (2, 0)]
+    assert all(t.values.tolist() == [[-4, -3], [-4, -4]] for t in model.tables())
+
+
+def test_an_interval_domain_has_its_states(tmp_path: Path) -> None:
+    model = read(tmp_path, "a.wcsp", "t 2 5 1 99\n-5 3\n2 0 1 -1 >= 1 2\n")
+    assert model.cardinalities.tolist() == [5, 3]
+    assert [model.score(x) for x in ([1, 0], [0, 0], [0, 2])] == [0.0, -1.0, -math.inf]
+
+
+def test_a_cfn_score_is_minus_the_cost(tmp_path: Path) -> None:
+    model = read(tmp_path, "a.cfn", CFN)
+    assert model.cardinalities.tolist() == [2, 3, 2]
+    # f1(1, 2) = 6, c = q costs 2.5, shared(a, c) = later's table, later(c, a), at least one of a and c
+    assert model.score([1, 2, 0]) == pytest.approx(-(6 + 0.5 + 2 + 1))
+    assert model.score([0, 1, 1]) == pytest.approx(-(2 + 2.5 + 1 + 2))
+    assert model.score([1, 0, 1]) == -math.inf  # 12 in two tables, above the bound
+    assert model.score([0, 0, 0]) == -math.inf  # breaks the knapsack
+    (budget,) = model.budgets()
+    assert (budget.scope, budget.at_least, budget.at_most) == ((0, 2), 1, 2)
+
+
+def test_cfn_names_quotes_and_punctuation_are_free(tmp_path: Path) -> None:
+    terse = b"""[[test <10.0] [[x y] 3 [p q]]
+    [ [[0 1] [1 2 3 4 5 6]] [[2] 0.5 [1 2.5]] [[0 2] later] later [[2 0] [0 1 2 12]] [[0 2] knapsack [1 [1 1]]] ] ]"""
+    assert read(tmp_path, "b.cfn", terse) == read(tmp_path, "a.cfn", CFN)
+
+
+def test_a_cfn_may_maximise(tmp_path: Path) -> None:
+    text = "{problem: {name: m, mustbe: >-5.0} variables: {v: 2 w: 2} functions: {{scope: [] costs: [-6]} \
+        {scope: [v] costs: [1 0.5]} {scope: [v w] costs: [-1 0.5 -2 5.5]}}}"
+    model = read(tmp_path, "a.cfn", text)
+    assert model.score([1, 1]) == pytest.approx(-6 + 0.5 + 5.5)
+    assert model.score([0, 0]) == pytest.approx(-6 + 1 - 1)
+
+
+def test_negative_costs_elsewhere_keep_an_entry_above_the_bound_possible(tmp_path: Path) -> None:
+    text = "{{{m <5} [2 2] {[[] [GAIN]] [[0] [0 6]] [[0 1] [0 0 0 5]]}}".replace("{{{", "{{")
+    gained = read(tmp_path, "a.cfn", text.replace("GAIN", "-2"))
+    assert gained.score([1, 0]) == pytest.approx(-4.0)
+    assert gained.score([1, 1]) == pytest.approx(-9.0)
+    plain = read(tmp_path, "b.cfn", text.replace("GAIN", "0"))
+    assert plain.score([1, 0]) == -math.inf
+    assert plain.score([0, 1]) == 0.0
+
+
+def test_a_state_may_be_named_or_numbered(tmp_path: Path) -> None:
+    assert read(tmp_path, "a.cfn", swap(CFN, b"[q 2.5]", b"[1 2.5]")) == read(tmp_path, "b.cfn", CFN)
+    assert read(tmp_path, "a.cfn", swap(CFN, b"[a b]", b"[0 1]")) == read(tmp_path, "b.cfn", CFN)
