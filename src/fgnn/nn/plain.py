@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from fgnn.graph import EdgeTypes, Incidence, Side
 from fgnn.nn import products
 from fgnn.nn.aggregate import Aggregation, reduce_edges
+from fgnn.nn.winners import backward_max
 
 _SUM = Aggregation("sum")
 
@@ -77,10 +78,12 @@ class _Aggregate(torch.autograd.Function):
         a, b, phi, weight, arg, out = ctx.saved_tensors
         call: _Call = ctx.call
         gather = products.Gather(a, b, call.incidence, call.relu)
-        upstream = _edge_gradient(call, grad, arg, out, gather, phi, weight)
-        node, d_phi, d_weight = products.backward(
-            upstream, gather, phi, call.types, weight, wants=ctx.needs_input_grad[:4]
-        )
+        wants = ctx.needs_input_grad[:4]
+        if arg is not None and phi is not None and not products.shares_matrices(phi, gather.batch):
+            node, d_phi, d_weight = backward_max(grad, arg, gather, phi, weight, call.towards, wants)
+        else:
+            upstream = _edge_gradient(call, grad, arg, out, gather, phi, weight)
+            node, d_phi, d_weight = products.backward(upstream, gather, phi, call.types, weight, wants)
         d_a = d_b = None
         if node is not None:
             if b is None:

@@ -58,7 +58,7 @@ def forward(gather: Gather, phi: Tensor | None, types: EdgeTypes | None, weight:
         flat = weight.transpose(1, 2)  # shape: (K, n, m)
         return _typed_forward(gather, types, flat, out)
     assert phi is not None
-    if phi.dim() == 2 and batch >= _SHARED:
+    if shares_matrices(phi, batch):
         flat = weight.reshape(count, width * inner)
         for es, parts in _chunks(edges, batch, width * inner, inner, out.device):
             q = (phi[es] @ flat).view(-1, width, inner)
@@ -89,7 +89,7 @@ def backward(
     if types is not None:
         return d_node, None, _typed_backward(upstream, gather, types, weight, d_node, want_weight)
     assert phi is not None
-    if phi.dim() == 2 and batch >= _SHARED:
+    if shares_matrices(phi, batch):
         flat = weight.reshape(count, width * inner)
         d_weight = torch.zeros_like(flat) if want_weight else None
         for es, parts in _chunks(edges, batch, width * inner, inner, weight.device):
@@ -125,6 +125,11 @@ def backward(
             else:
                 d_phi[es] += found.sum(1)
     return d_node, d_phi, None if d_flat is None else d_flat.view(width, count, inner).transpose(0, 1)
+
+
+def shares_matrices(phi: Tensor, batch: int) -> bool:
+    """Whether to build Q for each edge of a chunk, once for all samples."""
+    return phi.dim() == 2 and batch >= _SHARED
 
 
 def _typed_forward(gather: Gather, types: EdgeTypes, flat: Tensor, out: Tensor) -> Tensor:
@@ -169,40 +174,42 @@ def _part(phi: Tensor, es: slice, bs: slice) -> Tensor:
     return phi[bs, es].transpose(0, 1) if phi.dim() == 3 else phi[es].unsqueeze(1)
 
 
-def _limit(device: torch.device) -> int:
+def limit(device: torch.device) -> int:
+    """How many elements a temporary may have there."""
     return _CHUNK.get(device.type, _CHUNK_ACCELERATOR)
 
 
-def _cut(total: int, size: int) -> Iterator[slice]:
+def cut(total: int, size: int) -> Iterator[slice]:
+    """0..total in slices of ``size``, the last one shorter."""
     for start in range(0, total, max(size, 1)):
         yield slice(start, min(start + max(size, 1), total))
 
 
 def _rows(edges: int, batch: int, each: int, device: torch.device) -> Iterator[tuple[slice, slice]]:
     """Chunks of edges and samples whose temporaries of ``each`` elements a row stay within the limit."""
-    rows = max(_limit(device) // max(each, 1), 1)
-    for es in _cut(edges, max(rows // max(batch, 1), 1)):
-        for bs in _cut(batch, rows):
+    rows = max(limit(device) // max(each, 1), 1)
+    for es in cut(edges, max(rows // max(batch, 1), 1)):
+        for bs in cut(batch, rows):
             yield es, bs
 
 
 def _chunks(edges: int, batch: int, each: int, inner: int, device: torch.device) -> Iterator[tuple[slice, list[slice]]]:
     """Chunks of edges whose matrices stay within the limit, each with its chunks of samples."""
-    size = max(_limit(device) // max(each, batch * inner, 1), 1)
-    for es in _cut(edges, size):
-        yield es, list(_cut(batch, max(_limit(device) // (inner * (es.stop - es.start)), 1)))
+    size = max(limit(device) // max(each, batch * inner, 1), 1)
+    for es in cut(edges, size):
+        yield es, list(cut(batch, max(limit(device) // (inner * (es.stop - es.start)), 1)))
 
 
 def _segments(types: EdgeTypes, each: int, device: torch.device) -> Iterator[tuple[slice, int, int]]:
     """(types, start, stop) in the order of types: several types at once where all have equally many edges."""
-    rows = max(_limit(device) // max(each, 1), 1)
+    rows = max(limit(device) // max(each, 1), 1)
     if types.even and types.counts[0] > 0 and types.counts[0] * 2 <= rows:
         size = types.counts[0]
-        for kinds in _cut(types.num_types, rows // size):
+        for kinds in cut(types.num_types, rows // size):
             yield kinds, kinds.start * size, kinds.stop * size
         return
     start = 0
     for kind, size in enumerate(types.counts):
-        for part in _cut(size, rows):
+        for part in cut(size, rows):
             yield slice(kind, kind + 1), start + part.start, start + part.stop
         start += size
