@@ -117,6 +117,19 @@ class CloudReader(Protocol):
     def chunks(self, size: int = CHUNK) -> Iterator[Cloud]: ...
 
 
+class HeldCloud:
+    """A cloud in memory, read like a file."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self.cloud = cloud
+        self.header = cloud.header or CloudHeader("", len(cloud), {n: v.dtype for n, v in cloud.fields.items()})
+
+    def chunks(self, size: int = CHUNK) -> Iterator[Cloud]:
+        for at in range(0, len(self.cloud), size):
+            part = slice(at, at + size)
+            yield Cloud(self.cloud.xyz[part], {n: v[part] for n, v in self.cloud.fields.items()}, self.header)
+
+
 def open_cloud(path: str | Path) -> CloudReader:
     """Open a cloud to be read in chunks, in constant memory where the format allows (LAS, LAZ, PLY, NPY, text)."""
     file = Path(path)

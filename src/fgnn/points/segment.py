@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.points.cloud import CHUNK, Cloud, CloudHeader, open_cloud, write_chunks
+from fgnn.points.cloud import CHUNK, Cloud, HeldCloud, open_cloud, write_chunks
 from fgnn.points.tiles import OnChunk, Tile, TileStore
 
 # Written for points that no network saw: those without finite coordinates.
@@ -61,7 +61,7 @@ def segment_cloud(cloud: Cloud, segmenter: Segmenter, report: OnChunk | None = N
     """Label a cloud held in memory."""
     label = np.full(len(cloud), UNLABELLED, np.uint8)
     confidence = np.zeros(len(cloud), np.float32)
-    with _store(_Held(cloud), segmenter, report) as store:
+    with _store(HeldCloud(cloud), segmenter, report) as store:
         votes, slots = _vote(store, segmenter, report), store.slot_of()
         known = slots >= 0
         label[known], confidence[known] = _decide(votes[slots[known]])
@@ -186,16 +186,3 @@ def _every(cloud: Cloud, step: int) -> Cloud:
 def _joined(parts: list[Cloud]) -> Cloud:
     fields = {n: np.concatenate([p.fields[n] for p in parts]) for n in parts[0].fields}
     return Cloud(np.concatenate([p.xyz for p in parts]), fields, parts[0].header)
-
-
-class _Held:
-    """A cloud in memory, read like a file."""
-
-    def __init__(self, cloud: Cloud) -> None:
-        self.cloud = cloud
-        self.header = cloud.header or CloudHeader("", len(cloud), {n: v.dtype for n, v in cloud.fields.items()})
-
-    def chunks(self, size: int = CHUNK) -> Iterator[Cloud]:
-        for at in range(0, len(self.cloud), size):
-            part = slice(at, at + size)
-            yield Cloud(self.cloud.xyz[part], {n: v[part] for n, v in self.cloud.fields.items()}, self.header)
