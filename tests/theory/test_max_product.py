@@ -76,6 +76,18 @@ def test_a_model_with_everything(loopy: GraphicalModel, variant: str, merge: boo
     assert_same_beliefs(net, max_product(loopy, 10, variant, False))
 
 
+def test_messages_are_the_summands_of_the_beliefs(loopy: GraphicalModel) -> None:
+    net = max_product_network(loopy, iterations=4)
+    assert net.scopes[-1] == (5,)  # the constant factor of the variable alone
+    for beliefs, messages in zip(net.beliefs(), net.messages(), strict=True):
+        assert set(messages) == {(c, i) for c, scope in enumerate(net.scopes) for i in scope}
+        for i, belief in enumerate(beliefs):
+            total = torch.tensor(np.array(loopy.unary(i))) + sum(m for (_, j), m in messages.items() if j == i)
+            torch.testing.assert_close(total, belief)
+    hard = net.scopes.index((3, 0))
+    assert net.messages()[0][hard, 3].isfinite().all()
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_beliefs_grow_unless_normalised(loopy: GraphicalModel, variant: str) -> None:
     def largest(normalise: bool) -> float:
@@ -176,9 +188,36 @@ def test_a_network_is_refused_other_boxes() -> None:
         net.beliefs(pair([[0.0, 1.0], [2.0, 3.0]]))
     with pytest.raises(ValueError, match="boxes of those the network was made for"):
         net.beliefs(pair([[0.0, -np.inf], [0.0, 3.0]]))
+    with pytest.raises(ValueError, match="factors of the one the network was made for"):
+        net.beliefs(GraphicalModel([2, 2]))
     clamped = pair([[0.0, 0.0], [0.0, 1.0]]).condition({0: 1})
     with pytest.raises(ValueError, match="finite unaries"):
         net.beliefs(clamped)
+
+
+def test_a_network_is_refused_other_scopes_and_budgets() -> None:
+    def model(scope: tuple[int, int], at_most: int) -> GraphicalModel:
+        made = GraphicalModel([2, 2, 2])
+        made.add_table(scope, [[0.0, 0.1], [0.2, 1.0]])
+        made.add_budget((0, 1, 2), at_most=at_most)
+        return made
+
+    net = max_product_network(model((0, 1), 1), iterations=1)
+    with pytest.raises(ValueError, match="models with the scopes of the one"):
+        net.beliefs(model((0, 2), 1))
+    with pytest.raises(ValueError, match="models with the budgets of the one"):
+        net.beliefs(model((0, 1), 2))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_it_runs_alike_on_a_gpu(variant: str) -> None:
+    batch = chains(4, length=12)
+    net = max_product_network(batch.model(0), iterations=5, variant=variant, normalise=True)
+    here = net.beliefs(batch)
+    there = net.to("cuda").beliefs(batch.to("cuda"))
+    for mine, theirs in zip(here[-1], there[-1], strict=True):
+        torch.testing.assert_close(mine, theirs.cpu(), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -123,14 +123,14 @@ class FactorKind:
 
     def values(self, tables: Tensor) -> Tensor:
         """v_z, the least value inside box z, from flat tables.  # shape: (B, C, cells) -> (B, C, Z)"""
-        cells, which = self.cells
+        cells, which = (places.to(tables.device) for places in self.cells)
         index = which.expand(*tables.shape[:2], -1)
         start = tables.new_full((*tables.shape[:2], len(self.terms)), torch.inf)
         return start.scatter_reduce(2, index, tables[..., cells], "amin")
 
     def covers(self, tables: Tensor, values: Tensor) -> bool:
         """Whether the boxes with these values give the tables back."""
-        cells, which = self.cells
+        cells, which = (places.to(tables.device) for places in self.cells)
         index = cells.expand(*tables.shape[:2], -1)
         start = torch.full_like(tables, -torch.inf)
         return torch.equal(start.scatter_reduce(2, index, values[..., which], "amax"), tables)

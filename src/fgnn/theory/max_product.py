@@ -53,6 +53,7 @@ class MaxProductNetwork(nn.Module):
         self.kinds, self.layout = sort_factors(model, merge=merge)
         self.graph = FactorGraph(model.num_variables, {kind.name: FactorGroup(kind.scopes) for kind in self.kinds})
         self.edges = {kind.name: kind.edge_index for kind in self.kinds}
+        self._mould = ModelBatch.stack([model])
         self.layer = _layer(self.kinds, self.layout, variant, normalise)
         self.readout = _readout(self.layout)
 
@@ -65,13 +66,15 @@ class MaxProductNetwork(nn.Module):
         """The features before the first layer: unaries and values of the terms, all messages 0.
 
         Args:
-            models: Models with the structure, and factors with the boxes, of the one the network was made for.
+            models: Models with the scopes and budgets of the one the network was made for, and tables with its boxes;
+                on the device where the network is.
 
         Returns:
             f (B, N, width) and g by group (B, C, width).
         """
         batch = models if isinstance(models, ModelBatch) else ModelBatch.stack([models])
         batch = batch.to(dtype=torch.float64)
+        self._check(batch)
         layout = self.layout
         theta = batch.unary.masked_fill(~batch.state_mask, 0.0)  # padding is never read; 0 keeps it finite
         banned = theta == -torch.inf
@@ -85,7 +88,7 @@ class MaxProductNetwork(nn.Module):
         for kind in self.kinds:
             g = f.new_zeros(len(batch), len(kind.scopes), kind.width(layout))
             if kind.source is not None:
-                tables = batch.tables[kind.source].values[:, kind.rows].flatten(2)
+                tables = batch.tables[kind.source].values[:, kind.rows.to(batch.device)].flatten(2)
                 values = kind.values(tables)
                 if not bool(values.isfinite().all()) or not kind.covers(tables, values):
                     raise ValueError(
@@ -97,11 +100,31 @@ class MaxProductNetwork(nn.Module):
 
     def forward(self, f: Tensor, gs: dict[str, Tensor]) -> Tensor:
         """The beliefs after every iteration, (k, B, N, K), -inf where forbidden; states a variable lacks hold 0."""
+        return torch.stack([self._read(after) for after in self._run(f, gs)])
+
+    def _run(self, f: Tensor, gs: dict[str, Tensor]) -> list[Tensor]:
+        """The variables' features after every layer."""
+        if self.graph.device != f.device:
+            self.graph = self.graph.to(f.device)
+            self.edges = {name: types.to(f.device) for name, types in self.edges.items()}
         history = []
         for layer in self.layers:
             f, gs = layer(self.graph, f, gs, self.edges)
-            history.append(self._read(f))
-        return torch.stack(history)
+            history.append(f)
+        return history
+
+    def _check(self, batch: ModelBatch) -> None:
+        mine = self._mould
+        if len(batch.tables) != len(mine.tables) or len(batch.budgets) != len(mine.budgets):
+            raise ValueError(f"Expected models with the factors of the one the network was made for (got {batch!r})")
+        pairs = [("cardinalities", batch.cardinalities, mine.cardinalities)]
+        pairs += [("scopes", t.scopes, m.scopes) for t, m in zip(batch.tables, mine.tables, strict=True)]
+        for u, m in zip(batch.budgets, mine.budgets, strict=True):
+            pairs += [("scopes", u.scopes, m.scopes)]
+            pairs += [("budgets", u.at_least, m.at_least), ("budgets", u.at_most, m.at_most)]
+        for what, given, wanted in pairs:
+            if given.shape[1:] != wanted.shape[1:] or not bool((given == wanted.to(given.device)).all()):
+                raise ValueError(f"Expected models with the {what} of the one the network was made for (got others)")
 
     def _read(self, f: Tensor) -> Tensor:
         out: Tensor = self.readout(f)
@@ -124,6 +147,34 @@ class MaxProductNetwork(nn.Module):
             history = history.squeeze(1)
         cards = self.model.cardinalities.tolist()
         return [[after[..., i, :k] for i, k in enumerate(cards)] for after in history]
+
+    @torch.no_grad()
+    def messages(self) -> list[dict[tuple[int, int], Tensor]]:
+        """The messages m_{c→i}: entry [t][c, i] after iteration t + 1, shape (cardinality of i,).
+
+        They are read from the slots of the variables' features. Factor c has the scope ``net.scopes[c]``.
+        """
+        history = self._run(*self.features(self.model))
+        edges = [edge for kind in self.kinds for edge in zip(kind.scopes.tolist(), kind.slots.tolist(), strict=True)]
+        return [
+            {
+                (c, i): self._message(f[0, i], slot, int(self.model.cardinalities[i]))
+                for c, (scope, slots) in enumerate(edges)
+                for i, slot in zip(scope, slots, strict=True)
+            }
+            for f in history
+        ]
+
+    def _message(self, feature: Tensor, slot: int, states: int) -> Tensor:
+        at = self.layout.message(slot, 0)
+        parts = feature[at : at + states * self.layout.parts].reshape(states, -1)
+        value = parts[:, 0] - parts[:, 1]
+        return value.masked_fill(parts[:, 2] > 0, -torch.inf) if self.layout.bans else value
+
+    @property
+    def scopes(self) -> list[tuple[int, ...]]:
+        """The scopes of all factors, kind by kind; a constant factor of a variable without any comes last."""
+        return [tuple(scope) for kind in self.kinds for scope in kind.scopes.tolist()]
 
     def extra_repr(self) -> str:
         return f"iterations={self.iterations}, variant={self.variant}, normalise={self.normalise}"

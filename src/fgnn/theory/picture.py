@@ -1,0 +1,128 @@
+"""Pictures of max-product: the factor graph with every message and belief as bars, iteration by iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import cos, pi, sin
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fgnn.errors import need
+from fgnn.files import atomic_write
+from fgnn.theory.max_product import MaxProductNetwork
+
+_BAR, _TALL = 0.08, 0.30  # width and full height of a bar, where the graph's radius is 1
+_MESSAGE, _BELIEF, _BEST = "#8a8f98", "#9ecae1", "#08519c"
+
+
+def draw_messages(
+    net: MaxProductNetwork,
+    iterations: Sequence[int] | None = None,
+    path: str | Path | None = None,
+) -> Any:
+    """One panel per iteration: variables as circles, factors as squares, a message beside each of its edges.
+
+    Bars are the entries of a message or belief above its least finite one, all to one scale; a forbidden entry has a
+    cross in place of its bar. The best state of every belief is dark.
+
+    Args:
+        net: The network to run.
+        iterations: Which iterations to draw, counted from 1; by default all.
+        path: Where to write the picture, by its suffix (svg, png, pdf); nowhere by default.
+
+    Returns:
+        The matplotlib figure.
+    """
+    figure_module = need("matplotlib.figure")
+    shown = list(range(1, net.iterations + 1)) if iterations is None else list(iterations)
+    if not shown or min(shown) < 1 or max(shown) > net.iterations:
+        raise ValueError(f"Expected iterations between 1 and {net.iterations} (got {shown})")
+    beliefs, messages = net.beliefs(), net.messages()
+    places = _variable_places(net.model.num_variables)
+    centres = _factor_places(net.scopes, places)
+    scale = max(_spread(m) for t in shown for m in (*messages[t - 1].values(), *beliefs[t - 1]))
+    figure = figure_module.Figure(figsize=(3.4 * len(shown), 3.6), layout="constrained")
+    for axes, t in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+        axes.set_title(f"iteration {t}", fontsize=10)
+        axes.set_aspect("equal")
+        axes.axis("off")
+        axes.set_xlim(-1.65, 1.65)
+        axes.set_ylim(-1.65, 1.65)
+        for (c, i), message in messages[t - 1].items():
+            _draw_edge(axes, centres[c], places[i], message, scale)
+        for c, (x, y) in enumerate(centres):
+            axes.plot([x], [y], "s", color="white", markeredgecolor="black", markersize=13, zorder=3)
+            axes.text(x, y, f"$f_{{{c + 1}}}$", ha="center", va="center", fontsize=8, zorder=4)
+        for i, (x, y) in enumerate(places):
+            axes.plot([x], [y], "o", color="white", markeredgecolor="black", markersize=17, zorder=3)
+            axes.text(x, y, f"$x_{{{i + 1}}}$", ha="center", va="center", fontsize=9, zorder=4)
+            _draw_bars(axes, (1.4 * x, 1.4 * y), beliefs[t - 1][i], scale, best=True)
+    figure.supxlabel("grey: messages · blue: beliefs, the best state dark · ×: forbidden", fontsize=8)
+    if path is not None:
+        _save(figure, Path(path))
+    return figure
+
+
+def _variable_places(count: int) -> list[tuple[float, float]]:
+    angles = [pi / 2 + 2 * pi * i / count for i in range(count)]
+    return [(cos(a), sin(a)) for a in angles]
+
+
+def _factor_places(
+    scopes: Sequence[tuple[int, ...]], places: Sequence[tuple[float, float]]
+) -> list[tuple[float, float]]:
+    """The middle of a factor's variables, moved aside where another factor is there already."""
+    made: list[tuple[float, float]] = []
+    for scope in scopes:
+        x = sum(places[i][0] for i in scope) / len(scope)
+        y = sum(places[i][1] for i in scope) / len(scope)
+        if len(scope) == 1:
+            x, y = 0.45 * x, 0.45 * y
+        while any(abs(x - u) + abs(y - v) < 0.25 for u, v in made):
+            x, y = x + 0.21, y - 0.16
+        made.append((x, y))
+    return made
+
+
+def _draw_edge(
+    axes: Any, factor: tuple[float, float], variable: tuple[float, float], message: Tensor, scale: float
+) -> None:
+    axes.plot([factor[0], variable[0]], [factor[1], variable[1]], color="#9aa0a8", linewidth=1, zorder=1)
+    middle = tuple(0.48 * f + 0.52 * v for f, v in zip(factor, variable, strict=True))
+    _draw_bars(axes, (middle[0], middle[1]), message, scale)
+
+
+def _draw_bars(axes: Any, at: tuple[float, float], entries: Tensor, scale: float, best: bool = False) -> None:
+    finite = [v for v in entries.tolist() if v > -float("inf")]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
+    left, bottom = at[0] - _BAR * len(entries) / 2, at[1] - _TALL / 2
+    patches = need("matplotlib.patches")
+    paper = patches.Rectangle((left - 0.03, bottom - 0.03), _BAR * len(entries) + 0.06, _TALL + 0.06)
+    paper.set(color="white", alpha=0.6, linewidth=0, zorder=2)
+    axes.add_patch(paper)
+    axes.plot([left - 0.02, left + _BAR * len(entries)], [bottom] * 2, color="#555555", linewidth=0.6, zorder=5)
+    for x, value in enumerate(entries.tolist()):
+        start = left + x * _BAR
+        if value == -float("inf"):
+            axes.plot([start + _BAR / 2], [bottom + 0.03], "x", color="#b2182b", markersize=4, zorder=5)
+            continue
+        colour = (_BEST if value == high else _BELIEF) if best else _MESSAGE
+        height = 0.012 + _TALL * (value - low) / scale
+        axes.add_patch(patches.Rectangle((start, bottom), 0.85 * _BAR, height, color=colour, linewidth=0, zorder=5))
+
+
+def _spread(entries: Tensor) -> float:
+    finite = entries[entries.isfinite()]
+    return max(float(finite.max() - finite.min()), 1e-12) if len(finite) else 1e-12
+
+
+def _save(figure: Any, path: Path) -> None:
+    kind = path.suffix.lstrip(".").lower()
+    # the same picture gives the same file: no date, and ids that do not change from run to run
+    with (
+        need("matplotlib").rc_context({"svg.hashsalt": "fgnn", "svg.fonttype": "none"}),
+        atomic_write(path, "wb") as file,
+    ):
+        figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else None)
