@@ -58,7 +58,7 @@ def read_bif(path: Path, limits: Limits | None = None) -> GraphicalModel:
     runs = TableRuns(model)
     for scope, values in network.tables.values():
         runs.add(scope, log_potentials(values))
-    runs.flush()
+    runs.finish()
     return model
 
 

@@ -54,6 +54,8 @@ class TableRuns:
         self._scopes: list[NDArray[np.int64]] = []
         self._values: list[NDArray[np.float64]] = []
         self._entries = 0
+        self._unaries: NDArray[np.float64] | None = None
+        self._offsets = np.cumsum(model.cardinalities) - model.cardinalities
 
     def add(self, scope: Sequence[int], values: NDArray[np.float64]) -> None:
         """Add one table; scopes of one variable and of none go straight to the unaries and the constant."""
@@ -63,7 +65,15 @@ class TableRuns:
             self.extend(np.asarray([scope], dtype=np.int64), values[None])
 
     def extend(self, scopes: NDArray[np.int64], values: NDArray[np.float64]) -> None:
-        """Add tables of one shape: ``scopes`` (C, A) with A >= 2, ``values`` (C, k_1, ..., k_A)."""
+        """Add tables of one shape: ``scopes`` (C, A), ``values`` (C, k_1, ..., k_A)."""
+        if scopes.shape[1] == 0:
+            self.model.constant += float(values.sum())
+            return
+        if scopes.shape[1] == 1:
+            if self._unaries is None:
+                self._unaries = np.zeros(int(self.model.cardinalities.sum()))
+            np.add.at(self._unaries, self._offsets[scopes] + np.arange(values.shape[1]), values)
+            return
         if self._values and self._values[-1].shape[1:] != values.shape[1:]:
             self.flush()
         self._scopes.append(scopes)
@@ -71,6 +81,13 @@ class TableRuns:
         self._entries += values.size
         if self._entries >= _RUN_ENTRIES:
             self.flush()
+
+    def finish(self) -> None:
+        """Hand everything over to the model."""
+        self.flush()
+        if self._unaries is not None:
+            self.model.add_unaries(self._unaries)
+            self._unaries = None
 
     def flush(self) -> None:
         """Hand the run over to the model."""

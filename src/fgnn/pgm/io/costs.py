@@ -50,12 +50,12 @@ class CostNetwork:
         self.maximise = maximise
         self._path = path
         self._refuse = refuse
+        self._built = False
         self.allowance = Allowance(most_entries, self.refuse)
         self.allowance.claim(sum(self.cardinalities), "the variables", "states")
         self._functions: list[tuple[list[int], NDArray[np.float64]]] = []
         self._budgets: list[tuple[list[int], int, int]] = []
         self._later: list[Callable[[], None]] = []
-        self._built = False
         self._gain = 0.0  # the sum of the negative minima of all functions so far
 
     def refuse(self, what: str, place: str) -> NoReturn:
@@ -111,7 +111,7 @@ class CostNetwork:
             theta = np.array(-costs)
             theta[costs >= self.upper - others] = -np.inf
             runs.add(scope, theta)
-        runs.flush()
+        runs.finish()
         for scope, low, high in self._budgets:
             model.add_budget(scope, high, at_least=low)
         return model

@@ -40,7 +40,7 @@ def read_fg(path: Path, limits: Limits | None = None) -> GraphicalModel:
     runs = TableRuns(model)
     for factor in factors:
         runs.add([index[label] for label in factor.labels], log_potentials(factor.potentials))
-    runs.flush()
+    runs.finish()
     return model
 
 

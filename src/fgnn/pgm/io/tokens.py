@@ -25,9 +25,16 @@ _INTEGER = re.compile(rb"-?\d{1,18}")
 
 def shown(word: bytes | str) -> str:
     """A word as it can stand in a one-line message: quoted, escaped and cut."""
-    text = word.decode("utf-8", "backslashreplace") if isinstance(word, bytes) else word
+    text = word if isinstance(word, str) else _decoded(word)
     cut = text if len(text) <= 30 else text[:27] + "..."
     return ascii(cut)
+
+
+def _decoded(word: bytes) -> str:
+    try:
+        return word.decode()
+    except UnicodeDecodeError:
+        return word.decode("latin-1")  # a character for each byte
 
 
 class TokenStream:

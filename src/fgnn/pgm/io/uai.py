@@ -41,7 +41,7 @@ def read_uai(path: Path, limits: Limits | None = None) -> GraphicalModel:
     runs = TableRuns(model)
     for first in range(0, len(scopes), SLAB):
         _read_slab(stream, runs, scopes, first, min(first + SLAB, len(scopes)))
-    runs.flush()
+    runs.finish()
     stream.end()
     return model
 
@@ -70,11 +70,7 @@ def _read_slab(stream: TokenStream, runs: TableRuns, scopes: Scopes, begin: int,
             arity, size = int(shapes[c, 0]), int(sizes[c])
             values = log_potentials(_rows(batch, heads[members] + 1, size))
             variables = scopes.flat[offsets[first + members][:, None] + np.arange(arity)].astype(np.int64)
-            if arity < 2:
-                for scope, theta in zip(variables.tolist(), values, strict=True):
-                    runs.model.add_table(scope, theta)
-            else:
-                runs.extend(variables, values.reshape(len(members), *shapes[c, 1 : arity + 1].tolist()))
+            runs.extend(variables, values.reshape(len(members), *shapes[c, 1 : arity + 1].tolist()))
         del batch
         first = stop
 
