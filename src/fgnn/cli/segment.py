@@ -1,0 +1,96 @@
+"""`fgnn segment`: label a scan."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def segment(
+    scan: Annotated[Path, typer.Argument(help="A cloud: .ply .las .laz .pcd .xyz .txt .csv .npy .npz.")],
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="Packaged weights by name, a weights file or a run's folder.")
+    ] = "lidar-ground",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The labelled scan; by default NAME.labelled.SUFFIX.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write a page that shows the labelled scan offline.")] = None,
+    category: Annotated[str | None, typer.Option(help="What the object is, for weights that label parts.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    batch: Annotated[int, typer.Option(help="Pieces labelled at once.")] = 8,
+) -> None:
+    """Label every point of a scan of any size; all its fields are kept, `label` and `confidence` are added.
+
+    Points without finite coordinates get label 255. Example: fgnn segment scan.laz --model lidar-ground --html scan.html
+    """
+    from fgnn.errors import InputError
+    from fgnn.models.segmenter import load_segmenter
+    from fgnn.models.segmenter import segment as segment_object
+    from fgnn.points.cloud import FORMATS, read_cloud, write_cloud
+    from fgnn.points.segment import segment_file
+    from fgnn.report.viewer import MAX_POINTS, write_viewer
+    from fgnn.train.distributed import pick_device
+    from fgnn.weights import load_weights
+
+    target = out or scan.with_name(f"{scan.stem}.labelled{scan.suffix}")
+    if target.suffix.lower() not in FORMATS:
+        raise InputError(f"Expected a cloud in {' '.join(FORMATS)} for --out (got '{target.suffix}')")
+    if target.exists() and scan.exists() and target.samefile(scan):
+        raise InputError("Expected another file for --out than the scan itself", file=target)
+    if batch < 1:
+        raise InputError(f"Expected --batch of at least 1 (got {batch})")
+    where = pick_device(device)
+    start = time.perf_counter()
+    card = load_weights(model).card
+    progress = _Progress()
+    if card.get("categories"):
+        cloud = read_cloud(scan)
+        found = segment_object(cloud, model, category=category, device=where)
+        shown = cloud.with_fields(label=found.label, confidence=found.confidence)
+        write_cloud(shown, target)
+        counts = found.counts
+        sample = shown
+    else:
+        keep = MAX_POINTS if html is not None else 0
+        counts, kept = segment_file(scan, target, load_segmenter(model, where, batch), progress, keep=keep)
+        sample = kept if kept is not None else read_cloud(target)
+    progress.close()
+    seconds = time.perf_counter() - start
+    total = sum(counts.values())
+    for name, number in counts.items():
+        print(f"{name:<20} {number:>12,}")
+    print(f"{target}: {total:,} points in {seconds:.1f} s ({total / max(seconds, 1e-9):,.0f} points/s, {where})")
+    if html is not None:
+        names = [str(n) for n in card["classes"]]
+        label, confidence = sample.fields["label"], sample.fields["confidence"]
+        write_viewer(sample, label, html, names, confidence, title=f"{scan.name}, labelled by {model}")
+        print(f"{html}: open it in a browser")
+
+
+class _Progress:
+    """A bar on a terminal, a plain line every ten seconds elsewhere."""
+
+    def __init__(self) -> None:
+        self.terminal, self.last, self.shown = sys.stderr.isatty(), time.monotonic(), False
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self.last < (0.2 if self.terminal else 10.0):
+            return
+        self.last = now
+        share = done / total if total else 1.0
+        text = f"{what:<10} {100 * share:5.1f} %  {done:,} of {total:,} points"
+        if self.terminal:
+            bar = "█" * int(30 * share) + "·" * (30 - int(30 * share))
+            print(f"\r\x1b[2K{bar} {text}", end="", file=sys.stderr, flush=True)
+            self.shown = True
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self.shown:
+            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
