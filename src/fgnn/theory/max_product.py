@@ -148,6 +148,14 @@ class MaxProductNetwork(nn.Module):
         cards = self.model.cardinalities.tolist()
         return [[after[..., i, :k] for i, k in enumerate(cards)] for after in history]
 
+    def assignments(self, models: GraphicalModel | ModelBatch | None = None) -> list[Tensor]:
+        """Every variable's best state: entry [t] after iteration t + 1, shape (N,), or (B, N) for a `ModelBatch`.
+
+        Loopy beliefs can tie exactly, and rounding would choose; states within 1e-9 of the best (relative to the
+        belief where it is large) count as equal, and the first is taken.
+        """
+        return [torch.stack([_first_best(b) for b in after], -1) for after in self.beliefs(models)]
+
     @torch.no_grad()
     def messages(self) -> list[dict[tuple[int, int], Tensor]]:
         """The messages m_{c→i}: entry [t][c, i] after iteration t + 1, shape (cardinality of i,).
@@ -207,6 +215,12 @@ def max_product_network(
         tensor([1.7000, 2.5000], dtype=torch.float64)
     """
     return MaxProductNetwork(model, iterations, variant, normalise, merge)
+
+
+def _first_best(belief: Tensor) -> Tensor:
+    best = belief.amax(-1, keepdim=True)
+    near = belief >= best - 1e-9 * best.abs().clamp(1.0, torch.finfo(belief.dtype).max)
+    return near.to(torch.uint8).argmax(-1)
 
 
 def _layer(kinds: list[FactorKind], layout: VariableLayout, variant: Variant, normalise: bool) -> FGNNLayer:
