@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 
 import torch
@@ -21,8 +23,9 @@ _PLANS: OrderedDict[tuple[object, ...], ExactPlan] = OrderedDict()
 _PLANS_KEPT = 8
 _PLANS_LOCK = Lock()
 
-# Models are solved in slices whose largest result has about this many entries: small enough for the CPU's cache.
-_CPU_SLICE = 1 << 17
+# On the CPU models are solved in slices whose largest result has at most this many entries. That fits a core's cache,
+# and torch leaves operations of this size to one thread, so slices run side by side without waiting for each other.
+_CPU_SLICE = 1 << 15
 
 
 def solve_exact(
@@ -55,33 +58,29 @@ def solve_exact(
     Raises:
         TooLarge: A `ValueError` with the induced width, the states and the memory it would take.
     """
-    start = time.perf_counter()
-    device = batch.device
+    clock = _Clock(time_limit, progress, len(batch))
     if memory is None:
-        memory = 4 << 30 if device.type == "cpu" else torch.cuda.mem_get_info(device)[0] // 2
+        memory = 4 << 30 if batch.device.type == "cpu" else torch.cuda.mem_get_info(batch.device)[0] // 2
+    # What models that the time does not suffice for are answered with.
     assignment = batch.unary.argmax(2)
-    bound = torch.full((len(batch),), torch.inf, dtype=torch.float64, device=device)
-    proved = torch.zeros(len(batch), dtype=torch.bool, device=device)
-    clock = _Clock(start, time_limit, progress, len(batch))
+    bound = torch.full((len(batch),), torch.inf, dtype=torch.float64, device=batch.device)
+    proved = torch.zeros(len(batch), dtype=torch.bool, device=batch.device)
     steps = 0
     try:
-        plan = _plan(read_structure(batch), max_states, memory, seed, tries, clock).to(device)
-        steps = 0 if plan.steps is None else len(plan.steps)
-        if plan.steps is None:
+        plan = _plan(read_structure(batch), max_states, memory, seed, tries, clock).to(batch.device)
+        if plan.steps is None:  # no model has a feasible assignment
             bound.fill_(-torch.inf)
             proved.fill_(True)
         else:
-            per_model = max(1, int(plan.memory * dtype.itemsize / 8))
-            size = max(1, memory // per_model)
-            if device.type == "cpu":
-                largest = max((step.shape.rows for step in plan.steps), default=1)
-                size = min(size, max(1, _CPU_SLICE // largest))
-            for at in range(0, len(batch), size):
-                part = slice(at, min(at + size, len(batch)))
-                clock.done = at
+            steps = len(plan.steps)
+
+            def work(part: slice) -> None:
                 assignment[part], value = run_plan(plan, batch.select(part), dtype, clock.check)
                 bound[part] = value.double()
                 proved[part] = True
+                clock.done += part.stop - part.start
+
+            _in_slices(work, plan, len(batch), memory, dtype, batch.device)
     except OutOfTime:
         pass
     return Answer.of(
@@ -90,30 +89,53 @@ def solve_exact(
         proved=proved,
         converged=proved,
         timed_out=~proved,
-        iterations=torch.full((len(batch),), steps, dtype=torch.int64, device=device),
+        iterations=torch.full((len(batch),), steps, dtype=torch.int64, device=batch.device),
     )
+
+
+def _in_slices(
+    work: Callable[[slice], None], plan: ExactPlan, models: int, memory: int, dtype: torch.dtype, device: torch.device
+) -> None:
+    """Do the models slice by slice, within memory; on the CPU several slices at once."""
+    largest = max((step.shape.rows for step in plan.steps or ()), default=1)
+    per_model = max(1, plan.memory * dtype.itemsize // 8)
+    size, workers = max(1, memory // per_model), 1
+    if device.type == "cpu":
+        workers = torch.get_num_threads() if largest <= _CPU_SLICE else 1
+        size = max(1, min(size // workers, _CPU_SLICE // largest))
+    parts = [slice(at, min(at + size, models)) for at in range(0, models, size)]
+    if workers == 1 or len(parts) == 1:
+        for part in parts:
+            work(part)
+        return
+    pool = ThreadPoolExecutor(workers)
+    try:
+        for _ in pool.map(work, parts):
+            pass
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 class _Clock:
     """Says when the time is up, and tells how far the work is."""
 
-    def __init__(self, start: float, limit: float | None, progress: OnProgress | None, models: int) -> None:
-        self.start, self.limit, self.progress, self.models = start, limit, progress, models
+    def __init__(self, limit: float | None, progress: OnProgress | None, models: int) -> None:
+        self.limit, self.progress, self.models = limit, progress, models
+        self.start = self.told = time.perf_counter()
         self.done = 0
-        self.told = start
 
     def out_of_time(self) -> bool:
         return self.limit is not None and time.perf_counter() - self.start > self.limit
 
     def check(self, step: int, steps: int) -> None:
-        now = time.perf_counter()
-        if self.limit is not None and now - self.start > self.limit:
+        if self.out_of_time():
             raise OutOfTime
+        now = time.perf_counter()
         if self.progress is not None and now - self.told > 0.5:
             self.told = now
             note = f"step {step} of {steps}"
             if self.models > 1:
-                note = f"{self.done} of {self.models} models, {note}"
+                note = f"{self.done} of {self.models} models solved"
             self.progress(Progress("exact", now - self.start, -torch.inf, torch.inf, note))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from fgnn.infer.elimination.buckets import Bucket
 from fgnn.infer.elimination.order import Measure, product_measure
-from fgnn.infer.elimination.problem import Limit, Problem
+from fgnn.infer.elimination.problem import Problem
 
 # A step keeps an explicit list where that has at most this share of all joint states (log2), or all are few (log2).
 _LIST_SHARE = -2.0
@@ -69,21 +69,29 @@ def estimate(problem: Problem, buckets: Sequence[Bucket]) -> list[Size]:
 
 
 def limit_measure(problem: Problem) -> Measure:
-    """The bound on a step's states that budgets alone give, for the comparison of orders."""
-    if not problem.limits:
+    """The bound on a step's states that budgets and sums alone give, for the comparison of orders."""
+    sums = [relation for relation in problem.relations if relation.source is None and relation.allowed is not None]
+    if not problem.limits and not sums:
         return product_measure(problem.cardinalities)
-    limits_of: list[list[int]] = [[] for _ in problem.cardinalities]
-    for c, limit in enumerate(problem.limits):
-        for i in limit.scope:
-            limits_of[i].append(c)
+    sum_bits = [math.log2(max(1, int(np.count_nonzero(relation.allowed)))) for relation in sums]
+    holding: list[list[int]] = [[] for _ in problem.cardinalities]
+    for c, factor in enumerate([*problem.limits, *sums]):
+        for i in factor.scope:
+            holding[i].append(c)
 
     def measure(vertex: int, near: Iterable[int]) -> float:
         scope = [vertex, *near]
         masks: dict[int, int] = {}
         for p, i in enumerate(scope):
-            for c in limits_of[i]:
+            for c in holding[i]:
                 masks[c] = masks.get(c, 0) | (1 << p)
-        parts = [_whole_part(mask, problem.limits[c]) for c, mask in masks.items()]
+        parts = []
+        for c, mask in masks.items():
+            if c < len(problem.limits):
+                limit = problem.limits[c]
+                parts.append(_Part(mask, 0.0, (len(limit.scope), limit.lower, limit.upper)))
+            elif mask.bit_count() == len(sums[c - len(problem.limits)].scope):
+                parts.append(_Part(mask, sum_bits[c - len(problem.limits)]))
         return _cover([math.log2(problem.cardinalities[i]) for i in scope], (1 << len(scope)) - 1, parts)
 
     return measure
@@ -145,10 +153,6 @@ def _cover(bits: Sequence[float], todo: int, parts: Sequence[_Part]) -> float:
 def _limit_part(places: tuple[int, ...], size: int, lower: int, upper: int) -> _Part:
     present = log2_choices(len(places), lower - (size - len(places)), upper)
     return _Part(_mask(places), present, (size, lower, upper))
-
-
-def _whole_part(mask: int, limit: Limit) -> _Part:
-    return _Part(mask, 0.0, (len(limit.scope), limit.lower, limit.upper))
 
 
 @lru_cache(maxsize=4096)

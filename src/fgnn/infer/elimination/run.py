@@ -17,7 +17,7 @@ from fgnn.infer.elimination.shapes import DenseShape, ListedShape, Term
 from fgnn.pgm import ModelBatch
 
 # Without many models side by side, broadcasting inner axes shorter than this would cost more than copying them.
-_INNER = 512
+_INNER = 128
 
 
 class Numbers:
@@ -53,6 +53,7 @@ class Numbers:
         return (turned.squeeze(-1) if self.single else turned).unbind(0)
 
 
+@torch.no_grad()
 def run_plan(
     plan: ExactPlan, batch: ModelBatch, dtype: torch.dtype, check: Callable[[int, int], None] = lambda step, steps: None
 ) -> tuple[Tensor, Tensor]:
@@ -210,7 +211,8 @@ def _back(steps: Sequence[Step], problem: Problem, choices: list[Tensor], models
             digits[step.variable] = chosen
             for c, listed_rows in zip(step.children, shape.listed_rows, strict=True):
                 flat = _flat(steps[c], problem, digits)
-                rows[c] = flat if listed_rows is None else listed_rows.index_select(0, flat).long()
+                # A model without any feasible assignment may end in a state that the list leaves out.
+                rows[c] = flat if listed_rows is None else listed_rows.index_select(0, flat).long().clamp_min(0)
         rows[t] = None
     states = torch.as_tensor(problem.states, device=device)
     fixed = torch.as_tensor(problem.fixed, device=device)
