@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import fgnn
 from fgnn import GraphicalModel, ModelBatch
+from fgnn.data import ChainMAP
 from fgnn.infer.max_product import solve_max_product
 from fgnn.infer.messages import budget_messages
 from fgnn.infer.ranking import ranked
@@ -158,6 +159,31 @@ def test_a_budget_over_very_many_variables_stays_cheap() -> None:
     assert found.score == pytest.approx(np.sort(gains)[-1000:].sum())
 
 
+# ---- the chain data -----------------------------------------------------------------------------------------------
+
+
+def agreement(kind: int, **options: Any) -> float:
+    """Percent of variables that agree with the optimum, over 500 models."""
+    data = ChainMAP(kind)
+    batch = data.sample(500, seed=11)
+    found = fgnn.solve(batch, "max-product", **options)
+    return 100 * (found.assignment == data.labels(batch)).double().mean().item()
+
+
+# Undamped messages settle into a cycle of three; iteration 100 is the phase that independent code was seen in.
+@pytest.mark.parametrize(("kind", "undamped", "damped"), [(1, 70.9, 86.7), (2, 67.0, 86.9), (3, 68.1, 84.6)])
+def test_agreement_is_that_of_independent_implementations(kind: int, undamped: float, damped: float) -> None:
+    # three deviations of the difference of two means over 500
+    assert agreement(kind, damping=0.0, iterations=100) == pytest.approx(undamped, abs=2.5)
+    assert agreement(kind) == pytest.approx(damped, abs=2.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [1, 2, 3])
+def test_sequential_random_updates_are_at_least_as_good(kind: int) -> None:
+    assert agreement(kind, schedule="sequential", order="random", damping=0.1) >= agreement(kind) - 0.25
+
+
 # ---- what it reports ----------------------------------------------------------------------------------------------
 
 
@@ -170,12 +196,13 @@ def frustrated(edges: int = 3) -> GraphicalModel:
     return model
 
 
-def test_decode_best_is_never_worse_than_last() -> None:
-    model = frustrated(5)
-    last = fgnn.solve(model, "max-product", damping=0.0, iterations=30)
-    best = fgnn.solve(model, "max-product", damping=0.0, iterations=30, decode="best")
-    assert best.score >= last.score
-    assert best.score == pytest.approx(best_by_enumeration(model))
+def test_decode_best_keeps_the_best_of_all_iterations() -> None:
+    batch = ChainMAP(1).sample(40, seed=1)
+    options: dict[str, Any] = {"damping": 0.0, "iterations": 20}
+    best = fgnn.solve(batch, "max-product", decode="best", **options)
+    seen = [fgnn.solve(batch, "max-product", damping=0.0, iterations=t).score for t in range(1, 21)]
+    assert torch.equal(best.score, torch.stack(seen).amax(0))
+    assert best.feasible.sum() > fgnn.solve(batch, "max-product", **options).feasible.sum()
 
 
 def test_a_converged_model_is_left_alone_while_others_go_on() -> None:
@@ -221,13 +248,13 @@ def test_no_iterations_decode_the_unaries() -> None:
 
 
 def test_a_time_limit_stops_it_with_an_answer() -> None:
-    batch = ModelBatch.stack([frustrated(301)] * 2000)
-    found = fgnn.solve(batch, "max-product", iterations=10**9, damping=0.0, tolerance=-1.0, time_limit=0.2)
+    batch = ModelBatch.stack([frustrated(101)] * 1000)
+    found = fgnn.solve(batch, "max-product", iterations=10**9, damping=0.0, tolerance=-1.0, time_limit=0.5)
     assert set(found.status) == {"time-limit"}
     assert found.seconds < 10
     assert found.iterations[0] > 0
     assert found.iterations[-1] == 0  # its turn never came
-    assert found.info["deltas"].shape == (2000, int(found.iterations.max()))
+    assert found.info["deltas"].shape == (1000, int(found.iterations.max()))
 
 
 def test_messages_that_grow_stay_finite() -> None:

@@ -1,1 +1,7 @@
-"""Placeholder docstring, replaced by the package's own."""
+"""Data sets: generated families of graphical models with exact labels, and point clouds."""
+
+from fgnn.data.chain import ChainMAP
+from fgnn.data.grid import GridMAP
+from fgnn.data.stored import StoredModels, load_models
+
+__all__ = ["ChainMAP", "GridMAP", "StoredModels", "load_models"]

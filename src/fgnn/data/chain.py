@@ -1,0 +1,125 @@
+"""The chains of the paper's MAP experiment: pairs along a chain, and budgets over its windows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fgnn.data.sampling import Source, generator, stream_seed
+from fgnn.data.stored import StoredModels, load_models, save_models
+from fgnn.infer import solve
+from fgnn.pgm import ModelBatch
+from fgnn.pgm.batch import BudgetBatch, TableBatch
+
+_FIXED_PAIR = ((0.0, 0.1), (0.2, 1.0))
+_KINDS = (1, 2, 3)
+
+
+@dataclass(frozen=True)
+class ChainMAP:
+    r"""Chains of binary variables with budgets over every window that lies fully inside, section 4.1.
+
+    .. math:: \max_x \sum_i \theta_i(x_i) + \sum_i \theta_{i,i+1}(x_i, x_{i+1})
+        \quad \text{where} \quad x_i + \dots + x_{i+w-1} \le k_i
+
+    Unaries are uniform in [0, 1], for both states. Kind 1 has fixed pairs ``[[0, 0.1], [0.2, 1]]``; in kinds 2 and 3
+    a pair is zero but for (1, 1), uniform in [0, 2]. Budgets allow ``budget`` ones in kinds 1 and 2, and a number
+    uniform in 1..window, drawn for each window, in kind 3.
+
+    Args:
+        kind: 1, 2 or 3, the paper's Dataset1 to Dataset3.
+        length: Variables in the chain.
+        window: Variables under one budget. The paper prints 8; its authors' code used 9.
+        budget: The most ones in a window, kinds 1 and 2.
+    """
+
+    kind: int = 1
+    length: int = 30
+    window: int = 8
+    budget: int = 5
+
+    def __post_init__(self) -> None:
+        if self.kind not in _KINDS:
+            raise ValueError(f"Expected a kind of chain among 1, 2, 3 (got {self.kind})")
+        for name in ("length", "window", "budget"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"Expected a {name} of at least 1 (got {getattr(self, name)})")
+
+    @property
+    def num_windows(self) -> int:
+        return max(0, self.length - self.window + 1)
+
+    def sample(
+        self,
+        count: int,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        source: Source = "device",
+    ) -> ModelBatch:
+        """Draw models, on the device where they are used.
+
+        Args:
+            count: How many.
+            seed: One seed, one set of models (on one kind of device; see ``source``).
+            device: Where the tensors lie.
+            dtype: Of the potentials.
+            source: ``device`` draws there, so that CPU and GPU differ for a seed; ``cpu`` gives equal numbers on both.
+        """
+        n, pairs, windows = self.length, self.length - 1, self.num_windows
+        draws = 2 * n + (0 if self.kind == 1 else pairs) + (windows if self.kind == 3 else 0)
+        drawn = generator(seed, device, source)
+        numbers = torch.rand(count, draws, generator=drawn, device=drawn.device, dtype=dtype).to(device)
+        unary = numbers[:, : 2 * n].reshape(count, n, 2)
+        if self.kind == 1:
+            values = torch.tensor(_FIXED_PAIR, dtype=dtype, device=device).expand(count, pairs, 2, 2)
+        else:
+            values = torch.zeros(count, pairs, 2, 2, dtype=dtype, device=device)
+            values[..., 1, 1] = 2 * numbers[:, 2 * n : 2 * n + pairs]
+        if self.kind == 3:
+            # a product just below the window's size may round up to it
+            at_most = (numbers[:, 2 * n + pairs :] * self.window).long().clamp(max=self.window - 1) + 1
+        else:
+            at_most = torch.full((1, 1), min(self.budget, self.window), device=device).expand(count, windows)
+        at = torch.arange(n, device=device)
+        budgets = BudgetBatch(
+            scopes=at[:windows, None] + at[: self.window],
+            at_least=torch.zeros(1, 1, dtype=torch.int64, device=device).expand(count, windows),
+            at_most=at_most,
+        )
+        return ModelBatch(
+            cardinalities=torch.full((n,), 2, device=device),
+            unary=unary,
+            tables=(TableBatch(torch.stack([at[:-1], at[1:]], 1), values),) if pairs else (),
+            budgets=(budgets,) if windows else (),
+            constant=torch.zeros(count, dtype=dtype, device=device),
+        )
+
+    def labels(self, batch: ModelBatch) -> Tensor:
+        """The proved optimum of each model, shape (B, length), int64."""
+        return solve(batch, "exact").assignment
+
+    def batches(self, batch_size: int, seed: int = 0, start: int = 0, **options: Any) -> Iterator[ModelBatch]:
+        """An endless stream of fresh batches; ``start`` takes it up again at any place, without drawing those before.
+
+        Options are those of `sample`.
+        """
+        index = start
+        while True:
+            yield self.sample(batch_size, seed=stream_seed(seed, index), **options)
+            index += 1
+
+    def save(self, folder: str | Path, count: int, seed: int = 0) -> StoredModels:
+        """Draw a fixed set, label it, and write it; a file is written whole or not at all."""
+        batch = self.sample(count, seed=seed, source="cpu")
+        return save_models(folder, "ChainMAP", asdict(self), batch, self.labels(batch), seed)
+
+    @staticmethod
+    def load(folder: str | Path, device: torch.device | str = "cpu") -> StoredModels:
+        """Read a set back: the family that drew it, its models and its labels."""
+        return load_models(folder, device=device, expected="ChainMAP")
