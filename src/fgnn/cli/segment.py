@@ -25,7 +25,9 @@ def segment(
 ) -> None:
     """Label every point of a scan of any size; all its fields are kept, `label` and `confidence` are added.
 
-    Points without finite coordinates get label 255. Example: fgnn segment scan.laz --model lidar-ground --html scan.html
+    Points without finite coordinates get label 255.
+
+    Example: fgnn segment scan.laz --model lidar-ground --html scan.html
     """
     from fgnn.errors import InputError
     from fgnn.models.segmenter import load_segmenter

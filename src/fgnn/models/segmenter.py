@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fgnn.data.shapenet import CATEGORIES, PARTS
 from fgnn.errors import InputError
 from fgnn.models.point_network import PointConfig, PointNetwork
 from fgnn.points.cloud import Cloud
@@ -86,12 +85,13 @@ def _segment_object(
     cloud: Cloud, network: PointNetwork, weights: Weights, category: str | None, seed: int
 ) -> Labelling:
     """Parts of one object: unit sphere, pieces of 2,048 points, several votes, parts of the category only."""
-    if category is None or category not in CATEGORIES:
-        close = get_close_matches(str(category), CATEGORIES, n=1)
+    categories = [str(name) for name in weights.card["categories"]]
+    if category is None or category not in categories:
+        close = get_close_matches(str(category), categories, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        raise InputError(f"Expected a category among {', '.join(CATEGORIES)} (got {category!r}{hint})")
-    kind = CATEGORIES.index(category)
-    own = list(PARTS[kind])
+        raise InputError(f"Expected a category among {', '.join(categories)} (got {category!r}{hint})")
+    kind = categories.index(category)
+    own = [int(part) for part in weights.card["parts"][kind]]
     valid = np.nonzero(cloud.valid)[0]
     label = np.full(len(cloud), UNLABELLED, np.uint8)
     confidence = np.zeros(len(cloud), np.float32)
