@@ -95,9 +95,9 @@ def test_a_batch_gets_the_answers_of_its_models(model: GraphicalModel, count: in
     twins = [model.copy() for _ in range(count)]
     for twin in twins:
         twin.add_unaries(rng.normal(size=twin.unaries.size))
-    together = fgnn.solve(ModelBatch.stack(twins), "max-product", damping=0.2)
+    together = fgnn.solve(ModelBatch.stack(twins), "max-product", damping=0.2, iterations=60)
     for b, twin in enumerate(twins):
-        alone = fgnn.solve(twin, "max-product", damping=0.2)
+        alone = fgnn.solve(twin, "max-product", damping=0.2, iterations=60)
         assert alone.assignment.tolist() == together.assignment[b].tolist()
         assert alone.iterations == together.iterations[b]
         assert alone.converged == together.converged[b]

@@ -55,7 +55,7 @@ def flooding_step(
     proposed = proposals(wiring, rule, numbers, messages)
     stepped, change = _blend(wiring, messages, proposed, rate)
     if not wiring.full and all(s == 1 for g in wiring.groups for s in g.states):
-        return stepped, change.abs_().amax(0)  # all binary: the span is the ratio's change, in one reduction
+        return stepped, change.abs_().amax(0)  # binary variables: the span is the ratio's change, in one reduction
     spans = [
         _span(wiring, g, change[g.span].view(g.height, len(g.scopes), messages.shape[1])).amax(0) for g in wiring.groups
     ]
@@ -105,6 +105,8 @@ def _changes(wiring: Wiring, change: Tensor) -> Tensor:
 
 def _span(wiring: Wiring, group: Group, change: Tensor) -> Tensor:
     """The largest span over a factor's messages: (height, C, B) to (C, B)."""
+    if not wiring.full and all(s == 1 for s in group.states):
+        return change.abs().amax(0)  # binary variables: the span is the ratio's change
     spans = [change.new_zeros(change.shape[1:])]
     for rows in blocks(group):
         if rows.start == rows.stop:
