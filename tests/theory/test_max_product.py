@@ -179,6 +179,24 @@ def test_on_chains_the_network_and_the_solver_choose_alike_after_each_iteration(
         assert tied.double().mean() < 0.01, t
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+@settings(max_examples=20)
+@given(model=models(max_variables=5, max_tables=4))
+def test_on_loopy_models_the_network_and_the_solver_have_the_same_beliefs(variant: str, model: GraphicalModel) -> None:
+    history = max_product_network(model, iterations=10, variant=variant).beliefs()
+    batch = ModelBatch.stack([model])
+    for t in (1, 2, 5, 10):
+        # a negative tolerance: go on although messages stand still up to a constant, which still grows
+        options = {"iterations": t, "damping": 0.0, "tolerance": -1.0, "normalise": False, "keep_beliefs": True}
+        theirs = solve_max_product(batch, variant=variant, **options).info["beliefs"][0]  # type: ignore[arg-type]
+        for i, mine in enumerate(history[t - 1]):
+            finite = mine.isfinite()
+            other = theirs[i, : len(mine)]
+            assert torch.equal(other.isfinite(), finite)
+            scale = float(mine[finite].abs().max()) if finite.any() else 1.0
+            torch.testing.assert_close(mine[finite], other[finite], rtol=1e-9, atol=1e-9 * scale)
+
+
 def test_one_network_serves_all_models_of_its_structure() -> None:
     batch = chains(3, length=9)
     net = max_product_network(batch.model(0), iterations=4, normalise=True)
