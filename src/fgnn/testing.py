@@ -54,9 +54,12 @@ def assert_permutation_equivariant(
 
     orders = {name: torch.randperm(g.num_factors, generator=rng).to(graph.device) for name, g in graph.groups.items()}
     moved = {name: _factor_edges(group, orders[name]) for name, group in graph.groups.items()}
+    groups = {name: _take(group, orders[name], moved[name]) for name, group in graph.groups.items()}
     new_f, new_gs = _call(
         layer,
-        FactorGraph(graph.num_variables, {name: _take(graph.groups[name], orders[name], moved[name]) for name in moved}),
+        FactorGraph(
+            graph.num_variables, {name: _take(graph.groups[name], orders[name], moved[name]) for name in moved}
+        ),
         f,
         {name: g.index_select(-2, orders[name]) for name, g in gs.items()},
         {name: _move(t, graph, name, moved[name]) for name, t in edges.items()},
@@ -66,9 +69,10 @@ def assert_permutation_equivariant(
         check("factors", new_gs[name], expected_gs[name].index_select(-2, orders[name]))
 
     shuffled = {name: _shuffle_scopes(graph, name, rng) for name in graph.groups}
+    groups = {name: _reorder(group, shuffled[name]) for name, group in graph.groups.items()}
     new_f, new_gs = _call(
         layer,
-        FactorGraph(graph.num_variables, {name: _reorder(graph.groups[name], shuffled[name]) for name in shuffled}),
+        FactorGraph(graph.num_variables, groups),
         f,
         gs,
         {name: _move(t, graph, name, shuffled[name]) for name, t in edges.items()},

@@ -42,9 +42,7 @@ def assert_gradients_equal_loop(layer: FGNNLayer, graph: FactorGraph, f, gs, edg
 def test_equal_those_of_the_loop(q: str, aggregate: str, structure: str, batch: int) -> None:
     graph = GRAPHS[structure]()
     layer, factor_in, edge_in = make(graph, q, aggregate=aggregate)
-    assert_gradients_equal_loop(
-        layer, graph, *features(graph, 4, factor_in, edge_in, batch=batch, types=q == "table")
-    )
+    assert_gradients_equal_loop(layer, graph, *features(graph, 4, factor_in, edge_in, batch=batch, types=q == "table"))
 
 
 @pytest.mark.parametrize("q", FORMS)
@@ -53,9 +51,7 @@ def test_chunks_do_not_show(q: str, batch: int, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(products._CHUNK, "cpu", 50)
     graph = ragged_graph()
     layer, factor_in, edge_in = make(graph, q)
-    assert_gradients_equal_loop(
-        layer, graph, *features(graph, 4, factor_in, edge_in, batch=batch, types=q == "table")
-    )
+    assert_gradients_equal_loop(layer, graph, *features(graph, 4, factor_in, edge_in, batch=batch, types=q == "table"))
 
 
 @settings(max_examples=20)

@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from fgnn.graph import EdgeTypes, Incidence, Side
 from fgnn.nn import products
 from fgnn.nn.aggregate import Aggregation, reduce_edges
+from fgnn.nn.sums import backward_sum, forward_sum
 from fgnn.nn.winners import backward_max
 
 _SUM = Aggregation("sum")
@@ -26,6 +27,12 @@ class _Call:
     relu: bool
     aggregation: Aggregation
     types: EdgeTypes | None
+    differentiate: bool
+
+    @property
+    def sums(self) -> bool:
+        """Whether messages are added up; a mean is divided by the caller."""
+        return self.aggregation.kind in ("sum", "mean")
 
 
 def aggregate_plain(
@@ -48,7 +55,9 @@ def aggregate_plain(
     # Node axis first: then an edge's rows of all samples lie together, and shared Q is one product over samples.
     a = _node_first(a, batch)
     b = None if b is None else _node_first(b, batch)
-    call = _Call(incidence, towards, activation == "relu", aggregation, types)
+    # inside forward gradients look needed even under no_grad, so it is asked here
+    needs = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (a, b, phi, weight))
+    call = _Call(incidence, towards, activation == "relu", aggregation, types, needs)
     out: Tensor = _Aggregate.apply(a, b, phi, weight, call)  # type: ignore[no-untyped-call]
     return out.transpose(0, 1) if sizes else out.squeeze(1)
 
@@ -64,10 +73,14 @@ class _Aggregate(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, call: _Call) -> Tensor:
-        messages = products.forward(products.Gather(a, b, call.incidence, call.relu), phi, call.types, weight)
-        needs = any(ctx.needs_input_grad[:4])
-        out, arg = reduce_edges(messages, call.incidence, call.towards, call.aggregation, arg=needs)
+        gather = products.Gather(a, b, call.incidence, call.relu)
+        needs = call.differentiate
         ctx.call = call
+        if phi is not None and call.sums and not products.shares_matrices(phi, gather.batch):
+            ctx.save_for_backward(a, b, phi, weight, None, None)
+            return forward_sum(gather, phi, weight, call.towards)
+        messages = products.forward(gather, phi, call.types, weight)
+        out, arg = reduce_edges(messages, call.incidence, call.towards, call.aggregation, arg=needs)
         kept = out if needs and call.aggregation.kind == "softmax" else None
         ctx.save_for_backward(a, b, phi, weight, arg, kept)
         return out
@@ -79,8 +92,11 @@ class _Aggregate(torch.autograd.Function):
         call: _Call = ctx.call
         gather = products.Gather(a, b, call.incidence, call.relu)
         wants = ctx.needs_input_grad[:4]
-        if arg is not None and phi is not None and not products.shares_matrices(phi, gather.batch):
+        outer = phi is not None and not products.shares_matrices(phi, gather.batch)
+        if outer and arg is not None:
             node, d_phi, d_weight = backward_max(grad, arg, gather, phi, weight, call.towards, wants)
+        elif outer and call.sums:
+            node, d_phi, d_weight = backward_sum(grad, gather, phi, weight, call.towards, wants)
         else:
             upstream = _edge_gradient(call, grad, arg, out, gather, phi, weight)
             node, d_phi, d_weight = products.backward(upstream, gather, phi, call.types, weight, wants)

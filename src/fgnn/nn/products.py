@@ -98,7 +98,7 @@ def backward(
             for part in parts:
                 h, g = gather(es, part), upstream[es, part]
                 if d_node is not None:
-                    d_node[es, part] = _through(torch.bmm(g, q), h, gather.relu)
+                    d_node[es, part] = through(torch.bmm(g, q), h, gather.relu)
                 d_q += torch.bmm(g.transpose(1, 2), h)
             if d_phi is not None:
                 d_phi[es] = d_q.flatten(1) @ flat.T
@@ -117,7 +117,7 @@ def backward(
         d_outer = (g @ flat).view(-1, count, inner)  # shape: (rows, T, n)
         if d_node is not None:
             f_rows = f.expand(-1, h.shape[1], -1).flatten(0, 1).unsqueeze(1)
-            d_node[es, bs] = _through(torch.bmm(f_rows, d_outer).view_as(h), h, gather.relu)
+            d_node[es, bs] = through(torch.bmm(f_rows, d_outer).view_as(h), h, gather.relu)
         if d_phi is not None:
             found = torch.bmm(d_outer, h.flatten(0, 1).unsqueeze(2)).view(h.shape[0], h.shape[1], count)
             if phi.dim() == 3:
@@ -154,13 +154,14 @@ def _typed_backward(
         g = upstream.index_select(0, order).view(kinds.stop - kinds.start, -1, width)
         if d_node is not None:
             back = torch.bmm(g, weight[kinds]).view_as(h)
-            d_node.index_copy_(0, order, _through(back, h, gather.relu))
+            d_node.index_copy_(0, order, through(back, h, gather.relu))
         if d_weight is not None:
             d_weight[kinds] += torch.bmm(g.transpose(1, 2), h.reshape(kinds.stop - kinds.start, -1, inner))
     return d_weight
 
 
-def _through(grad: Tensor, h: Tensor, relu: bool) -> Tensor:
+def through(grad: Tensor, h: Tensor, relu: bool) -> Tensor:
+    """The gradient at σ's argument, from that at h = σ(·)."""
     return grad * (h > 0) if relu else grad
 
 
