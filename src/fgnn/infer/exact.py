@@ -16,7 +16,7 @@ from fgnn.infer.elimination.structure import Structure, read_structure
 from fgnn.infer.solution import Answer, OnProgress, Progress
 from fgnn.pgm import ModelBatch
 
-__all__ = ["TooLarge", "solve_exact"]
+__all__ = ["OutOfTime", "TooLarge", "exact_plan", "solve_exact"]
 
 # Plans of structures seen lately: data sets ask for the same one over and over.
 _PLANS: OrderedDict[tuple[object, ...], ExactPlan] = OrderedDict()
@@ -59,8 +59,7 @@ def solve_exact(
         TooLarge: A `ValueError` with the induced width, the states and the memory it would take.
     """
     clock = _Clock(time_limit, progress, len(batch))
-    if memory is None:
-        memory = 4 << 30 if batch.device.type == "cpu" else torch.cuda.mem_get_info(batch.device)[0] // 2
+    memory = default_memory(batch.device) if memory is None else memory
     # What models that the time does not suffice for are answered with.
     assignment = batch.unary.argmax(2)
     bound = torch.full((len(batch),), torch.inf, dtype=torch.float64, device=batch.device)
@@ -91,6 +90,31 @@ def solve_exact(
         timed_out=~proved,
         iterations=torch.full((len(batch),), steps, dtype=torch.int64, device=batch.device),
     )
+
+
+def default_memory(device: torch.device) -> int:
+    """The bytes an elimination stays within where nothing else is asked for."""
+    return 4 << 30 if device.type == "cpu" else int(torch.cuda.mem_get_info(device)[0]) // 2
+
+
+def exact_plan(
+    batch: ModelBatch,
+    *,
+    time_limit: float | None = None,
+    seed: int = 0,
+    max_states: int = 1 << 26,
+    memory: int | None = None,
+    tries: int = 16,
+) -> ExactPlan:
+    """The plan `solve_exact` follows, with its indices on the CPU; it is kept for the next batch of this structure.
+
+    Raises:
+        TooLarge: As `solve_exact` does.
+        OutOfTime: The time limit came first.
+    """
+    clock = _Clock(time_limit, None, len(batch))
+    memory = default_memory(batch.device) if memory is None else memory
+    return _plan(read_structure(batch), max_states, memory, seed, tries, clock)
 
 
 def _in_slices(

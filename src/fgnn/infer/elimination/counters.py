@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.infer.elimination.buckets import Bucket, make_buckets
-from fgnn.infer.elimination.estimate import Size, estimate, limit_measure, log2_choices
-from fgnn.infer.elimination.order import Order, best_order, graph_of, min_fill, product_measure
+from fgnn.infer.elimination.estimate import Size, estimate, log2_choices
+from fgnn.infer.elimination.order import Order, graph_of, min_fill, product_measure
 from fgnn.infer.elimination.problem import Limit, Problem, Relation
 
 # log2 of the feasible states up to which a budget may be a clique, tried in this order.
@@ -42,8 +42,11 @@ class Choice:
         return sum(2.0 ** min(size.states, 1000.0) for size in self.sizes)
 
 
-def choose_counters(problem: Problem, *, seed: int, tries: int, out_of_time: Callable[[], bool]) -> Choice:
-    """The cheapest way to treat the budgets: those with few feasible states as cliques, the others as counters."""
+def choose_counters(problem: Problem, order: Callable[[Problem], Order]) -> Choice:
+    """The cheapest way to treat the budgets: those with few feasible states as cliques, the others as counters.
+
+    ``order`` finds an elimination order.
+    """
     best: Choice | None = None
     tried: set[tuple[int, ...]] = set()
     for threshold in _THRESHOLDS:
@@ -59,21 +62,12 @@ def choose_counters(problem: Problem, *, seed: int, tries: int, out_of_time: Cal
         if best is not None and tree is not None and _rough_cost(problem, counted, tree) > best.cost / 2:
             continue
         other = problem if tree is None else _with_counters(problem, counted, tree)
-        choice = _planned(other, seed, tries, out_of_time)
+        found = order(other)
+        buckets = make_buckets(other, found)
+        choice = Choice(other, found, buckets, estimate(other, buckets))
         best = choice if best is None or choice.cost < best.cost else best
-        if out_of_time():
-            break
     assert best is not None
     return best
-
-
-def _planned(problem: Problem, seed: int, tries: int, out_of_time: Callable[[], bool]) -> Choice:
-    scopes = [r.scope for r in problem.relations] + [limit.scope for limit in problem.limits]
-    graph = graph_of(len(problem.cardinalities), scopes)
-    measure = limit_measure(problem)
-    order = best_order(graph, problem.cardinalities, measure, seed=seed, tries=tries, out_of_time=out_of_time)
-    buckets = make_buckets(problem, order)
-    return Choice(problem, order, buckets, estimate(problem, buckets))
 
 
 # ---- the elimination tree of the rest -------------------------------------------------------------------------------

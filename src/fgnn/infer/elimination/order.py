@@ -63,11 +63,13 @@ def best_order(
     seed: int = 0,
     tries: int = 16,
     easy: float = 20.0,
+    hopeless: float = math.inf,
     out_of_time: Callable[[], bool] = lambda: False,
 ) -> Order:
     """The cheapest of several orders; stops at once where nothing is to be gained.
 
-    Nothing is where the graph is chordal (min-fill then adds no edge) or all steps together have at most 2^easy states.
+    Nothing is where the graph is chordal (min-fill then adds no edge), where all steps together have at most 2^easy
+    states, and, for random restarts, where they have more than 2^hopeless.
     ``measure`` must not change from call to call: it may not depend on earlier steps.
     """
     best = min_fill(graph)
@@ -87,7 +89,7 @@ def best_order(
     for attempt in range(tries):
         # Looking for a better order must not cost more than the order at hand, nor hold up a refusal.
         worth = min(_MOST_SECONDS, 2.0**best.cost * _STATE_SECONDS)
-        if best.cost <= easy or attempt * one_try > worth or out_of_time():
+        if not easy < best.cost <= hopeless or attempt * one_try > worth or out_of_time():
             break
         tried = min_fill(graph, measure, rng=rng, bits=bits if attempt % 2 else None, limit=best.cost)
         best = tried if tried.cost < best.cost else best

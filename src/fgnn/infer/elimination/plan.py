@@ -5,22 +5,33 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fgnn.infer.elimination.buckets import Bucket
 from fgnn.infer.elimination.builder import Step, StepBuilder
-from fgnn.infer.elimination.counters import choose_counters
+from fgnn.infer.elimination.counters import Choice, choose_counters
 from fgnn.infer.elimination.domains import propagate
-from fgnn.infer.elimination.estimate import Size
+from fgnn.infer.elimination.estimate import Size, limit_measure
+from fgnn.infer.elimination.order import Order, best_order, graph_of
+from fgnn.infer.elimination.parts import Split
 from fgnn.infer.elimination.problem import Problem, free_problem
 from fgnn.infer.elimination.shapes import Shape
 from fgnn.infer.elimination.states import TooManyStates
 from fgnn.infer.elimination.structure import Structure
 
 
+# An order whose steps have 2^this times the states of one allowed step is not going to be improved enough by chance.
+_OUT_OF_REACH = 14.0
+
+
 class TooLarge(ValueError):
-    """The elimination takes more states or memory than allowed."""
+    """The elimination takes more states or memory than allowed; ``split`` says which components are to blame."""
+
+    split: Split | None = None
 
 
 class OutOfTime(Exception):
@@ -79,7 +90,24 @@ def build_plan(
     live = propagate(structure)
     if live is None:
         return ExactPlan(None, None, 0, 0)
-    choice = choose_counters(free_problem(structure, live), seed=seed, tries=tries, out_of_time=out_of_time)
+
+    def order(problem: Problem) -> Order:
+        if out_of_time():
+            raise OutOfTime
+        graph = graph_of(len(problem.cardinalities), [f.scope for f in (*problem.relations, *problem.limits)])
+        hopeless = math.log2(max_states) + _OUT_OF_REACH
+        effort: dict[str, Any] = {"seed": seed, "tries": tries, "hopeless": hopeless, "out_of_time": out_of_time}
+        return best_order(graph, problem.cardinalities, limit_measure(problem), **effort)
+
+    choice = choose_counters(free_problem(structure, live), order)
+    try:
+        return _build(choice, max_states, memory, out_of_time)
+    except TooLarge as error:
+        error.split = _split(choice, live, max_states)
+        raise
+
+
+def _build(choice: Choice, max_states: int, memory: int, out_of_time: Callable[[], bool]) -> ExactPlan:
     problem, order, buckets, sizes = choice.problem, choice.order, choice.buckets, choice.sizes
     _refuse_early(sizes, order.width, max_states, memory)
     builder = StepBuilder(problem, min(max_states, memory // 64))
@@ -96,6 +124,25 @@ def build_plan(
     if plan.memory > memory:
         raise too_large(plan.width, plan.states, plan.memory, max_states, memory)
     return plan
+
+
+def _split(choice: Choice, live: NDArray[np.bool_], max_states: int) -> Split:
+    """Call a component hard where counting cannot say that each of its steps has few enough states."""
+    parent = list(range(len(choice.buckets)))
+    for t, bucket in enumerate(choice.buckets):
+        for c in bucket.children:
+            parent[c] = t
+    root = parent[:]
+    for t in reversed(range(len(root))):  # children come before their parents
+        root[t] = root[parent[t]]
+    # Half a bit below the limit, so that many steps near it do not run out of memory either.
+    wide = {root[t] for t, size in enumerate(choice.sizes) if size.states > math.log2(max_states) - 0.5}
+    hard = np.zeros(len(live), dtype=np.bool_)
+    for t, bucket in enumerate(choice.buckets):
+        v = bucket.scope[0]
+        if root[t] in wide and v < len(choice.problem.variables):
+            hard[choice.problem.variables[v]] = True
+    return Split(live, hard)
 
 
 def too_large(width: int, states: float, needed: float, max_states: int, memory: int) -> TooLarge:

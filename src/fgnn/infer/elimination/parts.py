@@ -1,0 +1,84 @@
+"""Take a batch apart where its models fall apart: what elimination can solve, and what it cannot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fgnn.pgm import ModelBatch
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Which states of each variable can occur at all, and which variables are in components too wide to eliminate."""
+
+    live: NDArray[np.bool_]  # shape: (N, K)
+    hard: NDArray[np.bool_]  # shape: (N,); variables with one live state are in no component
+
+    @property
+    def divides(self) -> bool:
+        """Whether something can be taken off the hard components: easy ones, or fixed variables."""
+        return bool(self.hard.any() and not self.hard.all())
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some of the variables of a batch as a batch of its own."""
+
+    batch: ModelBatch
+    variables: Tensor  # shape: (n,), the numbers in the whole, ascending
+    own: Tensor  # shape: (n,), bool: those that only this part decides
+
+
+def take_apart(batch: ModelBatch, split: Split) -> tuple[Part, Part]:
+    """The easy part and the hard part. Scores add up: every factor and the constant are in exactly one of them.
+
+    A fixed variable that a hard factor holds is in both parts, its unaries only in the easy one.
+    """
+    hard = torch.from_numpy(split.hard).to(batch.device)
+    live = torch.from_numpy(split.live).to(batch.device)
+    unary = batch.unary.masked_fill(~live, -torch.inf)
+    hard_tables = [hard[t.scopes].any(1) for t in batch.tables]
+    hard_budgets = [hard[u.scopes].any(1) for u in batch.budgets]
+    touched = hard.clone()
+    for scopes, which in zip([*batch.tables, *batch.budgets], hard_tables + hard_budgets, strict=True):
+        touched[scopes.scopes[which].flatten()] = True
+    # In the hard part a fixed variable has only its state, without a value of its own.
+    bare = torch.where(hard[:, None], unary, torch.zeros_like(unary).masked_fill(~live, -torch.inf))
+    easy = _part(batch, unary, ~hard, ~hard, [~w for w in hard_tables], [~w for w in hard_budgets], batch.constant)
+    zero = torch.zeros_like(batch.constant)
+    return easy, _part(batch, bare, touched, hard, hard_tables, hard_budgets, zero)
+
+
+def _part(
+    batch: ModelBatch,
+    unary: Tensor,
+    members: Tensor,
+    own: Tensor,
+    tables: list[Tensor],
+    budgets: list[Tensor],
+    constant: Tensor,
+) -> Part:
+    variables = members.nonzero().squeeze(1)
+    number = torch.full((batch.num_variables,), -1, dtype=torch.int64, device=batch.device)
+    number[variables] = torch.arange(len(variables), device=batch.device)
+    part = ModelBatch(
+        cardinalities=batch.cardinalities[variables],
+        unary=unary[:, variables],
+        tables=tuple(
+            replace(t, scopes=number[t.scopes[which]], values=t.values[:, which])
+            for t, which in zip(batch.tables, tables, strict=True)
+            if bool(which.any())
+        ),
+        budgets=tuple(
+            replace(u, scopes=number[u.scopes[which]], at_least=u.at_least[:, which], at_most=u.at_most[:, which])
+            for u, which in zip(batch.budgets, budgets, strict=True)
+            if bool(which.any())
+        ),
+        constant=constant,
+    )
+    return Part(part, variables, own[variables])
