@@ -1,0 +1,101 @@
+"""`fgnn bench`: ratios against peers, measured in this run."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+bench = typer.Typer(help="Measure against peers: ratios taken in one run, kept as JSON.", no_args_is_help=True)
+
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")]
+Out = Annotated[Path | None, typer.Option(help="JSON file or folder; by default benchmarks/results.")]
+Seed = Annotated[int, typer.Option(help="Of the generated inputs.")]
+
+
+@bench.command()
+def solvers(
+    count: Annotated[int, typer.Option(help="Models; peers that take one at a time see fewer.", min=1)] = 10_000,
+    kind: Annotated[int, typer.Option(help="Of the chain data: 1, 2 or 3.", min=1, max=3)] = 1,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    growth: Annotated[bool, typer.Option(help="Also longer chains and wider windows.")] = True,
+    toulbar2_limit: Annotated[
+        float, typer.Option(help="Seconds for toulbar2 on each of those; 0 leaves it out.", min=0)
+    ] = 0.0,
+    out: Out = None,
+) -> None:
+    """Every MAP solver on chain models: time per model, and how it grows.
+
+    Example: fgnn bench solvers --count 1000 --toulbar2-limit 60
+    """
+    _check_device(device)
+    _run(
+        "fgnn.bench.solvers",
+        count=count, kind=kind, device=device, seed=seed, growth=growth, toulbar2_limit=toulbar2_limit, out=out,
+    )  # fmt: skip
+
+
+@bench.command()
+def layer(device: Device = "cpu", seed: Seed = 0, out: Out = None) -> None:
+    """One FGNN layer, forward and backward, against other ways to write it."""
+    _check_device(device)
+    _run("fgnn.bench.layer", device=device, seed=seed, out=out)
+
+
+@bench.command()
+def knn(device: Device = "cpu", seed: Seed = 0, out: Out = None) -> None:
+    """Nearest neighbours in point clouds, against other implementations."""
+    _check_device(device)
+    _run("fgnn.bench.knn", device=device, seed=seed, out=out)
+
+
+@bench.command()
+def training(
+    recipes: Annotated[list[str], typer.Argument(help="Recipes, by name or file.")],
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    steps: Annotated[int, typer.Option(help="Steps that are timed.", min=1)] = 20,
+    compile: Annotated[bool, typer.Option("--compile", help="Compile the network's blocks.")] = False,
+    out: Out = None,
+) -> None:
+    """Training steps of a recipe: instances a second, and where the time goes.
+
+    Example: fgnn bench training paper-map-1 --device cuda
+    """
+    from fgnn.bench.common import environment, write_result
+    from fgnn.bench.training import bench_training, report
+    from fgnn.train.distributed import pick_device
+
+    found = []
+    for recipe in recipes:
+        times = bench_training(recipe, device=device, steps=steps, compile=compile)
+        typer.echo(report(times))
+        found.append(times.plain())
+    head = environment(pick_device(device))
+    typer.echo(f"written to {write_result('training', {'environment': head, 'recipes': found}, out)}")
+
+
+def _run(module: str, **options: Any) -> None:
+    """Call a benchmark's ``run`` and say where its result lies."""
+    try:
+        benchmark = import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise ValueError(f"the benchmark '{module.rsplit('.', 1)[1]}' is not part of this version") from None
+    result = benchmark.run(**options)
+    if isinstance(result, dict) and "file" in result:
+        typer.echo(f"written to {result['file']}")
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise ValueError(f"Expected a device such as cpu or cuda (got {device!r})") from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"Expected a device this machine has (got {device}, and torch sees no CUDA device)")
