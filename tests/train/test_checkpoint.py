@@ -24,7 +24,9 @@ from fgnn.weights.store import same_tensors
 
 
 def _checkpoint() -> Checkpoint:
-    return Checkpoint({"network/w": torch.randn(50, 40), "generator/cpu": torch.get_rng_state()}, {"state": {"step": 3}})
+    return Checkpoint(
+        {"network/w": torch.randn(50, 40), "generator/cpu": torch.get_rng_state()}, {"state": {"step": 3}}
+    )
 
 
 def test_reads_back_bit_for_bit(tmp_path: Path) -> None:

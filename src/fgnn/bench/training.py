@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from statistics import median
 from typing import Any, TypeVar
 
@@ -100,8 +101,8 @@ def bench_training(
 
     for step in range(warmup, warmup + steps):
         batch = _sampled(task, step, timed) if isinstance(task.source, Endless) else task.batch(step)
-        loss = timed("forward", lambda batch=batch: forward(batch))
-        timed("backward", lambda loss=loss: torch.autograd.backward(loss))
+        loss = timed("forward", partial(forward, batch))
+        timed("backward", partial(torch.autograd.backward, loss))
         timed("optimiser", finish)
     start = _now(here)
     for step in range(warmup + steps, warmup + 2 * steps):

@@ -20,6 +20,10 @@ from fgnn.errors import InputError, MissingExtra
 COMMANDS: dict[str, str] = {
     "solve": "fgnn.cli.solve:solve",
     "demo": "fgnn.cli.demo:demo",
+    "train": "fgnn.cli.train:train",
+    "evaluate": "fgnn.cli.evaluate:evaluate",
+    "data": "fgnn.cli.data:data",
+    "reproduce": "fgnn.cli.reproduce:reproduce",
     "info": "fgnn.cli.info:info",
     "play": "fgnn.cli.play:play",
 }

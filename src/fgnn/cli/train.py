@@ -27,7 +27,7 @@ def train(
     The run's folder holds config.yaml, environment.json, metrics.jsonl, curves.png, checkpoint.safetensors and the best
     and last weights. Under torchrun every process takes its share of each batch.
 
-    Examples: fgnn train paper-map-1 --device cuda --compile; fgnn train my-models/; fgnn train runs/paper-map-1 --resume
+    Examples: fgnn train paper-map-1 --device cuda; fgnn train my-models/; fgnn train runs/paper-map-1 --resume
     """
     from fgnn.train.run import run
 

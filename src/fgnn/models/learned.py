@@ -89,13 +89,13 @@ def solve_fgnn(
     )
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def score(network: MAPNetwork, batch: ModelBatch) -> Tensor:
     """The network's scores (B, N, K), in slices that bound memory."""
     edges = sum(t.scopes.numel() for t in batch.tables) + sum(u.scopes.numel() for u in batch.budgets)
     step = max(1, _ENTRIES // max(1, edges + batch.num_variables))
     parts = [network(batch.select(slice(at, at + step))) for at in range(0, len(batch), step)]
-    return torch.cat(parts).clone() if parts else batch.unary.clone()
+    return torch.cat(parts) if parts else batch.unary.clone()
 
 
 def choose_weights(batch: ModelBatch) -> str:

@@ -126,12 +126,11 @@ class MAPNetwork(nn.Module):
         return scores.float()
 
     def compile_blocks(self) -> None:
-        """Compile the repeated parts."""
+        """Compile what repeats: the deep network's block, or a baseline. FGNN layers have kernels of their own."""
         if isinstance(self.body, DeepNetwork):
             self.body.compile_blocks()
-            return
-        for layer in getattr(self.body, "layers", [self.body]):
-            layer.compile(dynamic=False)
+        elif isinstance(self.body, PointNet | DGCNN):
+            self.body.compile(dynamic=False)
 
     # ---- structure ------------------------------------------------------------------------------------------------
 
@@ -180,7 +179,8 @@ def sub_windows(scopes: Tensor, size: int) -> Tensor:
     """All distinct runs of ``size`` neighbours in the scopes, in order: what a network of smaller factors sees."""
     if size > scopes.shape[1]:
         raise ValueError(f"Expected a factor_size of at most the budgets' {scopes.shape[1]} variables (got {size})")
-    return torch.unique(scopes.unfold(1, size, 1).reshape(-1, size), dim=0)
+    found: Tensor = torch.unique(scopes.unfold(1, size, 1).reshape(-1, size), dim=0)
+    return found
 
 
 def _unread(scopes: tuple[Tensor, ...], count: int) -> tuple[BudgetBatch, ...]:

@@ -82,7 +82,7 @@ def data_to_test(
             raise InputError("Expected --kind or --grid for weights trained on a folder of files", file=place)
         chain, grid = data.chain, data.grid
     if grid is not None:
-        return {f"grid {grid.rows} x {grid.columns}": Data(grid=grid)}
+        return {f"grid {grid.height} x {grid.width}": Data(grid=grid)}
     assert chain is not None
     one = [ChainData((kind,), chain.length, chain.window, chain.budget) for kind in chain.kinds]
     return {f"kind {c.kinds[0]}": Data(chain=c) for c in one}

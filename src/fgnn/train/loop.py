@@ -156,7 +156,8 @@ def train(
             clock = time.perf_counter()
     if world.first:
         write_weights(folder, "last", recipe, task, average or network, state, device)
-        folder.draw()
+        if state.total is not None and state.step >= state.total:
+            folder.draw()
         if board:
             board.close()
     progress.close()
@@ -277,7 +278,8 @@ def _validate(task: Task, network: nn.Module, world: World, device: torch.device
     if world.first:
         training = network.training
         network.eval()
-        with torch.inference_mode(), torch.compiler.set_stance("force_eager"):
+        # not inference_mode: what a network keeps of a structure must serve training afterwards
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
             metrics = task.validate(network)
         network.train(training)
     if world.size > 1:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fgnn.data import ChainMAP, GridMAP
 from fgnn.errors import InputError
 from fgnn.models.family import Family
 from fgnn.models.featurise import constant_groups
@@ -20,7 +21,7 @@ from fgnn.train.distributed import World
 from fgnn.train.metrics import Quality
 from fgnn.train.recipe import Data, Recipe
 from fgnn.train.seeds import seed_for
-from fgnn.train.sources import Endless, Examples, FixedSet, Grouped, Labelled, Source, draw
+from fgnn.train.sources import Endless, Examples, FixedSet, Grouped, Labelled, Source, concat_models, draw
 from fgnn.train.strict import plain
 from fgnn.train.task import Loss
 
@@ -122,26 +123,21 @@ def scores_of(network: nn.Module, models: ModelBatch, chunk: int = _CHUNK) -> Te
 
 def data_sets(data: Data) -> list[Labelled]:
     """The generators a recipe names."""
-    from fgnn.data import ChainMAP, GridMAP
-
     if data.chain is not None:
         c = data.chain
         return [ChainMAP(kind=k, length=c.length, window=c.window, budget=c.budget) for k in c.kinds]
     assert data.grid is not None
-    return [GridMAP(rows=data.grid.rows, columns=data.grid.columns)]
+    g = data.grid
+    return [GridMAP(height=g.height, width=g.width, patch=(g.patch[0], g.patch[1]))]
 
 
 def draw_models(sets: Sequence[Labelled], count: int, device: torch.device) -> ModelBatch:
     """A few unlabelled models of all sets."""
-    from fgnn.train.sources import concat_models
-
     return concat_models([s.sample(count, seed=n, device=device) for n, s in enumerate(sets)])
 
 
 def draw_many(sets: Sequence[Labelled], count: int, seed: int, purpose: str, device: torch.device) -> Examples:
     """A labelled set for one purpose, drawn in chunks so that labelling needs little memory."""
-    from fgnn.train.sources import concat_models
-
     parts = []
     for n, at in enumerate(range(0, count, _CHUNK)):
         parts.append(draw(sets, min(_CHUNK, count - at), seed_for(seed, purpose, n), device))

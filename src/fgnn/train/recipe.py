@@ -33,12 +33,18 @@ class ChainData:
 class GridData:
     """Grids with random pairwise terms and budgets over patches, labelled exactly."""
 
-    rows: int = 6
-    columns: int = 6
+    height: int = 8
+    width: int = 8
+    patch: tuple[int, ...] = (2, 3)
 
     def __post_init__(self) -> None:
-        if self.rows < 2 or self.columns < 2:
-            raise ValueError(f"Expected a grid of at least 2 x 2 (got {self.rows} x {self.columns})")
+        if len(self.patch) != 2:
+            raise ValueError(f"Expected rows and columns of a patch (got {list(self.patch)})")
+        if self.height < self.patch[0] or self.width < self.patch[1] or min(self.patch) < 1:
+            raise ValueError(
+                f"Expected a grid at least as large as its patches of {self.patch[0]} x {self.patch[1]} "
+                f"(got {self.height} x {self.width})"
+            )
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,9 @@ class RunFolder:
         return kept
 
     def rewind(self, step: int) -> None:
-        """Drop the metrics after ``step``: a resumed run writes them again."""
+        """Drop the metrics after ``step``, which a resumed run writes again, and files a kill left unfinished."""
+        for part in self.path.glob(".*.part"):  # what a kill in the middle of a write left behind
+            part.unlink()
         kept = [line for line in self.lines() if line["step"] <= step]
         with atomic_write(self.metrics) as file:
             file.writelines(json.dumps(line) + "\n" for line in kept)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fgnn.data import ChainMAP
+from fgnn.infer.exact import solve_exact
 from fgnn.pgm import BudgetBatch, ModelBatch, TableBatch
 from fgnn.train.distributed import World
 from fgnn.train.seeds import seed_for
@@ -93,7 +94,7 @@ def draw(
     """``count`` fresh instances, evenly from all sets (of one structure); with ``share`` only that process's part.
 
     Sampling is cheap, labelling is not: all processes draw the same batch, and each labels its own share of it.
-    ``quick`` labels in the batch's own floating-point type where that is possible, for training.
+    ``quick`` labels as `quick_labels` does.
     """
     parts, labels = [], []
     for n, data in enumerate(sets):
@@ -102,11 +103,18 @@ def draw(
         if share is not None and share.size > 1:
             models = models.select(share.share(size))
         parts.append(models)
-        if quick and isinstance(data, ChainMAP) and can_label(data):
-            labels.append(window_labels(models, data.window))
-        else:
-            labels.append(data.labels(models))
+        labels.append(quick_labels(data, models) if quick else data.labels(models))
     return Examples(concat_models(parts), torch.cat(labels))
+
+
+def quick_labels(data: Labelled, models: ModelBatch) -> Tensor:
+    """Exact labels for training: on a GPU without reading anything back where that is possible."""
+    if models.device.type != "cuda":
+        return data.labels(models)
+    if isinstance(data, ChainMAP) and can_label(data):
+        return window_labels(models, data.window)
+    # a memory limit that does not change lets the solver keep its plan from step to step
+    return solve_exact(models, memory=16 << 30, dtype=torch.float32).assignment
 
 
 class Endless:

@@ -1,0 +1,78 @@
+"""`fgnn evaluate`: a run or weights on fresh instances."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fgnn.errors import InputError
+
+
+def evaluate(
+    weights: Annotated[str, typer.Argument(help="A run's folder, a weights file, or the name of packaged weights.")],
+    kind: Annotated[
+        list[int] | None, typer.Option("--kind", "-k", help="Kinds of chain to test on; by default those trained on.")
+    ] = None,
+    length: Annotated[int | None, typer.Option(help="Another length of chain than 30.")] = None,
+    window: Annotated[int | None, typer.Option(help="Another window than 8.")] = None,
+    grid: Annotated[str | None, typer.Option(help="Grids to test on, as 8x8 or 20x20.")] = None,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Fresh instances of each kind.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Seeds the instances; never one that was trained on.")] = 0,
+    samples: Annotated[int, typer.Option(help="Further starting points for decoding, drawn from the network.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+) -> None:
+    """Compare a network with the exact answers: agreement, whole instances, feasibility, loss in score, time.
+
+    Examples: fgnn evaluate runs/paper-map-1; fgnn evaluate deep-map-joint --kind 3 --length 60
+    """
+    from fgnn.report.tables import Table, percent
+    from fgnn.train.distributed import pick_device
+    from fgnn.train.evaluate import evaluate as evaluate_weights
+    from fgnn.train.recipe import ChainData, GridData
+
+    chain = None
+    if kind or length is not None or window is not None:
+        kinds = tuple(kind) if kind else (1, 2, 3)
+        chain = ChainData(kinds, length=length or 30, window=window or 8)
+    found = evaluate_weights(
+        weights,
+        instances=count,
+        seed=seed,
+        device=pick_device(device),
+        chain=chain,
+        grid=GridData(*_size(grid)) if grid else None,
+        samples=samples,
+    )
+    if as_json:
+        print(json.dumps({name: result.plain() for name, result in found.items()}))
+        return
+    rows = []
+    for name, result in found.items():
+        for how, quality, ms in (
+            ("raw", result.raw, result.raw_ms),
+            ("decoded", result.decoded, result.decoded_ms),
+        ):
+            rows.append(
+                (
+                    f"{name}, {how}",
+                    percent(quality.agreement, quality.deviation, 2),
+                    percent(quality.optimal, digits=2),
+                    percent(quality.feasible, digits=2),
+                    f"{quality.gap:.4f}",
+                    f"{ms:.3f}",
+                )
+            )
+    heading = ("", "agreement %", "optimal %", "feasible %", "score lost", "ms each")
+    caption = f"{Path(weights).name}, {count} fresh instances each (± over batches of 32)"
+    print(Table(heading, rows, caption).text())
+
+
+def _size(text: str) -> tuple[int, int]:
+    parts = text.lower().split("x")
+    if len(parts) != 2 or not all(p.strip().isdigit() for p in parts):
+        raise InputError(f"Expected --grid as ROWSxCOLUMNS, such as 8x8 (got {text!r})")
+    return int(parts[0]), int(parts[1])

@@ -1,0 +1,157 @@
+"""Rows of the paper's MAP tables: networks and solvers on the same fresh instances."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from fgnn.bench.chain_table import METHODS, Method
+from fgnn.errors import MissingExtra
+from fgnn.infer import solve
+from fgnn.models.config import NetworkConfig
+from fgnn.models.learned import load_network
+from fgnn.train.evaluate import evaluate_network
+from fgnn.train.map_task import data_sets, draw_many
+from fgnn.train.metrics import Quality
+from fgnn.train.recipe import ChainData, Data, Recipe, read_recipe
+from fgnn.train.run import run
+from fgnn.train.sources import Examples
+from fgnn.weights import find_weights, weight_names
+from fgnn.weights.cards import weights_folder
+
+Origin = Literal["measured", "recorded"]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method on one kind of data; recorded where the numbers are those of an earlier run, as its card tells."""
+
+    method: str
+    kind: int
+    quality: Quality
+    ms: float
+    origin: Origin = "measured"
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What an experiment is run on and how."""
+
+    window: int = 8
+    instances: int = 10_000
+    quick: bool = False
+    seed: int = 0
+    device: str = "cpu"
+    compile: bool = False
+    runs: Path = Path("runs/reproduce")
+
+
+def fresh_set(setting: Setting, kind: int) -> Examples:
+    """Fresh instances of one kind, labelled exactly; never seeds that were trained on."""
+    data = Data(chain=ChainData((kind,), window=setting.window))
+    return draw_many(data_sets(data), setting.instances, setting.seed, "test", torch.device(setting.device))
+
+
+def solver_cells(
+    setting: Setting, kind: int, examples: Examples, methods: Mapping[str, Method], say: Say
+) -> list[Cell]:
+    """The solvers' answers; one whose package is missing is left out and said."""
+    cells = []
+    for name, method in methods.items():
+        some = examples if method.most is None else examples.select(slice(0, method.most))
+        say(f"kind {kind}: {name}, {len(some)} instances")
+        start = time.perf_counter()
+        try:
+            found = solve(some.models, method.method, seed=setting.seed, **method.options)
+        except MissingExtra as error:
+            say(f"kind {kind}: {name} left out: {error}")
+            continue
+        ms = 1e3 * (time.perf_counter() - start) / len(some)
+        cells.append(Cell(name, kind, Quality.of(some.models, found.assignment, some.labels), ms))
+    return cells
+
+
+def network_cells(
+    setting: Setting, name: str, label: str, kind: int, examples: Examples, recipe: Callable[[], Recipe], say: Say
+) -> list[Cell]:
+    """A network raw and decoded: packaged weights; else, in a full run, trained now; else the record of a run."""
+    place = _weights(setting, name, recipe, say)
+    if place is None:
+        return _recorded(name, label, kind, say)
+    network, _ = load_network(place, setting.device)
+    say(f"kind {kind}: {label}, {len(examples)} instances")
+    found = evaluate_network(network, examples)
+    return [
+        Cell(label, kind, found.raw, found.raw_ms),
+        Cell(f"{label} + decode", kind, found.decoded, found.decoded_ms),
+    ]
+
+
+def _weights(setting: Setting, name: str, recipe: Callable[[], Recipe], say: Say) -> Path | None:
+    if setting.quick:
+        # where a kind has no deep network of its own, the one trained on all kinds stands in
+        own = [name, "deep-map-joint"] if name.startswith("deep-map") else [name]
+        return next((find_weights(n) for n in own if n in weight_names()), None)
+    folder = setting.runs / name
+    done = folder / "done"
+    if not done.is_file():
+        say(f"training {name}")
+        started = (folder / "config.yaml").is_file()
+        wanted = replace(recipe(), name=name)
+        state, _ = run(
+            folder if started else wanted, folder, device=setting.device, compile=setting.compile, resume=started
+        )
+        if state.total is not None and state.step >= state.total:
+            done.touch()
+    return folder
+
+
+def records() -> dict[str, Any]:
+    """Results of networks whose weights do not come with the package, by name."""
+    path = weights_folder() / "records.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return found
+
+
+def _recorded(name: str, label: str, kind: int, say: Say) -> list[Cell]:
+    found = records().get(name, {}).get("results", {}).get(f"kind {kind}")
+    if found is None:
+        say(f"kind {kind}: {label} left out: no weights and no record of {name}; run without --quick to train it")
+        return []
+    return [
+        Cell(label, kind, Quality(**found["raw"]), found["raw_ms"], "recorded"),
+        Cell(f"{label} + decode", kind, Quality(**found["decoded"]), found["decoded_ms"], "recorded"),
+    ]
+
+
+def quick_methods(quick: bool) -> dict[str, Method]:
+    """The table's solvers; in a quick run the slow ones see fewer instances, the slowest none."""
+    names = ["exact", "LP (HiGHS)", "AD3", "max-product, plain", "max-product, damped"]
+    if not quick:
+        return {n: METHODS[n] for n in [*names, "AD3, branch & bound"] if n in METHODS}
+    most = {"LP (HiGHS)": 300, "AD3": 300, "max-product, plain": 500, "max-product, damped": 500}
+    return {n: replace(METHODS[n], most=most.get(n)) for n in names if n in METHODS}
+
+
+def paper_recipe(kind: int, window: int, network: NetworkConfig | None = None, base: str = "paper-map") -> Recipe:
+    """The packaged recipe of a kind with another window or network."""
+    recipe = read_recipe(f"{base}-{kind}")
+    assert recipe.data.chain is not None
+    chain = replace(recipe.data.chain, window=window)
+    changed = replace(recipe, data=replace(recipe.data, chain=chain))
+    return changed if network is None else replace(changed, network=network)
+
+
+def cells_of(cells: Sequence[Cell], method: str) -> dict[int, Cell]:
+    """A method's cells by kind."""
+    return {cell.kind: cell for cell in cells if cell.method == method}

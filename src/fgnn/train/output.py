@@ -1,0 +1,55 @@
+"""What an experiment writes: JSON for machines, Markdown and one HTML page for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fgnn.files import atomic_write
+from fgnn.report.html import Page
+from fgnn.report.tables import Table
+from fgnn.train.experiment import Cell, Setting
+from fgnn.train.run_folder import environment
+
+
+@dataclass(frozen=True, eq=False)
+class Output:
+    """An experiment's numbers, as they are and as they are shown."""
+
+    name: str
+    setting: Setting
+    cells: Sequence[Cell]
+    tables: Sequence[Table]
+    page: Page
+    seconds: float
+
+    def plain(self) -> dict[str, Any]:
+        setting = asdict(self.setting) | {"runs": str(self.setting.runs)}
+        return {
+            "experiment": self.name,
+            "setting": setting,
+            "cells": [cell.plain() for cell in self.cells],
+            "seconds": self.seconds,
+            "environment": environment(self.setting.device),
+        }
+
+
+def write_outputs(output: Output, out: str | Path) -> list[Path]:
+    """``NAME.json``, ``NAME.md`` and ``NAME.html`` in a folder."""
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    values = output.plain()
+    command = values["environment"]["command"]
+    with atomic_write(folder / f"{output.name}.json") as file:
+        json.dump(values, file, indent=1)
+    with atomic_write(folder / f"{output.name}.md") as file:
+        file.write(f"# {output.page.title}\n\n`{command}`, {output.seconds:.0f} s\n\n")
+        file.write("\n".join(table.markdown() for table in output.tables))
+    output.page.heading("How to get this page")
+    output.page.code(command)
+    output.page.details("Settings and environment", {k: values[k] for k in ("setting", "environment", "seconds")})
+    output.page.write(folder / f"{output.name}.html")
+    return [folder / f"{output.name}.{end}" for end in ("json", "md", "html")]

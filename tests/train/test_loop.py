@@ -1,0 +1,167 @@
+"""The loop: a run's folder, resuming, time budgets, and learning."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fgnn.errors import InputError
+from fgnn.models.config import NetworkConfig
+from fgnn.train.checkpoint import load_checkpoint
+from fgnn.train.loop import planned_steps
+from fgnn.train.map_task import MAPTask
+from fgnn.train.recipe import ChainData, Data, Schedule
+from fgnn.train.run import run
+from fgnn.train.run_folder import RunFolder
+from fgnn.weights import load_weights
+from fgnn.weights.store import same_tensors
+from tests.train.helpers import small_recipe
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Curves are drawn once, where they are looked for; elsewhere they only take time."""
+    if request.node.name != "test_a_run_leaves_everything_behind":
+        monkeypatch.setattr(RunFolder, "draw", lambda self: None)
+
+
+def _numbers(folder: RunFolder) -> list[dict[str, float]]:
+    return [{k: v for k, v in line.items() if k not in ("seconds", "per_second")} for line in folder.lines()]
+
+
+def test_a_run_leaves_everything_behind(tmp_path: Path) -> None:
+    state, folder = run(small_recipe(), tmp_path / "run", device="cpu")
+    names = {p.name for p in folder.path.iterdir()}
+    wanted = {"config.yaml", "environment.json", "metrics.jsonl", "curves.png", "checkpoint.safetensors"}
+    assert wanted | {"best.safetensors", "best.json", "last.safetensors", "last.json"} == names
+    assert folder.recipe() == small_recipe()
+    assert [line["step"] for line in folder.lines()] == list(range(5, 45, 5))
+    assert {"torch", "device", "command"} <= json.loads((folder.path / "environment.json").read_text()).keys()
+    card = load_weights(folder.path).card
+    assert card["instances_seen"] == state.step * 16 == 640
+    assert card["metrics"]["agreement"] == pytest.approx(state.best)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {
+            "data": Data(chain=ChainData((1, 3), 8, 4, 2), instances=100),
+            "batch": 24,
+            "schedule": Schedule("exponential"),
+        },
+        {"network": NetworkConfig("pointnet"), "ema": None},  # dropout draws from torch's own generator
+        {"network": NetworkConfig("FGNN(8) - Res[FC(8) - FGNN(8) - FC(8)] - FGNN(N)", q="table", norm="batch")},
+    ],
+    ids=["deep", "fixed-set", "dropout", "notation"],
+)
+def test_a_stopped_run_goes_on_to_the_same_numbers(tmp_path: Path, changes: dict[str, Any]) -> None:
+    recipe = small_recipe(**changes)
+    _, whole = run(recipe, tmp_path / "whole", device="cpu")
+    stopped = run(recipe, tmp_path / "cut", device="cpu", time_budget=1e-9)[0]
+    assert stopped.step == 5
+    stopped = run(tmp_path / "cut", device="cpu", resume=True, on_log=_interrupt(20))[0]
+    assert stopped.step == 25
+    _, cut = run(tmp_path / "cut", device="cpu", resume=True)
+    assert same_tensors(
+        load_weights(whole.path / "last.safetensors").tensors, load_weights(cut.path / "last.safetensors").tensors
+    )
+    one, two = load_checkpoint(whole.checkpoint), load_checkpoint(cut.checkpoint)
+    assert same_tensors(one.tensors, two.tensors)
+    assert _numbers(whole) == _numbers(cut)
+
+
+def test_metrics_after_the_checkpoint_are_written_again(tmp_path: Path) -> None:
+    _, folder = run(small_recipe(), tmp_path / "run", device="cpu")
+    before = _numbers(folder)
+    folder.metrics.write_text(folder.metrics.read_text() + '{"step": 45, "loss": 1.0}\n{"step": 5', encoding="utf-8")
+    run(folder.path, device="cpu", resume=True)
+    assert _numbers(folder) == before
+
+
+def test_a_run_does_not_write_over_another(tmp_path: Path) -> None:
+    run(small_recipe(steps=5), tmp_path / "run", device="cpu")
+    with pytest.raises(InputError, match="already holds a run; use --resume"):
+        run(small_recipe(steps=5), tmp_path / "run", device="cpu")
+    with pytest.raises(InputError, match="this folder holds a run; go on with --resume"):
+        run(tmp_path / "run", device="cpu")
+    with pytest.raises(InputError, match="no run to resume"):
+        run(small_recipe(), tmp_path / "other", device="cpu", resume=True)
+
+
+def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
+    _, one = run(small_recipe(steps=5), tmp_path / "one", device="cpu")
+    wider = small_recipe(steps=5, network=NetworkConfig("deep", width=12, blocks=2, bases=2))
+    _, two = run(wider, tmp_path / "two", device="cpu")
+    two.checkpoint.write_bytes(one.checkpoint.read_bytes())
+    with pytest.raises(
+        InputError, match=r"checkpoint.safetensors: Expected a checkpoint of this run \(got one of another"
+    ):
+        run(two.path, device="cpu", resume=True)
+
+
+def _interrupt(step: int) -> Callable[[dict[str, Any]], None]:
+    """What sends the run a SIGTERM when it has come to a step."""
+
+    def interrupt(line: dict[str, Any]) -> None:
+        if line["step"] == step:
+            signal.raise_signal(signal.SIGTERM)
+
+    return interrupt
+
+
+def test_a_signal_stops_with_a_checkpoint(tmp_path: Path) -> None:
+    state, folder = run(small_recipe(), tmp_path / "run", device="cpu", on_log=_interrupt(15))
+    assert state.step == 20
+    assert load_checkpoint(folder.checkpoint).values["state"]["step"] == 20
+
+
+def test_seconds_become_steps_once_and_for_all(tmp_path: Path) -> None:
+    state, folder = run(small_recipe(steps=None, seconds=1.5, validate_every=0), tmp_path / "run", device="cpu")
+    assert state.total == state.step > 15
+    assert load_checkpoint(folder.checkpoint).values["state"]["total"] == state.total
+
+
+def test_a_loss_that_is_lost_ends_in_one_line(tmp_path: Path) -> None:
+    recipe = small_recipe()
+    wild = replace(recipe, optimiser=replace(recipe.optimiser, rate=1e30, clip=None))
+    with pytest.raises(InputError, match=r"the loss is nan at step \d+; lower optimiser.rate"):
+        run(wild, tmp_path / "run", device="cpu")
+
+
+def test_other_weights_to_start_from(tmp_path: Path) -> None:
+    _, first = run(small_recipe(), tmp_path / "first", device="cpu")
+    recipe = small_recipe(steps=5, start_from=str(first.path), ema=None)
+    _, second = run(recipe, tmp_path / "second", device="cpu")
+    assert second.lines()[0]["loss"] < first.lines()[0]["loss"]
+    other = replace(recipe, network=NetworkConfig("deep", width=12, blocks=2, bases=2))
+    with pytest.raises(InputError, match="Expected weights of the recipe's network"):
+        run(other, tmp_path / "third", device="cpu")
+
+
+def test_epochs_count_whole_batches() -> None:
+    recipe = small_recipe(steps=None, epochs=3, data=Data(chain=ChainData((1,), 8, 4, 2), instances=100))
+    task = MAPTask(recipe)
+    assert planned_steps(recipe, task) == 3 * (100 // 16)
+
+
+def test_it_learns(tmp_path: Path) -> None:
+    """Two hundred steps take a network well past what any constant answer reaches."""
+    recipe = small_recipe(
+        steps=200, batch=64, network=NetworkConfig("deep", width=16, blocks=3, bases=3), validation=512
+    )
+    state, _ = run(recipe, tmp_path / "run", device="cpu")
+    task = MAPTask(recipe)
+    labels = task.batch(0).labels
+    constant = max((labels == s).float().mean().item() for s in (0, 1))
+    assert state.metrics is not None
+    assert state.metrics["agreement"] > constant + 0.15
+    assert torch.isfinite(torch.tensor(state.metrics["loss"]))
