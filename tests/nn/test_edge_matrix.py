@@ -1,0 +1,97 @@
+"""The three forms of Q agree where they express the same function."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fgnn import FactorGraph, FactorGroup
+from fgnn.graph import EdgeTypes
+from fgnn.nn import BasisMatrix, DenseMatrix, Message, TableMatrix, VariableToFactor, make_edge_matrix
+
+GRAPH = FactorGraph(5, {"x": FactorGroup([[0, 1], [2, 3, 4], [1, 4]])})
+INCIDENCE = GRAPH.incidence("x")
+TYPES = torch.tensor([0, 1, 2, 2, 0, 1, 1])
+ONE_HOT = torch.nn.functional.one_hot(TYPES, 3).double()
+
+
+def layers() -> list[VariableToFactor]:
+    """One M, and one function of one-hot features as table, basis and dense Q."""
+    torch.manual_seed(0)
+    message = Message(2, 2, 4)
+    table = TableMatrix(3, 6, 4)
+    basis = BasisMatrix(3, 6, 4, bases=3, hidden=())
+    dense = DenseMatrix(3, 6, 4, hidden=(3,))
+    with torch.no_grad():
+        for net in (basis.net, dense.net):
+            net[0].weight.copy_(torch.eye(3))
+            net[0].bias.zero_()
+        basis.weight.copy_(table.weight)
+        dense.weight[:3] = table.weight
+        dense.weight[3] = 0
+    return [VariableToFactor(message, q).double() for q in (table, basis, dense)]
+
+
+def test_they_agree_and_so_do_their_gradients() -> None:
+    f, g = torch.randn(5, 2).double(), torch.randn(3, 2).double()
+    results, gradients = [], []
+    for layer, t in zip(layers(), (TYPES, ONE_HOT, ONE_HOT), strict=True):
+        out = layer(INCIDENCE, f, g, t)
+        (gradient,) = torch.autograd.grad(out.square().sum(), layer.edge_messages.matrix.weight)
+        results.append(out)
+        gradients.append(gradient[:3])
+    for k in (1, 2):
+        torch.testing.assert_close(results[k], results[0], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(gradients[k], gradients[0], rtol=1e-12, atol=1e-12)
+
+
+def test_a_table_reads_types_one_hot_features_and_edge_types() -> None:
+    table = layers()[0]
+    f, g = torch.randn(5, 2).double(), torch.randn(3, 2).double()
+    expected = table(INCIDENCE, f, g, TYPES)
+    for t in (ONE_HOT, EdgeTypes(TYPES, 3), TYPES.int()):
+        assert torch.equal(table(INCIDENCE, f, g, t), expected)
+
+
+def test_types_are_sorted_once_while_they_live_and_anew_when_written_to() -> None:
+    table = layers()[0].edge_messages.matrix
+    types = TYPES.clone()
+    first, _ = table(types, INCIDENCE)
+    assert table(types, INCIDENCE)[0] is first
+    types[0] = 2
+    assert table(types, INCIDENCE)[0].index[0] == 2
+
+
+def test_one_hot_means_one_hot() -> None:
+    table = layers()[0].edge_messages.matrix
+    with pytest.raises(ValueError, match="Expected one-hot edge features or integer types"):
+        table(ONE_HOT * 0.5, INCIDENCE)
+    with pytest.raises(ValueError, match=r"Expected edge types 0 to 2 \(got 3\)"):
+        table(TYPES + 1, INCIDENCE)
+    with pytest.raises(ValueError, match=r"Expected 3 types for 7 edges \(got 4 for 7\)"):
+        table(EdgeTypes(TYPES, 4), INCIDENCE)
+
+
+def test_edges_without_features_share_one_matrix() -> None:
+    q = make_edge_matrix("dense", 0, 3, 2)
+    types, weight = q(None, INCIDENCE)
+    assert isinstance(types, EdgeTypes)
+    assert weight.shape == (1, 3, 2)
+
+
+@pytest.mark.parametrize("form", [DenseMatrix, BasisMatrix])
+def test_a_matrix_of_new_parameters_keeps_the_scale_of_messages(form: type) -> None:
+    torch.manual_seed(0)
+    q = form(8, 64, 64)
+    sizes = q.matrix(torch.randn(500, 8)).var()
+    assert 0.3 < sizes * 64 / 2 < 3
+
+
+def test_shapes_are_named() -> None:
+    with pytest.raises(ValueError, match="Expected positive sizes"):
+        BasisMatrix(2, 3, 0)
+    with pytest.raises(ValueError, match="Expected at least one hidden layer"):
+        DenseMatrix(2, 3, 3, hidden=())
+    with pytest.raises(ValueError, match=r"Expected edge features of length 2 \(got NoneType\)"):
+        BasisMatrix(2, 3, 3)(None, INCIDENCE)
+    assert "t 2 -> 16 terms of (3, 4)" in repr(BasisMatrix(2, 3, 4))

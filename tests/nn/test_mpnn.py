@@ -1,0 +1,87 @@
+"""Message passing on plain graphs: eq. (MPNN_spec) and eq. (update)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fgnn import FactorGroup
+from fgnn.nn import MessagePassing, MPNNLayer
+from tests.nn.oracle import edge_matrix, message
+
+NEIGHBOURS = FactorGroup([[1, 2], [0], [0, 1, 3], [], [4, 0]])
+EDGES = [(i, j) for i, row in enumerate(NEIGHBOURS.lists()) for j in row]
+
+
+@pytest.mark.parametrize("q", ["dense", "basis", "table"])
+def test_mpnn_equals_a_loop(q: str) -> None:
+    torch.manual_seed(0)
+    layer = MPNNLayer(3, 2, 4, q=q).double()
+    f = torch.randn(2, 5, 3).double()
+    e = torch.randint(2, (8,)) if q == "table" else torch.randn(8, 2).double()
+    found = layer(NEIGHBOURS, f, e)
+    parts = layer.direction.edge_messages
+    for b in range(2):
+        for i in range(5):
+            sent = [
+                edge_matrix(parts.matrix, e[k]) @ message(parts.message, f[b, i], f[b, j])
+                for k, (at, j) in enumerate(EDGES)
+                if at == i
+            ]
+            expected = torch.stack(sent).amax(0) if sent else torch.zeros(4).double()
+            torch.testing.assert_close(found[b, i], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_every_node_needs_a_list_of_neighbours() -> None:
+    from fgnn.graph import Incidence
+
+    with pytest.raises(ValueError, match="Expected a list of neighbours for each of 6 nodes"):
+        MPNNLayer(3, 2, 4)(Incidence.of(NEIGHBOURS, 6), torch.randn(6, 3), torch.randn(8, 2))
+
+
+@pytest.mark.parametrize("aggregate", ["sum", "max", "mean", "softmax(2)"])
+@pytest.mark.parametrize("batch", [None, 3])
+def test_general_message_passing_with_networks_of_ones_own(aggregate: str, batch: int | None) -> None:
+    torch.manual_seed(0)
+    m, u = nn.Linear(8, 4).double(), nn.Linear(7, 2).double()
+
+    def sent(f_i: torch.Tensor, f_j: torch.Tensor, e: torch.Tensor | None) -> torch.Tensor:
+        assert e is not None
+        e = e.expand(*f_i.shape[:-1], -1)
+        return torch.tanh(m(torch.cat([f_i, f_j, e], -1)))
+
+    layer = MessagePassing(sent, lambda f, got: u(torch.cat([f, got], -1)), aggregate=aggregate)
+    lead = () if batch is None else (batch,)
+    f, e = torch.randn(*lead, 5, 3).double(), torch.randn(8, 2).double()
+    found = layer(NEIGHBOURS, f, e)
+    for i in range(5):
+        got = [sent(f[..., i, :], f[..., j, :], e[k]) for k, (at, j) in enumerate(EDGES) if at == i]
+        if not got:
+            total = torch.zeros(*lead, 4).double()
+        elif aggregate == "max":
+            total = torch.stack(got).amax(0)
+        elif aggregate == "softmax(2)":
+            total = (2 * torch.stack(got)).logsumexp(0) / 2
+        else:
+            total = torch.stack(got).sum(0) if aggregate == "sum" else torch.stack(got).mean(0)
+        expected = u(torch.cat([f[..., i, :], total], -1))
+        torch.testing.assert_close(found[..., i, :], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_messages_themselves_are_the_default_update_and_ties_go_to_the_first() -> None:
+    layer = MessagePassing(lambda f_i, f_j, e: f_j, aggregate="max")
+    f = torch.ones(5, 2, requires_grad=True)
+    layer(NEIGHBOURS, f)[2].sum().backward()
+    assert f.grad is not None
+    assert f.grad[0].tolist() == [1.0, 1.0]
+    assert f.grad[1:].abs().sum() == 0
+
+
+def test_edge_features_may_come_by_place() -> None:
+    ring = FactorGroup([[1, 4], [2, 0], [3, 1], [4, 2], [0, 3]])
+    layer = MessagePassing(lambda f_i, f_j, e: f_j * e, aggregate="sum")
+    f = torch.randn(5, 1)
+    by_place = torch.tensor([[1.0], [10.0]])
+    found = layer(ring, f, by_place)
+    torch.testing.assert_close(found[0], f[1] + 10 * f[4])
