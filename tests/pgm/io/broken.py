@@ -190,6 +190,24 @@ WHOLE: dict[str, tuple[str, bytes, str, str]] = {
         "above the limit",
     ),
     "wcsp truncated": ("a.wcsp", WCSP[:60], "cost function", "the end of the file"),
+    "wcsp junk after a large rule": (
+        "a.wcsp",
+        b"t 2 44155 2 99\n44155 259\n2 0 1 -1 sdisj 1 1 5 5 1 1\n1 0 junk",
+        "line 4, cost function 1",
+        "(got 'junk')",
+    ),
+    "wcsp junk after a large table": (
+        "a.wcsp",
+        b"t 2 4000 2 99\n4000 4000\n2 0 1 0 0\n1 0 junk",
+        "line 4, cost function 1",
+        "(got 'junk')",
+    ),
+    "fg junk after a large table": (
+        "a.fg",
+        b"2\n\n2\n0 1\n4000 4000\n1\n0 1\n\njunk",
+        "line 9, factor 1",
+        "(got 'junk')",
+    ),
     "wcsp trailing junk": ("a.wcsp", WCSP + b"end", "line 13", "Expected the end of the file (got 'end')"),
     "wcsp shared bomb": (
         "a.wcsp",

@@ -8,6 +8,7 @@ reaches U even if every other function gives the most negative cost it has. With
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -53,7 +54,7 @@ class CostNetwork:
         self._built = False
         self.allowance = Allowance(most_entries, self.refuse)
         self.allowance.claim(sum(self.cardinalities), "the variables", "states")
-        self._functions: list[tuple[list[int], NDArray[np.float64]]] = []
+        self._functions: deque[tuple[list[int], NDArray[np.float64]]] = deque()
         self._budgets: list[tuple[list[int], int, int]] = []
         self._later: list[Callable[[], None]] = []
         self._gain = 0.0  # the sum of the negative minima of all functions so far
@@ -92,7 +93,7 @@ class CostNetwork:
             self._budgets.append((list(scope), low, high))
 
     def later(self, expand: Callable[[], None]) -> None:
-        """Have a function added when all tables are known, so that `forbids` is final."""
+        """Have a function added when the whole file has been read: `forbids` is final, and nothing is wrong."""
         self._later.append(expand)
 
     def forbids(self, cost: float) -> bool:
@@ -106,7 +107,8 @@ class CostNetwork:
             expand()
         model = GraphicalModel(np.array(self.cardinalities, dtype=np.int64))
         runs = TableRuns(model)
-        for scope, costs in self._functions:
+        while self._functions:  # each table is let go when its turn has come
+            scope, costs = self._functions.popleft()
             others = self._gain - _negative_part(costs)
             theta = np.array(-costs)
             theta[costs >= self.upper - others] = -np.inf

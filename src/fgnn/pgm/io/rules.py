@@ -69,42 +69,57 @@ def _soft(network: CostNetwork, cost: float, place: str, name: str) -> float:
 
 
 def _relation(network: CostNetwork, scope: Sequence[int], given: Parameters, place: str, name: str) -> None:
-    x, y = _pair(network, scope, place, name)
     constant, delta = given.integers("", 2)
-    gap = {
-        ">=": y + constant - x,
-        ">": y + constant + 1 - x,
-        "<=": x - constant - y,
-        "<": x - constant + 1 - y,
-        "=": np.abs(y + constant - x),
-    }[name]
     _soft(network, 0.0, place, name)
-    network.add(scope, np.where(gap <= delta, np.maximum(gap, 0), np.where(gap > 0, np.inf, 0.0)))
+
+    def costs(x: NDArray[np.int64], y: NDArray[np.int64]) -> NDArray[np.float64]:
+        gap = {
+            ">=": y + constant - x,
+            ">": y + constant + 1 - x,
+            "<=": x - constant - y,
+            "<": x - constant + 1 - y,
+            "=": np.abs(y + constant - x),
+        }[name]
+        return np.where(gap <= delta, np.maximum(gap, 0), np.where(gap > 0, np.inf, 0.0))
+
+    _add_pair(network, scope, costs, place, name)
 
 
 def _disjunction(network: CostNetwork, scope: Sequence[int], given: Parameters, place: str, name: str) -> None:
-    x, y = _pair(network, scope, place, name)
     after_x, after_y, penalty = given.integers("", 3)
-    apart = (x >= y + after_y) | (y >= x + after_x)
-    network.add(scope, np.where(apart, 0.0, _soft(network, penalty, place, name)))
+    _soft(network, penalty, place, name)
+
+    def costs(x: NDArray[np.int64], y: NDArray[np.int64]) -> NDArray[np.float64]:
+        apart = (x >= y + after_y) | (y >= x + after_x)
+        return np.where(apart, 0.0, penalty)
+
+    _add_pair(network, scope, costs, place, name)
 
 
 def _special_disjunction(network: CostNetwork, scope: Sequence[int], given: Parameters, place: str, name: str) -> None:
-    x, y = _pair(network, scope, place, name)
     after_x, after_y, last_x, last_y, cost_x, cost_y = given.integers("", 6)
     _soft(network, min(cost_x, cost_y), place, name)
-    apart = (x >= y + after_y) | (y >= x + after_x)
-    allowed = (x <= last_x) & (y <= last_y) & ((x >= last_x) | (y >= last_y) | apart)
-    network.add(scope, np.where(allowed, cost_x * (x == last_x) + cost_y * (y == last_y), np.inf))
+
+    def costs(x: NDArray[np.int64], y: NDArray[np.int64]) -> NDArray[np.float64]:
+        apart = (x >= y + after_y) | (y >= x + after_x)
+        allowed = (x <= last_x) & (y <= last_y) & ((x >= last_x) | (y >= last_y) | apart)
+        return np.where(allowed, cost_x * (x == last_x) + cost_y * (y == last_y), np.inf)
+
+    _add_pair(network, scope, costs, place, name)
 
 
-def _pair(
-    network: CostNetwork, scope: Sequence[int], place: str, name: str
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _add_pair(
+    network: CostNetwork,
+    scope: Sequence[int],
+    costs: Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]],
+    place: str,
+    name: str,
+) -> None:
+    """Have a table of two variables' states made when the file has been read: it may be large."""
     if len(scope) != 2:
         network.refuse(f"Expected two variables in {shown(name)} (got {len(scope)})", place)
     kx, ky = network.claim(scope, place)
-    return np.arange(kx)[:, None], np.arange(ky)[None]
+    network.later(lambda: network.add(scope, costs(np.arange(kx)[:, None], np.arange(ky)[None])))
 
 
 # ---- counting --------------------------------------------------------------------------------------------

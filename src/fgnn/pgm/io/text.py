@@ -180,8 +180,8 @@ def to_numbers(words: list[str]) -> NDArray[np.float64] | None:
     try:
         with warnings.catch_warnings():
             # before 2.4 NumPy only warns where it stops early
-            warnings.simplefilter("error")
+            warnings.simplefilter("error", DeprecationWarning)
             values = np.fromstring(" ".join(words), sep=" ")
-    except (ValueError, Warning):
+    except (ValueError, DeprecationWarning):
         return None
     return values if len(values) == len(words) and bool((np.abs(values) <= LARGEST).all()) else None

@@ -237,9 +237,9 @@ def _to_numbers(text: bytes, count: int) -> NDArray[np.float64] | None:
     try:
         with warnings.catch_warnings():
             # before 2.4 NumPy only warns where it stops early
-            warnings.simplefilter("error")
+            warnings.simplefilter("error", DeprecationWarning)
             values = np.fromstring(text, sep=" ")
-    except (ValueError, Warning):
+    except (ValueError, DeprecationWarning):
         return None
     return values if len(values) == count else None
 
