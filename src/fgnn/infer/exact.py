@@ -65,6 +65,8 @@ def solve_exact(
     bound = torch.full((len(batch),), torch.inf, dtype=torch.float64, device=batch.device)
     proved = torch.zeros(len(batch), dtype=torch.bool, device=batch.device)
     steps = 0
+    if len(batch) == 0:
+        return Answer.of(assignment)
     try:
         plan = _plan(read_structure(batch), max_states, memory, seed, tries, clock).to(batch.device)
         if plan.steps is None:  # no model has a feasible assignment

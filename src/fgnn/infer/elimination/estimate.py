@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fgnn.infer.elimination.buckets import Bucket
 from fgnn.infer.elimination.order import Measure, product_measure
@@ -33,32 +34,86 @@ class Size:
         return self.joint if self.listed else self.product
 
 
+class _Allowed:
+    """A table of what is allowed, asked how many states some axes can have next to one state of others."""
+
+    def __init__(self, allowed: NDArray[np.bool_]) -> None:
+        self.allowed = allowed
+        self._known: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = {}
+
+    def bits(self, fresh: tuple[int, ...], given: tuple[int, ...]) -> float:
+        """log2 of the most states of the axes ``fresh`` that go with any one state of the axes ``given``."""
+        key = (fresh, given)
+        if key not in self._known:
+            others = tuple(a for a in range(self.allowed.ndim) if a not in fresh and a not in given)
+            some = np.asarray(self.allowed.any(axis=others, keepdims=True))
+            self._known[key] = math.log2(max(1, int(some.sum(axis=fresh, keepdims=True).max())))
+        return self._known[key]
+
+
 @dataclass(frozen=True)
 class _Part:
-    """A set of positions with a bound on the states it can be in."""
+    """Something that limits the joint states of the positions in ``mask``."""
 
     mask: int
-    bits: float  # log2 of the bound
-    limit: tuple[int, int, int] | None = (
-        None  # (size, lower, upper) of a budget, whose subsets have bounds of their own
-    )
+
+    def bits(self, fresh: int, given: int) -> float:
+        """log2 of a bound on the states of the positions ``fresh``, next to any one state of those in ``given``."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class _ListPart(_Part):
+    """A list that an earlier step makes."""
+
+    length: float  # log2
+
+    def bits(self, fresh: int, given: int) -> float:
+        return self.length
+
+
+@dataclass(frozen=True)
+class _LimitPart(_Part):
+    """A budget over ``size`` variables, of which those in ``mask`` are here."""
+
+    size: int
+    lower: int
+    upper: int
+
+    def bits(self, fresh: int, given: int) -> float:
+        present = fresh.bit_count()
+        return log2_choices(present, self.lower - (self.size - present), self.upper)
+
+
+@dataclass(frozen=True)
+class _TablePart(_Part):
+    """A table with forbidden entries; ``places`` are the positions of its axes."""
+
+    places: tuple[int, ...]
+    table: _Allowed
+
+    def bits(self, fresh: int, given: int) -> float:
+        axes = range(len(self.places))
+        return self.table.bits(
+            tuple(a for a in axes if fresh >> self.places[a] & 1), tuple(a for a in axes if given >> self.places[a] & 1)
+        )
 
 
 def estimate(problem: Problem, buckets: Sequence[Bucket]) -> list[Size]:
     """The sizes of all steps. Steps that look alike are counted once."""
+    tables = _tables(problem)
     sizes: list[Size] = []
     seen: dict[object, Size] = {}
     for bucket in buckets:
-        parts = [
+        parts: list[_Part] = [
             _limit_part(limit.places, limit.size, limit.lower, limit.upper) for limit in bucket.limits if limit.prunes
         ]
         for r, places in zip(bucket.relations, bucket.relation_places, strict=True):
-            allowed = problem.relations[r].allowed
-            if allowed is not None:
-                parts.append(_Part(_mask(places), math.log2(max(1, int(np.count_nonzero(allowed))))))
+            if (table := tables[r]) is not None:
+                parts.append(_TablePart(_mask(places), places, table))
         for c, places in zip(bucket.children, bucket.child_places, strict=True):
             if sizes[c].listed:
-                parts.append(_Part(_mask(places), sizes[c].message))
+                parts.append(_ListPart(_mask(places), sizes[c].message))
         # A relation without numbers can only be enforced by a list.
         must = any(problem.relations[r].source is None for r in bucket.relations)
         key = (bucket.cardinalities, tuple(parts), must)
@@ -70,28 +125,32 @@ def estimate(problem: Problem, buckets: Sequence[Bucket]) -> list[Size]:
 
 def limit_measure(problem: Problem) -> Measure:
     """The bound on a step's states that budgets and sums alone give, for the comparison of orders."""
-    sums = [relation for relation in problem.relations if relation.source is None and relation.allowed is not None]
+    sums = [(r, relation.scope) for r, relation in enumerate(problem.relations) if relation.source is None]
     if not problem.limits and not sums:
         return product_measure(problem.cardinalities)
-    sum_bits = [math.log2(max(1, int(np.count_nonzero(relation.allowed)))) for relation in sums]
+    tables = _tables(problem)
     holding: list[list[int]] = [[] for _ in problem.cardinalities]
-    for c, factor in enumerate([*problem.limits, *sums]):
-        for i in factor.scope:
+    for c, scope in enumerate([limit.scope for limit in problem.limits] + [scope for _, scope in sums]):
+        for i in scope:
             holding[i].append(c)
 
     def measure(vertex: int, near: Iterable[int]) -> float:
         scope = [vertex, *near]
+        at = {i: p for p, i in enumerate(scope)}
         masks: dict[int, int] = {}
         for p, i in enumerate(scope):
             for c in holding[i]:
                 masks[c] = masks.get(c, 0) | (1 << p)
-        parts = []
+        parts: list[_Part] = []
         for c, mask in masks.items():
             if c < len(problem.limits):
                 limit = problem.limits[c]
-                parts.append(_Part(mask, 0.0, (len(limit.scope), limit.lower, limit.upper)))
-            elif mask.bit_count() == len(sums[c - len(problem.limits)].scope):
-                parts.append(_Part(mask, sum_bits[c - len(problem.limits)]))
+                parts.append(_LimitPart(mask, len(limit.scope), limit.lower, limit.upper))
+                continue
+            r, summed = sums[c - len(problem.limits)]
+            table = tables[r]
+            if table is not None and mask.bit_count() == len(summed):
+                parts.append(_TablePart(mask, tuple(at[i] for i in summed), table))
         return _cover([math.log2(problem.cardinalities[i]) for i in scope], (1 << len(scope)) - 1, parts)
 
     return measure
@@ -121,38 +180,49 @@ def _size(cardinalities: tuple[int, ...], parts: list[_Part], must: bool) -> Siz
 
 
 def _cover(bits: Sequence[float], todo: int, parts: Sequence[_Part]) -> float:
-    """Bound the joint states of the positions in ``todo`` by a product over parts, the most telling part first."""
+    """Bound the joint states of the positions in ``todo`` by a product over parts, the most telling part first.
+
+    A part counts only what it adds to the positions counted before: each variable of a clique of equalities but the
+    first adds nothing.
+    """
     binary = all(b == 1.0 for b in bits)
 
     def weight(mask: int) -> float:
         return float(mask.bit_count()) if binary else sum(b for p, b in enumerate(bits) if mask >> p & 1)
 
-    total = 0.0
+    total, counted = 0.0, 0
     left = [part for part in parts if part.mask & todo]
     while left:
-        gain, best, count = 0.0, None, 0.0
+        gain, best, count = 1e-12, None, 0.0
         for part in left:
-            mask = part.mask & todo
-            full = weight(mask)
-            bound = part.bits
-            if part.limit is not None:
-                size, lower, upper = part.limit
-                present = mask.bit_count()
-                bound = log2_choices(present, lower - (size - present), upper)
-            if full - bound > gain + 1e-12:
-                gain, best, count = full - bound, part, bound
+            bound = part.bits(part.mask & todo, part.mask & counted)
+            saved = weight(part.mask & todo) - bound
+            if saved > gain:
+                gain, best, count = saved, part, bound
         if best is None:
             break
         total += count
+        counted |= best.mask & todo
         todo &= ~best.mask
         left = [part for part in left if part.mask & todo]
     return total + weight(todo)
 
 
+def _tables(problem: Problem) -> list[_Allowed | None]:
+    """What each relation allows, None where it is everything; equal tables are one object."""
+    known: dict[tuple[tuple[int, ...], bytes], _Allowed] = {}
+    found: list[_Allowed | None] = []
+    for relation in problem.relations:
+        allowed = relation.allowed
+        found.append(
+            None if allowed is None else known.setdefault((allowed.shape, allowed.tobytes()), _Allowed(allowed))
+        )
+    return found
+
+
 @lru_cache(maxsize=4096)
 def _limit_part(places: tuple[int, ...], size: int, lower: int, upper: int) -> _Part:
-    present = log2_choices(len(places), lower - (size - len(places)), upper)
-    return _Part(_mask(places), present, (size, lower, upper))
+    return _LimitPart(_mask(places), size, lower, upper)
 
 
 @lru_cache(maxsize=4096)

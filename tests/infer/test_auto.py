@@ -1,0 +1,217 @@
+"""`auto` eliminates what it can, searches the rest, and keeps the best of everything."""
+
+from __future__ import annotations
+
+import csv
+import math
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+from fgnn import GraphicalModel, ModelBatch, read_model, solve
+from fgnn.infer import api
+from fgnn.infer.best import Best
+from fgnn.infer.solution import Answer, Progress
+from tests.infer.oracle import best_score, chain
+from tests.infer.test_exact import grid
+from tests.strategies import models
+
+# Too little for any elimination with two variables in a step, so that the other methods must answer.
+NARROW = {"max_states": 2}
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> object:
+    """Take methods away, as if what they need were not installed."""
+
+    def take(*methods: str) -> None:
+        for method in methods:
+            monkeypatch.setitem(api.SOLVERS, method, "fgnn.infer.not_installed:solve")
+
+    return take
+
+
+@given(models())
+def test_it_is_exact_where_the_width_allows(model: GraphicalModel) -> None:
+    solution = solve(model, "auto")
+    assert solution.method == "auto:exact"
+    assert solution.score == pytest.approx(best_score(model), abs=1e-9)
+    assert solution.status == ("optimal" if solution.feasible else "infeasible")
+
+
+@settings(max_examples=12)
+@given(models())
+def test_it_is_right_where_the_width_does_not_allow(model: GraphicalModel) -> None:
+    pytest.importorskip("pytoulbar2")
+    best = best_score(model)
+    solution = solve(model, "auto", time_limit=20, **NARROW)
+    assert solution.score == pytest.approx(best, abs=1e-9)
+    assert solution.status == ("optimal" if best > -np.inf else "infeasible")
+
+
+@settings(max_examples=25)
+@given(models())
+def test_what_it_says_without_toulbar2_is_true(model: GraphicalModel) -> None:
+    best = best_score(model)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(api.SOLVERS, "toulbar2", "fgnn.infer.not_installed:solve")
+        solution = solve(model, "auto", **NARROW)
+    assert solution.bound >= best - 1e-6
+    if solution.status == "optimal":
+        assert solution.score == pytest.approx(best, abs=1e-9)
+    for _, score, bound, _ in solution.info["stages"]:
+        assert solution.score >= score - 1e-9
+        assert solution.bound <= max(bound, solution.score) + 1e-9
+
+
+def test_it_names_the_methods_and_why_others_were_passed_over(without) -> None:  # type: ignore[no-untyped-def]
+    without("toulbar2", "ad3")
+    solution = solve(grid(6), "auto", **NARROW)
+    assert [stage[0] for stage in solution.info["stages"]] == ["max-product", "local-search"]
+    assert solution.method in ("auto:max-product", "auto:local-search")
+    assert solution.status == "feasible"
+    assert solution.bound >= solve(grid(6), "exact").score
+    assert "induced width" in solution.info["skipped"]["exact"]
+    assert "not_installed" in solution.info["skipped"]["toulbar2"]
+
+
+def test_components_are_taken_apart() -> None:
+    """A chain that elimination solves, a grid too wide for it, and an observed variable that touches both."""
+    pytest.importorskip("pytoulbar2")
+    side, rng = 5, np.random.default_rng(0)
+    square, count = grid(side), side**2 + 40
+    model = GraphicalModel([2] * count)
+    model.add_unaries(np.concatenate([square.unaries, rng.normal(size=80)]))
+    for table in square.tables():
+        model.add_table(table.scope, table.values)
+    for i in range(side**2, count - 2):
+        model.add_table((i, i + 1), rng.normal(size=(2, 2)))
+    for i in (0, side**2):
+        model.add_table((count - 1, i), rng.normal(size=(2, 2)))
+    model.constant = 3.0
+    model = model.condition({count - 1: 1})
+    solution = solve(model, "auto", max_states=16)
+    assert solution.method == "auto:exact+toulbar2"
+    assert solution.status == "optimal"
+    assert solution.score == pytest.approx(solve(model, "exact").score, abs=1e-9)
+    assert solution.assignment[count - 1] == 1
+
+
+def test_an_infeasible_component_makes_the_whole_infeasible() -> None:
+    pytest.importorskip("pytoulbar2")
+    model = grid(4)
+    whole = GraphicalModel([2] * 20)
+    for table in model.tables():
+        whole.add_table(table.scope, table.values)
+    whole.add_table((16, 17), [[0.0, -np.inf], [-np.inf, 0.0]])
+    whole.add_table((17, 18), [[0.0, -np.inf], [-np.inf, 0.0]])
+    whole.add_table((16, 18), [[-np.inf, 0.0], [0.0, -np.inf]])
+    solution = solve(whole, "auto", max_states=8, time_limit=20)
+    assert (solution.status, solution.bound) == ("infeasible", -np.inf)
+
+
+def test_a_batch_is_answered_model_by_model() -> None:
+    pytest.importorskip("pytoulbar2")
+    models = [chain(seed, length=12) for seed in range(4)]
+    solutions = solve(ModelBatch.stack(models), "auto", time_limit=30, **NARROW)
+    assert solutions.status == ["optimal"] * 4
+    for b, model in enumerate(models):
+        assert solutions.score[b].item() == pytest.approx(best_score(model), abs=1e-9)
+
+
+def test_news_carry_the_best_assignment_so_far() -> None:
+    news: list[Progress] = []
+    model = grid(6)
+    solve(model, "auto", progress=news.append, **NARROW)
+    told = [n for n in news if n.assignment is not None]
+    assert told
+    for n in told:
+        assert n.assignment is not None
+        assert model.score(n.assignment[0].numpy()) == pytest.approx(n.score, abs=1e-9)
+    scores = [n.score for n in told]
+    assert scores == sorted(scores)
+
+
+class TestBest:
+    """How answers are put together."""
+
+    def model(self) -> ModelBatch:
+        m = GraphicalModel([2, 2])
+        m.add_table((0, 1), [[0.0, 1.0], [3.0, -np.inf]])
+        return ModelBatch.stack([m])
+
+    def take(self, best: Best, states: list[int], **known: object) -> None:
+        best.take("some", Answer.of(torch.tensor([states]), **known))
+
+    def test_a_worse_or_infeasible_answer_is_not_taken(self) -> None:
+        best = Best(self.model(), None, 0.0)
+        self.take(best, [0, 1])
+        self.take(best, [0, 0])
+        self.take(best, [1, 1])
+        assert best.assignment.tolist() == [[0, 1]]
+        assert best.score.item() == 1.0
+
+    def test_the_lowest_bound_is_kept_and_proves_the_score_it_meets(self) -> None:
+        best = Best(self.model(), None, 0.0)
+        self.take(best, [0, 1], bound=torch.tensor([3.0], dtype=torch.float64))
+        assert (best.bound.item(), best.proved.item()) == (3.0, False)
+        self.take(best, [1, 0], bound=torch.tensor([9.0], dtype=torch.float64))
+        assert (best.bound.item(), best.proved.item()) == (3.0, True)
+
+    def test_a_proof_that_a_known_assignment_contradicts_is_none(self) -> None:
+        best = Best(self.model(), None, 0.0)
+        self.take(best, [1, 0])
+        best.proved[:] = False
+        best.bound[:] = 5.0
+        self.take(best, [0, 1], proved=torch.tensor([True]))
+        assert (best.score.item(), best.bound.item(), best.proved.item()) == (3.0, 5.0, False)
+
+
+# ---- the UAI 2012 competition ---------------------------------------------------------------------------------------
+
+
+def _benchmarks(data_dir: Path) -> list[tuple[str, float, bool]]:
+    with (data_dir / "map_benchmarks" / "uai2012_pe_scores.tsv").open() as table:
+        rows = list(csv.DictReader(table, delimiter="\t"))
+    return [(row["instance"], float(row["best_log10"]), row["proved_optimal"] == "yes") for row in rows]
+
+
+def _check(data_dir: Path, folder: Path, wanted: set[str] | None) -> int:
+    with tarfile.open(data_dir / "map_benchmarks" / "uai2012_pe.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    checked = 0
+    for name, best, proved in _benchmarks(data_dir):
+        if wanted is not None and name not in wanted:
+            continue
+        path = folder / "uai2012_pe" / f"{name}.uai"
+        solution = solve(read_model(path, evidence=path.with_name(path.name + ".evid")), "auto", time_limit=20)
+        found = solution.score / math.log(10)
+        assert found >= best - 1e-4 or not (proved or solution.status == "optimal"), name
+        if proved:
+            assert found == pytest.approx(best, abs=1e-4), name
+        checked += 1
+    return checked
+
+
+@pytest.mark.data
+def test_some_competition_models_are_solved_to_the_best_known_score(data_dir: Path, tmp_path: Path) -> None:
+    some = {
+        "Alchemy/smokers_10",
+        "Grids/grid10x10.f10",
+        "Pedigree/Family2Dominant.1.5loci",
+        "Promedas/or_chain_168.fg",
+        "Promedas/or_chain_218.fg",
+        "Segmentation/2_28_s.binary",
+    }
+    assert _check(data_dir, tmp_path, some) == len(some)
+
+
+@pytest.mark.data
+@pytest.mark.slow
+@pytest.mark.timeout(1300)
+def test_all_competition_models_are_solved_to_the_best_known_score(data_dir: Path, tmp_path: Path) -> None:
+    assert _check(data_dir, tmp_path, None) == 61
