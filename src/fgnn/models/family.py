@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from fgnn.models.canonical import finite_tables
 from fgnn.models.featurise import Featuriser
 from fgnn.pgm import ModelBatch
@@ -80,8 +78,3 @@ def _present(name: str, batch: ModelBatch) -> bool:
     if name == "budget":
         return bool(batch.budgets)
     return any(f"table{_shape(t.shape)}" == name for t in batch.tables)
-
-
-def scale_budgets(features: torch.Tensor) -> torch.Tensor:
-    """A budget's counts in units of 8, so that its features are of the size of the others."""
-    return features * features.new_tensor([1 / 8, 1 / 8, 1.0, 1 / 8])

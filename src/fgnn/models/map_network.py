@@ -13,7 +13,7 @@ from fgnn.models.canonical import canonical
 from fgnn.models.config import NetworkConfig
 from fgnn.models.deep import DeepNetwork, Wiring, wire
 from fgnn.models.dgcnn import DGCNN
-from fgnn.models.family import Family, scale_budgets
+from fgnn.models.family import Family
 from fgnn.models.featurise import BUDGET_FEATURES, Featuriser
 from fgnn.models.pointnet import PointNet
 from fgnn.nn import build
@@ -47,6 +47,8 @@ class MAPNetwork(nn.Module):
         read-outs (``config.supervise``): (R, B, N, K), the answer last.
     """
 
+    scale: Tensor
+
     def __init__(self, config: NetworkConfig, family: Family) -> None:
         super().__init__()
         self.config, self.family = config, family
@@ -54,6 +56,8 @@ class MAPNetwork(nn.Module):
         if config.factor_size is not None and "budget" not in family.fixed:
             raise ValueError("Expected factor_size only where budgets are fixed (got a family whose budgets vary)")
         self.body = self._build()
+        # a budget's counts in units of 8, so that its features are of the size of the others
+        self.register_buffer("scale", torch.tensor([1 / 8, 1 / 8, 1.0, 1 / 8]), persistent=False)
 
     def _build(self) -> nn.Module:
         config, family, states = self.config, self.family, self.family.states
@@ -113,7 +117,7 @@ class MAPNetwork(nn.Module):
         )
         features = structure.featuriser(batch)
         factors = {
-            name: scale_budgets(g) if g.shape[-1] == len(BUDGET_FEATURES) and name.startswith("budget") else g
+            name: g * self.scale if g.shape[-1] == len(BUDGET_FEATURES) and name.startswith("budget") else g
             for name, g in features.factors.items()
         }
         if self.deep:

@@ -77,7 +77,7 @@ def read_plan(path: str | Path) -> Plan:
     plan = parse(Plan, yaml.safe_load(Path(path).read_text(encoding="utf-8")), file=path)
     names = [job.name for job in plan.jobs]
     for n, job in enumerate(plan.jobs):
-        if names.count(job.name) > 1:
+        if job.name in names[:n]:
             raise InputError(f"Expected distinct names (got {job.name!r} twice)", file=path, place=f"jobs[{n}]")
         if job.after is not None and job.after not in names[:n]:
             raise InputError(f"Expected a job before this one (got {job.after!r})", file=path, place=f"jobs[{n}].after")
