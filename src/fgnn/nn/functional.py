@@ -88,14 +88,35 @@ def _dispatch(
 
 
 Backend = Callable[[Tensor, Tensor | None, Incidence, Coefficients, Tensor, Side, Activation, Aggregation], Tensor]
-BACKENDS: dict[str, Backend] = {"torch": aggregate_plain}
+
+
+def _fused(
+    a: Tensor,
+    b: Tensor | None,
+    incidence: Incidence,
+    coefficients: Coefficients,
+    weight: Tensor,
+    towards: Side,
+    activation: Activation,
+    aggregation: Aggregation,
+) -> Tensor:
+    from fgnn.nn.kernels import aggregate_fused
+
+    return aggregate_fused(a, b, incidence, coefficients, weight, towards, activation, aggregation)
+
+
+BACKENDS: dict[str, Backend] = {"torch": aggregate_plain, "triton": _fused}
 
 
 def choose_backend(
     *, device: torch.device, dtype: torch.dtype, aggregation: Aggregation, typed: bool, per_edge: bool
 ) -> str:
-    """Which implementation :func:`aggregate_messages` will use for such inputs."""
-    return _forced or "torch"
+    """Which implementation :func:`aggregate_messages` will use for such inputs: kernels where there are any."""
+    if _forced is not None or device.type != "cuda":
+        return _forced or "torch"
+    from fgnn.nn.kernels import unsupported
+
+    return "triton" if unsupported(device, dtype, aggregation) is None else "torch"
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Fused kernels for the aggregate of Q(t_e) · M(·), in Triton: gathers, edge matrix, message and maximum in one pass."""
+"""Fused kernels for the aggregate of Q(t_e) · M(·), in Triton: gathers, matrix, message and maximum in one pass."""
 
 from fgnn.nn.kernels.fused import aggregate_fused, unsupported
 

@@ -1,4 +1,4 @@
-"""Tile sizes and precision: chosen by size from few settings, so that a first call compiles little and tunes nothing."""
+"""Tile sizes and precision: chosen by size from few settings, so that a first call compiles little, tunes nothing."""
 
 from __future__ import annotations
 

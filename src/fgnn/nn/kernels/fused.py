@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from importlib.util import find_spec
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from fgnn.graph import EdgeTypes, Incidence, Side
 from fgnn.nn.aggregate import Aggregation
-from fgnn.nn.kernels.config import interpreted, precision_of
+from fgnn.nn.kernels.config import interpreted
 from fgnn.nn.kernels.layout import Layout, layout_of
 
 # From this many samples on, items of one structure fill a tile.
@@ -20,14 +19,14 @@ _SHARED_Q = 1 << 25
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-@cache
-def _triton() -> bool:
-    return find_spec("triton") is not None
+_TRITON = find_spec("triton") is not None
+# Whether a GPU is new enough, by its index.
+_new_enough: dict[int, bool] = {}
 
 
 def unsupported(device: torch.device, dtype: torch.dtype, aggregation: Aggregation) -> str | None:
     """Why the fused kernels cannot take such inputs; None where they can."""
-    if not _triton():
+    if not _TRITON:
         return "triton is not installed"
     if device.type != "cuda" and not (interpreted() and device.type == "cpu"):
         return f"no kernels for {device.type}"
@@ -35,9 +34,15 @@ def unsupported(device: torch.device, dtype: torch.dtype, aggregation: Aggregati
         return f"no kernels for {dtype}"
     if aggregation.kind == "softmax":
         return "no kernels for softmax"
-    if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
+    if device.type == "cuda" and not _capable(device.index or 0):
         return "the GPU is older than the kernels need (compute capability 8.0)"
     return None
+
+
+def _capable(index: int) -> bool:
+    if index not in _new_enough:
+        _new_enough[index] = torch.cuda.get_device_capability(index) >= (8, 0)
+    return _new_enough[index]
 
 
 def aggregate_fused(
@@ -65,19 +70,16 @@ def aggregate_fused(
     dst, src = (None, a) if b is None else (a, b) if towards == "factor" else (b, a)
     dst = None if dst is None else _samples(dst, batch)
     src = _samples(src, batch)
-    relu, maximum, precision = activation == "relu", aggregation.kind == "max", precision_of(src.dtype)
+    relu, maximum = activation == "relu", aggregation.kind == "max"
     weight = weight.to(src.dtype).contiguous()
     known = _typed_case(coefficients, incidence, towards, layout, weight, batch)
     if known is not None:
-        out = _typed(dst, src, coefficients, weight, layout, known, relu, maximum, precision)
+        out = _typed(dst, src, coefficients, weight, layout, known, relu, maximum)
     else:
-        if isinstance(coefficients, EdgeTypes):
-            coef = coefficients.index
-        else:
-            coef = coefficients.to(src.dtype).contiguous()
+        coef = coefficients.index if isinstance(coefficients, EdgeTypes) else coefficients.to(src.dtype).contiguous()
         out, _ = rows(
             dst, src, coef, weight, layout.source, layout.edge, layout.table, layout.row_ptr,
-            [layout.destinations, layout.arity, layout.width, layout.rows, layout.longest], relu, maximum, precision,
+            [layout.destinations, layout.arity, layout.width, layout.rows, layout.longest], relu, maximum,
         )  # fmt: skip
     return out if sizes else out.squeeze(0)
 
@@ -109,7 +111,6 @@ def _typed(
     case: str,
     relu: bool,
     maximum: bool,
-    precision: str,
 ) -> Tensor:
     from fgnn.nn.kernels.typed import typed
 
@@ -124,5 +125,5 @@ def _typed(
         terms, m, n = weight.shape
         weight = (coefficients.to(weight.dtype) @ weight.view(terms, m * n)).view(-1, m, n)
     sizes = [layout.destinations, arity, layout.longest]
-    out: Tensor = typed(dst, src, weight, kinds, lists, sizes, relu, maximum, precision)[0]
+    out: Tensor = typed(dst, src, weight, kinds, lists, sizes, relu, maximum)[0]
     return out

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -13,6 +12,9 @@ from fgnn.graph import EdgeTypes, Incidence, Side
 
 # A row of a uniform group may be this wide; longer neighbourhoods take several rows.
 _WIDEST = 64
+# What is derived from a frozen object is kept on it: made once, gone with it, and plain to a compiler.
+_KEPT = "_kept_by_kernels"
+Lists = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +33,7 @@ class Layout:
         longest: The largest number of edges of one destination.
     """
 
+    towards: Side
     destinations: int
     sources: int
     edges: int
@@ -62,31 +65,28 @@ class Layout:
         """Every list position in turn.  # shape: (E,)"""
         return torch.arange(self.edges, device=self.source.device, dtype=self.source.dtype)
 
-    @cached_property
-    def _typed(self) -> WeakKeyDictionary[EdgeTypes, tuple[Tensor, Tensor, Tensor]]:
-        return WeakKeyDictionary()
-
-    def typed(self, types: EdgeTypes) -> tuple[Tensor, Tensor, Tensor]:
+    def typed(self, types: EdgeTypes) -> Lists:
         """The type at each list position, positions sorted by type, and where those of each type begin."""
-        if types not in self._typed:
+        kept: dict[Side, tuple[Layout, Lists]] | None = getattr(types, _KEPT, None)
+        if kept is None:
+            kept = {}
+            object.__setattr__(types, _KEPT, kept)
+        if self.towards not in kept or kept[self.towards][0] is not self:
             kind = types.index if self.edge is None else types.index[self.edge.long()]
             counts = torch.bincount(kind, minlength=types.num_types)
             ptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-            order = torch.argsort(kind, stable=True)
             small = self.source.dtype
-            self._typed[types] = (kind.to(small), order.to(small), ptr.to(small))
-        return self._typed[types]
+            lists = (kind.to(small), torch.argsort(kind, stable=True).to(small), ptr.to(small))
+            kept[self.towards] = (self, lists)
+        return kept[self.towards][1]
 
     @cached_property
-    def one_each(self) -> tuple[Tensor, Tensor, Tensor]:
+    def one_each(self) -> Lists:
         """As :meth:`typed` where every edge is a type of its own."""
         kind = self.list_order if self.edge is None else self.edge
         order = torch.empty_like(kind)
         order[kind.long()] = self.list_order
         return kind, order, torch.arange(self.edges + 1, device=kind.device, dtype=kind.dtype)
-
-
-_layouts: WeakKeyDictionary[Incidence, dict[tuple[Side, bool], Layout]] = WeakKeyDictionary()
 
 
 def layout_of(incidence: Incidence, towards: Side, per_edge: bool = False) -> Layout:
@@ -95,7 +95,10 @@ def layout_of(incidence: Incidence, towards: Side, per_edge: bool = False) -> La
     Args:
         per_edge: The source of an edge is the edge itself (messages given edge by edge).
     """
-    known = _layouts.setdefault(incidence, {})
+    known: dict[tuple[Side, bool], Layout] | None = getattr(incidence, _KEPT, None)
+    if known is None:
+        known = {}
+        object.__setattr__(incidence, _KEPT, known)
     if (towards, per_edge) not in known:
         known[towards, per_edge] = _make(incidence, towards, per_edge)
     return known[towards, per_edge]
@@ -118,7 +121,7 @@ def _make(incidence: Incidence, towards: Side, per_edge: bool) -> Layout:
     arity = incidence.arity if towards == "factor" else None
     degree = ptr.diff()
     longest = arity if arity is not None else int(degree.max()) if count else 0
-    single = arity is not None and 0 < arity and _fits(arity)
+    single = arity is not None and arity > 0 and _fits(arity)
     width = _power(longest) if single else _row_width(edges / max(count, 1))
     if single:
         rows, table, row_ptr = count, ptr.new_empty(0, dtype=small), ptr.new_empty(0, dtype=small)
@@ -126,6 +129,7 @@ def _make(incidence: Incidence, towards: Side, per_edge: bool) -> Layout:
         table, row_ptr = _rows(ptr, width)
         rows = table.shape[1]
     return Layout(
+        towards=towards,
         destinations=count,
         sources=sources,
         edges=edges,

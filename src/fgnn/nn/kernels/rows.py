@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fgnn.nn.kernels.config import block, cdiv, dtype_of, power, rows_tile, splits_of
+from fgnn.nn.kernels.config import block, cdiv, dtype_of, power, precision_of, rows_tile, splits_of
 
 _LINEAR_WIDTH = 64
 
@@ -26,7 +26,6 @@ def rows(
     sizes: Sequence[int],
     relu: bool,
     maximum: bool,
-    precision: str,
 ) -> tuple[Tensor, Tensor]:
     """Aggregate towards each destination; also the place of the first maximum (empty for a sum).
 
@@ -40,10 +39,11 @@ def rows(
     """
     from fgnn.nn.kernels import rows_kernels as kernels
 
-    count, arity, width, per_sample, longest = sizes
+    count, arity, width, per_sample, _ = sizes
     batch, sources, n = src.shape
     terms, m, _ = weight.shape
     total = batch * per_sample
+    precision = precision_of(src.dtype)
     out, arg = outputs(src, weight, sizes[0], sizes[4], maximum)
     tile = rows_tile("forward", n, m, total * width, src.dtype, precision, src.device)
     lines = max(tile.lines, width)
@@ -71,7 +71,7 @@ def rows(
 
 
 @rows.register_fake
-def _(dst, src, coef, weight, source, edge, table, row_ptr, sizes, relu, maximum, precision):  # type: ignore[no-untyped-def]
+def _(dst, src, coef, weight, source, edge, table, row_ptr, sizes, relu, maximum):  # type: ignore[no-untyped-def]
     return outputs(src, weight, sizes[0], sizes[4], maximum)
 
 
@@ -90,7 +90,6 @@ def rows_backward(
     sizes: Sequence[int],
     relu: bool,
     maximum: bool,
-    precision: str,
     wants: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients at dst, src, φ and W; an empty tensor for one that is not wanted."""
@@ -103,6 +102,7 @@ def rows_backward(
     total = batch * per_sample
     grad = grad.contiguous()
     want_dst, want_src, want_coef, want_weight = wants
+    precision = precision_of(src.dtype)
     flags = _flags(dst, src, coef, edge, relu, maximum, precision)
     atomic = not torch.are_deterministic_algorithms_enabled()
     made = gradients((dst, src, coef, weight), src, wants)
@@ -166,7 +166,7 @@ def _weight(
 
 
 @rows_backward.register_fake
-def _(grad, arg, dst, src, coef, weight, source, edge, table, row_ptr, sizes, relu, maximum, precision, wants):  # type: ignore[no-untyped-def]
+def _(grad, arg, dst, src, coef, weight, source, edge, table, row_ptr, sizes, relu, maximum, wants):  # type: ignore[no-untyped-def]
     d_dst, d_src, d_coef, d_weight = gradients((dst, src, coef, weight), src, wants)
     if wants[2]:
         d_coef = d_coef.new_empty(d_coef.shape[-1:] + d_coef.shape[:-1]).permute(*range(1, d_coef.dim()), 0)
@@ -182,7 +182,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     wants = [bool(wanted) for wanted in ctx.needs_input_grad[:4]]
     found = torch.ops.fgnn.rows_backward(grad, *ctx.saved_tensors, *ctx.rest, wants)
-    return (*(g if wanted else None for g, wanted in zip(found, wants, strict=True)), *[None] * 8)
+    return (*(g if wanted else None for g, wanted in zip(found, wants, strict=True)), *[None] * 7)
 
 
 rows.register_autograd(_backward, setup_context=_keep)

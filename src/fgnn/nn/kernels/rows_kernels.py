@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fgnn.nn.kernels.tiles import edge_ids, edge_tile, hidden, reduce_rows, upstream
+from fgnn.nn.kernels.tiles import edge_ids, edge_tile, hidden, load_block, reduce_rows, upstream
 
 
 @triton.jit
@@ -48,10 +48,7 @@ def rows_forward(
         mask = (inner < N)[:, None] & (column < M)[None, :]
         for t in range(T):
             f = coefficient(coef, coef_at, t, live, TYPED).to(CT)
-            if (N % BN == 0) and (M % BM == 0):
-                w = tl.load(w_at)
-            else:
-                w = tl.load(w_at, mask=mask, other=0)
+            w = load_block(w_at, mask, (N % BN == 0) and (M % BM == 0))
             acc = tl.dot(h * f[:, None], w.to(CT), acc, input_precision=PREC)
             w_at += N * M
     value, first = reduce_rows(acc, live, W, BR, BM, MAX)
@@ -96,10 +93,7 @@ def rows_backward(
         mask = (column < M)[:, None] & (inner < N)[None, :]
         for t in range(T):
             f = coefficient(coef, coef_at, t, live, TYPED)
-            if (N % BN == 0) and (M % BM == 0):
-                w = tl.load(w_at)
-            else:
-                w = tl.load(w_at, mask=mask, other=0)
+            w = load_block(w_at, mask, (N % BN == 0) and (M % BM == 0))
             p = tl.dot(g, w.to(CT), input_precision=PREC)
             dh += p * f[:, None]
             if NEED_COEF:

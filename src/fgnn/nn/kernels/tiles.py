@@ -57,6 +57,14 @@ def hidden(
 
 
 @triton.jit
+def load_block(at, mask, WHOLE: tl.constexpr):
+    """A block of a matrix, zero outside."""
+    if WHOLE:
+        return tl.load(at)
+    return tl.load(at, mask=mask, other=0)
+
+
+@triton.jit
 def upstream(grad, arg, row, place, live, m0, M: tl.constexpr, BM: tl.constexpr, MAX: tl.constexpr, CT: tl.constexpr):
     """The gradient at each message: its destination's, and for a maximum only where this edge attained it."""
     column = m0 + tl.arange(0, BM)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fgnn.nn.kernels.config import cdiv, dtype_of, splits_of, typed_tile
+from fgnn.nn.kernels.config import cdiv, dtype_of, precision_of, splits_of, typed_tile
 from fgnn.nn.kernels.rows import gradients, outputs, segment_sum
 
 
@@ -22,7 +22,6 @@ def typed(
     sizes: Sequence[int],
     relu: bool,
     maximum: bool,
-    precision: str,
 ) -> tuple[Tensor, Tensor]:
     """Aggregate towards each destination; also the place of the first maximum (empty for a sum).
 
@@ -41,6 +40,7 @@ def typed(
     count, arity, _ = sizes
     batch, sources, n = src.shape
     _, m, _ = weight.shape
+    precision = precision_of(src.dtype)
     out, arg = outputs(src, weight, count, sizes[2], maximum)
     items, nodes = (batch * count, 1) if arity else (batch, count)
     tile = typed_tile("forward", n, m, items, src.dtype, precision)
@@ -54,7 +54,7 @@ def typed(
 
 
 @typed.register_fake
-def _(dst, src, weight, kinds, lists, sizes, relu, maximum, precision):  # type: ignore[no-untyped-def]
+def _(dst, src, weight, kinds, lists, sizes, relu, maximum):  # type: ignore[no-untyped-def]
     return outputs(src, weight, sizes[0], sizes[2], maximum)
 
 
@@ -70,7 +70,6 @@ def typed_backward(
     sizes: Sequence[int],
     relu: bool,
     maximum: bool,
-    precision: str,
     wants: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients at dst, src and W; an empty tensor for one that is not wanted."""
@@ -79,6 +78,7 @@ def typed_backward(
     d_dst, d_src, d_weight = gradients((dst, src, weight), src, wants)
     if not grad.numel() or not lists[0].numel():
         return d_dst.zero_(), d_src.zero_(), d_weight.zero_()
+    precision = precision_of(src.dtype)
     flags = _flags(dst, src, relu, maximum, precision)
     items = src.shape[0] * count if arity else src.shape[0]
     if arity and (wants[0] or wants[1]):
@@ -94,7 +94,7 @@ def typed_backward(
 
 
 @typed_backward.register_fake
-def _(grad, arg, dst, src, weight, kinds, lists, sizes, relu, maximum, precision, wants):  # type: ignore[no-untyped-def]
+def _(grad, arg, dst, src, weight, kinds, lists, sizes, relu, maximum, wants):  # type: ignore[no-untyped-def]
     return gradients((dst, src, weight), src, wants)
 
 
@@ -177,7 +177,7 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
     wants = [bool(wanted) for wanted in ctx.needs_input_grad[:3]]
     found = torch.ops.fgnn.typed_backward(grad, arg, dst, src, weight, kinds, lists, *ctx.rest, wants)
     given = [g if wanted else None for g, wanted in zip(found, wants, strict=True)]
-    return (*given, [None] * len(kinds), [None] * len(lists), None, None, None, None)
+    return (*given, [None] * len(kinds), [None] * len(lists), None, None, None)
 
 
 typed.register_autograd(_backward, setup_context=_keep)

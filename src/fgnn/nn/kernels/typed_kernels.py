@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fgnn.nn.kernels.tiles import hidden, upstream
+from fgnn.nn.kernels.tiles import hidden, load_block, upstream
 
 
 @triton.jit
@@ -22,9 +22,8 @@ def load_matrix(weight, kind, n0, m0, N: tl.constexpr, M: tl.constexpr, BN: tl.c
     inner = n0 + tl.arange(0, BN)
     column = m0 + tl.arange(0, BM)
     at = weight + (kind.to(tl.int64) * M + column[:, None]) * N + inner[None, :]
-    if (N % BN == 0) and (M % BM == 0):
-        return tl.load(at)
-    return tl.load(at, mask=(column < M)[:, None] & (inner < N)[None, :], other=0)
+    mask = (column < M)[:, None] & (inner < N)[None, :]
+    return load_block(at, mask, (N % BN == 0) and (M % BM == 0))
 
 
 @triton.jit
@@ -49,10 +48,7 @@ def typed_forward(
         dst_row = item.to(tl.int64) * D + d
         start = tl.load(ptr + d).to(tl.int32)
         stop = tl.load(ptr + d + 1).to(tl.int32)
-    if MAX:
-        best = tl.full((BI, BM), float("-inf"), tl.float32)
-    else:
-        best = tl.zeros((BI, BM), tl.float32)
+    best = tl.full((BI, BM), float("-inf") if MAX else 0.0, tl.float32)
     first = tl.zeros((BI, BM), tl.int32)
     for j in range(start, stop):
         if BY_ITEM:

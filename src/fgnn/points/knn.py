@@ -1,0 +1,184 @@
+"""Exact k nearest neighbours of points, the same on every device: ordered by (squared distance, index)."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+# Squared distances are float32; the tree's float64 order can differ from theirs within this relative margin.
+_MARGIN = 1e-5
+_TINY = 1e-36
+_CHUNK = 1 << 16
+# Points beyond which a cloud is cut into cells on the GPU.
+_GRID_FROM = 1 << 15
+_WIDEST = 128
+# Entries of the distance block of the general path.
+_BLOCK = 1 << 24
+
+
+def knn(
+    points: Tensor,
+    k: int,
+    queries: Tensor | None = None,
+    *,
+    include_self: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """The k points nearest to each query, nearest first; of equally near ones the lower index comes first.
+
+    Squared distances are computed in float32 as ``dx*dx + dy*dy + dz*dz``; float64 coordinates are first moved by the
+    cloud's minimum, so that far origins cost no digits. Results are the same on CPU and GPU, duplicates included.
+
+    Args:
+        points: (N, 3) or (B, N, 3); other lengths than 3 are features, compared by matrix products.
+        k: How many; at most N, or N - 1 without the query itself.
+        queries: (M, 3) or (B, M, 3); the points themselves by default.
+        include_self: Whether a point is its own neighbour, where queries are the points.
+
+    Returns:
+        Indices (…, M, k) int64 and squared distances (…, M, k) float32.
+    """
+    if points.dim() not in (2, 3) or (queries is not None and queries.dim() != points.dim()):
+        raise ValueError(f"Expected points (N, 3) or (B, N, 3), queries alike (got {tuple(points.shape)})")
+    if queries is not None and queries.shape[-1] != points.shape[-1]:
+        raise ValueError(f"Expected queries of length {points.shape[-1]} (got {queries.shape[-1]})")
+    room = points.shape[-2] - (queries is None and not include_self)
+    if not 1 <= k <= room:
+        raise ValueError(f"Expected k from 1 to {room}, the points there are (got {k})")
+    points = points.detach()
+    queries = None if queries is None else queries.detach()
+    flat = points if points.dim() == 3 else points.unsqueeze(0)
+    asked = queries if queries is None or queries.dim() == 3 else queries.unsqueeze(0)
+    flat, asked = _local(flat, asked)
+    exclude = asked is None and not include_self
+    if flat.shape[-1] != 3:
+        index, distance = _by_product(flat, flat if asked is None else asked, k, exclude)
+    elif kernels_at_hand(flat.device) and k <= _WIDEST:
+        index, distance = _on_gpu(flat, asked, k, exclude)
+    elif flat.device.type == "cpu":
+        index, distance = _by_tree(flat, asked, k, exclude)
+    else:
+        moved = None if asked is None else asked.cpu()
+        index, distance = (x.to(flat.device) for x in _by_tree(flat.cpu(), moved, k, exclude))
+    if points.dim() == 2:
+        return index[0], distance[0]
+    return index, distance
+
+
+def kernels_at_hand(device: torch.device) -> bool:
+    """Whether the Triton kernels run on such a device."""
+    return device.type == "cuda" and find_spec("triton") is not None
+
+
+def _local(points: Tensor, queries: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Coordinates as float32; float64 ones from the cloud's corner."""
+    if not bool(torch.isfinite(points).all()) or (queries is not None and not bool(torch.isfinite(queries).all())):
+        raise ValueError("Expected finite coordinates (got NaN or infinity)")
+    if points.dtype == torch.float64:
+        origin = points.amin(1, keepdim=True)
+        points = points - origin
+        queries = None if queries is None else queries.to(torch.float64) - origin
+    return points.float().contiguous(), None if queries is None else queries.float().contiguous()
+
+
+def _by_tree(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> tuple[Tensor, Tensor]:
+    """The CPU's way: a k-d tree proposes, float32 distances decide."""
+    found = [
+        _tree_one(cloud, cloud if queries is None else queries[b].numpy(), k, exclude)
+        for b, cloud in enumerate(points.numpy())
+    ]
+    return torch.from_numpy(np.stack([f[0] for f in found])), torch.from_numpy(np.stack([f[1] for f in found]))
+
+
+def _tree_one(points: Any, queries: Any, k: int, exclude: bool) -> tuple[Any, Any]:
+    from scipy.spatial import cKDTree
+
+    own = np.arange(len(queries)) if exclude else None
+    index = np.empty((len(queries), k), np.int64)
+    distance = np.empty((len(queries), k), np.float32)
+    tree = cKDTree(points.astype(np.float64), balanced_tree=False, compact_nodes=False)
+    left = np.concatenate(
+        [
+            _search(
+                tree, points, None, queries, own, np.arange(start, min(start + _CHUNK, len(queries))), index, distance
+            )
+            for start in range(0, len(queries), _CHUNK)
+        ]
+    )
+    if left.size:
+        # many points at one place: a tree over places, of which the lowest indices count
+        places, members = _places(points, k + exclude)
+        tree = cKDTree(places.astype(np.float64))
+        step = max(_CHUNK // members.shape[1], 1)
+        for start in range(0, left.size, step):
+            _search(tree, points, members, queries, own, left[start : start + step], index, distance)
+    return index, distance
+
+
+def _search(tree: Any, points: Any, members: Any, queries: Any, own: Any, todo: Any, index: Any, distance: Any) -> Any:
+    """Fill in the rows ``todo``; returns those for which too many points are equally near."""
+    k, total = index.shape[1], tree.n
+    ask = min(k + 2 + (own is not None), total)
+    while todo.size and (members is not None or ask <= 8 * k + 64 or ask == total):
+        far, near = tree.query(queries[todo], k=ask, workers=-1)
+        far, near = far.reshape(-1, ask), near.reshape(-1, ask)
+        if members is not None:
+            near = members[near].reshape(len(todo), -1)
+        chosen, exact = _ranked(points, queries[todo], near, None if own is None else own[todo])
+        sure = far[:, -1] ** 2 > exact[:, k - 1].astype(np.float64) * (1 + _MARGIN) + _TINY
+        if ask == total:
+            sure[:] = True
+        index[todo[sure]], distance[todo[sure]] = chosen[sure, :k], exact[sure, :k]
+        todo = todo[~sure]
+        ask = min(2 * ask, total)
+    return todo
+
+
+def _ranked(points: Any, queries: Any, near: Any, own: Any) -> tuple[Any, Any]:
+    """Candidates (M, c) by (float32 squared distance, index); a query's own index and -1 go last."""
+    delta = [queries[:, None, axis] - points[near, axis] for axis in range(3)]
+    exact = delta[0] * delta[0] + delta[1] * delta[1] + delta[2] * delta[2]
+    if own is not None:
+        exact[near == own[:, None]] = np.inf
+    exact[near < 0] = np.inf
+    rank = np.argsort((exact.view(np.int32).astype(np.int64) << 32) | (near & 0xFFFFFFFF), axis=1)
+    return np.take_along_axis(near, rank, 1), np.take_along_axis(exact, rank, 1)
+
+
+def _places(points: Any, most: int) -> tuple[Any, Any]:
+    """The distinct places (P, 3), and the lowest ``most`` indices at each, -1 for none (P, most)."""
+    places, owner = np.unique(points + np.float32(0), axis=0, return_inverse=True)  # -0 and +0 are one place
+    owner = owner.reshape(-1)
+    order = np.argsort(owner, kind="stable")
+    starts = np.searchsorted(owner[order], np.arange(len(places) + 1))
+    at = starts[:-1, None] + np.arange(most)
+    return places, np.where(at < starts[1:, None], order[np.minimum(at, len(order) - 1)], -1)
+
+
+def _by_product(points: Tensor, queries: Tensor, k: int, exclude: bool) -> tuple[Tensor, Tensor]:
+    """Features of any length, in blocks of queries: |q|² − 2 q·p + |p|²."""
+    norm = points.square().sum(2)  # shape: (B, N)
+    step = max(_BLOCK // max(points.shape[0] * points.shape[1], 1), 1)
+    found = []
+    for start in range(0, queries.shape[1], step):
+        part = queries[:, start : start + step]
+        block = torch.baddbmm(norm.unsqueeze(1), part, points.transpose(1, 2), alpha=-2)
+        block = block + part.square().sum(2, keepdim=True)
+        if exclude:
+            rows = torch.arange(part.shape[1], device=part.device)
+            block[:, rows, rows + start] = float("inf")
+        found.append(block.topk(k, largest=False, sorted=True))
+    index = torch.cat([f.indices for f in found], 1)
+    return index, torch.cat([f.values for f in found], 1).clamp_min(0)
+
+
+def _on_gpu(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> tuple[Tensor, Tensor]:
+    from fgnn.points.knn_grid import by_grid, by_tiles
+
+    if points.shape[1] <= _GRID_FROM:
+        return by_tiles(points, queries, k, exclude)
+    found = [by_grid(cloud, None if queries is None else queries[b], k, exclude) for b, cloud in enumerate(points)]
+    return torch.stack([f[0] for f in found]), torch.stack([f[1] for f in found])

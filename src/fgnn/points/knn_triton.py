@@ -1,0 +1,211 @@
+"""k nearest neighbours on the GPU without an N×N matrix: a bound for each query, the points within it, the first k.
+
+A tile of BQ queries meets the points in blocks of BP. First pass: for each query the smallest distance in each of BP
+interleaved classes of points; the k-th smallest of these bounds the k-th distance, and few points lie within it.
+Second pass: those points are collected as keys, distance bits above index, so that ties go to the lower index.
+With a grid, only the cells around the tile are visited, more of them until the bound proves that no other can matter.
+Distances are differences squared and summed from x to z in float32 without fused multiply-add, as on the CPU.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def squared(points, p, mask, qx, qy, qz, N):
+    """Squared distances of a tile of queries to a block of points; infinite for no point.  # shape: (BP, BQ)"""
+    x = tl.load(points + p, mask=mask, other=float("inf"))
+    y = tl.load(points + N + p, mask=mask, other=0.0)
+    z = tl.load(points + 2 * N + p, mask=mask, other=0.0)
+    dx = qx[None, :] - x[:, None]
+    dy = qy[None, :] - y[:, None]
+    dz = qz[None, :] - z[:, None]
+    return dx * dx + dy * dy + dz * dz
+
+
+@triton.jit
+def kth(low, K: tl.constexpr, BP: tl.constexpr):
+    """The K-th smallest of each column."""
+    line = tl.arange(0, BP)[:, None]
+    for _ in range(K - 1):
+        low = tl.where(line == tl.argmin(low, 0)[None, :], float("inf"), low)
+    return tl.min(low, 0)
+
+
+@triton.jit
+def collect(points, names, own, qx, qy, qz, bound, line, live, keys, counts, start, stop, N,
+            BP: tl.constexpr, CAP: tl.constexpr, HAS_NAMES: tl.constexpr, SELF: tl.constexpr):  # fmt: skip
+    """Second pass over points start..stop: keys of those within each query's bound."""
+    for p0 in range(start // BP * BP, stop, BP):
+        p = p0 + tl.arange(0, BP)
+        here = (p >= start) & (p < stop)
+        d = squared(points, p, here, qx, qy, qz, N)
+        name = tl.load(names + p, mask=here, other=0).to(tl.int32) if HAS_NAMES else p
+        hit = live[None, :] & here[:, None] & (d <= bound[None, :])
+        if not SELF:
+            hit = hit & (name[:, None] != own[None, :])
+        # every other counter: else counters and keys are laid out differently, and all is computed twice
+        slot = tl.atomic_add(counts + line[None, :] * 2 + tl.zeros((BP, 1), tl.int32), 1, mask=hit, sem="relaxed")
+        key = (d.to(tl.int32, bitcast=True).to(tl.int64) << 32) | name[:, None].to(tl.int64)
+        tl.store(keys + line[None, :].to(tl.int64) * CAP + slot, key, mask=hit & (slot < CAP))
+
+
+@triton.jit
+def nearest_brute(
+    points, queries, keys, counts, N, Q,
+    K: tl.constexpr, BQ: tl.constexpr, BP: tl.constexpr, CAP: tl.constexpr, SELF: tl.constexpr,
+):  # fmt: skip
+    """Collect candidates of a tile of queries among all points of its cloud; points (B, 3, N), queries (B, 3, Q)."""
+    cloud = tl.program_id(1).to(tl.int64)
+    points += cloud * 3 * N
+    queries += cloud * 3 * Q
+    q = tl.program_id(0) * BQ + tl.arange(0, BQ)
+    live = q < Q
+    qx = tl.load(queries + q, mask=live, other=0.0)
+    qy = tl.load(queries + Q + q, mask=live, other=0.0)
+    qz = tl.load(queries + 2 * Q + q, mask=live, other=0.0)
+    low = tl.full((BP, BQ), float("inf"), tl.float32)
+    for p0 in range(0, N, BP):
+        p = p0 + tl.arange(0, BP)
+        d = squared(points, p, p < N, qx, qy, qz, N)
+        if not SELF:
+            d = tl.where(p[:, None] == q[None, :], float("inf"), d)
+        low = tl.minimum(low, d)
+    bound = kth(low, K, BP)
+    line = tl.program_id(1) * Q + q
+    collect(points, None, q, qx, qy, qz, bound, line, live, keys, counts, 0, N, N, BP, CAP, False, SELF)
+
+
+@triton.jit
+def cell_line(starts, r, xa, xb, ya, yb, za, GX, GY, N, everything):
+    """Where the points of the r-th line of cells along x begin and end; or all points."""
+    row = ((za + r // (yb - ya + 1)) * GY + ya + r % (yb - ya + 1)) * GX
+    start = tl.where(everything, 0, tl.load(starts + row + xa))
+    return start, tl.where(everything, N, tl.load(starts + row + xb + 1))
+
+
+@triton.jit
+def nearest_grid(
+    points, names, queries, cells, own, starts, keys, counts, size, N, Q, GX, GY, GZ,
+    K: tl.constexpr, BQ: tl.constexpr, BP: tl.constexpr, CAP: tl.constexpr, SELF: tl.constexpr,
+    MOST: tl.constexpr,
+):  # fmt: skip
+    """Collect candidates from the cells around a tile of queries; from all points where that is over MOST lines.
+
+    Args:
+        points: (3, N) sorted by cell, x fastest; names: (N,) their numbers; starts: (cells + 1,) where a cell begins.
+        queries: (6, Q), in an order that keeps neighbours together: coordinates, then the same in cells.
+        cells: (3, Q) the cell of each; own: (Q,) the number of the query among the points, for SELF.
+        size: The side of a cell, (1,).
+    """
+    side = tl.load(size)
+    q = tl.program_id(0) * BQ + tl.arange(0, BQ)
+    live = q < Q
+    at = tl.minimum(q, Q - 1)
+    qx = tl.load(queries + at)
+    qy = tl.load(queries + Q + at)
+    qz = tl.load(queries + 2 * Q + at)
+    ux = tl.load(queries + 3 * Q + at)
+    uy = tl.load(queries + 4 * Q + at)
+    uz = tl.load(queries + 5 * Q + at)
+    cx = tl.load(cells + at)
+    cy = tl.load(cells + Q + at)
+    cz = tl.load(cells + 2 * Q + at)
+    name = tl.load(own + at).to(tl.int32)
+    line = q
+    x0, x1 = tl.min(cx, 0), tl.max(cx, 0)
+    y0, y1 = tl.min(cy, 0), tl.max(cy, 0)
+    z0, z1 = tl.min(cz, 0), tl.max(cz, 0)
+    bound = tl.full((BQ,), float("inf"), tl.float32)
+    reach = tl.full((), 1, tl.int32)
+    searching = tl.full((), 1, tl.int32)
+    while searching > 0:
+        xa, xb = tl.maximum(x0 - reach, 0), tl.minimum(x1 + reach, GX - 1)
+        ya, yb = tl.maximum(y0 - reach, 0), tl.minimum(y1 + reach, GY - 1)
+        za, zb = tl.maximum(z0 - reach, 0), tl.minimum(z1 + reach, GZ - 1)
+        low = tl.full((BP, BQ), float("inf"), tl.float32)
+        lines = (yb - ya + 1) * (zb - za + 1)
+        everything = lines > MOST
+        for r in range(tl.where(everything, 1, lines)):
+            start, stop = cell_line(starts, r, xa, xb, ya, yb, za, GX, GY, N, everything)
+            for p0 in range(start // BP * BP, stop, BP):
+                p = p0 + tl.arange(0, BP)
+                here = (p >= start) & (p < stop)
+                d = squared(points, p, here, qx, qy, qz, N)
+                if not SELF:
+                    d = tl.where(tl.load(names + p, mask=here, other=-1)[:, None] == name[None, :], float("inf"), d)
+                low = tl.minimum(low, d)
+        bound = kth(low, K, BP)
+        # distance to the nearest side beyond which there are unvisited cells, in cells
+        free = tl.full((BQ,), float("inf"), tl.float32)
+        free = tl.where(xa > 0, tl.minimum(free, ux - xa), free)
+        free = tl.where(ya > 0, tl.minimum(free, uy - ya), free)
+        free = tl.where(za > 0, tl.minimum(free, uz - za), free)
+        free = tl.where(xb < GX - 1, tl.minimum(free, xb + 1 - ux), free)
+        free = tl.where(yb < GY - 1, tl.minimum(free, yb + 1 - uy), free)
+        free = tl.where(zb < GZ - 1, tl.minimum(free, zb + 1 - uz), free)
+        # a thousandth of a cell and 1e-5 of the square are far above all rounding
+        free = tl.maximum(free - 0.001, 0.0) * side
+        whole = (xa == 0) & (ya == 0) & (za == 0) & (xb == GX - 1) & (yb == GY - 1) & (zb == GZ - 1)
+        proven = (bound <= free * free * 0.99999) | (~live)
+        searching = tl.where(whole | everything, 0, 1 - tl.min(proven.to(tl.int32), 0))
+        reach = tl.where(searching > 0, reach * 2, reach)
+    xa, xb = tl.maximum(x0 - reach, 0), tl.minimum(x1 + reach, GX - 1)
+    ya, yb = tl.maximum(y0 - reach, 0), tl.minimum(y1 + reach, GY - 1)
+    za, zb = tl.maximum(z0 - reach, 0), tl.minimum(z1 + reach, GZ - 1)
+    lines = (yb - ya + 1) * (zb - za + 1)
+    everything = lines > MOST
+    for r in range(tl.where(everything, 1, lines)):
+        start, stop = cell_line(starts, r, xa, xb, ya, yb, za, GX, GY, N, everything)
+        collect(points, names, name, qx, qy, qz, bound, line, live, keys, counts, start, stop, N, BP, CAP, True, SELF)
+
+
+@triton.jit
+def select(keys, counts, index, distance, total, K: tl.constexpr, BL: tl.constexpr, CAP: tl.constexpr):
+    """Write the K smallest keys of each query in order; no two keys are the same."""
+    line = tl.program_id(0) * BL + tl.arange(0, BL)
+    live = line < total
+    count = tl.load(counts + line * 2, mask=live, other=0)
+    column = tl.arange(0, CAP)[None, :]
+    at = line[:, None].to(tl.int64) * CAP + column
+    key = tl.load(keys + at, mask=column < count[:, None], other=0x7FFFFFFFFFFFFFFF)
+    out = line.to(tl.int64) * K
+    for k in range(K):
+        least = tl.min(key, 1)
+        key = tl.where(key == least[:, None], 0x7FFFFFFFFFFFFFFF, key)
+        tl.store(index + out + k, least & 0xFFFFFFFF, mask=live)
+        tl.store(distance + out + k, (least >> 32).to(tl.int32).to(tl.float32, bitcast=True), mask=live)
+
+
+@triton.jit
+def crowded(
+    points, queries, own, counts, index, distance, N, Q,
+    K: tl.constexpr, BP: tl.constexpr, CAP: tl.constexpr, SELF: tl.constexpr,
+):  # fmt: skip
+    """Queries with more candidates than room, many points at one place: the K smallest keys, one pass for each."""
+    q = tl.program_id(0)
+    line = tl.program_id(1) * Q + q
+    if tl.load(counts + line * 2) > CAP:
+        points += tl.program_id(1).to(tl.int64) * 3 * N
+        queries += tl.program_id(1).to(tl.int64) * 3 * Q
+        one = tl.zeros((1,), tl.int32)
+        qx = tl.load(queries + q + one)
+        qy = tl.load(queries + Q + q + one)
+        qz = tl.load(queries + 2 * Q + q + one)
+        name = tl.load(own + q).to(tl.int32)
+        last = tl.full((), -1, tl.int64)
+        for k in range(K):
+            best = tl.full((BP, 1), 0x7FFFFFFFFFFFFFFF, tl.int64)
+            for p0 in range(0, N, BP):
+                p = p0 + tl.arange(0, BP)
+                d = squared(points, p, p < N, qx, qy, qz, N)
+                key = (d.to(tl.int32, bitcast=True).to(tl.int64) << 32) | p[:, None].to(tl.int64)
+                open_ = (p < N)[:, None] & (key > last)
+                if not SELF:
+                    open_ = open_ & (p != name)[:, None]
+                best = tl.minimum(best, tl.where(open_, key, 0x7FFFFFFFFFFFFFFF))
+            last = tl.min(tl.min(best, 1), 0)
+            tl.store(index + line.to(tl.int64) * K + k, last & 0xFFFFFFFF)
+            tl.store(distance + line.to(tl.int64) * K + k, (last >> 32).to(tl.int32).to(tl.float32, bitcast=True))
