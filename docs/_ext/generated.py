@@ -1,0 +1,208 @@
+"""Parts of pages that are made from the package as it is: commands, recipes, weights, and measured results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+_SHORT = 12  # a list of more entries is data, not something to read
+
+
+# ---- commands -------------------------------------------------------------------------------------------------
+
+
+def commands_markdown() -> str:
+    """Every command with what it does, an example, its arguments and its options, as its ``--help`` says."""
+    import typer
+
+    from fgnn.cli import build_app
+
+    root: Any = typer.main.get_command(build_app())
+    return "\n".join(_command(f"fgnn {name}", command) for name, command in root.commands.items())
+
+
+def _command(name: str, command: Any, level: int = 2) -> str:
+    about, example = _split_help(command.help or "")
+    lines = [f"{'#' * level} {name}", "", about, ""]
+    inner = getattr(command, "commands", None)
+    if inner:
+        return "\n".join(lines) + "\n" + "\n".join(_command(f"{name} {k}", c, level + 1) for k, c in inner.items())
+    if example:
+        lines += ["```sh", *example, "```", ""]
+    rows = []
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            names = str(parameter.name).upper()
+            default = "" if parameter.required else _default(parameter.default)
+        else:
+            names = ", ".join([*parameter.opts, *parameter.secondary_opts])
+            default = "needed" if parameter.required else _default(parameter.default)
+        rows.append((f"`{names}`", _cell(getattr(parameter, "help", "") or ""), default))
+    return "\n".join(lines) + "\n" + _table(("argument or option", "meaning", "default"), rows)
+
+
+def _split_help(text: str) -> tuple[str, list[str]]:
+    """What comes before ``Example:``, and the commands after it."""
+    text = text.replace("\x0c", "")
+    for word in ("Examples:", "Example:"):
+        about, found, rest = text.partition(word)
+        if found:
+            examples = [part.strip() for part in " ".join(rest.split()).split("; ")]
+            return about.strip(), [e.rstrip(".") for e in examples]
+    return text.strip(), []
+
+
+def _default(value: Any) -> str:
+    if value is None or value is False or value == [] or callable(value) or type(value).__name__ == "Sentinel":
+        return ""
+    shown = " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+    return f"`{shown}`"
+
+
+# ---- recipes and weights --------------------------------------------------------------------------------------
+
+
+def recipes_markdown() -> str:
+    """The packaged recipes, each with the comment its file begins with."""
+    from fgnn.train.recipe import find_recipe, recipe_names
+
+    rows = []
+    for name in recipe_names():
+        first = find_recipe(name).read_text(encoding="utf-8").splitlines()[0]
+        rows.append((f"`{name}`", _cell(first.lstrip("# "))))
+    return _table(("recipe", "what it trains"), rows)
+
+
+def weights_markdown() -> str:
+    """The packaged weights, each with what its card says."""
+    from fgnn.weights import weight_names
+    from fgnn.weights.cards import read_card
+
+    parts = []
+    for name in weight_names():
+        card = dict(read_card(name))
+        plain = {k: v for k, v in card.items() if k not in ("metrics", "name") and _is_short(v)}
+        parts.append(f"### {name}\n\n{_value_table(plain)}\n{_render(card.get('metrics', {}), 4)}")
+    return "\n".join(parts) or "This version comes without weights.\n"
+
+
+# ---- results --------------------------------------------------------------------------------------------------
+
+
+def results_markdown(folder: Path = RESULTS) -> str:
+    """Every stored result with where and when it was measured; nothing is said that no file says."""
+    files = sorted(folder.glob("*.json")) if folder.is_dir() else []
+    parts = []
+    for file in files:
+        payload = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(payload, dict):
+            payload = {"results": payload}
+        head = payload.pop("environment", {})
+        payload.pop("file", None)
+        parts.append(f"### {file.stem}\n\n{_environment(head)}\n{_render(payload, 4)}")
+    return "\n".join(parts) or "No results are stored in this copy; the commands on this page make them.\n"
+
+
+def _environment(head: Mapping[str, Any]) -> str:
+    told = [f"{key} {value}" for key, value in head.items() if not isinstance(value, Mapping | list) and value != ""]
+    return ("Measured with: " + ", ".join(told) + ".\n") if told else ""
+
+
+def _render(value: Any, level: int) -> str:
+    """Plain JSON for a person: numbers as a list, records as tables, the rest under headings of its own."""
+    if isinstance(value, list):
+        return _records({str(k): v for k, v in enumerate(value)}, named=False) if _are_records(value) else ""
+    if not isinstance(value, Mapping):
+        return ""
+    if value and _are_records(list(value.values())):
+        return _records(value, named=True)
+    short = {k: v for k, v in value.items() if _is_short(v)}
+    parts = [_value_table(short)] if short else []
+    for key, inner in value.items():
+        made = "" if key in short else _render(inner, min(level + 1, 6))
+        if made:
+            parts.append(f"{'#' * level} {str(key).replace('_', ' ')}\n\n{made}")
+    return "\n".join(parts)
+
+
+def _are_records(values: Sequence[Any]) -> bool:
+    return bool(values) and all(isinstance(v, Mapping) and any(_is_short(x) for x in v.values()) for v in values)
+
+
+def _records(rows: Mapping[str, Mapping[str, Any]], named: bool) -> str:
+    flat = {name: _flat(row) for name, row in rows.items()}
+    columns = list(dict.fromkeys(key for row in flat.values() for key in row))
+    head = (["", *columns] if named else columns) or [""]
+    cells = [[*([name] if named else []), *(_number(row.get(c, "")) for c in columns)] for name, row in flat.items()]
+    return _table([h.replace("_", " ") for h in head], cells)
+
+
+def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A record with the entries of inner ones beside its own."""
+    made: dict[str, Any] = {}
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            made |= _flat(value, f"{prefix}{key} ")
+        elif _is_short(value):
+            made[f"{prefix}{key}"] = value
+    return made
+
+
+def _is_short(value: Any) -> bool:
+    if isinstance(value, list):
+        return len(value) <= _SHORT and all(not isinstance(v, Mapping | list) for v in value)
+    return not isinstance(value, Mapping)
+
+
+def _value_table(values: Mapping[str, Any]) -> str:
+    return _table(("", ""), [(str(k).replace("_", " "), _number(v)) for k, v in values.items()])
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(_number(v) for v in value)
+    if isinstance(value, bool) or not isinstance(value, float):
+        return "–" if value is None else _cell(str(value))
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+# ---- directives -----------------------------------------------------------------------------------------------
+
+
+def _directive(make: Callable[[], str]) -> type[SphinxDirective]:
+    class Generated(SphinxDirective):
+        def run(self) -> list[nodes.Node]:
+            for file in RESULTS.glob("*.json") if RESULTS.is_dir() else ():
+                self.env.note_dependency(str(file))
+            return self.parse_text_to_nodes(make(), allow_section_headings=True)
+
+    return Generated
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register ``{fgnn-commands}``, ``{fgnn-recipes}``, ``{fgnn-weights}`` and ``{fgnn-results}``."""
+    for name, make in (
+        ("fgnn-commands", commands_markdown),
+        ("fgnn-recipes", recipes_markdown),
+        ("fgnn-weights", weights_markdown),
+        ("fgnn-results", results_markdown),
+    ):
+        app.add_directive(name, _directive(make))
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

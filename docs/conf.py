@@ -1,0 +1,54 @@
+"""How the site is built: `make docs`. Nothing is fetched while it builds."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE / "_ext"), str(HERE.parent / "src")]
+
+import fgnn  # noqa: E402
+
+project = "fgnn"
+author = "the fgnn authors"
+copyright = "the fgnn authors, MIT licence"
+version = release = fgnn.__version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
+    "generated",  # docs/_ext/generated.py: commands, recipes, results and weights as they are
+]
+exclude_patterns = ["_build", "**.ipynb_checkpoints"]
+html_theme = "furo"
+html_title = f"fgnn {release}"
+html_static_path: list[str] = []
+
+# A reference that leads nowhere is an error (with -W); names of other packages' types are not references of ours.
+nitpicky = True
+nitpick_ignore_regex = [("py:(class|data|exc)", r".*")]
+default_role = "code"
+
+myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
+myst_heading_anchors = 3
+suppress_warnings = ["mystnb.unknown_mime_type"]
+
+# The notebooks are kept without outputs and run while the site is built.
+nb_execution_mode = "force"
+nb_execution_timeout = 120
+nb_execution_raise_on_error = True
+nb_merge_streams = True
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_default_options = {"members": True, "undoc-members": False, "show-inheritance": False}
+autodoc_preserve_defaults = True
+python_maximum_signature_line_length = 100
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_custom_sections = ["Shapes"]
+napoleon_use_rtype = False

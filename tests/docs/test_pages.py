@@ -1,0 +1,62 @@
+"""Every page runs: its Python blocks and commands, top to bottom, and prints what it says it prints."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.docs.pages import DOCS, ROOT, Session, all_pages, blocks, commands
+
+PAGES = all_pages()
+PICTURE = re.compile(r"!\[[^\]]*\]\(([\w./-]+)\)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_the_page_runs_and_prints_what_it_shows(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "img").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("FGNN_DEBUG", raising=False)
+    options = np.get_printoptions()
+    try:
+        Session(page).run()
+    finally:
+        torch.set_printoptions(profile="default")
+        np.set_printoptions(**options)  # type: ignore[arg-type]
+    for made in (tmp_path / "img").iterdir():
+        assert made.stat().st_size > 1000, made.name
+
+
+def test_the_pages_are_there_and_hold_programs() -> None:
+    counts = {page.stem: sum(b.kind in ("python", "console") for b in blocks(page)) for page in PAGES}
+    for name in ("getting-started", "sudoku", "denoising", "bond-orders", "chains", "solvers", "layers", "theorem"):
+        assert counts[name] >= 3, name
+    assert sum(counts.values()) > 60
+
+
+def test_a_page_that_shows_something_else_is_refused(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n")
+    with pytest.raises(AssertionError, match=r"page\.md, line 2: shown"):
+        Session(page).run()
+    page.write_text("```console\n$ fgnn sovle a.uai\n```\n")
+    with pytest.raises(AssertionError, match="no command 'sovle'"):
+        Session(page).run()
+
+
+def test_console_blocks_are_split_into_commands_and_outputs() -> None:
+    found = commands("$ fgnn solve a.uai \\\n> --json\n{...}\n$ echo $?\n0\n")
+    assert found == [("fgnn solve a.uai --json", "{...}\n"), ("echo $?", "0\n")]
+
+
+def test_pictures_are_small() -> None:
+    for page in PAGES:
+        for name in PICTURE.findall(page.read_text(encoding="utf-8")):
+            assert (page.parent / name).stat().st_size < 150_000, name
+    assert (DOCS / "img").is_dir()
