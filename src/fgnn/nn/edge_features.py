@@ -58,6 +58,11 @@ def edge_types(t: EdgeFeatures | None, incidence: Incidence, num_types: int) -> 
         if num_types != 1:
             raise ValueError(f"Expected edge types 0 to {num_types - 1} (got none)")
         return incidence.one_type
+    return _kept_types(t, incidence, num_types)
+
+
+@torch.compiler.disable  # looks at values; under torch.compile give EdgeTypes to stay in one graph
+def _kept_types(t: Tensor, incidence: Incidence, num_types: int) -> EdgeTypes | Tensor:
     kept = _known.get(t)  # type: ignore[no-untyped-call]
     if kept is not None and kept[0] == t._version and kept[1] == (incidence.num_edges, incidence.arity, num_types):
         found: EdgeTypes | Tensor = kept[2]
@@ -80,4 +85,4 @@ def _read_types(t: Tensor, incidence: Incidence, num_types: int) -> EdgeTypes | 
     if by_place or flat.dim() == 2:
         EdgeTypes(flat.reshape(-1), num_types)  # checks the range
         return flat
-    return EdgeTypes(flat, num_types)
+    return EdgeTypes(flat, num_types).prepare()
