@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 import torch
 
+from fgnn.train.capture import ForwardBackward
 from fgnn.train.distributed import pick_device
-from fgnn.train.loop import compile_network, make_optimiser
+from fgnn.train.loop import autocast_loss, compile_network, make_optimiser
 from fgnn.train.map_task import MAPTask
 from fgnn.train.recipe import Recipe, read_recipe
 from fgnn.train.sources import Endless, draw
@@ -37,6 +38,7 @@ class StepTimes:
     step_ms: float
     per_second: float
     memory_gib: float
+    replayed: bool
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -77,16 +79,17 @@ def bench_training(
         compile_network(network)
     network.train()
 
+    loss_of = autocast_loss(recipe, task, network, here)
+    step_of = ForwardBackward(network, loss_of, capture=here.type == "cuda", say=print)
+
     def forward(batch: Any) -> torch.Tensor:
-        with torch.autocast(here.type, torch.bfloat16, enabled=recipe.precision == "bf16"):
-            return task.loss(network, batch).loss
+        return loss_of(batch).loss
 
     def finish() -> None:
         optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
 
     def whole(step: int) -> None:
-        torch.autograd.backward(forward(task.batch(step)))
+        step_of(task.batch(step))
         finish()
 
     for step in range(warmup):
@@ -107,6 +110,7 @@ def bench_training(
     start = _now(here)
     for step in range(warmup + steps, warmup + 2 * steps):
         whole(step)
+    replay = step_of.captured
     each = (_now(here) - start) / steps
     memory = torch.cuda.max_memory_allocated(here) / 2**30 if here.type == "cuda" else 0.0
     return StepTimes(
@@ -119,6 +123,7 @@ def bench_training(
         step_ms=1e3 * each,
         per_second=recipe.batch / each,
         memory_gib=memory,
+        replayed=replay,
     )
 
 

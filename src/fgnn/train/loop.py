@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.errors import InputError, need
+from fgnn.train.capture import ForwardBackward
 from fgnn.train.checkpoint import (
     Checkpoint,
     generator_tensors,
@@ -30,7 +31,7 @@ from fgnn.train.recipe import Recipe
 from fgnn.train.run_folder import RunFolder, environment, hardware
 from fgnn.train.schedule import rate_factor
 from fgnn.train.strict import plain
-from fgnn.train.task import Task
+from fgnn.train.task import Loss, Task
 from fgnn.weights import save_weights
 
 
@@ -80,6 +81,12 @@ def train(
         compile_network(network)
     parallel = world.wrap(network, device)
     board = _board(folder) if tensorboard and world.first else None
+    forward_backward = ForwardBackward(
+        network,
+        autocast_loss(recipe, task, parallel, device),
+        capture=device.type == "cuda" and world.size == 1,
+        say=progress.say,
+    )
     sums = torch.zeros(2, dtype=torch.float64, device=device)  # loss, agreement since the last log
     clock = time.perf_counter()
     parallel.train()
@@ -90,13 +97,10 @@ def train(
             factor = rate_factor(recipe.schedule, state.step, state.total, task.epoch_steps)
             for group in optimiser.param_groups:
                 group["lr"] = recipe.optimiser.rate * factor
-            with torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bf16"):
-                result = task.loss(parallel, batch)
-            torch.autograd.backward(result.loss)
+            result = forward_backward(batch)
             if recipe.optimiser.clip is not None:
                 nn.utils.clip_grad_norm_(network.parameters(), recipe.optimiser.clip)
             optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
             if average is not None:
                 update_average(average, network, recipe.ema or 0.0, state.step)
             sums += torch.stack([result.loss.detach(), result.agreement.detach()]).double()
@@ -165,6 +169,16 @@ def train(
 
 
 # ---- parts ------------------------------------------------------------------------------------------------------
+
+
+def autocast_loss(recipe: Recipe, task: Task, network: nn.Module, device: torch.device) -> Callable[[Any], Loss]:
+    """The loss of a batch in the recipe's precision; no casts are kept from step to step, since weights change."""
+
+    def loss(batch: Any) -> Loss:
+        with torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bf16", cache_enabled=False):
+            return task.loss(network, batch)
+
+    return loss
 
 
 def planned_steps(recipe: Recipe, task: Task) -> int | None:

@@ -1,0 +1,151 @@
+"""Forward and backward of a training step, on a GPU recorded once and replayed.
+
+A step of a network on many small graphs is thousands of short kernels, and launching them takes far longer than running
+them. A CUDA graph launches all of them at once; the numbers are those of the eager step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fgnn.train.task import Loss
+
+_WARM_UP = 3  # eager steps before the recording: kernels are compiled and tuned, caches filled
+
+
+class ForwardBackward:
+    """Computes a batch's loss and leaves its gradients in the parameters.
+
+    On a CUDA device the first few calls run eagerly; then a call is recorded and all later ones of the same shapes are
+    replays. Where recording fails (a network that reads results back on the host) steps stay eager and ``say`` is
+    told.
+
+    Args:
+        network: Whose gradients.
+        loss: Of a batch, under the right autocast.
+        capture: Whether to record at all.
+        say: Told why steps stay eager.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        loss: Callable[[Any], Loss],
+        *,
+        capture: bool,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.network, self._loss, self._say = network, loss, say
+        self._capture = capture
+        self._calls = 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._shapes: list[tuple[Any, ...]] = []
+        self._held: Any = None
+        self._result: Loss | None = None
+
+    @property
+    def captured(self) -> bool:
+        """Whether steps are replays by now."""
+        return self._graph is not None
+
+    def __call__(self, batch: Any) -> Loss:
+        if self._graph is None and self._capture and self._calls >= _WARM_UP:
+            self._record(batch)
+        self._calls += 1
+        if self._graph is not None and shapes_of(batch) == self._shapes:
+            copy_tensors(self._held, batch)
+            self._graph.replay()
+            assert self._result is not None
+            return self._result
+        return self._eager(batch)
+
+    def _eager(self, batch: Any) -> Loss:
+        for p in self.network.parameters():
+            # after a recording, gradients live in the graph's memory and must stay there
+            if p.grad is not None and self._graph is None:
+                p.grad = None
+            elif p.grad is not None:
+                p.grad.zero_()
+        result = self._loss(batch)
+        torch.autograd.backward(result.loss)
+        return result
+
+    def _record(self, batch: Any) -> None:
+        self._held, self._shapes = clone_tensors(batch), shapes_of(batch)
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        try:
+            with torch.cuda.stream(side):
+                self._eager(self._held)
+            torch.cuda.current_stream().wait_stream(side)
+            for p in self.network.parameters():
+                p.grad = None
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                result = self._loss(self._held)
+                torch.autograd.backward(result.loss)
+        except RuntimeError as error:
+            self._capture = False
+            for p in self.network.parameters():
+                p.grad = None
+            self._say(f"steps stay eager: recording failed ({str(error).splitlines()[0][:100]})")
+        else:
+            self._graph = graph
+            self._result = Loss(result.loss.detach(), result.agreement.detach())
+
+
+def tensors_of(value: Any) -> Iterator[Tensor]:
+    """The tensors of nested dataclasses and tuples, in order."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for entry in value:
+            yield from tensors_of(entry)
+    elif is_dataclass(value):
+        for entry in fields(value):
+            yield from tensors_of(getattr(value, entry.name))
+
+
+def shapes_of(value: Any) -> list[tuple[Any, ...]]:
+    """What must be equal for a recording to fit."""
+    return [(tuple(t.shape), t.dtype, t.stride()) for t in tensors_of(value)]
+
+
+def clone_tensors(value: Any) -> Any:
+    """The same structure with memory of its own; integer index tensors are shared, for they name the structure."""
+    from dataclasses import replace
+
+    if isinstance(value, Tensor):
+        return _with_own_memory(value)
+    if isinstance(value, tuple | list):
+        return type(value)(clone_tensors(entry) for entry in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        changed = {f.name: clone_tensors(getattr(value, f.name)) for f in fields(value) if f.name not in _SHARED}
+        return replace(value, **changed)
+    return value
+
+
+# Structure, not numbers: recordings hold for one structure, and caches know it by these very tensors.
+_SHARED = ("scopes", "cardinalities")
+
+
+def copy_tensors(target: Any, source: Any) -> None:
+    """Copy the numbers of one batch into the memory of another of the same shapes."""
+    for mine, theirs in zip(tensors_of(target), tensors_of(source), strict=True):
+        if mine.data_ptr() == theirs.data_ptr():
+            continue
+        if mine.dim() and mine.shape[0] > 1 and mine.stride(0) == 0:
+            mine, theirs = mine[:1], theirs[:1]
+        mine.copy_(theirs)
+
+
+def _with_own_memory(tensor: Tensor) -> Tensor:
+    if tensor.dim() and tensor.shape[0] > 1 and tensor.stride(0) == 0:
+        return tensor[:1].clone().expand(tensor.shape)
+    # clone keeps the strides of dense tensors, so that shapes_of agrees with later batches
+    return tensor.clone()
