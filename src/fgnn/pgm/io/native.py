@@ -127,7 +127,7 @@ def _take(arrays: dict[str, Array], name: str, dtype: type, dims: int | None = N
 
 def _groups(arrays: dict[str, Array], kind: str, names: tuple[str, ...]) -> list[list[Array]]:
     groups: list[list[Array]] = []
-    while any(key.startswith(f"{kind}.{len(groups)}.") for key in arrays):
+    while f"{kind}.{len(groups)}.{names[0]}" in arrays:
         g = len(groups)
         group = [_take(arrays, f"{kind}.{g}.{name}", np.float64 if name == "values" else np.int64) for name in names]
         if len({array.shape[:1] for array in group}) != 1 or group[-1].ndim != 1:

@@ -26,7 +26,10 @@ KEEP_ORDER = 100_000
 
 
 def read_uai(path: Path, limits: Limits | None = None) -> GraphicalModel:
-    """Read a UAI file; potentials become log-potentials, 0 becomes ``-inf``."""
+    """Read a UAI file; potentials become log-potentials, 0 becomes ``-inf``.
+
+    Tables keep the file's order, unless there are more than `KEEP_ORDER`.
+    """
     stream = TokenStream(path, limits)
     kind = stream.word("MARKOV or BAYES")
     if kind.upper() not in (b"MARKOV", b"BAYES"):
