@@ -138,7 +138,7 @@ def test_too_large_names_width_states_and_memory() -> None:
     fits = plan_of(grid(12))
     said = f"at most 1,024 joint states a step within 4.0 GiB (got induced width {fits.width}, {fits.states:,} states"
     with pytest.raises(ValueError, match=re.escape(said) + r" in the largest step, about [\d.,]+ [KM]iB\)"):
-        solve(grid(12), "exact", max_states=1024)
+        solve(grid(12), "exact", max_states=1024, memory=4 << 30)
 
 
 def test_a_hopeless_width_is_refused_by_counting() -> None:
@@ -193,6 +193,19 @@ def test_among_equals_the_lowest_state_is_taken() -> None:
     model.add_table((0, 2), np.zeros((3, 4)))
     model.add_unary(2, [0.0, 1.0, 1.0, 0.0])
     assert solve(model, "exact").assignment.tolist() == [0, 0, 1]
+
+
+def test_a_hub_with_thousands_of_neighbours() -> None:
+    """All leaves report to one variable: two lists and two tables of thousands to add up, not pair by pair."""
+    rng = np.random.default_rng(5)
+    leaves = 3000
+    model = GraphicalModel([2] * (leaves + 1))
+    values = rng.normal(size=(leaves, 2, 2))
+    values[rng.random(values.shape) < 0.1] = -np.inf
+    values[:, 0, 0] = 0.0
+    values[:, 1, 1] = rng.random(leaves)
+    model.add_tables(np.stack([np.zeros(leaves, dtype=np.int64), np.arange(1, leaves + 1)], 1), values)
+    assert solve(model, "exact").score == pytest.approx(values.max(2).sum(0).max(), abs=1e-9)
 
 
 def test_the_same_answer_every_time() -> None:

@@ -82,13 +82,14 @@ def _eliminate(best: Best, deadline: float | None, width: dict[str, Any]) -> Non
 
 def _solve_apart(best: Best, easy: Part, hard: Part, deadline: float | None, width: dict[str, Any], jobs: int) -> bool:
     """Eliminate the easy components and search the hard ones; False where even the easy ones are too much together."""
+    began = time.perf_counter()
     try:
         done = solve_exact(easy.batch, time_limit=_share(deadline, 0.5), **width)
     except TooLarge:
         return False
-    score = easy.batch.score(done.assignment)
     if not bool(done.proved.all()):
         return False
+    score = easy.batch.score(done.assignment)
 
     def lift(assignment: torch.Tensor) -> torch.Tensor:
         whole = torch.empty_like(best.assignment)
@@ -97,9 +98,11 @@ def _solve_apart(best: Best, easy: Part, hard: Part, deadline: float | None, wid
         return whole
 
     rest = Best(hard.batch, best.tell, best.start, lift=lift, shift=score)
+    every = torch.arange(len(hard.batch), device=score.device)
+    rest.note("exact", rest.score, rest.bound, every, began)
     timed_out = _search(rest, deadline, width["seed"], jobs)
     best.skipped.update(rest.skipped)
-    best.stages += [("exact", *best.told(score, done.bound), time.perf_counter() - best.start), *rest.stages]
+    best.stages += rest.stages
     found = rest.answer(timed_out)
     hopeless = (score == -torch.inf) | (rest.proved & (rest.score == -torch.inf))
     best.take(

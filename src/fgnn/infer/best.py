@@ -73,7 +73,7 @@ class Best:
             self.skipped[method] = str(error)
             return None
         score, bound = self.take(method, answer, rows)
-        self.stages.append((method, *self.told(score, bound), time.perf_counter() - began))
+        self.note(method, score, bound, rows, began)
         self.interrupted = self.interrupted or bool(answer.info.get("interrupted"))
         self._report("auto", f"{method} done", None)
         return answer
@@ -109,9 +109,12 @@ class Best:
             self._iterations[rows] = torch.where(counted, answer.iterations, self._iterations[rows])
         return score, bound
 
-    def told(self, score: Tensor, bound: Tensor) -> tuple[Any, Any]:
-        """Numbers for one model, lists for several."""
-        return (float(score), float(bound)) if len(self.batch) == 1 else (score.tolist(), bound.tolist())
+    def note(self, method: str, score: Tensor, bound: Tensor, rows: Tensor, began: float) -> None:
+        """Write down what a method found for the models in ``rows``: numbers for one model, lists for several."""
+        rest = self._shift[rows]
+        one = len(self.batch) == 1
+        told = [float(x) if one else x.tolist() for x in (score + rest, bound + rest)]
+        self.stages.append((method, told[0], told[1], time.perf_counter() - began))
 
     def answer(self, timed_out: bool) -> Answer:
         used = self._credit.unique().tolist()

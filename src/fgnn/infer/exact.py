@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -10,9 +11,9 @@ from threading import Lock
 
 import torch
 
-from fgnn.infer.elimination.plan import ExactPlan, OutOfTime, TooLarge, build_plan
+from fgnn.infer.elimination.plan import ExactPlan, OutOfTime, TooLarge, build_plan, too_large
 from fgnn.infer.elimination.run import run_plan
-from fgnn.infer.elimination.structure import Structure, read_structure
+from fgnn.infer.elimination.structure import read_structure
 from fgnn.infer.solution import Answer, OnProgress, Progress
 from fgnn.pgm import ModelBatch
 
@@ -51,7 +52,8 @@ def solve_exact(
         seed: Of the random restarts.
         progress: Called about twice a second.
         max_states: The most joint states a step may have.
-        memory: Bytes to stay within: by default 4 GiB on the CPU, half of what is free on a GPU.
+        memory: Bytes to stay within: by default 4 GiB (at most half of what is installed) on the CPU, half of what is
+            free on a GPU.
         tries: Random restarts of the order, where min-fill's is costly.
         dtype: Of the sums.
 
@@ -64,11 +66,12 @@ def solve_exact(
     assignment = batch.unary.argmax(2)
     bound = torch.full((len(batch),), torch.inf, dtype=torch.float64, device=batch.device)
     proved = torch.zeros(len(batch), dtype=torch.bool, device=batch.device)
-    steps = 0
+    steps, info = 0, {}
     if len(batch) == 0:
         return Answer.of(assignment)
     try:
-        plan = _plan(read_structure(batch), max_states, memory, seed, tries, clock).to(batch.device)
+        plan = _plan(batch, max_states, memory, seed, tries, clock)
+        info = {"width": plan.width, "states": plan.states, "total_states": plan.total_states, "memory": plan.memory}
         if plan.steps is None:  # no model has a feasible assignment
             bound.fill_(-torch.inf)
             proved.fill_(True)
@@ -91,12 +94,19 @@ def solve_exact(
         converged=proved,
         timed_out=~proved,
         iterations=torch.full((len(batch),), steps, dtype=torch.int64, device=batch.device),
+        info=info,
     )
 
 
 def default_memory(device: torch.device) -> int:
     """The bytes an elimination stays within where nothing else is asked for."""
-    return 4 << 30 if device.type == "cpu" else int(torch.cuda.mem_get_info(device)[0]) // 2
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0]) // 2
+    try:
+        installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # not every system says
+        return 4 << 30
+    return min(4 << 30, installed // 2)
 
 
 def exact_plan(
@@ -108,7 +118,7 @@ def exact_plan(
     memory: int | None = None,
     tries: int = 16,
 ) -> ExactPlan:
-    """The plan `solve_exact` follows, with its indices on the CPU; it is kept for the next batch of this structure.
+    """The plan `solve_exact` follows, on the batch's device; it is kept for the next batch of this structure.
 
     Raises:
         TooLarge: As `solve_exact` does.
@@ -116,7 +126,7 @@ def exact_plan(
     """
     clock = _Clock(time_limit, None, len(batch))
     memory = default_memory(batch.device) if memory is None else memory
-    return _plan(read_structure(batch), max_states, memory, seed, tries, clock)
+    return _plan(batch, max_states, memory, seed, tries, clock)
 
 
 def _in_slices(
@@ -165,17 +175,20 @@ class _Clock:
             self.progress(Progress("exact", now - self.start, -torch.inf, torch.inf, note))
 
 
-def _plan(structure: Structure, max_states: int, memory: int, seed: int, tries: int, clock: _Clock) -> ExactPlan:
-    key = (structure.key, max_states, memory, seed, tries)
+def _plan(batch: ModelBatch, max_states: int, memory: int, seed: int, tries: int, clock: _Clock) -> ExactPlan:
+    """The plan for a batch, on its device; kept for the next batch of its structure."""
+    structure = read_structure(batch)
+    key = (structure.key, max_states, seed, tries, str(batch.device))
     with _PLANS_LOCK:
-        if key in _PLANS:
-            _PLANS.move_to_end(key)
-            return _PLANS[key]
-    plan = build_plan(
-        structure, max_states=max_states, memory=memory, seed=seed, tries=tries, out_of_time=clock.out_of_time
-    )
+        plan = _PLANS.pop(key, None)
+    if plan is None:
+        plan = build_plan(
+            structure, max_states=max_states, memory=memory, seed=seed, tries=tries, out_of_time=clock.out_of_time
+        ).to(batch.device)
     with _PLANS_LOCK:
         _PLANS[key] = plan
         while len(_PLANS) > _PLANS_KEPT:
             _PLANS.popitem(last=False)
+    if plan.memory > memory:
+        raise too_large(plan.width, plan.states, plan.memory, max_states, memory)
     return plan

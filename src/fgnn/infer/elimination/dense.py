@@ -72,25 +72,39 @@ def flat_index(states: States) -> NDArray[np.int64]:
 
 def _merge(
     scopes: Sequence[frozenset[int]], cardinalities: Sequence[int]
-) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
-    """Which slots to add up first: pairs, while their joint table is clearly smaller than the whole step."""
+) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
+    """Which slots to add up first: what lies within another, then pairs, while clearly smaller than the whole step."""
 
     def size(scope: frozenset[int]) -> float:
         return math.prod(cardinalities[p] for p in scope)
 
-    whole = size(frozenset(range(len(cardinalities))))
-    slots = dict(enumerate(scopes))
-    merges: list[tuple[int, int]] = []
-    fresh = len(scopes)
-    while len(slots) > 1:
-        pairs = [(a, b) for a in slots for b in slots if a < b]
-        a, b = min(pairs, key=lambda pair: size(slots[pair[0]] | slots[pair[1]]))
-        union = slots[a] | slots[b]
-        if size(union) > _WORTH_STORING * whole:
+    most = _WORTH_STORING * size(frozenset(range(len(cardinalities))))
+    merges: list[tuple[int, ...]] = []
+
+    def add_up(slots: list[int]) -> int:
+        if len(slots) == 1:
+            return slots[0]
+        merges.append(tuple(slots))
+        return len(scopes) + len(merges) - 1
+
+    groups: dict[frozenset[int], list[int]] = {}
+    for slot, scope in enumerate(scopes):
+        groups.setdefault(scope, []).append(slot)
+    for scope in sorted(groups, key=lambda s: (size(s), sorted(s))):
+        above = [other for other in groups if scope < other and size(other) <= most]
+        if above and len(groups) > 1:
+            home = min(above, key=lambda s: (size(s), sorted(s)))
+            groups[home].append(add_up(groups.pop(scope)))
+    while True:
+        small = [s for s in groups if size(s) <= most]
+        pairs = [(one, two) for a, one in enumerate(small) for two in small[a + 1 :] if size(one | two) <= most]
+        if not pairs:
             break
-        del slots[a], slots[b]
-        slots[fresh] = union
-        merges.append((a, b))
-        fresh += 1
+        one, two = min(pairs, key=lambda pair: size(pair[0] | pair[1]))
+        parts = [add_up(groups.pop(one)), add_up(groups.pop(two))]
+        groups[one | two] = groups.get(one | two, []) + parts
+    terms = []
     # the largest first: the sum then has the shape of the result from the start
-    return tuple(merges), tuple(sorted(slots, key=lambda s: (-size(slots[s]), s)))
+    for scope in sorted(groups, key=lambda s: (-size(s), sorted(s))):
+        terms += [add_up(groups[scope])] if size(scope) <= most else groups[scope]
+    return tuple(merges), tuple(terms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 
 import numpy as np
 import torch
@@ -110,12 +111,26 @@ def build_listed(
 
 
 def _join_all(cardinalities: Sequence[int], items: Sequence[Item], limits: Sequence[LocalLimit], most: int) -> _Node:
-    nodes = [_prune(_Node(item.states, item), limits) for item in items]
+    """Join what lies within another first, then the pairs with the smallest product, and add what no item holds."""
+    by_scope: dict[tuple[int, ...], list[_Node]] = {}
+    for item in items:
+        by_scope.setdefault(item.states.scope, []).append(_Node(item.states, item))
+    nodes = [_prune(_common(same), limits) for same in by_scope.values()]
+    nodes.sort(key=lambda node: (len(node.states.scope), len(node)))
+    at = 0
+    while at < len(nodes):
+        scope = set(nodes[at].states.scope)
+        above = [n for n in range(at + 1, len(nodes)) if scope < nodes[n].states.places.keys()]
+        if not above:
+            at += 1
+            continue
+        home = min(above, key=lambda n: len(nodes[n]))
+        nodes[home] = _joined(nodes[home], nodes[at], limits, most)
+        del nodes[at]
     while len(nodes) > 1:
-        a, b = _next_pair(nodes)
-        states, a_rows, b_rows = join(nodes[a].states, nodes[b].states, most)
-        joined = _prune(_Node(states, parts=((nodes[a], a_rows), (nodes[b], b_rows))), limits)
-        nodes = [node for n, node in enumerate(nodes) if n not in (a, b)] + [joined]
+        a, b = min(combinations(range(len(nodes)), 2), key=lambda pair: _product(nodes[pair[0]], nodes[pair[1]]))
+        both = _joined(nodes[a], nodes[b], limits, most)
+        nodes = [node for n, node in enumerate(nodes) if n not in (a, b)] + [both]
     node = nodes[0] if nodes else _Node(States((), (), np.zeros((1, 1), dtype=np.int64)))
     for p, k in enumerate(cardinalities):
         if p not in node.states.places:
@@ -124,24 +139,30 @@ def _join_all(cardinalities: Sequence[int], items: Sequence[Item], limits: Seque
     return node
 
 
-def _next_pair(nodes: Sequence[_Node]) -> tuple[int, int]:
-    """A node whose scope lies within another's, the shortest lists first; else the pair with the smallest product.
+def _common(nodes: Sequence[_Node]) -> _Node:
+    """The states that all of some lists over one scope have."""
+    first = nodes[0]
+    if len(nodes) == 1:
+        return first
+    states = first.states
+    rows = [np.arange(len(first))]
+    for node in nodes[1:]:
+        states, mine, theirs = join(states, node.states, len(states))
+        rows = [found[mine] for found in rows] + [theirs]
+    return _Node(states, parts=tuple(zip(nodes, rows, strict=True)))
 
-    The longer list comes first: the join keeps its order.
-    """
-    scopes = [frozenset(node.states.scope) for node in nodes]
-    pairs = [(a, b) for a in range(len(nodes)) for b in range(a + 1, len(nodes))]
-    nested = [(a, b) for a, b in pairs if scopes[a] <= scopes[b] or scopes[b] <= scopes[a]]
 
-    def cost(pair: tuple[int, int]) -> float:
-        a, b = pair
-        if nested:
-            return float(len(nodes[a]) + len(nodes[b]))
-        shared = sum(nodes[a].states.places[i][2] for i in scopes[a] & scopes[b])
-        return len(nodes[a]) * len(nodes[b]) / 2.0**shared
+def _joined(one: _Node, two: _Node, limits: Sequence[LocalLimit], most: int) -> _Node:
+    if len(one) < len(two):  # the join keeps the order of the first
+        one, two = two, one
+    states, one_rows, two_rows = join(one.states, two.states, most)
+    return _prune(_Node(states, parts=((one, one_rows), (two, two_rows))), limits)
 
-    a, b = min(nested or pairs, key=cost)
-    return (a, b) if len(nodes[a]) >= len(nodes[b]) else (b, a)
+
+def _product(one: _Node, two: _Node) -> float:
+    """About how long the join of two lists is, if their states were spread evenly."""
+    shared = sum(place[2] for i, place in one.states.places.items() if i in two.states.places)
+    return len(one) * len(two) / 2.0**shared
 
 
 def _prune(node: _Node, limits: Sequence[LocalLimit]) -> _Node:

@@ -120,23 +120,16 @@ def _dense(shape: DenseShape, inputs: list[Tensor], numbers: Numbers) -> tuple[T
             if spec.gaps:
                 slot = slot.masked_fill_((spec.rows < 0).view(-1, *(1 for _ in tail)), -torch.inf)
         slots.append(slot.reshape(*spec.shape, *tail))
-    for a, b in shape.merges:
-        slots.append(
-            _smooth(slots[a], slots[b]) + _smooth(slots[b], slots[a]) if numbers.single else slots[a] + slots[b]
-        )
+    for merge in shape.merges:
+        slots.append(_broadcast_sum([slots[s] for s in merge], numbers.single))
     states = shape.cardinalities[-1]
     axis = len(shape.cardinalities) - 1
     best = choice = None
     for r in range(states):
-        parts = [slots[s].select(axis, r) for s in shape.terms]
-        candidate = parts[0]
-        for part in parts[1:]:
-            if numbers.single:
-                candidate, part = _smooth(candidate, part), _smooth(part, candidate)
-            candidate = candidate + part
+        candidate = _broadcast_sum([slots[s].select(axis, r) for s in shape.terms], numbers.single)
         if best is None or choice is None:
             # a lone term is a view of its slot, and the maximum is taken in place
-            best = candidate if len(parts) > 1 else candidate.clone(memory_format=torch.contiguous_format)
+            best = candidate if len(shape.terms) > 1 else candidate.clone(memory_format=torch.contiguous_format)
             choice = torch.zeros(best.shape, dtype=_choice_type(states), device=best.device)
         else:
             _improve(best, choice, candidate, r)
@@ -160,6 +153,18 @@ def _sum(slots: Sequence[Tensor], terms: Sequence[Term]) -> tuple[Tensor, bool]:
             total, fresh = total + part, True
     assert total is not None
     return total, fresh
+
+
+def _broadcast_sum(tables: Sequence[Tensor], single: bool) -> Tensor:
+    total, fresh = tables[0], False
+    for table in tables[1:]:
+        if single:
+            total, table = _smooth(total, table), _smooth(table, total)
+        if fresh and all(k >= j for k, j in zip(total.shape, table.shape, strict=True)):
+            total.add_(table)
+        else:
+            total, fresh = total + table, True
+    return total
 
 
 def _improve(best: Tensor, choice: Tensor, candidate: Tensor, r: int) -> None:

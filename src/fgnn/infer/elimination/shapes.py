@@ -86,12 +86,12 @@ class DenseShape:
 
     Axes run from the variable eliminated last to the one eliminated now, which is the innermost, so every table's axes
     are a subsequence and factors add up as broadcast views. Slots are ``inputs``, then one per entry of ``merges``
-    (pairs of slots added over their joint axes); the result is the maximum over the last axis of the sum of ``terms``.
+    (slots added up over their joint axes); the result is the maximum over the last axis of the sum of ``terms``.
     """
 
     cardinalities: tuple[int, ...]  # in the order of the axes
     inputs: tuple[DenseInput, ...]
-    merges: tuple[tuple[int, int], ...]
+    merges: tuple[tuple[int, ...], ...]
     terms: tuple[int, ...]
     listed_rows: tuple[Tensor | None, ...]  # per child: its row for each of its joint states, None: the states in order
 
