@@ -98,7 +98,9 @@ def build_listed(
         found += [Term(count.slot, index_tensor(ones[count][rows])) for count in counts]
         terms.append(tuple(found))
     everything = np.concatenate(blocks)
-    child_rows = [items[c].entries[_rows_of(root, items[c], everything)] for c in children]
+    origins: dict[Item, Rows] = {}
+    _origins(root, everything, origins)
+    child_rows = [items[c].entries[origins[items[c]]] for c in children]
     return ListedShape(
         merges=tuple(sums.merges),
         blocks=tuple(terms),
@@ -141,15 +143,12 @@ def _join_all(cardinalities: Sequence[int], items: Sequence[Item], limits: Seque
 
 def _common(nodes: Sequence[_Node]) -> _Node:
     """The states that all of some lists over one scope have."""
-    first = nodes[0]
     if len(nodes) == 1:
-        return first
-    states = first.states
-    rows = [np.arange(len(first))]
+        return nodes[0]
+    states = nodes[0].states
     for node in nodes[1:]:
-        states, mine, theirs = join(states, node.states, len(states))
-        rows = [found[mine] for found in rows] + [theirs]
-    return _Node(states, parts=tuple(zip(nodes, rows, strict=True)))
+        states, _, _ = join(states, node.states, len(states))
+    return _Node(states, parts=tuple((node, join(states, node.states, len(states))[2]) for node in nodes))
 
 
 def _joined(one: _Node, two: _Node, limits: Sequence[LocalLimit], most: int) -> _Node:
@@ -182,18 +181,12 @@ def _prune(node: _Node, limits: Sequence[LocalLimit]) -> _Node:
     return _Node(node.states.take(rows), parts=tuple((part, found[rows]) for part, found in node.parts))
 
 
-def _rows_of(node: _Node, item: Item, rows: Rows) -> Rows:
-    """The rows of an item that the given rows of a node came from."""
-    if node.item is item:
-        return rows
-    for part, found in node.parts:
-        if _holds(part, item):
-            return _rows_of(part, item, found[rows])
-    raise AssertionError("every item is part of the joined list")
-
-
-def _holds(node: _Node, item: Item) -> bool:
-    return node.item is item or any(_holds(part, item) for part, _ in node.parts)
+def _origins(node: _Node, rows: Rows, found: dict[Item, Rows]) -> None:
+    """Find, for every item below a node, the rows of it that the given rows of the node came from."""
+    if node.item is not None:
+        found[node.item] = rows
+    for part, theirs in node.parts:
+        _origins(part, theirs[rows], found)
 
 
 class _Sums:
