@@ -312,7 +312,9 @@ class GraphicalModel:
 
     def _grouped(self) -> tuple[tuple[TableGroup, ...], tuple[BudgetGroup, ...]]:
         if self._groups is None:
-            self._groups = (_group_tables(self._table_chunks), _group_budgets(self._budget_chunks))
+            tables = _group_tables(self._table_chunks)
+            self._groups = (tables, _group_budgets(self._budget_chunks))
+            self._table_chunks = _as_views(self._table_chunks, tables)
         return self._groups
 
 
@@ -330,6 +332,21 @@ def _group_tables(chunks: list[tuple[NDArray[np.int64], NDArray[np.float64]]]) -
         )
         for parts in by_shape.values()
     )
+
+
+def _as_views(
+    chunks: list[tuple[NDArray[np.int64], NDArray[np.float64]]], groups: tuple[TableGroup, ...]
+) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
+    """The same chunks as views into the groups, so that large tables are not held twice."""
+    by_shape = {group.shape: group for group in groups}
+    taken = dict.fromkeys(by_shape, 0)
+    views = []
+    for scopes, values in chunks:
+        shape = values.shape[1:]
+        part = slice(taken[shape], taken[shape] + len(scopes))
+        taken[shape] = part.stop
+        views.append((by_shape[shape].scopes[part], by_shape[shape].values[part]))
+    return views
 
 
 def _group_budgets(
