@@ -12,6 +12,7 @@ from fgnn.errors import InputError
 from fgnn.train.evaluate import evaluate
 from fgnn.train.recipe import ChainData, recipe_yaml
 from fgnn.train.run_folder import RunFolder
+from fgnn.train.ship import ship
 from fgnn.train.sweep import changed_recipe, read_plan, run_sweep
 from fgnn.weights import load_weights
 from tests.train.helpers import small_recipe
@@ -89,3 +90,15 @@ def test_evaluation_on_other_data_than_trained_on(plan: Path, tmp_path: Path) ->
     for result in found.values():
         assert result.decoded.feasible == 1.0
         assert result.decoded.optimal >= result.raw.optimal
+
+
+def test_shipping_keeps_some_weights_and_the_record_of_the_others(plan: Path, tmp_path: Path) -> None:
+    outcomes = run_sweep(read_plan(plan), tmp_path / "out")
+    kept = ship([tmp_path / "out" / "sweep-0.tar"], {"first"}, tmp_path / "package", commands="make weights")
+    assert kept == ["first"]
+    assert load_weights(tmp_path / "package" / "first.safetensors").card["command"] == "make weights"
+    records = json.loads((tmp_path / "package" / "records.json").read_text())
+    assert list(records) == ["second"]
+    assert records["second"]["results"] == outcomes[2].results
+    with pytest.raises(InputError, match="Expected weights of third"):
+        ship([tmp_path / "out" / "sweep-0.tar"], {"third"}, tmp_path / "package")

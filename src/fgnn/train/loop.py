@@ -88,7 +88,7 @@ def train(
         say=progress.say,
     )
     sums = torch.zeros(2, dtype=torch.float64, device=device)  # loss, agreement since the last log
-    clock = time.perf_counter()
+    clock = warm = time.perf_counter()
     parallel.train()
 
     with _stop_signals() as stopped:
@@ -128,9 +128,10 @@ def train(
                     f"the loss is {loss} at step {state.step}; lower optimiser.rate, or set optimiser.clip",
                     file=folder.config,
                 )
-            # the first windows hold the warm-up (and compilation), so the pace is taken from a later one
+            # the first window holds compilation and warm-up: it does not count, and the pace is taken later still
+            warm = now if state.step - first_step <= recipe.log_every else warm
             if state.total is None and recipe.seconds is not None and state.step - first_step >= 3 * recipe.log_every:
-                left = 0.97 * recipe.seconds - state.seconds
+                left = recipe.seconds - (now - warm)
                 state.total = int(world.mean(torch.tensor(state.step + max(left, 0.0) / pace)).item())
                 state.total = max(state.total, state.step)
             over = time_budget is not None and now - start > time_budget

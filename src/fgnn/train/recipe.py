@@ -87,8 +87,8 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One training run. Give ``epochs`` (with ``data.instances``), ``steps``, or ``seconds``: the number of steps
-    that fit is then measured once, early in the run, and kept."""
+    """One training run. Give ``epochs`` (with ``data.instances``), ``steps``, or ``seconds``: the number of steps that
+    fit, once the run has got going, is then measured early in the run and kept."""
 
     data: Data
     name: str = "run"

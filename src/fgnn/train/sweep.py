@@ -34,14 +34,15 @@ _PART = 15 << 20  # bytes of a tar file
 
 @dataclass(frozen=True)
 class Job:
-    """One training: a recipe, the settings that differ (``changes: [data.chain.window=9]``), its seconds, and the
-    instances to evaluate it on afterwards. ``after`` names a job whose weights it starts from."""
+    """One training: a recipe, the settings that differ (``changes: [data.chain.window=9]``), the seconds it may take at
+    most, and the instances to evaluate it on afterwards. ``fit`` makes it as many steps as fit into so many seconds,
+    instead of the recipe's own length; ``after`` names a job whose weights it starts from."""
 
     name: str
     recipe: str
     changes: tuple[str, ...] = ()
     seconds: float | None = None
-    fit: bool = False  # as many steps as the seconds allow, instead of the recipe's own length
+    fit: float | None = None
     after: str | None = None
     evaluate: int = 10_000
 
@@ -100,9 +101,9 @@ def changed_recipe(job: Job) -> Recipe:
         place[last] = yaml.safe_load(value)
         if place[last] is None:
             del place[last]
-    if job.fit:
+    if job.fit is not None:
         values = {k: v for k, v in values.items() if k not in ("epochs", "steps")}
-        values["seconds"] = job.seconds
+        values["seconds"] = job.fit
     return replace(parse(Recipe, values, file=path), name=job.name)
 
 
