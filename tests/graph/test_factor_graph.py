@@ -47,6 +47,7 @@ def test_no_factors_and_empty_scopes_are_fine() -> None:
     [
         (lambda: FactorGroup([[0.5, 1.0]]), "Expected integer scopes (got torch.float32)"),
         (lambda: FactorGroup(torch.zeros(3, dtype=torch.long)), "Expected scopes of shape (C, A)"),
+        (lambda: FactorGroup([0, 1]), "Expected a list of scopes, each a list of variables (got 0 for one)"),
         (lambda: FactorGroup.ragged(torch.zeros(3), torch.tensor([0, 3])), "Expected integer scopes"),
         (
             lambda: FactorGroup.ragged(torch.arange(3), torch.tensor([0, 2])),

@@ -63,20 +63,19 @@ def test_any_structure(graph: FactorGraph, seed: int, q: str) -> None:
     )
 
 
-@pytest.mark.parametrize("batch", [None, 2, 5])
+@pytest.mark.parametrize("batch", [None, 4])
 @pytest.mark.parametrize("towards", ["factor", "variable"])
 @pytest.mark.parametrize("aggregate", AGGREGATIONS)
 @pytest.mark.parametrize("typed", [False, True])
 def test_gradcheck(typed: bool, aggregate: str, towards: str, batch: int | None) -> None:
-    graph = ragged_graph()
-    incidence = graph.incidence("any")
+    incidence = Incidence.of(FactorGroup([[0], [2, 1, 3], [], [3, 2]]), 5)
     rng = torch.Generator().manual_seed(3)
     lead = () if batch is None else (batch,)
 
     def leaf(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=rng, dtype=torch.float64).requires_grad_()
 
-    a, b, weight = leaf(*lead, 6, 3), leaf(*lead, 8, 3), leaf(2, 2, 3)
+    a, b, weight = leaf(*lead, 4, 2), leaf(*lead, 5, 2), leaf(2, 2, 2)
     types = EdgeTypes(torch.randint(2, (incidence.num_edges,), generator=rng), 2)
     # 0 for -inf: gradcheck compares numbers
     call = {"towards": towards, "aggregation": Aggregation.parse(aggregate)}

@@ -15,7 +15,17 @@ import torch, fgnn
 q, mode = sys.argv[1:]
 torch.manual_seed(0)
 k, d = 16, 64
-layer = fgnn.nn.FGNNLayer(d, {"knn": d}, {"knn": 3}, d, q=q)
+if q != "nnconv":
+    layer = fgnn.nn.FGNNLayer(d, {"knn": d}, {"knn": 3}, d, q=q)
+else:
+    from torch_geometric.nn import NNConv
+
+    net = torch.nn.Sequential(torch.nn.Linear(3, 32), torch.nn.ReLU(), torch.nn.Linear(32, d * d))
+    conv = NNConv((d, d), d, net, aggr="max")
+
+    def layer(graph, f, gs, edges):  # one direction of the two
+        edge_index = torch.stack([graph.incidence("knn").variable, graph.incidence("knn").factor])
+        return conv((f, gs["knn"]), edge_index, edges["knn"].flatten(0, 1)), gs
 
 def inputs(n):
     scopes = (torch.arange(n)[:, None] + torch.randperm(n)[:k]) % n
@@ -42,10 +52,32 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before) / 2**
 """
 
 
+def added_memory(q: str, mode: str) -> float:
+    """MiB by which a call raises the peak of a fresh process."""
+    run = subprocess.run([sys.executable, "-c", SCRIPT, q, mode], capture_output=True, text=True, check=True)
+    return float(run.stdout)
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-@pytest.mark.parametrize("mode", ["inference", "forward", "backward"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "forward",
+        pytest.param("inference", marks=pytest.mark.slow),
+        pytest.param("backward", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("q", ["dense", "basis", "table"])
 def test_added_memory(q: str, mode: str) -> None:
-    run = subprocess.run([sys.executable, "-c", SCRIPT, q, mode], capture_output=True, text=True, check=True)
-    added = float(run.stdout)
+    added = added_memory(q, mode)
     assert 4 < added <= 120, f"{added:.0f} MiB"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_a_matrix_for_each_edge_would_take_gigabytes() -> None:
+    """PyG's NNConv, one direction only: E·m·n numbers."""
+    pytest.importorskip("torch_geometric")
+    theirs = added_memory("nnconv", "inference")
+    assert theirs > 4096 * 16 * 64 * 64 * 4 / 2**20
+    assert theirs > 15 * max(added_memory(q, "inference") for q in ("dense", "basis", "table"))

@@ -52,7 +52,7 @@ def from_networkx(graph: Any) -> FactorGraph:
             raise ValueError(
                 f"Expected factors of {name!r} numbered 0 to {len(found) - 1} (got {sorted(found)[:8]} ...)"
             )
-        groups[name] = FactorGroup([found[c] for c in range(len(found))])  # type: ignore[arg-type]
+        groups[name] = FactorGroup([found[c] for c in range(len(found))])
     return FactorGraph(len(variables), groups)
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class FactorGroup:
     """Factors of one type, each joined to the variables of its scope :math:`s(c)`.
 
@@ -24,31 +25,23 @@ class FactorGroup:
     """
 
     scopes: Tensor
-    offsets: Tensor | None = None
+    offsets: Tensor | None
 
-    def __post_init__(self) -> None:
-        scopes: Any = self.scopes
-        offsets: Any = self.offsets
+    def __init__(
+        self,
+        scopes: Tensor | NDArray[Any] | Sequence[Sequence[int]],
+        offsets: Tensor | NDArray[Any] | Sequence[int] | None = None,
+    ) -> None:
         if offsets is None and not isinstance(scopes, Tensor | np.ndarray):
             scopes, offsets = _from_lists(scopes)
-        scopes = _integers(scopes, "scopes")
-        if offsets is None:
-            if scopes.dim() != 2:
-                raise ValueError(f"Expected scopes of shape (C, A), or ragged scopes (got shape {tuple(scopes.shape)})")
-        else:
-            offsets = _integers(offsets, "offsets").to(scopes.device)
-            if scopes.dim() != 1 or offsets.dim() != 1 or offsets.numel() == 0:
-                raise ValueError(
-                    f"Expected ragged scopes as variables (E,) and offsets (C + 1,) "
-                    f"(got shapes {tuple(scopes.shape)} and {tuple(offsets.shape)})"
-                )
-            if int(offsets[0]) != 0 or int(offsets[-1]) != scopes.numel() or bool((offsets.diff() < 0).any()):
-                raise ValueError(
-                    f"Expected offsets that rise from 0 to {scopes.numel()}, the number of edges "
-                    f"(got {offsets.tolist() if offsets.numel() < 9 else f'{int(offsets[0])} to {int(offsets[-1])}'})"
-                )
-        object.__setattr__(self, "scopes", scopes)
-        object.__setattr__(self, "offsets", offsets)
+        table = _integers(scopes, "scopes")
+        ptr = None if offsets is None else _integers(offsets, "offsets").to(table.device)
+        if ptr is not None:
+            _check_offsets(table, ptr)
+        elif table.dim() != 2:
+            raise ValueError(f"Expected scopes of shape (C, A), or ragged scopes (got shape {tuple(table.shape)})")
+        object.__setattr__(self, "scopes", table)
+        object.__setattr__(self, "offsets", ptr)
 
     @classmethod
     def ragged(cls, variables: Tensor, offsets: Tensor) -> FactorGroup:
@@ -127,9 +120,26 @@ class FactorGroup:
             )
 
 
+def _check_offsets(variables: Tensor, offsets: Tensor) -> None:
+    if variables.dim() != 1 or offsets.dim() != 1 or offsets.numel() == 0:
+        raise ValueError(
+            f"Expected ragged scopes as variables (E,) and offsets (C + 1,) "
+            f"(got shapes {tuple(variables.shape)} and {tuple(offsets.shape)})"
+        )
+    ends = [int(offsets[0]), int(offsets[-1])]
+    if ends != [0, variables.numel()] or bool((offsets.diff() < 0).any()):
+        raise ValueError(
+            f"Expected offsets that rise from 0 to {variables.numel()}, the number of edges "
+            f"(got {offsets.tolist() if offsets.numel() < 9 else f'{ends[0]} to {ends[1]}'})"
+        )
+
+
 def _from_lists(scopes: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor | None]:
     """A list of scopes as a table where all have one length, else end to end with offsets."""
-    rows = [list(scope) for scope in scopes]
+    for scope in scopes:
+        if not isinstance(scope, Sequence | np.ndarray | Tensor):
+            raise ValueError(f"Expected a list of scopes, each a list of variables (got {scope!r} for one)")  # noqa: TRY004
+    rows = [[int(i) if not isinstance(i, float) else i for i in scope] for scope in scopes]
     sizes = {len(row) for row in rows}
     if len(sizes) <= 1:
         return _tensor(rows).reshape(len(rows), sizes.pop() if sizes else 0), None
@@ -142,7 +152,7 @@ def _tensor(values: list[Any]) -> Tensor:
     return made.long() if not made.numel() else made
 
 
-def _integers(values: Tensor | np.ndarray[Any, Any] | Sequence[int], what: str) -> Tensor:
+def _integers(values: Tensor | NDArray[Any] | Sequence[Any], what: str) -> Tensor:
     given = values if isinstance(values, Tensor) else torch.as_tensor(values)
     if given.dtype.is_floating_point or given.dtype.is_complex or given.dtype == torch.bool:
         raise ValueError(f"Expected integer {what} (got {given.dtype})")

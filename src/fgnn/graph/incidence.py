@@ -96,13 +96,18 @@ class Incidence:
         return (self.factor_ptr if towards == "factor" else self.var_ptr).diff()
 
     @cached_property
-    def _has_empty(self) -> dict[Side, bool]:
-        empty = self.arity == 0 if self.arity is not None else bool((self.degree("factor") == 0).any())
-        return {"factor": empty and self.num_factors > 0, "variable": bool((self.degree("variable") == 0).any())}
+    def _has_empty_factor(self) -> bool:
+        if self.arity is not None:
+            return self.arity == 0 and self.num_factors > 0
+        return bool((self.degree("factor") == 0).any())
+
+    @cached_property
+    def _has_empty_variable(self) -> bool:
+        return bool((self.degree("variable") == 0).any())
 
     def has_empty(self, towards: Side) -> bool:
         """Whether some destination has no edge at all."""
-        return self._has_empty[towards]
+        return self._has_empty_factor if towards == "factor" else self._has_empty_variable
 
     @cached_property
     def _empty_factors(self) -> Tensor:

@@ -58,10 +58,12 @@ def edge_types(t: EdgeFeatures | None, incidence: Incidence, num_types: int) -> 
         if num_types != 1:
             raise ValueError(f"Expected edge types 0 to {num_types - 1} (got none)")
         return incidence.one_type
-    return _kept_types(t, incidence, num_types)
+    found: EdgeTypes | Tensor = _kept_types(t, incidence, num_types)
+    return found
 
 
-@torch.compiler.disable  # looks at values; under torch.compile give EdgeTypes to stay in one graph
+# It looks at values, which breaks a compiled graph: give EdgeTypes there to stay in one.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _kept_types(t: Tensor, incidence: Incidence, num_types: int) -> EdgeTypes | Tensor:
     kept = _known.get(t)  # type: ignore[no-untyped-call]
     if kept is not None and kept[0] == t._version and kept[1] == (incidence.num_edges, incidence.arity, num_types):
