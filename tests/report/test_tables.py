@@ -1,0 +1,64 @@
+"""Tables, pages and plots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fgnn.report.html import Page
+from fgnn.report.plots import bars, lines
+from fgnn.report.tables import Table, percent
+
+TABLE = Table(["method", "a | b"], [["exact & quick", "1.0"], ["other", "–"]], "A caption", frozenset({0}))
+
+
+def test_text_lines_up() -> None:
+    assert TABLE.text().splitlines() == [
+        "A caption",
+        "method         a | b",
+        "-------------  -----",
+        "exact & quick    1.0",
+        "other              –",
+    ]
+
+
+def test_markdown_and_html_escape() -> None:
+    assert "| method | a \\| b |\n| --- | ---: |" in TABLE.markdown()
+    made = TABLE.html()
+    assert "exact &amp; quick" in made
+    assert made.count("class='strong'") == 1
+
+
+def test_rows_must_fit() -> None:
+    with pytest.raises(ValueError, match="Expected rows of 2 cells"):
+        Table(["a", "b"], [["1"]])
+
+
+def test_percent() -> None:
+    assert percent(0.925, 0.02) == "92.5 ± 2.0"
+    assert percent(0.99346, digits=2) == "99.35"
+
+
+def test_a_page_needs_nothing_else(tmp_path: Path) -> None:
+    page = Page("Results <1>")
+    page.heading("A & B")
+    page.text("1 < 2")
+    page.table(TABLE)
+    page.code("fgnn reproduce table1")
+    page.details("Environment", {"torch": "2", "path": tmp_path})
+    picture = bars(["D1", "D2"], {"ours": [99.0, 98.0], "theirs": [92.5, None]}, "agreement", bottom=50)
+    assert picture is not None
+    assert picture.startswith(b"\x89PNG")
+    page.picture(picture, "bars")
+    text = page.write(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<title>Results &lt;1&gt;</title>" in text
+    assert "1 &lt; 2" in text
+    for outside in ("http:", "https:", "<link", "<script"):
+        assert outside not in text
+
+
+def test_lines_on_a_log_axis() -> None:
+    made = lines({"4 blocks": [(1e5, 90.0), (1e6, 95.0)]}, "instances", "agreement", log_x=True)
+    assert made is not None
+    assert made.startswith(b"\x89PNG")
