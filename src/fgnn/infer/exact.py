@@ -84,7 +84,7 @@ def solve_exact(
                 proved[part] = True
                 clock.done += part.stop - part.start
 
-            _in_slices(work, plan, len(batch), memory, dtype, batch.device)
+            _in_slices(work, plan, batch, memory, dtype)
     except OutOfTime:
         pass
     return Answer.of(
@@ -130,13 +130,16 @@ def exact_plan(
 
 
 def _in_slices(
-    work: Callable[[slice], None], plan: ExactPlan, models: int, memory: int, dtype: torch.dtype, device: torch.device
+    work: Callable[[slice], None], plan: ExactPlan, batch: ModelBatch, memory: int, dtype: torch.dtype
 ) -> None:
     """Do the models slice by slice, within memory; on the CPU several slices at once."""
+    models = len(batch)
     largest = max((step.shape.rows for step in plan.steps or ()), default=1)
-    per_model = max(1, plan.memory * dtype.itemsize // 8)
+    own = [values for values in (batch.unary, *(t.values for t in batch.tables)) if values.stride(0) != 0]
+    numbers = sum(values.numel() // models for values in own)
+    per_model = max(1, (plan.memory // 8 + numbers) * dtype.itemsize)
     size, workers = max(1, memory // per_model), 1
-    if device.type == "cpu":
+    if batch.device.type == "cpu":
         workers = torch.get_num_threads() if largest <= _CPU_SLICE else 1
         size = max(1, min(size // workers, _CPU_SLICE // largest))
     parts = [slice(at, min(at + size, models)) for at in range(0, models, size)]
