@@ -11,9 +11,9 @@ from fgnn.bench.training import bench_training
 from fgnn.data import ChainMAP
 from fgnn.infer.decode import decode
 from fgnn.models.config import NetworkConfig
+from fgnn.train.distributed import World
 from fgnn.train.run import run
-from fgnn.train.sources import quick_labels
-from fgnn.train.window_labels import window_labels
+from fgnn.train.sources import Endless
 from tests.train.helpers import small_recipe
 
 pytestmark = pytest.mark.gpu
@@ -23,8 +23,18 @@ pytestmark = pytest.mark.gpu
 def test_labels_on_the_gpu_are_those_of_the_cpu(kind: int) -> None:
     data = ChainMAP(kind)
     batch = data.sample(500, seed=1, source="cpu")
-    assert torch.equal(window_labels(batch.to("cuda"), 8).cpu(), data.labels(batch))
-    assert torch.equal(quick_labels(data, batch.to("cuda")).cpu(), data.labels(batch))
+    assert torch.equal(data.labels(batch.to("cuda")).cpu(), data.labels(batch))
+
+
+def test_batches_cut_from_one_block_are_fresh_mixed_and_labelled() -> None:
+    sets = [ChainMAP(k) for k in (1, 2, 3)]
+    source = Endless(sets, 96, 5, World(), torch.device("cuda"))
+    first, second = source.batch(0), source.batch(1)
+    assert len(first) == 96
+    assert not torch.equal(first.models.unary, second.models.unary)
+    fixed = (first.models.budgets[0].at_most == 5).all(1)  # kinds 1 and 2
+    assert 48 <= int(fixed.sum()) <= 80
+    assert torch.equal(first.labels, sets[0].labels(first.models))
 
 
 @pytest.mark.parametrize("compiled", [False, True])

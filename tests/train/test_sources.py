@@ -18,20 +18,9 @@ from fgnn.train.metrics import Quality
 from fgnn.train.run import folder_recipe, run
 from fgnn.train.run_folder import RunFolder
 from fgnn.train.sources import Endless, Examples, FixedSet, Grouped, draw
-from fgnn.train.window_labels import can_label, window_labels
 
 CPU = torch.device("cpu")
 SETS = [ChainMAP(k, 8, 4, 2) for k in (1, 2, 3)]
-
-
-@pytest.mark.parametrize("kind", [1, 2, 3])
-@pytest.mark.parametrize(("length", "window"), [(12, 8), (9, 3), (10, 10)])
-def test_quick_labels_are_the_exact_ones(kind: int, length: int, window: int) -> None:
-    data = ChainMAP(kind, length, window, budget=max(1, window // 2))
-    batch = data.sample(60, seed=kind)
-    assert can_label(data)
-    assert torch.equal(window_labels(batch, window), data.labels(batch))
-    assert not can_label(ChainMAP(1, 8, 2))
 
 
 def test_a_step_and_a_seed_give_one_batch() -> None:

@@ -131,13 +131,20 @@ class ModelBatch:
         )
 
     def select(self, which: Index) -> ModelBatch:
-        """The models at a slice or index tensor, as a batch."""
+        """The models at a slice or index tensor, as a batch; expanded tensors stay expanded."""
+        constant = self.constant[which]
+
+        def take(tensor: Tensor) -> Tensor:
+            if tensor.shape[0] > 1 and tensor.stride(0) == 0:
+                return tensor[:1].expand(len(constant), *tensor.shape[1:])
+            return tensor[which]
+
         return replace(
             self,
-            unary=self.unary[which],
-            tables=tuple(replace(t, values=t.values[which]) for t in self.tables),
-            budgets=tuple(replace(b, at_least=b.at_least[which], at_most=b.at_most[which]) for b in self.budgets),
-            constant=self.constant[which],
+            unary=take(self.unary),
+            tables=tuple(replace(t, values=take(t.values)) for t in self.tables),
+            budgets=tuple(replace(b, at_least=take(b.at_least), at_most=take(b.at_most)) for b in self.budgets),
+            constant=constant,
         )
 
     def model(self, b: int) -> GraphicalModel:

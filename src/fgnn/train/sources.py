@@ -9,12 +9,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fgnn.data import ChainMAP
-from fgnn.infer.exact import solve_exact
 from fgnn.pgm import BudgetBatch, ModelBatch, TableBatch
 from fgnn.train.distributed import World
 from fgnn.train.seeds import seed_for
-from fgnn.train.window_labels import can_label, window_labels
+
+# Instances drawn and labelled at once on a GPU.
+_AT_ONCE = 1 << 16
 
 
 class Labelled(Protocol):
@@ -88,13 +88,10 @@ def draw(
     seed: int,
     device: torch.device,
     share: World | None = None,
-    *,
-    quick: bool = False,
 ) -> Examples:
     """``count`` fresh instances, evenly from all sets (of one structure); with ``share`` only that process's part.
 
     Sampling is cheap, labelling is not: all processes draw the same batch, and each labels its own share of it.
-    ``quick`` labels as `quick_labels` does.
     """
     parts, labels = [], []
     for n, data in enumerate(sets):
@@ -103,18 +100,8 @@ def draw(
         if share is not None and share.size > 1:
             models = models.select(share.share(size))
         parts.append(models)
-        labels.append(quick_labels(data, models) if quick else data.labels(models))
+        labels.append(data.labels(models))
     return Examples(concat_models(parts), torch.cat(labels))
-
-
-def quick_labels(data: Labelled, models: ModelBatch) -> Tensor:
-    """Exact labels for training: on a GPU without reading anything back where that is possible."""
-    if models.device.type != "cuda":
-        return data.labels(models)
-    if isinstance(data, ChainMAP) and can_label(data):
-        return window_labels(models, data.window)
-    # a memory limit that does not change lets the solver keep its plan from step to step
-    return solve_exact(models, memory=16 << 30, dtype=torch.float32).assignment
 
 
 class Endless:
@@ -136,11 +123,24 @@ class Endless:
                 f"Expected a batch divisible by the {len(sets)} kinds and {world.size} processes (got {batch})"
             )
 
+        # A GPU labels many batches in the time of one. Several processes draw batch by batch: each has to hold its
+        # share of every batch.
+        self._together = _AT_ONCE // batch if device.type == "cuda" and world.size == 1 else 1
+        self._together = max(1, self._together)
+        self._drawn: tuple[int, Examples] | None = None
+
     def batch(self, step: int) -> Examples:
-        seed = seed_for(self.seed, "train", step)
-        found = draw(self.sets, self.size, seed, self.device, self.world, quick=True)
-        self._like = self._like or found.models
-        return Examples(with_scopes(found.models, self._like), found.labels)
+        block, place = divmod(step, self._together)
+        if self._drawn is None or self._drawn[0] != block:
+            seed = seed_for(self.seed, "train", block)
+            found = draw(self.sets, self._together * self.size, seed, self.device, self.world)
+            self._like = self._like or found.models
+            self._drawn = (block, Examples(with_scopes(found.models, self._like), found.labels))
+        drawn = self._drawn[1]
+        if self._together == 1:
+            return drawn
+        # every so-manieth instance, so that a batch has its share of each kind
+        return drawn.select(torch.arange(place, len(drawn), self._together, device=self.device))
 
 
 class FixedSet:
