@@ -206,6 +206,10 @@ class DeepBlock(nn.Module):
         return self.update_f(f, normed, incoming), made
 
 
+def _embedding(inputs: int, width: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, width), nn.SiLU(), nn.Linear(width, width))
+
+
 class DeepNetwork(nn.Module):
     """Residual FGNN blocks between an embedding and a read-out.
 
@@ -232,8 +236,8 @@ class DeepNetwork(nn.Module):
     ) -> None:
         super().__init__()
         kinds = list(factor_in)
-        self.embed_f = nn.Linear(variable_in, width)
-        self.embed_g = nn.ModuleDict({k: nn.Linear(n, width) for k, n in factor_in.items()})
+        self.embed_f = _embedding(variable_in, width)
+        self.embed_g = nn.ModuleDict({k: _embedding(n, width) for k, n in factor_in.items()})
         self.blocks = nn.ModuleList(DeepBlock(width, kinds, bases) for _ in range(blocks))
         self.repeat = repeat
         self.norm = RMSNorm(width)
@@ -244,8 +248,11 @@ class DeepNetwork(nn.Module):
 
     def forward(self, wiring: Sequence[Wiring], variables: Tensor, factors: Sequence[Tensor]) -> list[Tensor]:
         """Scores (B, N, states): the last entry is the answer, those before it inner read-outs (in training)."""
-        f = self.embed_f(variables)
-        gs = [self.embed_g[w.kind](g) for g, w in zip(factors, wiring, strict=True)]
+        # The stream between the blocks stays in float32, and so does what makes and reads it: answers that differ by a
+        # thousandth would be one in bf16.
+        with torch.autocast(variables.device.type, enabled=False):
+            f = self.embed_f(variables)
+            gs = [self.embed_g[w.kind](g) for g, w in zip(factors, wiring, strict=True)]
         found, at = [], 0
         for _ in range(self.repeat):
             for block in self.blocks:
@@ -253,8 +260,13 @@ class DeepNetwork(nn.Module):
                 at += 1
                 last = at == self.repeat * len(self.blocks)
                 if last or (self.training and self.supervise and at % 4 == 0):
-                    found.append(self.readout(self.norm(f)))
+                    found.append(self._read(f))
         return found
+
+    def _read(self, f: Tensor) -> Tensor:
+        with torch.autocast(f.device.type, enabled=False):
+            scores: Tensor = self.readout(self.norm(f))
+        return scores
 
     def compile_blocks(self) -> None:
         """Compile the block; one compilation serves all of them, since they differ in their numbers alone."""

@@ -1,1 +1,1 @@
-"""Placeholder docstring, replaced by the package's own."""
+"""Tables, plots, pages and pictures of results."""
