@@ -2,36 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from fgnn.models.dgcnn import DGCNN, DGCNNPart
+from fgnn.models.point_config import PointConfig
 from fgnn.models.point_fgnn import PointFGNN
 from fgnn.models.pointcnn import SHAPENET_DOWN, SHAPENET_UP, PointCNN
 from fgnn.models.pointnet import PointNet, PointNetPart, orthogonality
-
-PointArchitecture = Literal["fgnn", "pointnet", "dgcnn", "pointcnn"]
-
-
-@dataclass(frozen=True)
-class PointConfig:
-    """A network on point clouds.
-
-    Args:
-        architecture: ``fgnn`` (section 4.2) or a baseline, ``pointnet``, ``dgcnn``, ``pointcnn``.
-        k: Neighbours of a point: besides itself for ``fgnn`` (the paper: 16), with itself for ``dgcnn`` (20).
-        bases: Bases of Q, for ``fgnn``.
-        aggregate: ``max``, ``sum``, ``mean`` or ``softmax(γ)``, for ``fgnn``.
-    """
-
-    architecture: PointArchitecture = "fgnn"
-    k: int = 16
-    bases: int = 16
-    aggregate: str = "max"
 
 
 class PointNetwork(nn.Module):

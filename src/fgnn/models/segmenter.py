@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from fgnn.errors import InputError
-from fgnn.models.point_network import PointConfig, PointNetwork
+from fgnn.models.point_config import PointConfig
+from fgnn.models.point_network import PointNetwork
 from fgnn.points.cloud import Cloud
 from fgnn.points.segment import UNLABELLED, Labelling, Segmenter, segment_cloud
 from fgnn.points.tiles import OnChunk

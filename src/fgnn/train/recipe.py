@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from fgnn.errors import InputError
 from fgnn.models.config import NetworkConfig
+from fgnn.models.point_config import PointConfig
 from fgnn.train.strict import parse, plain
 
 
@@ -48,18 +49,74 @@ class GridData:
 
 
 @dataclass(frozen=True)
+class ShapeData:
+    """ShapeNet-Part in ``root``, in any of its layouts."""
+
+    root: str
+    points: int = 2048
+
+
+@dataclass(frozen=True)
+class RoomData:
+    """S3DIS blocks (the HDF5 release) in ``root``; the fold that tests on ``area``."""
+
+    root: str
+    area: int = 5
+
+
+@dataclass(frozen=True)
+class ScanData:
+    """A folder of labelled scans, cut into tiles of ``size`` with pieces of ``points`` points.
+
+    ``classes`` is a file in the folder with one class a line (``name`` or ``name: value …``), ``field`` holds the
+    labels, ``held_out`` names the files that are never trained on (by default the last).
+    """
+
+    root: str
+    classes: str = "classes.txt"
+    field: str = "label"
+    size: float = 20.0
+    points: int = 4096
+    scale: float = 10.0
+    colour: bool = False
+    held_out: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not (self.size > 0 and self.scale > 0 and self.points >= 32):
+            raise ValueError(
+                f"Expected size > 0, scale > 0 and 32 or more points (got {self.size}, {self.scale}, {self.points})"
+            )
+
+
+_FAMILIES = ("chain", "grid", "folder", "shapes", "rooms", "scans")
+
+
+@dataclass(frozen=True)
 class Data:
     """Where instances come from: exactly one family; ``instances`` fixes a seeded set, its absence means endless."""
 
     chain: ChainData | None = None
     grid: GridData | None = None
     folder: str | None = None
+    shapes: ShapeData | None = None
+    rooms: RoomData | None = None
+    scans: ScanData | None = None
     instances: int | None = None
 
+    @property
+    def clouds(self) -> bool:
+        """Whether this is point-cloud data."""
+        return any(part is not None for part in (self.shapes, self.rooms, self.scans))
+
+    @property
+    def finite(self) -> bool:
+        """Whether there are epochs."""
+        return self.instances is not None or self.folder is not None or self.clouds
+
     def __post_init__(self) -> None:
-        named = [name for name in ("chain", "grid", "folder") if getattr(self, name) is not None]
+        named = [name for name in _FAMILIES if getattr(self, name) is not None]
         if len(named) != 1:
-            raise ValueError(f"Expected one of chain, grid and folder (got {', '.join(named) or 'none'})")
+            raise ValueError(f"Expected one of {', '.join(_FAMILIES)} (got {', '.join(named) or 'none'})")
         if self.instances is not None and self.instances < 1:
             raise ValueError(f"Expected at least one instance (got {self.instances})")
 
@@ -87,13 +144,17 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One training run. Give ``epochs`` (with ``data.instances``), ``steps``, or ``seconds``: the number of steps that
-    fit, once the run has got going, is then measured early in the run and kept."""
+    """One training run: ``network`` on graphical models, ``points`` on point clouds.
+
+    Give ``epochs`` (where data is finite), ``steps``, or ``seconds``: the number of steps that fit is then measured
+    once, early in the run, and kept.
+    """
 
     data: Data
     name: str = "run"
     seed: int = 0
     network: NetworkConfig = field(default_factory=NetworkConfig)
+    points: PointConfig = field(default_factory=PointConfig)
     optimiser: Optimiser = field(default_factory=Optimiser)
     schedule: Schedule = field(default_factory=Schedule)
     batch: int = 256
@@ -102,6 +163,8 @@ class Recipe:
     seconds: float | None = None
     precision: Literal["fp32", "bf16"] = "fp32"
     ema: float | None = None
+    augment: bool = False
+    label_smoothing: float = 0.0
     start_from: str | None = None
     log_every: int = 50
     checkpoint_every: int = 1000
@@ -112,9 +175,9 @@ class Recipe:
         lengths = [name for name in ("epochs", "steps", "seconds") if getattr(self, name) is not None]
         if len(lengths) != 1:
             raise ValueError(f"Expected one of epochs, steps and seconds (got {', '.join(lengths) or 'none'})")
-        if self.epochs is not None and self.data.instances is None and self.data.folder is None:
+        if self.epochs is not None and not self.data.finite:
             raise ValueError("Expected data.instances where epochs are given (endless data has no epoch)")
-        if self.schedule.name == "exponential" and self.data.instances is None and self.data.folder is None:
+        if self.schedule.name == "exponential" and not self.data.finite:
             raise ValueError("Expected data.instances for an exponential schedule (its factor applies per epoch)")
         for name in ("batch", "log_every", "checkpoint_every", "validation"):
             if getattr(self, name) < 1:

@@ -11,12 +11,14 @@ from torch import nn
 
 from fgnn.errors import InputError
 from fgnn.models.config import NetworkConfig
+from fgnn.train.distributed import World
 from fgnn.train.distributed import world as join_world
 from fgnn.train.loop import State, train
 from fgnn.train.map_task import MAPTask
 from fgnn.train.progress import TrainingProgress
 from fgnn.train.recipe import Data, Optimiser, Recipe, Schedule, read_recipe
 from fgnn.train.run_folder import RunFolder
+from fgnn.train.task import Task
 from fgnn.weights import load_weights
 
 
@@ -67,7 +69,7 @@ def run(
             folder.begin(recipe, here)
         if resume:
             recipe = folder.recipe()
-        task = MAPTask(recipe, world, here)
+        task = make_task(recipe, world, here)
         if recipe.start_from is not None and not resume:
             start_from(task.network, recipe.start_from)
         if world.first and not resume:
@@ -88,6 +90,15 @@ def run(
             on_log=on_log,
         )
     return state, folder
+
+
+def make_task(recipe: Recipe, world: World | None = None, device: torch.device | str = "cpu") -> Task:
+    """Point clouds where the recipe names some, graphical models else."""
+    if recipe.data.clouds:
+        from fgnn.train.point_task import PointTask
+
+        return PointTask(recipe, world, device)
+    return MAPTask(recipe, world, device)
 
 
 def prepare(

@@ -1,0 +1,25 @@
+"""What a point network is, as plain values that recipes and cards hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+PointArchitecture = Literal["fgnn", "pointnet", "dgcnn", "pointcnn"]
+
+
+@dataclass(frozen=True)
+class PointConfig:
+    """A network on point clouds.
+
+    Args:
+        architecture: ``fgnn`` (section 4.2) or a baseline, ``pointnet``, ``dgcnn``, ``pointcnn``.
+        k: Neighbours of a point: besides itself for ``fgnn`` (the paper: 16), with itself for ``dgcnn`` (20).
+        bases: Bases of Q, for ``fgnn``.
+        aggregate: ``max``, ``sum``, ``mean`` or ``softmax(γ)``, for ``fgnn``.
+    """
+
+    architecture: PointArchitecture = "fgnn"
+    k: int = 16
+    bases: int = 16
+    aggregate: str = "max"
