@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "evaluate": "fgnn.cli.evaluate:evaluate",
     "data": "fgnn.cli.data:data",
     "reproduce": "fgnn.cli.reproduce:reproduce",
+    "segment": "fgnn.cli.segment:segment",
     "info": "fgnn.cli.info:info",
     "play": "fgnn.cli.play:play",
 }
