@@ -74,28 +74,30 @@ def rows_tile(kind: str, n: int, m: int, lines: int, dtype: torch.dtype, precisi
     exact = not half and precision == "ieee"
     if kind == "forward":
         columns, inner = block(m, 128), block(n, 64 if half else 32)
-        size = 64 if exact else 256 if half and columns <= 64 else 128
-        warps = 4 if exact or size * columns <= 8192 else 8
+        size, warps = (64, 4) if exact else (128, 4 if columns <= 64 else 8)
     elif kind == "backward":
         columns, inner = block(m, 128 if half else 64), block(n, 64)
-        size = 64 if exact else 128
-        warps = 4 if exact else 8
+        size, warps = 64, 4
     else:
         columns, inner = block(m, 64), block(n, 64)
         size, warps = (32 if exact else 64), 8
     while size > 32 and lines < size * processors(device):
         size //= 2
         warps = 4
-    return Tile(size, inner, columns, warps, 3 if kind == "forward" and half else 2)
+    return Tile(size, inner, columns, warps, 3 if kind != "weight" and half else 2)
+
+
+def weight_terms(terms: int, dtype: torch.dtype) -> int:
+    """How many W_τ one program sums the gradient of: more of them share a gather, and each takes registers."""
+    return min(power(terms), 8 if dtype != torch.float32 else 4)
 
 
 def typed_tile(kind: str, n: int, m: int, items: int, dtype: torch.dtype, precision: str) -> Tile:
-    """For the kernels over items."""
+    """For the kernels over items: ``kind`` is forward, nodes, places or weight."""
     half = dtype != torch.float32
     exact = not half and precision == "ieee"
     columns, inner = block(m, 128 if half else 64), block(n, 64 if half else 32)
-    size = block(items, 32 if exact else 128 if half else 64)
-    return Tile(size, inner, columns, 4, 2)
+    return Tile(block(items, 32 if exact else 64), inner, columns, 4, 3 if kind == "nodes" else 2)
 
 
 def splits_of(programs: int, steps: int, entries: int, device: torch.device) -> int:

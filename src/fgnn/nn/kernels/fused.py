@@ -77,7 +77,7 @@ def aggregate_fused(
         out = _typed(dst, src, coefficients, weight, layout, known, relu, maximum)
     else:
         coef = coefficients.index if isinstance(coefficients, EdgeTypes) else coefficients.to(src.dtype).contiguous()
-        out, _ = rows(
+        out = rows(
             dst, src, coef, weight, layout.source, layout.edge, layout.table, layout.row_ptr,
             [layout.destinations, layout.arity, layout.width, layout.rows, layout.longest], relu, maximum,
         )  # fmt: skip
@@ -118,12 +118,11 @@ def _typed(
     kinds: list[Tensor] = []
     arity = layout.longest if case == "places" else 0
     if case != "places":
-        lists += [layout.destination, layout.ptr, *layout.by_source]
+        lists += [layout.destination, layout.ptr, *layout.incident]
         kinds = list(layout.typed(coefficients) if isinstance(coefficients, EdgeTypes) else layout.one_each)
     if isinstance(coefficients, Tensor):
         # Q once per structure: its edges, not edges times samples
         terms, m, n = weight.shape
         weight = (coefficients.to(weight.dtype) @ weight.view(terms, m * n)).view(-1, m, n)
     sizes = [layout.destinations, arity, layout.longest]
-    out: Tensor = typed(dst, src, weight, kinds, lists, sizes, relu, maximum)[0]
-    return out
+    return typed(dst, src, weight, kinds, lists, sizes, relu, maximum)

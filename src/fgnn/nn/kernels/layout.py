@@ -54,11 +54,15 @@ class Layout:
         return nodes.repeat_interleave(self.ptr.diff(), output_size=self.edges)
 
     @cached_property
-    def by_source(self) -> tuple[Tensor, Tensor]:
-        """List positions sorted by source, and where those of each source begin.  # shapes: (E,), (S + 1,)"""
+    def incident(self) -> tuple[Tensor, Tensor]:
+        """List positions of the edges of each destination and then of each source, and where those of each begin.
+
+        # shapes: (2 E,), (D + S + 1,)
+        """
         order = torch.argsort(self.source, stable=True).to(self.source.dtype)
         counts = torch.bincount(self.source, minlength=self.sources)
-        return order, torch.cat([counts.new_zeros(1), counts.cumsum(0)]).to(self.ptr.dtype)
+        begin = (self.edges + counts.cumsum(0)).to(self.ptr.dtype)
+        return torch.cat([self.list_order, order]), torch.cat([self.ptr, begin])
 
     @cached_property
     def list_order(self) -> Tensor:

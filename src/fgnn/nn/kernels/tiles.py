@@ -48,11 +48,11 @@ def hidden(
     """h = σ(dst + src) for one block of columns, in the dtype products are taken in."""
     column = n0 + tl.arange(0, BN)
     mask = live[:, None] & (column < N)[None, :] if N % BN else live[:, None]
-    h = tl.load(src + src_row[:, None] * N + column[None, :], mask=mask, other=0).to(tl.float32)
+    h = tl.load(src + src_row[:, None] * N + column[None, :], mask=mask, other=0)
     if HAS_DST:
-        h += tl.load(dst + dst_row[:, None] * N + column[None, :], mask=mask, other=0).to(tl.float32)
+        h += tl.load(dst + dst_row[:, None] * N + column[None, :], mask=mask, other=0)
     if RELU:
-        h = tl.where(h < 0, 0.0, h)  # keeps NaN, as torch does
+        h = tl.maximum(h, tl.zeros_like(h), propagate_nan=tl.PropagateNan.ALL)
     return h.to(CT)
 
 
@@ -70,34 +70,28 @@ def upstream(grad, arg, row, place, live, m0, M: tl.constexpr, BM: tl.constexpr,
     column = m0 + tl.arange(0, BM)
     mask = live[:, None] & (column < M)[None, :] if M % BM else live[:, None]
     at = row[:, None] * M + column[None, :]
-    g = tl.load(grad + at, mask=mask, other=0).to(tl.float32)
+    g = tl.load(grad + at, mask=mask, other=0)
     if MAX:
-        g = tl.where(tl.load(arg + at, mask=mask, other=0).to(tl.int32) == place, g, 0.0)
+        mine = tl.load(arg + at, mask=mask, other=0) == place.to(arg.dtype.element_ty)
+        g = tl.where(mine, g, tl.zeros_like(g))
     return g.to(CT)
 
 
 @triton.jit
-def sortable(x):
-    """float32 as int32 with the same order; NaN is above all, and -0 equals +0."""
-    bits = (x + 0.0).to(tl.int32, bitcast=True)
-    return tl.where(x != x, 0x7FFFFFFF, bits ^ ((bits >> 31) & 0x7FFFFFFF))
-
-
-@triton.jit
-def unsortable(key):
-    """The inverse of :func:`sortable`."""
-    return (key ^ ((key >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+def larger(x, y):
+    """The larger of two; NaN above all, as in torch."""
+    return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def reduce_rows(x, live, W: tl.constexpr, BR: tl.constexpr, BM: tl.constexpr, MAX: tl.constexpr):
     """(BR * W, BM) to (BR, BM): the maximum and the first place in the row that attains it; or the sum, and 0."""
     if MAX:
-        key = tl.where(live[:, None], sortable(x), -0x7F800001)  # -inf
-        key = tl.reshape(key, (BR, W, BM))
-        best = tl.max(key, 1)
+        x = tl.reshape(tl.where(live[:, None], x, float("-inf")), (BR, W, BM))
+        best = tl.reduce(x, 1, larger)
         place = tl.arange(0, W)[None, :, None]
-        first = tl.min(tl.where(key == best[:, None, :], place, W - 1), 1)
-        return unsortable(best), first
-    x = tl.reshape(tl.where(live[:, None], x, 0.0), (BR, W, BM))
-    return tl.sum(x, 1), tl.zeros((BR, BM), tl.int32)
+        first = tl.min(tl.where(x == best[:, None, :], place, W - 1), 1)
+    else:
+        best = tl.sum(tl.reshape(tl.where(live[:, None], x, 0.0), (BR, W, BM)), 1)
+        first = tl.zeros((BR, BM), tl.int32)
+    return best, first

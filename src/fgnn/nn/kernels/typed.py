@@ -7,12 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from fgnn.nn.kernels.config import cdiv, dtype_of, precision_of, splits_of, typed_tile
-from fgnn.nn.kernels.rows import gradients, outputs, segment_sum
+from fgnn.nn.kernels import typed_launch as launch
 
 
-@torch.library.custom_op("fgnn::typed", mutates_args=())
 def typed(
     dst: Tensor | None,
     src: Tensor,
@@ -22,44 +21,53 @@ def typed(
     sizes: Sequence[int],
     relu: bool,
     maximum: bool,
+) -> Tensor:
+    """See ``fgnn.nn.kernels.typed_launch.forward``; through the dispatcher only while compiling, for it is slow."""
+    if torch.compiler.is_compiling():
+        return _op(dst, src, weight, kinds, lists, sizes, relu, maximum)[0]
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (dst, src, weight)):
+        found: Tensor = _Typed.apply(dst, src, weight, kinds, lists, sizes, relu, maximum)
+        return found
+    return launch.forward(dst, src, weight, kinds, lists, sizes, relu, maximum)[0]
+
+
+class _Typed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, dst: Tensor | None, src: Tensor, weight: Tensor, *rest: Any) -> Tensor:
+        out, arg = launch.forward(dst, src, weight, *rest)
+        ctx.save_for_backward(arg, dst, src, weight)
+        ctx.rest = rest  # indices of the structure: no gradient, no version to watch
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        wants = ctx.needs_input_grad[:3]
+        found = launch.backward(grad, *ctx.saved_tensors, *ctx.rest, wants)
+        return (*(g if wanted else None for g, wanted in zip(found, wants, strict=True)), *[None] * 5)
+
+
+@torch.library.custom_op("fgnn::typed", mutates_args=())
+def _op(
+    dst: Tensor | None,
+    src: Tensor,
+    weight: Tensor,
+    kinds: Sequence[Tensor],
+    lists: Sequence[Tensor],
+    sizes: Sequence[int],
+    relu: bool,
+    maximum: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Aggregate towards each destination; also the place of the first maximum (empty for a sum).
-
-    Args:
-        dst: (B, D, n) or None.
-        src: (B, S, n).
-        weight: (T, m, n).
-        kinds: The type at each list position (E,), positions by type (E,) and where each type begins (T + 1,); none
-            where the type is the place.
-        lists: source (E,), destination (E,), ptr (D + 1,), positions by source (E,) and where each begins (S + 1,);
-            only the first where the type is the place.
-        sizes: D, A where the type is the place (else 0), and the largest number of edges of one destination.
-    """
-    from fgnn.nn.kernels import typed_kernels as kernels
-
-    count, arity, _ = sizes
-    batch, sources, n = src.shape
-    _, m, _ = weight.shape
-    precision = precision_of(src.dtype)
-    out, arg = outputs(src, weight, count, sizes[2], maximum)
-    items, nodes = (batch * count, 1) if arity else (batch, count)
-    tile = typed_tile("forward", n, m, items, src.dtype, precision)
-    if out.numel():
-        kernels.typed_forward[(cdiv(items, tile.lines) * nodes, cdiv(m, tile.columns))](
-            dst, src, None if arity else kinds[0], weight, lists[0], None if arity else lists[2], out, arg, items,
-            count, sources, N=n, M=m, A=arity, BI=tile.lines, BN=tile.inner, BM=tile.columns, BY_ITEM=arity > 0,
-            **_flags(dst, src, relu, maximum, precision), num_warps=tile.warps, num_stages=tile.stages,
-        )  # fmt: skip
-    return out, arg
+    return launch.forward(dst, src, weight, kinds, lists, sizes, relu, maximum)
 
 
-@typed.register_fake
+@_op.register_fake
 def _(dst, src, weight, kinds, lists, sizes, relu, maximum):  # type: ignore[no-untyped-def]
-    return outputs(src, weight, sizes[0], sizes[2], maximum)
+    return launch.outputs(src, weight, sizes[0], sizes[2], maximum)
 
 
 @torch.library.custom_op("fgnn::typed_backward", mutates_args=())
-def typed_backward(
+def _op_backward(
     grad: Tensor,
     arg: Tensor,
     dst: Tensor | None,
@@ -72,97 +80,12 @@ def typed_backward(
     maximum: bool,
     wants: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients at dst, src and W; an empty tensor for one that is not wanted."""
-    count, arity, _ = sizes
-    grad = grad.contiguous()
-    d_dst, d_src, d_weight = gradients((dst, src, weight), src, wants)
-    if not grad.numel() or not lists[0].numel():
-        return d_dst.zero_(), d_src.zero_(), d_weight.zero_()
-    precision = precision_of(src.dtype)
-    flags = _flags(dst, src, relu, maximum, precision)
-    items = src.shape[0] * count if arity else src.shape[0]
-    if arity and (wants[0] or wants[1]):
-        d_src = _places(grad, arg, dst, src, weight, lists[0], sizes, flags, precision, wants, d_dst, d_src)
-    elif wants[0] or wants[1]:
-        if wants[0]:
-            _nodes(grad, arg, dst, src, weight, kinds, lists, None, lists[2], d_dst, flags, precision)
-        if wants[1]:
-            _nodes(grad, arg, dst, src, weight, kinds, lists, lists[3], lists[4], d_src, flags, precision)
-    if wants[2]:
-        d_weight = _weight(grad, arg, dst, src, weight, kinds, lists, sizes, items, flags, precision)
-    return d_dst, d_src, d_weight
+    return launch.backward(grad, arg, dst, src, weight, kinds, lists, sizes, relu, maximum, wants)
 
 
-@typed_backward.register_fake
+@_op_backward.register_fake
 def _(grad, arg, dst, src, weight, kinds, lists, sizes, relu, maximum, wants):  # type: ignore[no-untyped-def]
-    return gradients((dst, src, weight), src, wants)
-
-
-def _nodes(
-    grad: Tensor, arg: Tensor, dst: Tensor | None, src: Tensor, weight: Tensor, kinds: Sequence[Tensor],
-    lists: Sequence[Tensor], order: Tensor | None, ptr: Tensor, out: Tensor, flags: dict[str, Any], precision: str,
-) -> None:  # fmt: skip
-    """The gradient at the nodes of one side, each summed over its own list of edges: no atomics, one order."""
-    from fgnn.nn.kernels import typed_kernels as kernels
-
-    batch, nodes, n = out.shape
-    m = weight.shape[1]
-    tile = typed_tile("nodes", n, m, batch, src.dtype, precision)
-    kernels.typed_nodes[(cdiv(batch, tile.lines) * nodes, cdiv(n, tile.inner))](
-        dst, src, kinds[0], weight, lists[0], lists[1], lists[2], order, ptr, grad, arg, out, batch, grad.shape[1],
-        src.shape[1], nodes, N=n, M=m, BI=tile.lines, BN=tile.inner, BM=tile.columns, HAS_ORDER=order is not None,
-        **flags, num_warps=tile.warps, num_stages=tile.stages,
-    )  # fmt: skip
-
-
-def _places(
-    grad: Tensor, arg: Tensor, dst: Tensor | None, src: Tensor, weight: Tensor, source: Tensor, sizes: Sequence[int],
-    flags: dict[str, Any], precision: str, wants: Sequence[bool], d_dst: Tensor, d_src: Tensor,
-) -> Tensor:  # fmt: skip
-    """Where the type is the place: dst's gradient into ``d_dst``; returns src's."""
-    from fgnn.nn.kernels import typed_kernels as kernels
-
-    count, arity, _ = sizes
-    batch, sources, n = src.shape
-    m, items, edges = weight.shape[1], batch * count, source.shape[0]
-    atomic = not torch.are_deterministic_algorithms_enabled()
-    tile = typed_tile("places", n, m, items, src.dtype, precision)
-    shape = (batch, sources if atomic else edges, n) if wants[1] else (0,)
-    at_src = src.new_zeros(shape, dtype=torch.float32) if atomic else src.new_empty(shape, dtype=torch.float32)
-    kernels.places_backward[(cdiv(items, tile.lines), cdiv(n, tile.inner))](
-        dst, src, weight, source, grad, arg, d_dst, at_src, items, count, sources, edges, N=n, M=m, A=arity,
-        BI=tile.lines, BN=tile.inner, BM=tile.columns, NEED_DST=wants[0], NEED_SRC=wants[1], ATOMIC=atomic,
-        **flags, num_warps=tile.warps, num_stages=tile.stages,
-    )  # fmt: skip
-    if wants[1] and not atomic:
-        order = torch.argsort(source, stable=True)
-        counts = torch.bincount(source, minlength=sources)
-        segment_sum(at_src, order, torch.cat([counts.new_zeros(1), counts.cumsum(0)]), d_src)
-        return d_src
-    return at_src.to(src.dtype)
-
-
-def _weight(
-    grad: Tensor, arg: Tensor, dst: Tensor | None, src: Tensor, weight: Tensor, kinds: Sequence[Tensor],
-    lists: Sequence[Tensor], sizes: Sequence[int], items: int, flags: dict[str, Any], precision: str,
-) -> Tensor:  # fmt: skip
-    from fgnn.nn.kernels import typed_kernels as kernels
-
-    count, arity, _ = sizes
-    terms, m, n = weight.shape
-    tile = typed_tile("weight", n, m, items, src.dtype, precision)
-    blocks = cdiv(n, tile.inner) * cdiv(m, tile.columns)
-    steps = cdiv(items, tile.lines) * (1 if arity else cdiv(lists[0].shape[0], terms))
-    splits = splits_of(terms * blocks, steps, weight.numel(), src.device)
-    partial = src.new_empty((splits, *weight.shape), dtype=torch.float32)
-    source, destination, ptr = (lists[0], None, None) if arity else lists[:3]
-    order, kind_ptr = (None, None) if arity else kinds[1:3]
-    kernels.typed_weight[(terms, splits, blocks)](
-        dst, src, source, destination, ptr, order, kind_ptr, grad, arg, partial, items, count, src.shape[1], terms,
-        splits, N=n, M=m, A=arity, BI=tile.lines, BN=tile.inner, BM=tile.columns, BY_ITEM=arity > 0,
-        **flags, num_warps=tile.warps, num_stages=tile.stages,
-    )  # fmt: skip
-    return (partial[0] if splits == 1 else partial.sum(0)).to(weight.dtype)
+    return launch.gradients((dst, src, weight), src, wants)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -175,19 +98,9 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
     arg, dst, src, weight, *more = ctx.saved_tensors
     kinds, lists = more[: ctx.num_kinds], more[ctx.num_kinds :]
     wants = [bool(wanted) for wanted in ctx.needs_input_grad[:3]]
-    found = torch.ops.fgnn.typed_backward(grad, arg, dst, src, weight, kinds, lists, *ctx.rest, wants)
+    found = _op_backward(grad, arg, dst, src, weight, kinds, lists, *ctx.rest, wants)
     given = [g if wanted else None for g, wanted in zip(found, wants, strict=True)]
     return (*given, [None] * len(kinds), [None] * len(lists), None, None, None)
 
 
-typed.register_autograd(_backward, setup_context=_keep)
-
-
-def _flags(dst: Tensor | None, src: Tensor, relu: bool, maximum: bool, precision: str) -> dict[str, Any]:
-    return {
-        "RELU": relu,
-        "HAS_DST": dst is not None,
-        "MAX": maximum,
-        "CT": dtype_of(src.dtype),
-        "PREC": precision,
-    }
+_op.register_autograd(_backward, setup_context=_keep)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fgnn.nn.kernels.tiles import hidden, load_block, upstream
+from fgnn.nn.kernels.tiles import hidden, larger, load_block, upstream
 
 
 @triton.jit
@@ -63,9 +63,8 @@ def typed_forward(
             w = load_matrix(weight, k, n0, m0, N, M, BN, BM)
             acc = tl.dot(h, tl.trans(w).to(CT), acc, input_precision=PREC)
         if MAX:
-            better = (acc > best) | ((acc != acc) & (best == best))
-            first = tl.where(better, j - start, first)
-            best = tl.where(better, acc, best)
+            first = tl.where(acc <= best, first, j - start)
+            best = larger(best, acc)
         else:
             best += acc
     column = m0 + tl.arange(0, BM)
@@ -78,20 +77,22 @@ def typed_forward(
 
 @triton.jit
 def typed_nodes(
-    dst, src, kind, weight, source, destination, ptr, order, node_ptr, grad, arg, out, items, D, S, V,
+    dst, src, kind, weight, source, destination, ptr, order, node_ptr, grad, arg, d_dst, d_src, items, D, S, first, V,
     N: tl.constexpr, M: tl.constexpr, BI: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr,
-    RELU: tl.constexpr, HAS_DST: tl.constexpr, HAS_ORDER: tl.constexpr, MAX: tl.constexpr, CT: tl.constexpr,
-    PREC: tl.constexpr,
+    RELU: tl.constexpr, HAS_DST: tl.constexpr, MAX: tl.constexpr, CT: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
-    """Shared structure: for each item and node of one side, the sum over its edges of σ'(·) · Qᵀ g."""
-    v = tl.program_id(0) % V
+    """Shared structure: for each item and node, the sum over its edges of σ'(·) · Qᵀ g.
+
+    The program's node is one of V from ``first`` on; nodes are the D destinations, then the S sources.
+    """
+    v = tl.program_id(0) % V + first
     item = (tl.program_id(0) // V) * BI + tl.arange(0, BI)
     live = item < items
     wide = item.to(tl.int64)
     n0 = tl.program_id(1) * BN
     total = tl.zeros((BI, BN), tl.float32)
     for k in range(tl.load(node_ptr + v).to(tl.int32), tl.load(node_ptr + v + 1).to(tl.int32)):
-        at = tl.load(order + k) if HAS_ORDER else k
+        at = tl.load(order + k)
         d = tl.load(destination + at)
         place = (at - tl.load(ptr + d)).to(tl.int32)
         q = tl.load(kind + at)
@@ -106,9 +107,13 @@ def typed_nodes(
             p = tl.where(h > 0, p, 0.0)
         total += p
     inner = n0 + tl.arange(0, BN)
-    row = wide * V + v
     keep = live[:, None] & (inner < N)[None, :]
-    tl.store(out + row[:, None] * N + inner[None, :], total.to(out.dtype.element_ty), mask=keep)
+    if v < D:
+        row = wide * D + v
+        tl.store(d_dst + row[:, None] * N + inner[None, :], total.to(d_dst.dtype.element_ty), mask=keep)
+    else:
+        row = wide * S + (v - D)
+        tl.store(d_src + row[:, None] * N + inner[None, :], total.to(d_src.dtype.element_ty), mask=keep)
 
 
 @triton.jit
@@ -130,7 +135,7 @@ def places_backward(
         src_row = (wide // D) * S + tl.load(source + (wide % D) * A + j, mask=live, other=0)
         p = tl.zeros((BI, BN), tl.float32)
         for m0 in range(0, M, BM):
-            g = upstream(grad, arg, wide, j, live, m0, M, BM, MAX, CT)
+            g = upstream(grad, arg, wide, tl.full((), j, tl.int32), live, m0, M, BM, MAX, CT)
             w = load_matrix(weight, tl.full((), j, tl.int32), n0, m0, N, M, BN, BM)
             p = tl.dot(g, w.to(CT), p, input_precision=PREC)
         if RELU:

@@ -1,0 +1,164 @@
+"""Launching the kernels over items: forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fgnn.nn.kernels.config import cdiv, dtype_of, precision_of, splits_of, typed_tile
+from fgnn.nn.kernels.rows_launch import gradients, outputs, segment_sum
+
+
+def forward(
+    dst: Tensor | None,
+    src: Tensor,
+    weight: Tensor,
+    kinds: Sequence[Tensor],
+    lists: Sequence[Tensor],
+    sizes: Sequence[int],
+    relu: bool,
+    maximum: bool,
+) -> tuple[Tensor, Tensor]:
+    """Aggregate towards each destination; also the place of the first maximum (empty for a sum).
+
+    Args:
+        dst: (B, D, n) or None.
+        src: (B, S, n).
+        weight: (T, m, n).
+        kinds: The type at each list position (E,), positions by type (E,) and where each type begins (T + 1,); none
+            where the type is the place.
+        lists: source (E,), destination (E,), ptr (D + 1,), and for each destination and then each source
+            the positions of its edges (2 E,) and where they begin (D + S + 1,); only the
+            first where the type is the place.
+        sizes: D, A where the type is the place (else 0), and the largest number of edges of one destination.
+    """
+    from fgnn.nn.kernels import typed_kernels as kernels
+
+    count, arity, _ = sizes
+    batch, sources, n = src.shape
+    _, m, _ = weight.shape
+    precision = precision_of(src.dtype)
+    out, arg = outputs(src, weight, count, sizes[2], maximum)
+    items, nodes = (batch * count, 1) if arity else (batch, count)
+    tile = typed_tile("forward", n, m, items, src.dtype, precision)
+    if out.numel():
+        kernels.typed_forward[(cdiv(items, tile.lines) * nodes, cdiv(m, tile.columns))](
+            dst, src, None if arity else kinds[0], weight, lists[0], None if arity else lists[2], out, arg, items,
+            count, sources, N=n, M=m, A=arity, BI=tile.lines, BN=tile.inner, BM=tile.columns, BY_ITEM=arity > 0,
+            **_flags(dst, src, relu, maximum, precision), num_warps=tile.warps, num_stages=tile.stages,
+        )  # fmt: skip
+    return out, arg
+
+
+def backward(
+    grad: Tensor,
+    arg: Tensor,
+    dst: Tensor | None,
+    src: Tensor,
+    weight: Tensor,
+    kinds: Sequence[Tensor],
+    lists: Sequence[Tensor],
+    sizes: Sequence[int],
+    relu: bool,
+    maximum: bool,
+    wants: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients at dst, src and W; an empty tensor for one that is not wanted."""
+    count, arity, _ = sizes
+    grad = grad.contiguous()
+    d_dst, d_src, d_weight = gradients((dst, src, weight), src, wants)
+    if not grad.numel() or not lists[0].numel():
+        return d_dst.zero_(), d_src.zero_(), d_weight.zero_()
+    precision = precision_of(src.dtype)
+    flags = _flags(dst, src, relu, maximum, precision)
+    items = src.shape[0] * count if arity else src.shape[0]
+    if arity and (wants[0] or wants[1]):
+        d_src = _places(grad, arg, dst, src, weight, lists[0], sizes, flags, precision, wants, d_dst, d_src)
+    elif wants[0] or wants[1]:
+        _nodes(grad, arg, dst, src, weight, kinds, lists, wants, d_dst, d_src, flags, precision)
+    if wants[2]:
+        d_weight = _weight(grad, arg, dst, src, weight, kinds, lists, sizes, items, flags, precision)
+    return d_dst, d_src, d_weight
+
+
+def _nodes(
+    grad: Tensor, arg: Tensor, dst: Tensor | None, src: Tensor, weight: Tensor, kinds: Sequence[Tensor],
+    lists: Sequence[Tensor], wants: Sequence[bool], d_dst: Tensor, d_src: Tensor, flags: dict[str, Any],
+    precision: str,
+) -> None:  # fmt: skip
+    """The gradient at the nodes of both sides, each summed over its own list of edges: no atomics, one order."""
+    from fgnn.nn.kernels import typed_kernels as kernels
+
+    batch, sources, n = src.shape
+    count, m = grad.shape[1], weight.shape[1]
+    first = 0 if wants[0] else count
+    nodes = (count if wants[0] else 0) + (sources if wants[1] else 0)
+    tile = typed_tile("nodes", n, m, batch, src.dtype, precision)
+    kernels.typed_nodes[(cdiv(batch, tile.lines) * nodes, cdiv(n, tile.inner))](
+        dst, src, kinds[0], weight, *lists, grad, arg, d_dst, d_src, batch, count, sources, first, nodes,
+        N=n, M=m, BI=tile.lines, BN=tile.inner, BM=tile.columns, **flags,
+        num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+
+
+def _places(
+    grad: Tensor, arg: Tensor, dst: Tensor | None, src: Tensor, weight: Tensor, source: Tensor, sizes: Sequence[int],
+    flags: dict[str, Any], precision: str, wants: Sequence[bool], d_dst: Tensor, d_src: Tensor,
+) -> Tensor:  # fmt: skip
+    """Where the type is the place: dst's gradient into ``d_dst``; returns src's."""
+    from fgnn.nn.kernels import typed_kernels as kernels
+
+    count, arity, _ = sizes
+    batch, sources, n = src.shape
+    m, items, edges = weight.shape[1], batch * count, source.shape[0]
+    atomic = not torch.are_deterministic_algorithms_enabled()
+    tile = typed_tile("places", n, m, items, src.dtype, precision)
+    shape = (batch, sources if atomic else edges, n) if wants[1] else (0,)
+    at_src = src.new_zeros(shape, dtype=torch.float32) if atomic else src.new_empty(shape, dtype=torch.float32)
+    kernels.places_backward[(cdiv(items, tile.lines), cdiv(n, tile.inner))](
+        dst, src, weight, source, grad, arg, d_dst, at_src, items, count, sources, edges, N=n, M=m, A=arity,
+        BI=tile.lines, BN=tile.inner, BM=tile.columns, NEED_DST=wants[0], NEED_SRC=wants[1], ATOMIC=atomic,
+        **flags, num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+    if wants[1] and not atomic:
+        order = torch.argsort(source, stable=True)
+        counts = torch.bincount(source, minlength=sources)
+        segment_sum(at_src, order, torch.cat([counts.new_zeros(1), counts.cumsum(0)]), d_src)
+        return d_src
+    return at_src.to(src.dtype)
+
+
+def _weight(
+    grad: Tensor, arg: Tensor, dst: Tensor | None, src: Tensor, weight: Tensor, kinds: Sequence[Tensor],
+    lists: Sequence[Tensor], sizes: Sequence[int], items: int, flags: dict[str, Any], precision: str,
+) -> Tensor:  # fmt: skip
+    from fgnn.nn.kernels import typed_kernels as kernels
+
+    count, arity, _ = sizes
+    terms, m, n = weight.shape
+    tile = typed_tile("weight", n, m, items, src.dtype, precision)
+    blocks = cdiv(n, tile.inner) * cdiv(m, tile.columns)
+    steps = cdiv(items, tile.lines) * (1 if arity else cdiv(lists[0].shape[0], terms))
+    splits = splits_of(terms * blocks, steps, weight.numel(), src.device)
+    partial = src.new_empty((splits, *weight.shape), dtype=torch.float32)
+    source, destination, ptr = (lists[0], None, None) if arity else lists[:3]
+    order, kind_ptr = (None, None) if arity else kinds[1:3]
+    kernels.typed_weight[(terms, splits, blocks)](
+        dst, src, source, destination, ptr, order, kind_ptr, grad, arg, partial, items, count, src.shape[1], terms,
+        splits, N=n, M=m, A=arity, BI=tile.lines, BN=tile.inner, BM=tile.columns, BY_ITEM=arity > 0,
+        **flags, num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+    return (partial[0] if splits == 1 else partial.sum(0)).to(weight.dtype)
+
+
+def _flags(dst: Tensor | None, src: Tensor, relu: bool, maximum: bool, precision: str) -> dict[str, Any]:
+    return {
+        "RELU": relu,
+        "HAS_DST": dst is not None,
+        "MAX": maximum,
+        "CT": dtype_of(src.dtype),
+        "PREC": precision,
+    }
