@@ -100,6 +100,7 @@ def _solve_apart(best: Best, easy: Part, hard: Part, deadline: float | None, wid
     rest = Best(hard.batch, best.tell, best.start, lift=lift, shift=score)
     every = torch.arange(len(hard.batch), device=score.device)
     rest.note("exact", rest.score, rest.bound, every, began)
+    rest.proved |= score == -torch.inf  # nothing in the hard part can help these
     timed_out = _search(rest, deadline, width["seed"], jobs)
     best.skipped.update(rest.skipped)
     best.stages += rest.stages

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fgnn.infer.elimination.builder import Step
-from fgnn.infer.elimination.plan import ExactPlan, OutOfTime
+from fgnn.infer.elimination.plan import ExactPlan
 from fgnn.infer.elimination.problem import Problem, Source
 from fgnn.infer.elimination.shapes import DenseShape, ListedShape, Term
 from fgnn.pgm import ModelBatch
@@ -234,6 +234,3 @@ def _flat(step: Step, problem: Problem, digits: dict[int, Tensor]) -> Tensor:
     for variable in reversed(step.scope):
         index = index * problem.cardinalities[variable] + digits[variable]
     return index
-
-
-__all__ = ["Numbers", "OutOfTime", "run_plan"]
