@@ -142,11 +142,11 @@ def test_ranked_is_a_descending_sort(n: int) -> None:
     values = torch.randn(n, 2500, generator=torch.Generator().manual_seed(n))
     values[values < -1.0] = -torch.inf
     expected = values.sort(dim=0, descending=True).values
-    assert torch.equal(torch.stack(ranked(values)), expected)
+    assert torch.equal(torch.stack(list(ranked(values))), expected)
     few = ranked(values, (1, n))
     assert torch.equal(few[0], expected[0])
     assert torch.equal(few[n - 1], expected[-1])
-    assert torch.equal(torch.stack(ranked(values[:, :7])), expected[:, :7])
+    assert torch.equal(torch.stack(list(ranked(values[:, :7]))), expected[:, :7])
 
 
 def test_a_budget_over_very_many_variables_stays_cheap() -> None:

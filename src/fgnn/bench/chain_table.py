@@ -121,7 +121,7 @@ def print_table(rows: Sequence[Row], console: Any = None) -> None:
         show_edge=False,
     )
     table.add_column("method", no_wrap=True)
-    for column, width in (("agree %", 14), ("wholly optimal %", 11), ("infeasible %", 10), ("ms each", 14)):
+    for column, width in (("agree %", 14), ("wholly\noptimal %", 11), ("infea-\nsible %", 11), ("ms each", 14)):
         table.add_column(column, justify="right", min_width=width)
     fewer: list[str] = []
     left_out: list[str] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -15,11 +16,13 @@ from fgnn.infer.wiring import Numbers, Wiring, can_forbid
 from fgnn.pgm import ModelBatch
 
 # Message bytes worked on at once: about what the caches hold on a CPU, and a share of the memory on a GPU.
-_CPU_BYTES = 1 << 20
+_CPU_BYTES = 1 << 19
 _CPU_BYTES_IN_TURNS = 1 << 22
 _GPU_BYTES = 1 << 28
 # Iterations between looks at what has converged: each look waits for the device.
 _CHECK_EVERY = 8
+# The share of a pool that may stand still before it is exchanged: an exchange costs about half an iteration.
+_MOST_AT_REST = 0.125
 _NEWS_EVERY_SECONDS = 0.5
 
 
@@ -134,7 +137,8 @@ class _Run:
         progress: OnProgress | None,
     ) -> None:
         self.batch, self.wiring, self.sweep, self.in_turns = batch, wiring, sweep, in_turns
-        self.iterations, self.rate, self.tolerance = iterations, rate, tolerance
+        self.iterations, self.tolerance = iterations, tolerance
+        self.rate = torch.tensor(rate, dtype=batch.dtype, device=batch.device)
         self.best, self.normalise = best, normalise
         self.started, self.deadline, self.progress = time.perf_counter(), deadline, progress
         self.news_due = self.started + _NEWS_EVERY_SECONDS
@@ -152,41 +156,33 @@ class _Run:
 
     def solve(self) -> None:
         """Pass messages until all models stand still, or iterations or time run out."""
-        count, device = len(self.batch), self.batch.device
-        every = _CHECK_EVERY if device.type == "cuda" else 1
+        count = len(self.batch)
+        every = _CHECK_EVERY if self.batch.device.type == "cuda" else 1
         width, waiting, turn = self._width(), 0, 0
-        models = torch.zeros(0, dtype=torch.int64, device=device)
-        active = torch.zeros(0, dtype=torch.bool, device=device)
-        messages = self._silence(0)
-        numbers = self.numbers
+        pool = self._pool(torch.zeros(0, dtype=torch.int64, device=self.batch.device))
         while True:
             if turn % every == 0:
                 late = time.perf_counter() > self.deadline
-                left = int(active.sum())
+                left = int(pool.active.sum())
                 if late or self.iterations == 0:
-                    self._stop(models, active, messages, range(waiting, count, width), late)
+                    self._stop(pool, range(waiting, count, width), late)
                     return
-                if 2 * left <= len(models):
-                    self._retire(models[~active], messages[:, ~active])
+                if len(pool.models) - left >= len(pool.models) * _MOST_AT_REST:
+                    self._retire(pool.at(~pool.active))
                     # under a shared order all models of a pool are at the same iteration, so none may join
                     fresh = min(width - left, count - waiting) if left == 0 or not self.in_turns else 0
-                    models = torch.cat([models[active], torch.arange(waiting, waiting + fresh, device=device)])
-                    messages = torch.cat([messages[:, active], self._silence(fresh)], 1)
-                    active = torch.ones_like(models, dtype=torch.bool)
-                    numbers = self.numbers.columns(models)
+                    coming = torch.arange(waiting, waiting + fresh, device=self.batch.device)
+                    pool = pool.at(pool.active).joined(self._pool(coming), self.numbers)
                     waiting += fresh
-                    if left == 0:
-                        turn = 0
-                    if not len(models):
+                    turn = 0 if left == 0 else turn
+                    if not len(pool.models):
                         return
-                self._tell(f"{count - waiting + int(active.sum())} of {count} models still move", numbers, messages)
-            messages, change = self.sweep(numbers, messages, active.to(messages.dtype) * self.rate, turn)
+                self._tell(f"{count - waiting + int(pool.active.sum())} of {count} models still move", pool)
+            pool.messages, change = self.sweep(pool.numbers, pool.messages, pool.active * self.rate, turn)
             turn += 1
-            self._record(models, active, change)
-            self.converged[models] |= active & (change <= self.tolerance)
-            active = active & (change > self.tolerance) & (self.done[models] < self.iterations)
+            self._record(pool, change)
             if self.best:
-                self._consider(models, numbers, messages)
+                self._consider(pool)
 
     def answer(self) -> Answer:
         info: dict[str, Any] = {"deltas": self.deltas[: int(self.done.max()) if len(self.batch) else 0].t()}
@@ -201,63 +197,79 @@ class _Run:
             info=info,
         )
 
-    def _silence(self, count: int) -> Tensor:
-        return self.numbers.unary.new_zeros(self.wiring.belief_of.shape[0], count)
+    def _pool(self, models: Tensor) -> _Pool:
+        """Models that have not begun."""
+        return _Pool(
+            models=models,
+            numbers=self.numbers.columns(models),
+            messages=self.numbers.unary.new_zeros(len(self.wiring.belief_of), len(models)),
+            active=torch.ones_like(models, dtype=torch.bool),
+            settled=torch.zeros_like(models, dtype=torch.bool),
+            done=torch.zeros_like(models),
+        )
 
     def _width(self) -> int:
         """How many models to work on at once: what fits with the messages and the largest group of tables."""
         cells = max((t.values[0].numel() for t in self.batch.tables), default=0)
         each = (len(self.wiring.belief_of) + cells + 1) * self.batch.unary.element_size()
-        on_cpu = _CPU_BYTES_IN_TURNS if self.in_turns else _CPU_BYTES
-        return max(1, (on_cpu if self.batch.device.type == "cpu" else _GPU_BYTES) // each)
+        if self.batch.device.type != "cpu":
+            return max(1, _GPU_BYTES // each)
+        threads = torch.get_num_threads()
+        bytes_at_once = _CPU_BYTES if threads == 1 else 2 * _CPU_BYTES * threads  # threads share only large operations
+        return max(1, (_CPU_BYTES_IN_TURNS if self.in_turns else bytes_at_once) // each)
 
-    def _stop(self, models: Tensor, active: Tensor, messages: Tensor, waiting: range, late: bool) -> None:
+    def _stop(self, pool: _Pool, waiting: range, late: bool) -> None:
         """Read off every answer as it stands: those in the pool, and those that never came into it."""
-        self._retire(models, messages)
-        self.timed_out[models] = active
+        self._retire(pool)
+        self.timed_out[pool.models] = pool.active
         for at in waiting:
-            rest = torch.arange(at, min(at + waiting.step, waiting.stop), device=models.device)
-            self._retire(rest, self._silence(len(rest)))
-            self.timed_out[rest] = late
-            self.converged[rest] = not late and not self.wiring.groups
+            rest = self._pool(torch.arange(at, min(at + waiting.step, waiting.stop), device=self.batch.device))
+            rest.settled |= not late and not self.wiring.groups
+            self._retire(rest)
+            self.timed_out[rest.models] = late
 
-    def _record(self, models: Tensor, active: Tensor, change: Tensor) -> None:
+    def _record(self, pool: _Pool, change: Tensor) -> None:
         """Count the iteration and note its change, for the models that moved."""
-        done = self.done[models]
         if self.turns >= len(self.deltas) and len(self.deltas) < self.iterations:
             self.deltas = torch.cat([self.deltas, torch.zeros_like(self.deltas)])[: self.iterations]
         self.turns += 1
-        self.deltas[done.clamp(max=len(self.deltas) - 1), models] += torch.where(active, change, 0.0)
-        self.done[models] = done + active
+        row = pool.done.clamp(max=len(self.deltas) - 1)  # a model at rest adds nothing, wherever
+        self.deltas.index_put_((row, pool.models), change.masked_fill(~pool.active, 0.0), accumulate=True)
+        moves = change > self.tolerance
+        pool.done += pool.active
+        pool.settled |= pool.active & ~moves
+        pool.active &= moves & (pool.done < self.iterations)
 
-    def _consider(self, models: Tensor, numbers: Numbers, messages: Tensor) -> None:
+    def _consider(self, pool: _Pool) -> None:
         """Keep what the present beliefs decode to where it scores higher than all before."""
-        candidate = self._decode(numbers, messages)
-        score = self.batch.select(models).score(candidate)
-        better = score > self.score[models]
-        self.score[models] = torch.where(better, score, self.score[models])
-        self.assignment[models] = torch.where(better[:, None], candidate, self.assignment[models])
+        candidate = self._decode(pool)
+        score = self.batch.select(pool.models).score(candidate)
+        better = score > self.score[pool.models]
+        self.score[pool.models] = torch.where(better, score, self.score[pool.models])
+        self.assignment[pool.models] = torch.where(better[:, None], candidate, self.assignment[pool.models])
 
-    def _decode(self, numbers: Numbers, messages: Tensor) -> Tensor:
+    def _decode(self, pool: _Pool) -> Tensor:
         """Each variable's best state, the lowest of equals, shape (B, N)."""
-        beliefs = self.wiring.beliefs(numbers.unary, messages)
+        beliefs = self.wiring.beliefs(pool.numbers.unary, pool.messages)
         return self.wiring.padded_beliefs(beliefs, normalise=False).argmax(2)
 
-    def _retire(self, models: Tensor, messages: Tensor) -> None:
-        """Read the answers off the messages: each variable's best state, the lowest of equals."""
-        rows = self.wiring.beliefs(self.numbers.columns(models).unary, messages)
-        beliefs = self.wiring.padded_beliefs(rows, self.normalise)
+    def _retire(self, pool: _Pool) -> None:
+        """Read the answers off the messages."""
+        models = pool.models
+        beliefs = self.wiring.padded_beliefs(self.wiring.beliefs(pool.numbers.unary, pool.messages), self.normalise)
         last = beliefs.argmax(2)
         if self.best:
             none = self.score[models] == -torch.inf
             last = torch.where(none[:, None], last, self.assignment[models])
         self.assignment[models] = last
+        self.converged[models] = pool.settled
+        self.done[models] = pool.done
         # a state is only ever ruled out by proof, so a variable without states proves that there is no answer
         self.impossible[models] = (beliefs == -torch.inf).all(2).any(1)
         if self.beliefs is not None:
             self.beliefs[models] = beliefs
 
-    def _tell(self, note: str, numbers: Numbers, messages: Tensor) -> None:
+    def _tell(self, note: str, pool: _Pool) -> None:
         now = time.perf_counter()
         if self.progress is None or now < self.news_due:
             return
@@ -265,7 +277,43 @@ class _Run:
         if len(self.batch) > 1:
             self.progress(Progress("max-product", now - self.started, -math.inf, math.inf, note))
             return
-        found = self.assignment if self.best else self._decode(numbers, messages)
-        note = f"iteration {self.turns}"
+        found = self.assignment if self.best else self._decode(pool)
         score = float(self.batch.score(found))
-        self.progress(Progress("max-product", now - self.started, score, math.inf, note, assignment=found))
+        note = f"iteration {self.turns}"
+        self.progress(Progress("max-product", now - self.started, score, math.inf, note, assignment=found.clone()))
+
+
+@dataclass(eq=False)
+class _Pool:
+    """The models being worked on, and how far they are."""
+
+    models: Tensor  # shape: (b,), their places in the batch
+    numbers: Numbers
+    messages: Tensor  # shape: (Q or 2Q, b)
+    active: Tensor  # shape: (b,), bool: still moving, with iterations left
+    settled: Tensor  # shape: (b,), bool: converged
+    done: Tensor  # shape: (b,), iterations
+
+    def at(self, which: Tensor) -> _Pool:
+        """Those where a mask holds."""
+        kept = which.nonzero().flatten()
+        return _Pool(
+            self.models[kept],
+            self.numbers.columns(kept),
+            self.messages.index_select(1, kept),
+            self.active[kept],
+            self.settled[kept],
+            self.done[kept],
+        )
+
+    def joined(self, other: _Pool, numbers: Numbers) -> _Pool:
+        """These and others; ``numbers`` are those of the whole batch."""
+        models = torch.cat([self.models, other.models])
+        return _Pool(
+            models,
+            numbers.columns(models),
+            torch.cat([self.messages, other.messages], 1),
+            torch.cat([self.active, other.active]),
+            torch.cat([self.settled, other.settled]),
+            torch.cat([self.done, other.done]),
+        )

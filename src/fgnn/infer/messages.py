@@ -12,6 +12,9 @@ stored. *Full*: all k states, with ``-inf`` for the impossible ones.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -67,7 +70,48 @@ def _max_out(theta: Tensor, axis: int, message: Tensor, full: bool) -> Tensor:
     return torch.maximum(lowest, (theta.narrow(axis, 1, states - 1) + spread).amax(axis))
 
 
-def budget_ratios(d: Tensor, at_least: Bound, at_most: Bound) -> Tensor:
+@dataclass(frozen=True, eq=False)
+class PairClamp:
+    r"""Tables over two binary variables, as what they do to a log-ratio.
+
+    :math:`\max(\theta_{10}, \theta_{11} + \nu) - \max(\theta_{00}, \theta_{01} + \nu)` is a line of slope +1 where
+    equal states are preferred, -1 where unequal ones are, cut off at both ends:
+    :math:`\operatorname{clamp}(\sigma\nu + \gamma,\ l,\ u)`. Tensors are (C, B or 1).
+    """
+
+    sign: Tensor
+    shift: tuple[Tensor, Tensor]  # by the axis sent to, as the following
+    low: tuple[Tensor, Tensor]
+    high: tuple[Tensor, Tensor]
+
+    @classmethod
+    def of(cls, theta: Tensor) -> PairClamp:
+        """From tables (2, 2, C, B or 1) without ``-inf``."""
+        t00, t01, t10, t11 = theta.flatten(0, 1).unbind(0)
+        equal = t11 - t01 >= t10 - t00
+        ends = ((t10 - t00, t11 - t01), (t01 - t00, t11 - t10))  # the messages as ν falls and as it rises
+        return cls(
+            sign=2 * equal.to(theta.dtype) - 1,
+            shift=(torch.where(equal, t11 - t00, t10 - t01), torch.where(equal, t11 - t00, t01 - t10)),
+            low=(torch.minimum(*ends[0]), torch.minimum(*ends[1])),
+            high=(torch.maximum(*ends[0]), torch.maximum(*ends[1])),
+        )
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> PairClamp:
+        """The same with every tensor changed."""
+        shift, low, high = ((change(one), change(two)) for one, two in (self.shift, self.low, self.high))
+        return PairClamp(change(self.sign), shift, low, high)
+
+    def ratios(self, nu: Tensor, out: Tensor) -> Tensor:
+        """The messages (2, C, B) for incoming ratios (2, C, B)."""
+        for shift, low, high, come, to in zip(
+            self.shift, self.low, self.high, reversed(nu.unbind(0)), out.unbind(0), strict=True
+        ):
+            torch.clamp(torch.addcmul(shift, self.sign, come, out=to), low, high, out=to)
+        return out
+
+
+def budget_ratios(d: Tensor, at_least: Bound, at_most: Bound, out: Tensor | None = None) -> Tensor:
     r"""Messages of budgets as log-ratios of state 1 to state 0, from the incoming ratios.
 
     The best sum of the others with k ones among them is concave in k; its steps are their ratios in descending order.
@@ -83,6 +127,7 @@ def budget_ratios(d: Tensor, at_least: Bound, at_most: Bound) -> Tensor:
         d: Shape (n, C, B).
         at_least: The least number of ones.
         at_most: The greatest number of ones.
+        out: Where to put the messages, shape (n, C, B).
     """
     limit = _LIMIT[d.dtype]
     floor = not (isinstance(at_least, int) and at_least == 0)
@@ -91,7 +136,7 @@ def budget_ratios(d: Tensor, at_least: Bound, at_most: Bound) -> Tensor:
     order = ranked(d, ranks if all(isinstance(b, int) for b in bounds) else None)
     # Selection by a factor of 0 or 1 and an extremum: exact, and on a CPU many times faster than `where`.
     kth, following = _around(order, at_most)
-    messages = torch.empty_like(d)
+    messages = torch.empty_like(d) if out is None else out
     torch.lt(d, kth, out=messages)
     messages.mul_(-kth.clamp(0, limit))
     torch.minimum(messages, -following.clamp(0, limit), out=messages)
@@ -104,14 +149,17 @@ def budget_ratios(d: Tensor, at_least: Bound, at_most: Bound) -> Tensor:
     return messages
 
 
-def _around(order: list[Tensor], k: Bound) -> tuple[Tensor, Tensor]:
+def _around(order: Tensor | list[Tensor], k: Bound) -> tuple[Tensor, Tensor]:
     """The k-th largest, which is D(k) for the variables below it, and D(k) for the variables at or above it."""
     n = len(order)
-    first = order[0].new_full((), torch.inf)
     if isinstance(k, int):
-        return (first, first) if k == 0 else (order[k - 1], order[k] if k < n else -first)
-    ends = torch.full_like(order[0], torch.inf)
-    ladder = torch.stack([ends, *order, -ends])  # shape: (n + 2, C, B)
+        if 0 < k < n:
+            return order[k - 1], order[k]
+        endless = order[0].new_full((), torch.inf)
+        return (endless, endless) if k == 0 else (order[n - 1], -endless)
+    rungs = order if isinstance(order, Tensor) else torch.stack(order)
+    ends = torch.full_like(rungs[:1], torch.inf)
+    ladder = torch.cat([ends, rungs, -ends])  # shape: (n + 2, C, B)
     place = k.expand(ladder.shape[1:])[None]
     follows = torch.where(place == 0, 0, place + 1)
     return ladder.gather(0, place)[0], ladder.gather(0, follows)[0]

@@ -12,8 +12,8 @@ _WIDEST_NETWORK = 32
 _FEWEST_COLUMNS = 512
 
 
-def ranked(values: Tensor, ranks: tuple[int, ...] | None = None) -> list[Tensor]:
-    """The values of each column in descending order: ``ranked(d)[k - 1]`` is the k-th largest.
+def ranked(values: Tensor, ranks: tuple[int, ...] | None = None) -> Tensor | list[Tensor]:
+    """The values of each column in descending order: ``ranked(d)[k - 1]`` is the k-th largest, shape (...).
 
     Many columns of few values are put through a sorting network, whose comparators are elementwise maxima and minima
     over all columns at once; ``ranks`` (from 1) names the only places needed, and the others of the list are then
@@ -26,7 +26,7 @@ def ranked(values: Tensor, ranks: tuple[int, ...] | None = None) -> list[Tensor]
     n = int(values.shape[0])
     columns = values[0].numel() if n else 0
     if n > _WIDEST_NETWORK or (columns < _FEWEST_COLUMNS and values.device.type == "cpu"):
-        return list(values.sort(dim=0, descending=True).values.unbind(0))
+        return values.sort(dim=0, descending=True).values
     wires = list(values.unbind(0))
     for i, j, above, below in _comparators(n, ranks):
         high = torch.maximum(wires[i], wires[j]) if above else wires[i]

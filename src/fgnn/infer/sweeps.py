@@ -22,7 +22,7 @@ from fgnn.infer.wiring import Group, Numbers, Wiring, blocks, group_messages
 _TIE = 1e-5
 
 Sweep = Callable[[Numbers, Tensor, Tensor, int], tuple[Tensor, Tensor]]
-"""(numbers, messages (Q or 2Q, B), rate (B,), iteration) -> (messages, change (B,))."""
+"""(numbers, messages (Q or 2Q, B), rate (B,), iteration) -> (messages, change (B,)); the messages given are used up."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,24 @@ class Rule:
 # ---- one update -----------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, eq=False)
+class Workspace:
+    """Memory that iterations use again: to ask for it anew costs a CPU as much as the arithmetic."""
+
+    nu: Tensor  # shape: as the messages
+    proposed: Tensor  # shape: (Q, B)
+    outgoing: list[Tensor]  # shape: (height, C, B) each: the part of ``proposed`` that is a group's
+
+    @classmethod
+    def like(cls, wiring: Wiring, messages: Tensor) -> Workspace:
+        proposed = torch.empty_like(messages[: wiring.num_messages])
+        return cls(torch.empty_like(messages), proposed, wiring.by_group(proposed))
+
+
 def flooding_step(
-    wiring: Wiring, rule: Rule, numbers: Numbers, messages: Tensor, rate: Tensor
+    wiring: Wiring, rule: Rule, numbers: Numbers, messages: Tensor, rate: Tensor, work: Workspace | None = None
 ) -> tuple[Tensor, Tensor]:
-    """All factors at once: a pure function of tensors whose shapes depend on the structure and B alone.
+    """All factors at once: tensor operations only, whose shapes depend on the structure and B alone.
 
     Args:
         wiring: The structure.
@@ -51,34 +65,30 @@ def flooding_step(
         numbers: The potentials.
         messages: Shape (Q, B), or (2Q, B) in the full form.
         rate: Shape (B,): how far each model goes towards its update, 1 - damping; 0 holds a model still.
+        work: Overwritten, as ``messages`` may then be; without it the step is a pure function.
     """
-    proposed = proposals(wiring, rule, numbers, messages)
-    stepped, change = _blend(wiring, messages, proposed, rate)
-    if not wiring.full and all(s == 1 for g in wiring.groups for s in g.states):
+    proposed = proposals(wiring, rule, numbers, messages, work)
+    if work is None or wiring.full:
+        stepped, change = _blend(wiring, messages, proposed, rate)
+    else:
+        change = torch.sub(proposed, messages, out=work.nu)
+        stepped = messages.addcmul_(change, rate)
+    if wiring.ratios_only:
         return stepped, change.abs_().amax(0)  # binary variables: the span is the ratio's change, in one reduction
-    spans = [
-        _span(wiring, g, change[g.span].view(g.height, len(g.scopes), messages.shape[1])).amax(0) for g in wiring.groups
-    ]
-    return stepped, torch.stack(spans).amax(0)
+    return stepped, _changes(wiring, change).amax(0)
 
 
-def proposals(wiring: Wiring, rule: Rule, numbers: Numbers, messages: Tensor) -> Tensor:
+def proposals(wiring: Wiring, rule: Rule, numbers: Numbers, messages: Tensor, work: Workspace | None = None) -> Tensor:
     """What every factor would send now, as value rows (Q, B)."""
+    work = Workspace.like(wiring, messages) if work is None else work
     beliefs = wiring.beliefs(numbers.unary, messages)
-    nu = beliefs.index_select(0, wiring.belief_of)
+    nu = torch.index_select(beliefs, 0, wiring.belief_of, out=work.nu)
     nu = wiring.values(nu if rule.own else nu.sub_(messages))
-    models = messages.shape[1]
-    sent = [
-        group_messages(
-            group,
-            numbers.of_group(g),
-            nu[group.span].view(group.height, len(group.scopes), models),
-            wiring.full,
-            rule.normalise,
-        ).flatten(0, 1)
-        for g, group in enumerate(wiring.groups)
-    ]
-    return torch.cat(sent)
+    for group, potentials, come, out in zip(
+        wiring.groups, numbers.factors, wiring.by_group(nu), work.outgoing, strict=True
+    ):
+        group_messages(group, potentials, come, wiring.full, rule.normalise, out)
+    return work.proposed
 
 
 def _blend(wiring: Wiring, messages: Tensor, proposed: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,13 +109,13 @@ def _blend(wiring: Wiring, messages: Tensor, proposed: Tensor, rate: Tensor) -> 
 
 def _changes(wiring: Wiring, change: Tensor) -> Tensor:
     """The largest span over each factor's messages: (Q, B) to (F, B)."""
-    shaped = [change[g.span].view(g.height, len(g.scopes), change.shape[1]) for g in wiring.groups]
-    return torch.cat([_span(wiring, g, part) for g, part in zip(wiring.groups, shaped, strict=True)])
+    parts = zip(wiring.groups, wiring.by_group(change), strict=True)
+    return torch.cat([_span(wiring, g, part) for g, part in parts])
 
 
 def _span(wiring: Wiring, group: Group, change: Tensor) -> Tensor:
     """The largest span over a factor's messages: (height, C, B) to (C, B)."""
-    if not wiring.full and all(s == 1 for s in group.states):
+    if not wiring.full and max(group.states) == 1:
         return change.abs().amax(0)  # binary variables: the span is the ratio's change
     spans = [change.new_zeros(change.shape[1:])]
     for rows in blocks(group):
@@ -127,9 +137,12 @@ def _span(wiring: Wiring, group: Group, change: Tensor) -> Tensor:
 
 def flooding(wiring: Wiring, rule: Rule) -> Sweep:
     """Every factor reads the old messages."""
+    work: list[Workspace] = []
 
     def sweep(numbers: Numbers, messages: Tensor, rate: Tensor, iteration: int) -> tuple[Tensor, Tensor]:
-        return flooding_step(wiring, rule, numbers, messages, rate)
+        if not work or work[0].nu.shape != messages.shape:
+            work[:] = [Workspace.like(wiring, messages)]
+        return flooding_step(wiring, rule, numbers, messages, rate, work[0])
 
     return sweep
 
@@ -157,7 +170,6 @@ def sequential(wiring: Wiring, rule: Rule, seed: int, random: bool) -> Sweep:
                 yield g, torch.as_tensor(members, device=device)
 
     def sweep(numbers: Numbers, messages: Tensor, rate: Tensor, iteration: int) -> tuple[Tensor, Tensor]:
-        messages = messages.clone()
         beliefs = wiring.beliefs(numbers.unary, messages)
         change = torch.zeros_like(rate)
         for g, factors in updates(iteration):
@@ -169,7 +181,7 @@ def sequential(wiring: Wiring, rule: Rule, seed: int, random: bool) -> Sweep:
             old, belief = messages.index_select(0, at), beliefs.index_select(0, towards)
             nu = wiring.values(belief if rule.own else belief - old)
             shape = (group.height, len(factors), len(rate))
-            sent = group_messages(group, numbers.of_group(g, factors), nu.view(shape), wiring.full, rule.normalise)
+            sent = group_messages(group, numbers.some(g, factors), nu.view(shape), wiring.full, rule.normalise)
             new, moved = _blend(wiring, old, sent.flatten(0, 1), rate)
             messages.index_copy_(0, at, new)
             # factors that go together share no variable, so every belief row is written once

@@ -7,14 +7,18 @@ last axis: rows are contiguous over the models, and for one large model over its
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from fgnn.infer.messages import Bound, budget_messages, budget_ratios, table_messages
+from fgnn.infer.messages import Bound, PairClamp, budget_messages, budget_ratios, table_messages
 from fgnn.pgm import ModelBatch
+
+# What a group of factors holds: tables (k_1, ..., k_A, C, B or 1), binary pairs, or (at_least, at_most).
+Potentials = Tensor | PairClamp | tuple[Bound, Bound]
 
 # Padding of the table that gathers each variable's messages, as a multiple of the messages it gathers.
 _MOST_PADDING = 4
@@ -95,6 +99,15 @@ class Wiring:
     def num_factors(self) -> int:
         return sum(len(g.scopes) for g in self.groups)
 
+    @cached_property
+    def ratios_only(self) -> bool:
+        """Whether every message is one number, the log-ratio of a binary variable."""
+        return not self.full and all(states == 1 for g in self.groups for states in g.states)
+
+    def by_group(self, rows: Tensor) -> list[Tensor]:
+        """Value rows (Q, B) as each group's (height, C, B), without a copy."""
+        return [rows[g.span].view(g.height, len(g.scopes), rows.shape[1]) for g in self.groups]
+
     def beliefs(self, unary: Tensor, messages: Tensor) -> Tensor:
         """b_i = θ_i + Σ_c m_{c→i}, over all rows."""
         if self.incident is None:
@@ -150,8 +163,7 @@ class Numbers:
     """The potentials of some models, laid out for a `Wiring`: models last, and of length 1 where all share them."""
 
     unary: Tensor  # shape: (P, B) or (2P, B) with flags
-    tables: tuple[Tensor, ...]  # shape: (k_1, ..., k_A, C, B or 1) each
-    budgets: tuple[tuple[Bound, Bound], ...]  # (at_least, at_most), each one number or (C, B or 1)
+    factors: tuple[Potentials, ...]  # by group
 
     @classmethod
     def of(cls, batch: ModelBatch, wiring: Wiring) -> Numbers:
@@ -160,9 +172,12 @@ class Numbers:
         if wiring.full:
             banned = unary == -torch.inf
             unary = torch.cat([unary.masked_fill(banned, 0.0), banned.to(unary.dtype)])
-        tables = tuple(_last(t.values) for t in batch.tables)
-        budgets = tuple((_bound(u.at_least), _bound(u.at_most)) for u in batch.budgets)
-        return cls(unary, tables, budgets)
+        factors: list[Potentials] = []
+        for t in batch.tables:
+            theta = _last(t.values)
+            factors.append(PairClamp.of(theta) if t.shape == (2, 2) and not wiring.full else theta)
+        factors += [(_bound(u.at_least), _bound(u.at_most)) for u in batch.budgets]
+        return cls(unary, tuple(factors))
 
     def columns(self, which: Tensor) -> Numbers:
         """The numbers of the models at an index tensor."""
@@ -170,44 +185,36 @@ class Numbers:
         def pick(tensor: Tensor) -> Tensor:
             return tensor if tensor.shape[-1] == 1 else tensor.index_select(-1, which)
 
-        return replace(
-            self,
-            unary=self.unary.index_select(1, which),
-            tables=tuple(pick(t) for t in self.tables),
-            budgets=tuple(
-                (low if isinstance(low, int) else pick(low), high if isinstance(high, int) else pick(high))
-                for low, high in self.budgets
-            ),
-        )
+        return Numbers(self.unary.index_select(1, which), tuple(_each(f, pick) for f in self.factors))
 
-    def of_group(self, g: int, factors: Tensor | None = None) -> Tensor | tuple[Bound, Bound]:
-        """The tables or bounds of a group, or of some of its factors."""
-        if g < len(self.tables):
-            theta = self.tables[g]
-            return theta if factors is None else theta.index_select(-2, factors)
-        low, high = self.budgets[g - len(self.tables)]
-        if factors is None:
-            return low, high
-        return (
-            low if isinstance(low, int) else low.index_select(0, factors),
-            high if isinstance(high, int) else high.index_select(0, factors),
-        )
+    def some(self, g: int, factors: Tensor) -> Potentials:
+        """The potentials of some factors of a group."""
+        return _each(self.factors[g], lambda tensor: tensor.index_select(-2, factors))
+
+
+def _each(potentials: Potentials, change: Callable[[Tensor], Tensor]) -> Potentials:
+    if isinstance(potentials, Tensor):
+        return change(potentials)
+    if isinstance(potentials, PairClamp):
+        return potentials.map(change)
+    low, high = potentials
+    return low if isinstance(low, int) else change(low), high if isinstance(high, int) else change(high)
 
 
 def group_messages(
-    group: Group, numbers: Tensor | tuple[Bound, Bound], nu: Tensor, full: bool, normalise: bool
+    group: Group, potentials: Potentials, nu: Tensor, full: bool, normalise: bool, out: Tensor | None = None
 ) -> Tensor:
     """What the factors of a group (or some of them) send, as value rows: (height, C, B) in and out."""
-    count, models = nu.shape[1:]
-    if isinstance(numbers, tuple):
-        size = len(group.states)
-        if not full:
-            return budget_ratios(nu, *numbers)
-        return budget_messages(nu.view(size, 2, count, models), *numbers, normalise=normalise).flatten(0, 1)
-    sent = table_messages(numbers, list(torch.split(nu, list(group.states))), full=full)
-    if full and normalise:
-        sent = [_normalised(m) for m in sent]
-    return torch.cat(sent)
+    out = torch.empty_like(nu) if out is None else out
+    if isinstance(potentials, PairClamp):
+        return potentials.ratios(nu, out)
+    if isinstance(potentials, Tensor):
+        sent = table_messages(potentials, list(torch.split(nu, list(group.states))), full=full)
+        return torch.cat([_normalised(m) for m in sent] if full and normalise else sent, out=out)
+    if not full:
+        return budget_ratios(nu, *potentials, out=out)
+    by_state = nu.view(len(group.states), 2, *nu.shape[1:])
+    return out.copy_(budget_messages(by_state, *potentials, normalise=normalise).flatten(0, 1))
 
 
 def _normalised(message: Tensor) -> Tensor:
