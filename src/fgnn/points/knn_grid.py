@@ -11,6 +11,8 @@ _MOST_CELLS = 1 << 24
 _MOST_AXIS = 1 << 10
 # Lines of cells one tile goes through before it takes all points instead.
 _MOST_LINES = 1 << 12
+# Queries of one launch, which bounds the room for candidates.
+_QUERIES = 1 << 17
 # Distances are to be the CPU's, bit for bit.
 _EXACT = {"enable_fp_fusion": False}
 
@@ -29,23 +31,24 @@ def by_tiles(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> t
     asked = columns if queries is None else queries.transpose(1, 2).contiguous()
     batch, _, total = columns.shape
     count = asked.shape[2]
+    tiles = -(-count // _TILE)
     classes, room = _blocks(k)
-    keys = points.new_empty((batch * count, room), dtype=torch.int64)
-    counts = points.new_zeros((batch * count, 2), dtype=torch.int32)
-    kernels.nearest_brute[(-(-count // _TILE), batch)](
-        columns, asked, keys, counts, total, count, K=k, BQ=_TILE, BP=classes, CAP=room, SELF=not exclude,
-        num_warps=4, **_EXACT,
-    )  # fmt: skip
-    own = torch.arange(count, device=points.device, dtype=torch.int32)
-    return _finish(columns, asked, own, keys, counts, k, classes, room, exclude, (batch, count))
+    keys, counts, index, distance = _buffers(points, batch * tiles * _TILE, room, (batch, count, k))
+    same = {"K": k, "BQ": _TILE, "BP": classes, "CAP": room, "SELF": not exclude, **_EXACT}
+    kernels.nearest_brute[(tiles, batch)](
+        columns, asked, keys, counts, index, distance, total, count, num_warps=8, **same
+    )
+    kernels.crowded[(tiles, batch)](
+        columns, asked, None, counts, index, distance, total, count, 0, HAS_OWN=False, num_warps=4, **same
+    )
+    return index, distance
 
 
 def by_grid(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> tuple[Tensor, Tensor]:
     """One large cloud (N, 3): points sorted by cell, each tile of queries looks into the cells around it."""
     from fgnn.points import knn_triton as kernels
 
-    origin, side, shape = _cells(points, k)
-    cell = _cell_of(points, origin, side, shape)
+    origin, side, shape, cell = _cells(points, k)
     gx, gy, gz = shape
     flat = (cell[:, 2] * gy + cell[:, 1]) * gx + cell[:, 0]
     order = torch.argsort(flat)
@@ -54,75 +57,55 @@ def by_grid(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> tu
     columns = points[order].t().contiguous()
     asked = points if queries is None else queries
     where = cell if queries is None else _cell_of(asked, origin, side, shape)
-    path = torch.argsort(_interleave(where))
-    asked, where = asked[path], where[path]
+    own = torch.argsort(_interleave(where))
+    asked, where = asked[own], where[own]
     lines = torch.cat([asked.t(), ((asked - origin) / side).t()]).contiguous()  # shape: (6, M)
     count = asked.shape[0]
     classes, room = _blocks(k)
-    keys = points.new_empty((count, room), dtype=torch.int64)
-    counts = points.new_zeros((count, 2), dtype=torch.int32)
-    own = path.to(torch.int32)
-    kernels.nearest_grid[(-(-count // _GRID_TILE),)](
-        columns, order.to(torch.int32), lines, where.t().to(torch.int32).contiguous(), own, starts, keys, counts,
-        side.reshape(1), points.shape[0], count, gx, gy, gz, K=k, BQ=_GRID_TILE, BP=classes, CAP=room,
-        SELF=not exclude, MOST=_MOST_LINES, num_warps=2, **_EXACT,
-    )  # fmt: skip
-    whole = points.t().contiguous()
-    index, distance = _finish(whole, lines[:3], own, keys, counts, k, classes, room, exclude, (1, count))
-    back = torch.empty_like(path)
-    back[path] = torch.arange(count, device=points.device)
-    return index[0][back], distance[0][back]
-
-
-def _finish(
-    columns: Tensor,
-    asked: Tensor,
-    own: Tensor,
-    keys: Tensor,
-    counts: Tensor,
-    k: int,
-    classes: int,
-    room: int,
-    exclude: bool,
-    shape: tuple[int, int],
-) -> tuple[Tensor, Tensor]:
-    """The first k of the candidates, and the slow way for queries with too many."""
-    from fgnn.points import knn_triton as kernels
-
-    batch, count = shape
-    index = keys.new_empty((batch, count, k))
-    distance = columns.new_empty((batch, count, k))
-    lines = max(512 // room, 1)
-    kernels.select[(-(-keys.shape[0] // lines),)](
-        keys, counts, index, distance, keys.shape[0], K=k, BL=lines, CAP=room, num_warps=4
-    )
-    kernels.crowded[(count, batch)](
-        columns, asked, own, counts, index, distance, columns.shape[-1], count, K=k, BP=256, CAP=room,
-        SELF=not exclude, num_warps=4, **_EXACT,
-    )  # fmt: skip
+    step = min(_QUERIES, -(-count // _GRID_TILE) * _GRID_TILE)
+    keys, counts, index, distance = _buffers(points, step, room, (count, k))
+    same = {"K": k, "BQ": _GRID_TILE, "BP": classes, "CAP": room, "SELF": not exclude, **_EXACT}
+    names, where, whole = order.to(torch.int32), where.t().to(torch.int32).contiguous(), points.t().contiguous()
+    for begin in range(0, count, step):
+        tiles = (-(-min(step, count - begin) // _GRID_TILE), 1)
+        kernels.nearest_grid[tiles](
+            columns, names, lines, where, own, starts, keys, counts, index, distance, side.reshape(1),
+            points.shape[0], count, begin, gx, gy, gz, MOST=_MOST_LINES, num_warps=4, **same,
+        )  # fmt: skip
+        kernels.crowded[tiles](
+            whole, lines, own, counts, index, distance, points.shape[0], count, begin, HAS_OWN=True, num_warps=4, **same
+        )
     return index, distance
 
 
-def _cells(points: Tensor, k: int) -> tuple[Tensor, Tensor, tuple[int, int, int]]:
-    """A corner, a side and the number of cells along each axis: about k/2 points in a cell that has any."""
+def _buffers(points: Tensor, lines: int, room: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Room for keys and counters, and for the result."""
+    keys = points.new_empty((lines, room), dtype=torch.int64)
+    counts = points.new_empty((lines, 2), dtype=torch.int32)
+    return keys, counts, points.new_empty(shape, dtype=torch.int64), points.new_empty(shape)
+
+
+def _cells(points: Tensor, k: int) -> tuple[Tensor, Tensor, tuple[int, int, int], Tensor]:
+    """A corner, a side, the number of cells along each axis, and each point's: about k/2 points where there are any."""
     origin = points.amin(0)
     extent = (points.amax(0) - origin).double().cpu()
     longest = max(float(extent.max()), 1e-30)
     extent = extent.clamp_min(longest * 1e-6)
     wanted = max(k / 2, 4.0)
     side = max((float(extent.prod()) * wanted / points.shape[0]) ** (1 / 3), longest / (_MOST_AXIS - 2))
-    for _ in range(4):
-        side = max(side, _least_side(extent.tolist(), longest))
+    least = _least_side(extent.tolist(), longest)
+    for attempt in range(4):
+        side = max(side, least)
         shape = _shape(extent.tolist(), side)
-        cell = _cell_of(points, origin, torch.tensor(side, device=points.device, dtype=points.dtype), shape)
+        width = torch.tensor(side, device=points.device, dtype=points.dtype)
+        cell = _cell_of(points, origin, width, shape)
         flat = (cell[:, 2] * shape[1] + cell[:, 1]) * shape[0] + cell[:, 0]
-        filled = points.shape[0] / max(int(torch.unique(flat).numel()), 1)
-        if 0.5 * wanted <= filled <= 2 * wanted:
+        filled = points.shape[0] / max(int((torch.bincount(flat) > 0).sum()), 1)
+        if attempt == 3 or 0.5 * wanted <= filled <= 2 * wanted or (side == least and filled > wanted):
             break
         # scans lie on surfaces: what is in a cell grows with the square of its side
         side *= (wanted / filled) ** 0.5
-    side = max(side, _least_side(extent.tolist(), longest))
-    return origin, torch.tensor(side, device=points.device, dtype=points.dtype), _shape(extent.tolist(), side)
+    return origin, width, shape, cell
 
 
 def _least_side(extent: list[float], longest: float) -> float:
@@ -148,8 +131,7 @@ def _cell_of(points: Tensor, origin: Tensor, side: Tensor, shape: tuple[int, int
 
 def _interleave(cell: Tensor) -> Tensor:
     """Morton's order: the bits of x, y and z in turn.  # shape: (N,)"""
-    code = torch.zeros_like(cell[:, 0])
-    for bit in range(10):
-        for axis in range(3):
-            code |= ((cell[:, axis] >> bit) & 1) << (3 * bit + axis)
-    return code
+    # spread ten bits three apart, by shifts that halve
+    for shift, mask in ((16, 0x30000FF), (8, 0x300F00F), (4, 0x30C30C3), (2, 0x9249249)):
+        cell = (cell | (cell << shift)) & mask
+    return cell[:, 0] | (cell[:, 1] << 1) | (cell[:, 2] << 2)

@@ -2,7 +2,8 @@
 
 A tile of BQ queries meets the points in blocks of BP. First pass: for each query the smallest distance in each of BP
 interleaved classes of points; the k-th smallest of these bounds the k-th distance, and few points lie within it.
-Second pass: those points are collected as keys, distance bits above index, so that ties go to the lower index.
+Second pass: those points are collected as keys, distance bits above index, so that ties go to the lower index; then
+the k smallest keys are taken in order. Room for keys is (tiles, CAP, BQ).
 With a grid, only the cells around the tile are visited, more of them until the bound proves that no other can matter.
 Distances are differences squared and summed from x to z in float32 without fused multiply-add, as on the CPU.
 """
@@ -35,8 +36,10 @@ def kth(low, K: tl.constexpr, BP: tl.constexpr):
 
 
 @triton.jit
-def collect(points, names, own, qx, qy, qz, bound, line, live, keys, counts, start, stop, N,
-            BP: tl.constexpr, CAP: tl.constexpr, HAS_NAMES: tl.constexpr, SELF: tl.constexpr):  # fmt: skip
+def collect(
+    points, names, own, qx, qy, qz, bound, live, keys, counts, start, stop, N,
+    BQ: tl.constexpr, BP: tl.constexpr, CAP: tl.constexpr, HAS_NAMES: tl.constexpr, SELF: tl.constexpr,
+):  # fmt: skip
     """Second pass over points start..stop: keys of those within each query's bound."""
     for p0 in range(start // BP * BP, stop, BP):
         p = p0 + tl.arange(0, BP)
@@ -47,18 +50,45 @@ def collect(points, names, own, qx, qy, qz, bound, line, live, keys, counts, sta
         if not SELF:
             hit = hit & (name[:, None] != own[None, :])
         # every other counter: else counters and keys are laid out differently, and all is computed twice
-        slot = tl.atomic_add(counts + line[None, :] * 2 + tl.zeros((BP, 1), tl.int32), 1, mask=hit, sem="relaxed")
+        column = tl.arange(0, BQ)[None, :]
+        slot = tl.atomic_add(counts + column * 2 + tl.zeros((BP, 1), tl.int32), 1, mask=hit, sem="relaxed")
         key = (d.to(tl.int32, bitcast=True).to(tl.int64) << 32) | name[:, None].to(tl.int64)
-        tl.store(keys + line[None, :].to(tl.int64) * CAP + slot, key, mask=hit & (slot < CAP))
+        tl.store(keys + slot * BQ + column, key, mask=hit & (slot < CAP))
+
+
+@triton.jit
+def clear(counts, BQ: tl.constexpr):
+    """Set this tile's counters to zero, for all threads to see."""
+    tl.store(counts + tl.arange(0, BQ) * 2, tl.zeros((BQ,), tl.int32))
+    tl.debug_barrier()
+
+
+@triton.jit
+def write_first(keys, counts, index, distance, row, live, K: tl.constexpr, BQ: tl.constexpr, CAP: tl.constexpr):
+    """The K smallest keys of each query, in order, into its row; no two keys are the same."""
+    tl.debug_barrier()
+    column = tl.arange(0, BQ)
+    slot = tl.arange(0, CAP)[:, None]
+    count = tl.load(counts + column * 2, volatile=True)
+    key = tl.load(keys + slot * BQ + column[None, :], mask=slot < count[None, :], other=0x7FFFFFFFFFFFFFFF)
+    for k in range(K):
+        least = tl.min(key, 0)
+        key = tl.where(key == least[None, :], 0x7FFFFFFFFFFFFFFF, key)
+        tl.store(index + row * K + k, least & 0xFFFFFFFF, mask=live)
+        tl.store(distance + row * K + k, (least >> 32).to(tl.int32).to(tl.float32, bitcast=True), mask=live)
 
 
 @triton.jit
 def nearest_brute(
-    points, queries, keys, counts, N, Q,
+    points, queries, keys, counts, index, distance, N, Q,
     K: tl.constexpr, BQ: tl.constexpr, BP: tl.constexpr, CAP: tl.constexpr, SELF: tl.constexpr,
 ):  # fmt: skip
-    """Collect candidates of a tile of queries among all points of its cloud; points (B, 3, N), queries (B, 3, Q)."""
+    """A tile of queries among all points of its cloud; points (B, 3, N), queries (B, 3, Q)."""
     cloud = tl.program_id(1).to(tl.int64)
+    tile = cloud * tl.num_programs(0) + tl.program_id(0)
+    keys += tile * CAP * BQ
+    counts += tile * BQ * 2
+    clear(counts, BQ)
     points += cloud * 3 * N
     queries += cloud * 3 * Q
     q = tl.program_id(0) * BQ + tl.arange(0, BQ)
@@ -74,8 +104,8 @@ def nearest_brute(
             d = tl.where(p[:, None] == q[None, :], float("inf"), d)
         low = tl.minimum(low, d)
     bound = kth(low, K, BP)
-    line = tl.program_id(1) * Q + q
-    collect(points, None, q, qx, qy, qz, bound, line, live, keys, counts, 0, N, N, BP, CAP, False, SELF)
+    collect(points, None, q, qx, qy, qz, bound, live, keys, counts, 0, N, N, BQ, BP, CAP, False, SELF)
+    write_first(keys, counts, index, distance, cloud * Q + q, live, K, BQ, CAP)
 
 
 @triton.jit
@@ -88,20 +118,23 @@ def cell_line(starts, r, xa, xb, ya, yb, za, GX, GY, N, everything):
 
 @triton.jit
 def nearest_grid(
-    points, names, queries, cells, own, starts, keys, counts, size, N, Q, GX, GY, GZ,
+    points, names, queries, cells, own, starts, keys, counts, index, distance, size, N, Q, begin, GX, GY, GZ,
     K: tl.constexpr, BQ: tl.constexpr, BP: tl.constexpr, CAP: tl.constexpr, SELF: tl.constexpr,
     MOST: tl.constexpr,
 ):  # fmt: skip
-    """Collect candidates from the cells around a tile of queries; from all points where that is over MOST lines.
+    """A tile of queries among the points of the cells around it; among all where that is over MOST lines.
 
     Args:
         points: (3, N) sorted by cell, x fastest; names: (N,) their numbers; starts: (cells + 1,) where a cell begins.
         queries: (6, Q), in an order that keeps neighbours together: coordinates, then the same in cells.
-        cells: (3, Q) the cell of each; own: (Q,) the number of the query among the points, for SELF.
-        size: The side of a cell, (1,).
+        cells: (3, Q) the cell of each; own: (Q,) the number of each query, its row in the result.
+        size: The side of a cell, (1,). begin: The first query of this launch.
     """
     side = tl.load(size)
-    q = tl.program_id(0) * BQ + tl.arange(0, BQ)
+    keys += tl.program_id(0).to(tl.int64) * CAP * BQ
+    counts += tl.program_id(0) * BQ * 2
+    clear(counts, BQ)
+    q = begin + tl.program_id(0) * BQ + tl.arange(0, BQ)
     live = q < Q
     at = tl.minimum(q, Q - 1)
     qx = tl.load(queries + at)
@@ -114,7 +147,6 @@ def nearest_grid(
     cy = tl.load(cells + Q + at)
     cz = tl.load(cells + 2 * Q + at)
     name = tl.load(own + at).to(tl.int32)
-    line = q
     x0, x1 = tl.min(cx, 0), tl.max(cx, 0)
     y0, y1 = tl.min(cy, 0), tl.max(cy, 0)
     z0, z1 = tl.min(cz, 0), tl.max(cz, 0)
@@ -159,53 +191,40 @@ def nearest_grid(
     everything = lines > MOST
     for r in range(tl.where(everything, 1, lines)):
         start, stop = cell_line(starts, r, xa, xb, ya, yb, za, GX, GY, N, everything)
-        collect(points, names, name, qx, qy, qz, bound, line, live, keys, counts, start, stop, N, BP, CAP, True, SELF)
-
-
-@triton.jit
-def select(keys, counts, index, distance, total, K: tl.constexpr, BL: tl.constexpr, CAP: tl.constexpr):
-    """Write the K smallest keys of each query in order; no two keys are the same."""
-    line = tl.program_id(0) * BL + tl.arange(0, BL)
-    live = line < total
-    count = tl.load(counts + line * 2, mask=live, other=0)
-    column = tl.arange(0, CAP)[None, :]
-    at = line[:, None].to(tl.int64) * CAP + column
-    key = tl.load(keys + at, mask=column < count[:, None], other=0x7FFFFFFFFFFFFFFF)
-    out = line.to(tl.int64) * K
-    for k in range(K):
-        least = tl.min(key, 1)
-        key = tl.where(key == least[:, None], 0x7FFFFFFFFFFFFFFF, key)
-        tl.store(index + out + k, least & 0xFFFFFFFF, mask=live)
-        tl.store(distance + out + k, (least >> 32).to(tl.int32).to(tl.float32, bitcast=True), mask=live)
+        collect(points, names, name, qx, qy, qz, bound, live, keys, counts, start, stop, N, BQ, BP, CAP, True, SELF)
+    write_first(keys, counts, index, distance, name.to(tl.int64), live, K, BQ, CAP)
 
 
 @triton.jit
 def crowded(
-    points, queries, own, counts, index, distance, N, Q,
-    K: tl.constexpr, BP: tl.constexpr, CAP: tl.constexpr, SELF: tl.constexpr,
+    points, queries, own, counts, index, distance, N, Q, begin,
+    K: tl.constexpr, BQ: tl.constexpr, BP: tl.constexpr, CAP: tl.constexpr, SELF: tl.constexpr, HAS_OWN: tl.constexpr,
 ):  # fmt: skip
-    """Queries with more candidates than room, many points at one place: the K smallest keys, one pass for each."""
-    q = tl.program_id(0)
-    line = tl.program_id(1) * Q + q
-    if tl.load(counts + line * 2) > CAP:
-        points += tl.program_id(1).to(tl.int64) * 3 * N
-        queries += tl.program_id(1).to(tl.int64) * 3 * Q
-        one = tl.zeros((1,), tl.int32)
-        qx = tl.load(queries + q + one)
-        qy = tl.load(queries + Q + q + one)
-        qz = tl.load(queries + 2 * Q + q + one)
-        name = tl.load(own + q).to(tl.int32)
-        last = tl.full((), -1, tl.int64)
+    """Queries with more candidates than room, as many points lie at one place: one pass for each of the K."""
+    cloud = tl.program_id(1).to(tl.int64)
+    tile = cloud * tl.num_programs(0) + tl.program_id(0)
+    count = tl.load(counts + tile * BQ * 2 + tl.arange(0, BQ) * 2)
+    q = begin + tl.program_id(0) * BQ + tl.arange(0, BQ)
+    many = (q < Q) & (count > CAP)
+    if tl.max(many.to(tl.int32), 0) > 0:
+        points += cloud * 3 * N
+        queries += cloud * 3 * Q
+        qx = tl.load(queries + q, mask=many, other=0.0)
+        qy = tl.load(queries + Q + q, mask=many, other=0.0)
+        qz = tl.load(queries + 2 * Q + q, mask=many, other=0.0)
+        name = tl.load(own + q, mask=many, other=0).to(tl.int32) if HAS_OWN else q
+        row = (cloud * Q + name) * K
+        last = tl.full((BQ,), -1, tl.int64)
         for k in range(K):
-            best = tl.full((BP, 1), 0x7FFFFFFFFFFFFFFF, tl.int64)
+            best = tl.full((BP, BQ), 0x7FFFFFFFFFFFFFFF, tl.int64)
             for p0 in range(0, N, BP):
                 p = p0 + tl.arange(0, BP)
                 d = squared(points, p, p < N, qx, qy, qz, N)
                 key = (d.to(tl.int32, bitcast=True).to(tl.int64) << 32) | p[:, None].to(tl.int64)
-                open_ = (p < N)[:, None] & (key > last)
+                left = (p < N)[:, None] & (key > last[None, :])
                 if not SELF:
-                    open_ = open_ & (p != name)[:, None]
-                best = tl.minimum(best, tl.where(open_, key, 0x7FFFFFFFFFFFFFFF))
-            last = tl.min(tl.min(best, 1), 0)
-            tl.store(index + line.to(tl.int64) * K + k, last & 0xFFFFFFFF)
-            tl.store(distance + line.to(tl.int64) * K + k, (last >> 32).to(tl.int32).to(tl.float32, bitcast=True))
+                    left = left & (p[:, None] != name[None, :])
+                best = tl.minimum(best, tl.where(left, key, 0x7FFFFFFFFFFFFFFF))
+            last = tl.min(best, 0)
+            tl.store(index + row + k, last & 0xFFFFFFFF, mask=many)
+            tl.store(distance + row + k, (last >> 32).to(tl.int32).to(tl.float32, bitcast=True), mask=many)
