@@ -11,6 +11,7 @@ import pytest
 SCRIPT = """
 import gc, resource, sys
 import torch, fgnn
+from scipy.spatial import cKDTree
 
 q, mode = sys.argv[1:]
 torch.manual_seed(0)
@@ -28,7 +29,8 @@ else:
         return conv((f, gs["knn"]), edge_index, edges["knn"].flatten(0, 1)), gs
 
 def inputs(n):
-    scopes = (torch.arange(n)[:, None] + torch.randperm(n)[:k]) % n
+    points = torch.rand(n, 3)
+    scopes = torch.from_numpy(cKDTree(points.numpy()).query(points.numpy(), k=k)[1])
     graph = fgnn.FactorGraph(n, {"knn": fgnn.FactorGroup(scopes)}).prepare()
     t = torch.randint(3, (n, k)) if q == "table" else torch.randn(n, k, 3)
     return graph, torch.randn(n, d), {"knn": torch.randn(n, d)}, {"knn": t}
@@ -70,7 +72,7 @@ def added_memory(q: str, mode: str) -> float:
 @pytest.mark.parametrize("q", ["dense", "basis", "table"])
 def test_added_memory(q: str, mode: str) -> None:
     added = added_memory(q, mode)
-    assert 4 < added <= 120, f"{added:.0f} MiB"
+    assert 4 < added <= (150 if mode == "backward" else 120), f"{added:.0f} MiB"
 
 
 @pytest.mark.slow
