@@ -151,7 +151,7 @@ class _Run:
         self.converged = torch.zeros(count, dtype=torch.bool, device=device)
         self.timed_out = torch.zeros_like(self.converged)
         self.impossible = torch.zeros_like(self.converged)
-        self.deltas = torch.zeros(min(iterations, 256), count, dtype=batch.dtype, device=device)
+        self.deltas = torch.zeros(min(iterations, 256) + 1, count, dtype=batch.dtype, device=device)
         self.beliefs = torch.zeros_like(batch.unary) if keep_beliefs else None
 
     def solve(self) -> None:
@@ -230,11 +230,11 @@ class _Run:
 
     def _record(self, pool: _Pool, change: Tensor) -> None:
         """Count the iteration and note its change, for the models that moved."""
-        if self.turns >= len(self.deltas) and len(self.deltas) < self.iterations:
-            self.deltas = torch.cat([self.deltas, torch.zeros_like(self.deltas)])[: self.iterations]
+        if self.turns + 1 >= len(self.deltas) and len(self.deltas) <= self.iterations:
+            self.deltas = torch.cat([self.deltas, torch.zeros_like(self.deltas)])[: self.iterations + 1]
         self.turns += 1
-        row = pool.done.clamp(max=len(self.deltas) - 1)  # a model at rest adds nothing, wherever
-        self.deltas.index_put_((row, pool.models), change.masked_fill(~pool.active, 0.0), accumulate=True)
+        # a model at rest writes a zero into its next row, which is one past the last where its iterations are spent
+        self.deltas.index_put_((pool.done, pool.models), change.masked_fill(~pool.active, 0.0))
         moves = change > self.tolerance
         pool.done += pool.active
         pool.settled |= pool.active & ~moves
