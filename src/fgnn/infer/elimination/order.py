@@ -91,7 +91,8 @@ def best_order(
         worth = min(_MOST_SECONDS, 2.0**best.cost * _STATE_SECONDS)
         if not easy < best.cost <= hopeless or attempt * one_try > worth or out_of_time():
             break
-        tried = min_fill(graph, measure, rng=rng, bits=bits if attempt % 2 else None, limit=best.cost)
+        weighted = attempt % 2 == 1 and len(set(cardinalities)) > 1
+        tried = min_fill(graph, measure, rng=rng, bits=bits if weighted else None, limit=best.cost)
         best = tried if tried.cost < best.cost else best
     return best
 

@@ -24,7 +24,7 @@ from fgnn.infer.elimination.states import TooManyStates
 from fgnn.infer.elimination.structure import Structure
 
 # An order whose steps have 2^this times the states of one allowed step is not going to be improved enough by chance.
-_OUT_OF_REACH = 14.0
+_OUT_OF_REACH = 10.0
 
 
 class TooLarge(ValueError):
