@@ -73,7 +73,8 @@ class ForwardBackward:
                 p.grad.zero_()
         result = self._loss(batch)
         torch.autograd.backward(result.loss)
-        return result
+        # A result that kept its autograd graph would keep the graph's stream too, and a recording on another one fails
+        return Loss(result.loss.detach(), result.agreement.detach())
 
     def _record(self, batch: Any) -> None:
         self._held, self._shapes = clone_tensors(batch), shapes_of(batch)
