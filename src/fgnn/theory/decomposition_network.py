@@ -25,8 +25,8 @@ class DecompositionNetwork(nn.Module):
     edge feature is the position, one-hot; the matrix of a position fills one slot of the new g_c and leaves the others
     to the other positions. Its rows are
 
-    - for a matching entry, :math:`1/|s(c)|` in column z and 0 elsewhere. (Printed, "all other entries" of Q are negative,
-      which would spoil these rows too.)
+    - for a matching entry, :math:`1/|s(c)|` in column z and 0 elsewhere. (Printed, "all other entries" of Q are
+      negative, which would spoil these rows too.)
     - for an entry that does not match, -1 everywhere: less than :math:`-\max \theta_c` since no value is below 1;
     - in the slots of other positions, -2 everywhere. (Lemma lossless_agg writes 0 there, but the maximum with 0 would
       erase the negative entries.)
