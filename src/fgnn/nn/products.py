@@ -40,12 +40,19 @@ class Gather:
 
     def __call__(self, edges: slice | Tensor, samples: slice) -> Tensor:
         """h of these edges.  # shape: (Ec, Bc, n)"""
-        a = self.a[:, samples]
+        every = samples == slice(None) or (samples.start == 0 and samples.stop == self.batch)
+        a = self.a if every else self.a[:, samples]
         if self.b is None:
             h = a[edges]
             return h.relu() if self.relu else h
-        h = a.index_select(0, self.incidence.factor[edges])
-        h = h.add_(self.b[:, samples].index_select(0, self.incidence.variable[edges]))
+        b = self.b if every else self.b[:, samples]
+        h = b.index_select(0, self.incidence.variable[edges])
+        arity = self.incidence.arity
+        if isinstance(edges, slice) and arity and edges.start % arity == 0 and edges.stop % arity == 0:
+            whole = a[edges.start // arity : edges.stop // arity]  # the edges of whole factors lie together
+            h.view(-1, arity, *h.shape[1:]).add_(whole.unsqueeze(1))
+        else:
+            h.add_(a.index_select(0, self.incidence.factor[edges]))
         return h.relu_() if self.relu else h
 
 
@@ -65,11 +72,7 @@ def forward(gather: Gather, phi: Tensor | None, types: EdgeTypes | None, weight:
             for part in parts:
                 out[es, part] = torch.bmm(gather(es, part), q.transpose(1, 2))
         return out
-    flat = weight.transpose(1, 2).reshape(count * inner, width)
-    for es, bs in _rows(edges, batch, count * inner, out.device):
-        outer = _outer(_part(phi, es, bs), gather(es, bs))
-        out[es, bs] = (outer.flatten(0, 1).flatten(1) @ flat).view(outer.shape[0], outer.shape[1], width)
-    return out
+    return _outer_forward(gather, phi, weight.transpose(1, 2).reshape(count * inner, width), out)
 
 
 def backward(
@@ -125,6 +128,24 @@ def backward(
             else:
                 d_phi[es] += found.sum(1)
     return d_node, d_phi, None if d_flat is None else d_flat.view(width, count, inner).transpose(0, 1)
+
+
+def _outer_forward(gather: Gather, phi: Tensor, flat: Tensor, out: Tensor) -> Tensor:
+    """φ ⊗ h in one buffer that stays in the cache, and its product with W (T·n, m) written in place."""
+    edges, batch, width = out.shape
+    buffer: Tensor | None = None
+    for es, bs in _rows(edges, batch, flat.shape[0], out.device, gather.incidence.arity):
+        h, f = gather(es, bs), _part(phi, es, bs)
+        rows = h.shape[0] * h.shape[1]
+        if buffer is None:  # the first chunk is the largest
+            buffer = flat.new_empty((rows, flat.shape[0]))
+        outer = buffer[:rows]
+        torch.mul(f.unsqueeze(3), h.unsqueeze(2), out=outer.view(*h.shape[:2], phi.shape[-1], -1))
+        if h.shape[1] == batch:
+            torch.mm(outer, flat, out=out[es].view(rows, width))
+        else:
+            out[es, bs] = (outer @ flat).view(*h.shape[:2], width)
+    return out
 
 
 def shares_matrices(phi: Tensor, batch: int) -> bool:
@@ -186,10 +207,15 @@ def cut(total: int, size: int) -> Iterator[slice]:
         yield slice(start, min(start + max(size, 1), total))
 
 
-def _rows(edges: int, batch: int, each: int, device: torch.device) -> Iterator[tuple[slice, slice]]:
+def _rows(
+    edges: int, batch: int, each: int, device: torch.device, arity: int | None = None
+) -> Iterator[tuple[slice, slice]]:
     """Chunks of edges and samples whose temporaries of ``each`` elements a row stay within the limit."""
     rows = max(limit(device) // max(each, 1), 1)
-    for es in cut(edges, max(rows // max(batch, 1), 1)):
+    size = max(rows // max(batch, 1), 1)
+    if arity and size > arity:
+        size -= size % arity  # whole factors
+    for es in cut(edges, size):
         for bs in cut(batch, rows):
             yield es, bs
 
