@@ -26,7 +26,7 @@ METHODS: dict[str, Method] = {
     "exact": Method("exact"),
     "toulbar2": Method("toulbar2", most=50),
     "LP (HiGHS)": Method("lp", most=500),
-    "AD3": Method("ad3"),
+    "AD3": Method("ad3", {"rounding": "argmax"}),
     "AD3, branch & bound": Method("ad3", {"branch_and_bound": True}, most=200),
     # Undamped messages end in a cycle of three; 100 iterations stop in the phase others have reported.
     "max-product, plain": Method("max-product", {"damping": 0.0, "iterations": 100}),

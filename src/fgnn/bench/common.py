@@ -31,21 +31,36 @@ class Timing:
     result: Any = None
 
 
-def timed(work: Callable[[], Any], repeats: int = 3, warmup: int = 1, device: torch.device | str = "cpu") -> Timing:
-    """Run a few times and take the median; waits for the device before and after each run."""
+def timed(
+    work: Callable[[], Any],
+    repeats: int = 3,
+    warmup: int = 1,
+    device: torch.device | str = "cpu",
+    long: float = 10.0,
+) -> Timing:
+    """The median of a few runs after some to warm up; a first run of more than ``long`` seconds is the only one.
+
+    Waits for the device before and after each run.
+    """
     where = torch.device(device)
-    result: Any = None
-    for _ in range(warmup):
-        result = work()
-    gc.collect()
-    held = _start_peak(where)
-    seconds = []
-    for _ in range(repeats):
+
+    def once() -> tuple[float, Any]:
         _wait(where)
         start = time.perf_counter()
         result = work()
         _wait(where)
-        seconds.append(time.perf_counter() - start)
+        return time.perf_counter() - start, result
+
+    gc.collect()
+    held = _start_peak(where)
+    result: Any = None
+    seconds: list[float] = []
+    for _ in range(warmup + repeats):
+        taken, result = once()
+        seconds.append(taken)
+        if seconds[0] > long:
+            break
+    seconds = seconds[warmup:] or seconds
     peak = _peak(where)
     above = None if held is None or peak is None else max(0, peak - held)
     return Timing(median(seconds), min(seconds), above, result)

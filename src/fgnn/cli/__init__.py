@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "data": "fgnn.cli.data:data",
     "reproduce": "fgnn.cli.reproduce:reproduce",
     "segment": "fgnn.cli.segment:segment",
+    "bench": "fgnn.cli.bench:bench",
     "info": "fgnn.cli.info:info",
     "play": "fgnn.cli.play:play",
 }
