@@ -29,7 +29,7 @@ html_static_path: list[str] = []
 
 # A reference that leads nowhere is an error (with -W); names of other packages' types are not references of ours.
 nitpicky = True
-nitpick_ignore_regex = [("py:(class|data|exc)", r".*")]
+nitpick_ignore_regex = [("py:(class|data|exc)", r".*"), ("py:obj", r"typing\..*")]
 default_role = "code"
 
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
@@ -52,3 +52,4 @@ napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_custom_sections = ["Shapes"]
 napoleon_use_rtype = False
+napoleon_use_ivar = True
