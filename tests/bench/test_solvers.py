@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,8 @@ def test_the_solver_bench_writes_what_it_prints(
         "_SWEEPS": 3,
     }.items():
         monkeypatch.setattr(solvers, name, value)
+    monkeypatch.setattr(solvers, "timed", partial(timed, repeats=1, warmup=0))
+    monkeypatch.setitem(solvers.OPTIONS, "ad3", {"iterations": 20})
     monkeypatch.setattr(solvers, "LENGTHS", (20, 40))
     monkeypatch.setattr(solvers, "WINDOWS", (8, 10))
     result = solvers.run(count=8, out=str(tmp_path))

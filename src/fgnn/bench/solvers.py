@@ -23,6 +23,9 @@ _LP_MODELS, _TOULBAR2_MODELS, _LOOP_MODELS = 200, 50, 50
 # In the tables of growth every length has about as many variables in all, and max-product a fixed number of iterations.
 _VARIABLES, _SWEEPS = 30_000, 50
 
+# Of the solvers, in all tables.
+OPTIONS: dict[str, dict[str, Any]] = {"exact": {}, "max-product": {}, "ad3": {}, "lp": {}}
+
 # What the ratios are expected to be at least.
 BARS = {"exact : toulbar2": 200.0, "ad3 : LP (HiGHS)": 1.0, "max-product : NumPy loop": 20.0}
 CUDA_BARS = {"ad3 : LP (HiGHS)": 100.0, "exact, models/s": 300_000.0}
@@ -88,10 +91,10 @@ def _per_model(count: int, kind: int, device: str, seed: int) -> dict[str, Any]:
     def agreement(assignment: torch.Tensor) -> float:
         return 100 * (assignment.cpu() == labels[: len(assignment)]).double().mean().item()
 
-    def whole(name: str, method: str, models: ModelBatch, **options: Any) -> None:
+    def whole(name: str, method: str, models: ModelBatch) -> None:
         """All models in one call: the median of three calls, over the models."""
         try:
-            taken = timed(lambda: solve(models, method, **options), device=models.device)
+            taken = timed(lambda: solve(models, method, **OPTIONS[method]), device=models.device)
         except ImportError as error:
             skipped[name] = str(error)
             return
@@ -161,11 +164,8 @@ def feasible_states(window: int, at_most: int) -> int:
 
 def _growth(families: Sequence[ChainMAP], device: str, seed: int, toulbar2_limit: float) -> list[dict[str, Any]]:
     """Seconds per model as chains or windows grow."""
-    options: Mapping[str, dict[str, Any]] = {
-        "exact": {},
-        "max-product": {"iterations": _SWEEPS, "tolerance": -1.0},
-        "ad3": {},
-    }
+    options = {name: OPTIONS[name] for name in ("exact", "max-product", "ad3")}
+    options["max-product"] = options["max-product"] | {"iterations": _SWEEPS, "tolerance": -1.0}
     table = []
     for data in families:
         states = feasible_states(data.window, data.budget)
@@ -177,7 +177,7 @@ def _growth(families: Sequence[ChainMAP], device: str, seed: int, toulbar2_limit
             some = batch.select(slice(0, max(1, min(models, 20_000_000 // (states * data.length)))))
             some = some if name == "exact" else batch
             try:
-                taken = timed(lambda m=name, s=some, c=chosen: solve(s, m, **c), repeats=3, device=device)  # type: ignore[misc]
+                taken = timed(lambda m=name, s=some, c=chosen: solve(s, m, **c), device=device)  # type: ignore[misc]
             except ImportError:
                 continue
             entry[name] = taken.median / len(some)
