@@ -8,6 +8,8 @@ With a grid, only the cells around the tile are visited, more of them until the 
 Distances are differences squared and summed from x to z in float32 without fused multiply-add, as on the CPU.
 """
 
+# mypy: ignore-errors
+# (the arguments are of Triton's language, which has no annotations for them)
 from __future__ import annotations
 
 import triton

@@ -12,6 +12,7 @@ from fgnn.graph import EdgeTypes, Incidence, Side
 
 # A row of a uniform group may be this wide; longer neighbourhoods take several rows.
 _WIDEST = 64
+_WIDTHS = (4, 8, 16, 32)
 # What is derived from a frozen object is kept on it: made once, gone with it, and plain to a compiler.
 _KEPT = "_kept_by_kernels"
 Lists = tuple[Tensor, Tensor, Tensor]
@@ -125,8 +126,7 @@ def _make(incidence: Incidence, towards: Side, per_edge: bool) -> Layout:
     arity = incidence.arity if towards == "factor" else None
     degree = ptr.diff()
     longest = arity if arity is not None else int(degree.max()) if count else 0
-    single = arity is not None and arity > 0 and _fits(arity)
-    width = _power(longest) if single else _row_width(edges / max(count, 1))
+    width, single = _uniform_width(arity) if arity else (_ragged_width(degree), False)
     if single:
         rows, table, row_ptr = count, ptr.new_empty(0, dtype=small), ptr.new_empty(0, dtype=small)
     else:
@@ -149,18 +149,22 @@ def _make(incidence: Incidence, towards: Side, per_edge: bool) -> Layout:
     )
 
 
-def _power(size: int) -> int:
-    return 1 << max(size - 1, 0).bit_length()
+def _cost(width: int, rows: float) -> float:
+    """Places to compute, and what a partial result adds, in places."""
+    return rows * (width + 0.6)
 
 
-def _fits(arity: int) -> bool:
-    """Whether one row for a whole neighbourhood wastes little."""
-    return arity <= 16 or (_power(arity) <= _WIDEST and arity >= 0.7 * _power(arity))
+def _uniform_width(arity: int) -> tuple[int, bool]:
+    """The cheapest width of a row, and whether one row then holds a whole neighbourhood."""
+    whole = 1 << max(arity - 1, 0).bit_length()
+    width = min(_WIDTHS, key=lambda w: _cost(w, -(-arity // w)))
+    return (whole, True) if whole <= min(_WIDEST, _cost(width, -(-arity // width))) else (width, False)
 
 
-def _row_width(mean: float) -> int:
-    """Wide rows need fewer partial results, narrow ones leave fewer places empty."""
-    return 4 if mean < 6 else 8 if mean < 48 else 16
+def _ragged_width(degree: Tensor) -> int:
+    """The cheapest width of a row for neighbourhoods of these sizes."""
+    rows = torch.stack([(degree + (width - 1)) // width for width in _WIDTHS]).sum(1).tolist()
+    return min(zip(_WIDTHS, rows, strict=True), key=lambda option: _cost(*option))[0]
 
 
 def _rows(ptr: Tensor, width: int) -> tuple[Tensor, Tensor]:

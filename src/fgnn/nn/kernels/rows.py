@@ -28,11 +28,12 @@ def rows(
     """See ``fgnn.nn.kernels.rows_launch.forward``; through the dispatcher only while compiling, for it is slow."""
     inputs = (dst, src, coef, weight, source, edge, table, row_ptr, sizes, relu, maximum)
     if torch.compiler.is_compiling():
-        return _op(*inputs)[0]
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs[:4]):  # type: ignore[union-attr]
-        found: Tensor = _Rows.apply(*inputs)
-        return found
-    return launch.forward(*inputs)[0]
+        found: Tensor = _op(*inputs)[0]
+    elif torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (dst, src, coef, weight)):
+        found = _Rows.apply(*inputs)  # type: ignore[no-untyped-call]
+    else:
+        found, _ = launch.forward(*inputs)
+    return found
 
 
 class _Rows(torch.autograd.Function):
@@ -47,7 +48,7 @@ class _Rows(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         wants = ctx.needs_input_grad[:4]
-        found = launch.backward(grad, *ctx.saved_tensors, *ctx.rest, wants)
+        found = launch.backward(grad, *ctx.saved_tensors, *ctx.rest, wants)  # type: ignore[call-arg]
         return (*(g if wanted else None for g, wanted in zip(found, wants, strict=True)), *[None] * 7)
 
 

@@ -6,6 +6,8 @@ The tile's h is gathered once and stays in registers while W_τ streams past it;
 h is one accumulation on the matrix units. With types instead of φ, φ_eτ is 1 where τ is the edge's type.
 """
 
+# mypy: ignore-errors
+# (the arguments are of Triton's language, which has no annotations for them)
 from __future__ import annotations
 
 import triton

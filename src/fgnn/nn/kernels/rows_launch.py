@@ -101,7 +101,7 @@ def backward(
     made = gradients((dst, src, coef, weight), src, wants)
     d_dst, d_src, d_coef, d_weight = made
     if not total:
-        return tuple(g.zero_() for g in made)  # type: ignore[return-value]
+        return tuple(g.zero_() for g in made)
     if want_dst or want_src or want_coef:
         tile = rows_tile("backward", n, m, total * width, src.dtype, precision, src.device)
         lines = max(tile.lines, width)

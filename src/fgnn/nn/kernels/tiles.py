@@ -1,5 +1,7 @@
 """What all kernels of a tile of edges share: where its edges are, h, the gradient at a message, the first maximum."""
 
+# mypy: ignore-errors
+# (the arguments are of Triton's language, which has no annotations for them)
 from __future__ import annotations
 
 import triton

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fgnn.nn.kernels import typed_launch as launch
+from fgnn.nn.kernels.rows_launch import gradients, outputs
 
 
 def typed(
@@ -24,11 +25,12 @@ def typed(
 ) -> Tensor:
     """See ``fgnn.nn.kernels.typed_launch.forward``; through the dispatcher only while compiling, for it is slow."""
     if torch.compiler.is_compiling():
-        return _op(dst, src, weight, kinds, lists, sizes, relu, maximum)[0]
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (dst, src, weight)):
-        found: Tensor = _Typed.apply(dst, src, weight, kinds, lists, sizes, relu, maximum)
-        return found
-    return launch.forward(dst, src, weight, kinds, lists, sizes, relu, maximum)[0]
+        found: Tensor = _op(dst, src, weight, kinds, lists, sizes, relu, maximum)[0]
+    elif torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (dst, src, weight)):
+        found = _Typed.apply(dst, src, weight, kinds, lists, sizes, relu, maximum)  # type: ignore[no-untyped-call]
+    else:
+        found, _ = launch.forward(dst, src, weight, kinds, lists, sizes, relu, maximum)
+    return found
 
 
 class _Typed(torch.autograd.Function):
@@ -43,7 +45,7 @@ class _Typed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         wants = ctx.needs_input_grad[:3]
-        found = launch.backward(grad, *ctx.saved_tensors, *ctx.rest, wants)
+        found = launch.backward(grad, *ctx.saved_tensors, *ctx.rest, wants)  # type: ignore[call-arg]
         return (*(g if wanted else None for g, wanted in zip(found, wants, strict=True)), *[None] * 5)
 
 
@@ -63,7 +65,7 @@ def _op(
 
 @_op.register_fake
 def _(dst, src, weight, kinds, lists, sizes, relu, maximum):  # type: ignore[no-untyped-def]
-    return launch.outputs(src, weight, sizes[0], sizes[2], maximum)
+    return outputs(src, weight, sizes[0], sizes[2], maximum)
 
 
 @torch.library.custom_op("fgnn::typed_backward", mutates_args=())
@@ -85,7 +87,7 @@ def _op_backward(
 
 @_op_backward.register_fake
 def _(grad, arg, dst, src, weight, kinds, lists, sizes, relu, maximum, wants):  # type: ignore[no-untyped-def]
-    return launch.gradients((dst, src, weight), src, wants)
+    return gradients((dst, src, weight), src, wants)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

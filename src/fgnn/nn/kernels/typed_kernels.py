@@ -8,6 +8,8 @@ Two uses, told apart by BY_ITEM:
   destinations of all samples, the program goes through the A places, and sources differ from item to item.
 """
 
+# mypy: ignore-errors
+# (the arguments are of Triton's language, which has no annotations for them)
 from __future__ import annotations
 
 import triton

@@ -1,0 +1,152 @@
+"""Other ways to compute one layer, from the same parameters where they compute the same function.
+
+Each takes a :class:`Problem` and gives a function of (f, g, t) to be timed:
+
+- *authors*: M on every edge, its product with all W_τ, then contracted with φ edge by edge;
+- *node GEMM*: products with W_τ once per node and gathered, which needs an M without activation;
+- *outer*: φ ⊗ h and one product, the form ``torch.compile`` does most for;
+- *NNConv*: PyG's layer, a matrix for every edge, on the variables' features alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fgnn.errors import need
+from fgnn.graph import FactorGroup, Incidence
+from fgnn.nn.direction import VariableToFactor
+from fgnn.nn.edge_matrix import BasisMatrix
+from fgnn.nn.message import Message
+
+Form = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A k-NN graph, one half layer on it, and features; every factor has k edges."""
+
+    half: VariableToFactor
+    incidence: Incidence
+    f: Tensor  # shape: (N, width)
+    g: Tensor  # shape: (N, width)
+    t: Tensor  # shape: (E, 3)
+    k: int
+
+    @property
+    def matrix(self) -> BasisMatrix:
+        """Q."""
+        found = self.half.edge_messages.matrix
+        assert isinstance(found, BasisMatrix)
+        return found
+
+    @property
+    def message(self) -> Message:
+        """M."""
+        return self.half.edge_messages.message
+
+
+def make_problem(
+    clouds: int, points: int, k: int, width: int, *, bases: int = 16, device: str = "cpu", seed: int = 0
+) -> Problem:
+    """Random points, each a factor over its k nearest; features of ``width``, edge features 3-d, φ linear in them."""
+    from fgnn.points.knn import knn
+
+    torch.manual_seed(seed)
+    xyz = torch.rand(clouds, points, 3).to(device)
+    near, _ = knn(xyz, k)
+    scopes = (near + torch.arange(clouds, device=device)[:, None, None] * points).view(-1, k)
+    flat = xyz.view(-1, 3)
+    incidence = Incidence.of(FactorGroup(scopes), clouds * points)
+    message = Message(width, width, width)
+    matrix = BasisMatrix(3, width, width, bases=bases, hidden=())
+    f, g = torch.randn(clouds * points, width).to(device), torch.randn(clouds * points, width).to(device)
+    t = (flat[:, None] - flat[scopes]).view(-1, 3) * 10
+    return Problem(VariableToFactor(message, matrix).to(device), incidence, f, g, t, k)
+
+
+def ours(problem: Problem) -> Form:
+    """This package's layer, by whichever backend is chosen."""
+    return lambda f, g, t: problem.half(problem.incidence, f, g, t)
+
+
+def authors(problem: Problem) -> Form:
+    """The edge GEMM and the product with φ."""
+    message, matrix, k = problem.message, problem.matrix, problem.k
+    factor, variable = problem.incidence.factor, problem.incidence.variable
+
+    def form(f: Tensor, g: Tensor, t: Tensor) -> Tensor:
+        theta = torch.cat([message.factor_weight, message.variable_weight], 1)
+        h = nn.functional.linear(torch.cat([g[factor], f[variable]], 1), theta, message.bias).relu()
+        every = h @ matrix.weight.permute(2, 0, 1).flatten(1)  # shape: (E, T m)
+        made = torch.bmm(matrix.coefficients(t).unsqueeze(1), every.view(len(h), matrix.terms, -1))
+        return made.view(-1, k, matrix.rows).amax(1)
+
+    return form
+
+
+def node_gemm(problem: Problem) -> Form:
+    """Products once per node: another function, since σ is left out."""
+    message, matrix, k = problem.message, problem.matrix, problem.k
+    factor, variable = problem.incidence.factor, problem.incidence.variable
+
+    def form(f: Tensor, g: Tensor, t: Tensor) -> Tensor:
+        a, b = message.parts(g, f, g.shape[0], f.shape[0])
+        flat = matrix.weight.permute(2, 0, 1).flatten(1)
+        every = ((a @ flat)[factor] + (b @ flat)[variable]).view(-1, matrix.terms, matrix.rows)
+        made = torch.bmm(matrix.coefficients(t).unsqueeze(1), every)
+        return made.view(-1, k, matrix.rows).amax(1)
+
+    return form
+
+
+def outer(problem: Problem) -> Form:
+    """φ ⊗ h, then one product of inner length T n."""
+    message, matrix, k = problem.message, problem.matrix, problem.k
+    factor, variable = problem.incidence.factor, problem.incidence.variable
+
+    def form(f: Tensor, g: Tensor, t: Tensor) -> Tensor:
+        a, b = message.parts(g, f, g.shape[0], f.shape[0])
+        h = (a[factor] + b[variable]).relu()
+        every = (matrix.coefficients(t).unsqueeze(2) * h.unsqueeze(1)).flatten(1)  # shape: (E, T n)
+        made = every @ matrix.weight.transpose(1, 2).flatten(0, 1)
+        return made.view(-1, k, matrix.rows).amax(1)
+
+    return form
+
+
+def compiled(make: Callable[[Problem], Form]) -> Callable[[Problem], Form]:
+    """The same form under ``torch.compile``."""
+    return lambda problem: torch.compile(make(problem), dynamic=False)
+
+
+def nnconv(problem: Problem) -> Form:
+    """PyG's layer with the same Q on the variables' own features."""
+    conv_module: Any = need("torch_geometric.nn")
+    matrix = problem.matrix
+    into = nn.Linear(matrix.terms, matrix.rows * matrix.columns, bias=False)
+    net = nn.Sequential(*copy.deepcopy(matrix.net), into).to(problem.f.device)
+    conv = conv_module.NNConv(matrix.columns, matrix.rows, net, aggr="max", root_weight=False, bias=False)
+    with torch.no_grad():  # after its constructor, which draws all parameters anew
+        into.weight.copy_(matrix.weight.permute(2, 1, 0).flatten(0, 1))  # PyG's matrices are (in, out)
+        for mine, theirs in zip(matrix.net.parameters(), net.parameters(), strict=False):
+            theirs.copy_(mine)
+    index = torch.stack([problem.incidence.variable, problem.incidence.factor])
+    return lambda f, g, t: conv(f, index, t)
+
+
+# Those marked compute the same function as ours.
+PEERS: dict[str, Callable[[Problem], Form]] = {
+    "NNConv": nnconv,
+    "authors": authors,
+    "node GEMM": node_gemm,
+    "outer": outer,
+    "authors, compiled": compiled(authors),
+    "outer, compiled": compiled(outer),
+}
+SAME_FUNCTION = ("authors", "outer", "authors, compiled", "outer, compiled")
