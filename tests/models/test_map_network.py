@@ -10,7 +10,7 @@ from fgnn import GraphicalModel, ModelBatch
 from fgnn.data import ChainMAP, GridMAP
 from fgnn.models.canonical import canonical
 from fgnn.models.config import NetworkConfig
-from fgnn.models.deep import collect, spread, wire
+from fgnn.models.deep import Wiring, arrange, collect, wire
 from fgnn.models.family import Family
 from fgnn.models.featurise import Featuriser, constant_groups
 from fgnn.models.map_network import PAPER, MAPNetwork, sub_windows
@@ -89,24 +89,27 @@ def test_deep_reads_other_lengths_and_windows_than_it_was_made_for() -> None:
         assert network(batch).shape == (3, other.length, 2)
 
 
-def test_collect_and_spread_are_each_others_adjoint() -> None:
+def _wiring() -> Wiring:
     batch = CHAIN.sample(1)
     graph = Featuriser(batch, positions="none", budgets="by-size")(batch).graph
-    wiring = wire(graph, "budget4", budget=True)
+    return wire(graph, "budget4", budget=True)
+
+
+def test_gathers_along_edges_have_the_right_gradients() -> None:
+    wiring = _wiring()
     f = torch.randn(2, 9, 3, dtype=torch.float64, requires_grad=True)
     m = torch.randn(2, 6 * 4, 3, dtype=torch.float64, requires_grad=True)
-    torch.testing.assert_close((collect(f, wiring) * m).sum(), (f * spread(m, wiring)).sum())
     assert torch.autograd.gradcheck(lambda x: collect(x, wiring), (f,))
-    assert torch.autograd.gradcheck(lambda x: spread(x, wiring), (m,))
+    assert torch.autograd.gradcheck(lambda x: arrange(x, wiring) * wiring.real, (m,))
 
 
-def test_gathering_slots_is_adding_by_index() -> None:
-    """The form for GPUs gives what the form for CPUs gives."""
-    batch = CHAIN.sample(1)
-    wiring = wire(Featuriser(batch, positions="none", budgets="by-size")(batch).graph, "budget4", budget=True)
-    m = torch.randn(2, 6 * 4, 3)
-    picked = m.index_select(1, wiring.slots.reshape(-1)).view(2, *wiring.slots.shape, 3)
-    torch.testing.assert_close((picked * wiring.real).sum(2), spread(m, wiring))
+def test_slots_arranged_by_variable() -> None:
+    """Summed over its places, what is arranged is what adding by index gives; and collecting is its transpose."""
+    wiring = _wiring()
+    m, f = torch.randn(2, 6 * 4, 3), torch.randn(2, 9, 3)
+    summed = (arrange(m, wiring) * wiring.real).sum(2)
+    torch.testing.assert_close(summed, torch.zeros(2, 9, 3).index_add(1, wiring.scopes, m))
+    torch.testing.assert_close((collect(f, wiring) * m).sum(), (f * summed).sum())
 
 
 def test_inner_readouts_only_in_training() -> None:

@@ -12,6 +12,8 @@ from torch.autograd.function import once_differentiable
 
 from fgnn.graph import FactorGraph
 
+MOST_BASES = 16
+
 
 @dataclass(frozen=True, eq=False)
 class Wiring:
@@ -23,10 +25,8 @@ class Wiring:
     scopes: Tensor  # shape: (C·A,), the variable of each slot
     slots: Tensor  # shape: (N, D), the slots of each variable, padded with 0
     real: Tensor  # shape: (N, D, 1), 0 where padded
-    places: Tensor  # shape: (A, PLACE), features of the places in a scope
-
-
-PLACE = 6
+    order: Tensor  # shape: (C·A,), where each slot stands among the N·D
+    places: Tensor  # shape: (A, MOST_BASES), features of the places in a scope
 
 
 def wire(graph: FactorGraph, name: str, budget: bool) -> Wiring:
@@ -44,19 +44,23 @@ def wire(graph: FactorGraph, name: str, budget: bool) -> Wiring:
     real = torch.zeros(n, width, 1, device=device)
     slots[flat[order], within] = order
     real[flat[order], within] = 1.0
-    return Wiring("budget" if budget else name, arity, count, flat, slots, real, place_features(arity, device))
+    where = torch.empty_like(flat)
+    where[order] = flat[order] * width + within
+    kind = "budget" if budget else name
+    return Wiring(kind, arity, count, flat, slots, real, where, place_features(arity, device))
 
 
 def place_features(arity: int, device: torch.device) -> Tensor:
-    """Features t of the places 0..A-1: smooth in place and size, so that other sizes than those seen make sense."""
-    a = torch.arange(arity, dtype=torch.float32, device=device)
-    last = max(1, arity - 1)
-    size = torch.full_like(a, arity / 8)
-    return torch.stack([torch.ones_like(a), a / last, a / 8, (last - a) / 8, (2 * a / last - 1) ** 2, size], 1)
+    """Cosines over the scope, cos(πτ(a + ½)/A) for τ = 0, 1, ...: smooth in the relative place, so that scopes of other
+    sizes than those seen make sense, and orthogonal, so that as many as there are places tell all of them apart."""
+    a = torch.arange(arity, dtype=torch.float32, device=device)[:, None]
+    tau = torch.arange(MOST_BASES, dtype=torch.float32, device=device)
+    return torch.cos(torch.pi * tau * (a + 0.5) / max(1, arity))
 
 
 class _Collect(torch.autograd.Function):
-    """Features of each slot's variable, (B, N, d) to (B, S, d); the adjoint of `_Spread`, so neither needs atomics."""
+    """Features of each slot's variable, (B, N, d) to (B, C·A, d). Its adjoint is a gather and a sum, without atomics,
+    which are slow on a GPU and add in no fixed order."""
 
     @staticmethod
     def forward(ctx: Any, f: Tensor, scopes: Tensor, slots: Tensor, real: Tensor) -> Tensor:
@@ -67,22 +71,26 @@ class _Collect(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         scopes, slots, real = ctx.saved_tensors
-        return _sum_slots(grad, scopes, slots, real), None, None, None
+        if grad.device.type == "cpu":
+            out = grad.new_zeros(grad.shape[0], slots.shape[0], grad.shape[2])
+            return out.index_add_(1, scopes, grad), None, None, None
+        picked = grad.index_select(1, slots.reshape(-1)).view(grad.shape[0], *slots.shape, grad.shape[2])
+        return (picked * real.to(grad.dtype)).sum(2), None, None, None
 
 
-class _Spread(torch.autograd.Function):
-    """The sum over each variable's slots, (B, S, d) to (B, N, d)."""
+class _Arrange(torch.autograd.Function):
+    """Slots by variable, (B, C·A, d) to (B, N·D, d); since each slot has one place there, its adjoint is a gather."""
 
     @staticmethod
-    def forward(ctx: Any, messages: Tensor, scopes: Tensor, slots: Tensor, real: Tensor) -> Tensor:
-        ctx.save_for_backward(scopes)
-        return _sum_slots(messages, scopes, slots, real)
+    def forward(ctx: Any, messages: Tensor, slots: Tensor, order: Tensor) -> Tensor:
+        ctx.save_for_backward(order)
+        return messages.index_select(1, slots.reshape(-1))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        (scopes,) = ctx.saved_tensors
-        return grad.index_select(1, scopes), None, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (order,) = ctx.saved_tensors
+        return grad.index_select(1, order), None, None
 
 
 def collect(f: Tensor, w: Wiring) -> Tensor:
@@ -91,38 +99,31 @@ def collect(f: Tensor, w: Wiring) -> Tensor:
     return found
 
 
-def spread(messages: Tensor, w: Wiring) -> Tensor:
-    """The sum of each variable's slots, (B, C·A, d) to (B, N, d)."""
-    found: Tensor = _Spread.apply(messages, w.scopes, w.slots, w.real)  # type: ignore[no-untyped-call]
-    return found
-
-
-def _sum_slots(messages: Tensor, scopes: Tensor, slots: Tensor, real: Tensor) -> Tensor:
-    if messages.device.type == "cpu":
-        out = messages.new_zeros(messages.shape[0], slots.shape[0], messages.shape[2])
-        return out.index_add_(1, scopes, messages)
-    # on a GPU adding with atomics is slow and of no fixed order: gather each variable's slots instead
-    picked = messages.index_select(1, slots.reshape(-1)).view(messages.shape[0], *slots.shape, messages.shape[2])
-    return (picked * real.to(messages.dtype)).sum(2)
+def arrange(messages: Tensor, w: Wiring) -> Tensor:
+    """Each variable's slots, (B, C·A, d) to (B, N, D, d); padded places hold what ``w.real`` must mask."""
+    found: Tensor = _Arrange.apply(messages, w.slots, w.order)  # type: ignore[no-untyped-call]
+    return found.view(messages.shape[0], *w.slots.shape, messages.shape[2])
 
 
 class PlaceMatrix(nn.Module):
-    r"""Q of every place, :math:`Q(t_a) = \sum_\tau \varphi_\tau(t_a) W_\tau`, computed once for all factors.
+    r"""Q of every place, :math:`Q(t_a) = \sum_\tau \varphi_\tau(a)\, W_\tau`, computed once for all factors.
 
     Args:
         rows, columns: Of each matrix, m and n.
-        bases: How many W there are.
+        bases: How many W there are, and cosines φ.
+        fan: How many places are added up, typically; the first weights are drawn so that their sum is of unit size.
     """
 
-    def __init__(self, rows: int, columns: int, bases: int) -> None:
+    def __init__(self, rows: int, columns: int, bases: int, fan: int = 1) -> None:
         super().__init__()
-        self.coefficients = nn.Sequential(nn.Linear(PLACE, 32), nn.SiLU(), nn.Linear(32, bases))
-        self.weight = nn.Parameter(torch.randn(bases, rows, columns) / (columns * bases) ** 0.5)
+        if bases > MOST_BASES:
+            raise ValueError(f"Expected at most {MOST_BASES} bases (got {bases})")
+        self.weight = nn.Parameter(torch.randn(bases, rows, columns) * (2 / (columns * bases * fan)) ** 0.5)
 
     def forward(self, places: Tensor) -> Tensor:
-        """(A, PLACE) to (A, m, n)."""
-        phi = self.coefficients(places.to(self.weight.dtype))
-        return torch.einsum("at,tmn->amn", phi.to(self.weight.dtype), self.weight)
+        """(A, MOST_BASES) to (A, m, n)."""
+        bases, rows, columns = self.weight.shape
+        return (places[:, :bases] @ self.weight.flatten(1)).view(-1, rows, columns)
 
 
 class RMSNorm(nn.Module):
@@ -148,22 +149,24 @@ class Update(nn.Module):
         self.outer = nn.Linear(hidden, width)
         nn.init.zeros_(self.outer.bias)
         with torch.no_grad():
-            self.outer.weight.mul_(0.3)  # many blocks add up
+            self.outer.weight.mul_(0.5)  # many blocks add up
 
-    def forward(self, x: Tensor, normed: Tensor, incoming: Tensor) -> Tensor:
+    def forward(self, x: Tensor, normed: Tensor, incoming: Tensor | float) -> Tensor:
         out: Tensor = x + self.outer(nn.functional.silu(self.inner(normed) + incoming))
         return out
 
 
 class DeepBlock(nn.Module):
-    r"""A residual FGNN layer (Alg. 1, sequential) with linear messages and sum aggregation:
+    r"""A residual FGNN layer (Alg. 1, sequential) with sum aggregation, on normalised f and g:
 
     .. math::
         g_c &\leftarrow g_c + V \sigma\big(U g_c + \textstyle\sum_{i: (c,i)} Q(t_{ci} \mid \Phi_{VF}) f_i\big) \\
-        f_i &\leftarrow f_i + V' \sigma\big(U' f_i + \textstyle\sum_{c: (c,i)} Q(t_{ci} \mid \Phi_{FV}) g_c\big)
+        f_i &\leftarrow f_i + V' \sigma\big(U' f_i +
+            W \textstyle\sum_{c: (c,i)} \mathrm{ReLU}(Q(t_{ci} \mid \Phi_{FV}) g_c + P f_i)\big)
 
-    on normalised f and g. Sums count, which is what a budget asks for; and with linear messages the sum over a scope is
-    one matrix product of inner length A·n, with nothing but the gathered features kept per edge.
+    Sums count, which is what a budget asks for. Towards factors messages are linear, so that the sum over a scope is
+    one matrix product of inner length A·n; towards variables each message sees both ends, as M([g_c, f_i]) does, and
+    the additions, the ReLU and the sum are one pass over the edges.
 
     Args:
         width: Features of variables and factors.
@@ -179,11 +182,13 @@ class DeepBlock(nn.Module):
         self.norm_g2 = nn.ModuleDict({k: RMSNorm(width) for k in kinds})
         # a table has few places, and as many matrices are enough for it
         count = {k: bases if k == "budget" else min(bases, k.count("x") + 1) for k in kinds}
-        self.vf = nn.ModuleDict({k: PlaceMatrix(width, width, count[k]) for k in kinds})
+        fan = {k: 8 if k == "budget" else k.count("x") + 1 for k in kinds}
+        self.vf = nn.ModuleDict({k: PlaceMatrix(2 * width, width, count[k], fan[k]) for k in kinds})
         self.fv = nn.ModuleDict({k: PlaceMatrix(width, width, count[k]) for k in kinds})
-        self.update_g = nn.ModuleDict({k: Update(width, width) for k in kinds})
+        self.own = nn.ModuleDict({k: nn.Linear(width, width) for k in kinds})
+        self.arrive = nn.ModuleDict({k: nn.Linear(width, 2 * width, bias=False) for k in kinds})
+        self.update_g = nn.ModuleDict({k: Update(width, 2 * width) for k in kinds})
         self.update_f = Update(width, 2 * width)
-        self.widen = nn.Linear(width, 2 * width, bias=False)
 
     def forward(self, f: Tensor, gs: list[Tensor], wiring: Sequence[Wiring]) -> tuple[Tensor, list[Tensor]]:
         """f (B, N, d) and one (B, C, d) per group, to the same."""
@@ -191,19 +196,18 @@ class DeepBlock(nn.Module):
         normed = self.norm_f(f)
         made = []
         for g, w in zip(gs, wiring, strict=True):
-            q = self.vf[w.kind](w.places)  # shape: (A, m, n)
+            q = self.vf[w.kind](w.places)  # shape: (A, 2d, d)
             seen = collect(normed, w).view(b, w.factors, w.arity * d)
-            incoming = nn.functional.linear(seen, q.permute(1, 0, 2).reshape(d, w.arity * d))
+            incoming = nn.functional.linear(seen, q.permute(1, 0, 2).reshape(2 * d, w.arity * d))
             made.append(self.update_g[w.kind](g, self.norm_g[w.kind](g), incoming))
-        total = None
+        normed = self.norm_f2(f)
+        total: Tensor | float = 0.0
         for g, w in zip(made, wiring, strict=True):
             q = self.fv[w.kind](w.places)
             sent = nn.functional.linear(self.norm_g2[w.kind](g), q.reshape(w.arity * d, d))
-            arrived = spread(sent.view(b, w.factors * w.arity, d), w)
-            total = arrived if total is None else total + arrived
-        normed = self.norm_f2(f)
-        incoming = normed if total is None else self.widen(total)
-        return self.update_f(f, normed, incoming), made
+            at_variable = arrange(sent.view(b, w.factors * w.arity, d), w) + self.own[w.kind](normed)[:, :, None]
+            total = total + self.arrive[w.kind]((at_variable.relu() * w.real.to(sent.dtype)).sum(2))
+        return self.update_f(f, normed, total), made
 
 
 def _embedding(inputs: int, width: int) -> nn.Sequential:
