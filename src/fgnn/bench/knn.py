@@ -53,9 +53,8 @@ def _compare(points: Tensor, device: str, matrix: bool) -> dict[str, Any]:
     work["SciPy's tree"] = (lambda: _scipy(points), torch.device("cpu"))
     rows: dict[str, Any] = {}
     for name, (call, place) in work.items():
-        taken = timed(
-            call, repeats=10 if place.type == "cuda" else 3, warmup=2 if place.type == "cuda" else 1, device=place
-        )
+        repeats, warmup = (10, 2) if place.type == "cuda" else (3, 1) if matrix else (1, 0)
+        taken = timed(call, repeats=repeats, warmup=warmup, device=place)
         rows[name] = {"ms": 1000 * taken.median, "extra_bytes": taken.peak_bytes}
     index, squared = (x.cpu() for x in knn(moved, 16))
     rows["ours"]["exact"] = _exact(points, index, squared)
