@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -94,12 +96,10 @@ def _by_tree(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> t
 
 
 def _tree_one(points: Any, queries: Any, k: int, exclude: bool) -> tuple[Any, Any]:
-    from scipy.spatial import cKDTree
-
     own = np.arange(len(queries)) if exclude else None
     index = np.empty((len(queries), k), np.int64)
     distance = np.empty((len(queries), k), np.float32)
-    tree = cKDTree(points.astype(np.float64), balanced_tree=False, compact_nodes=False)
+    tree = _Tree(points)
     left = np.concatenate(
         [
             _search(
@@ -111,24 +111,49 @@ def _tree_one(points: Any, queries: Any, k: int, exclude: bool) -> tuple[Any, An
     if left.size:
         # many points at one place: a tree over places, of which the lowest indices count
         places, members = _places(points, k + exclude)
-        tree = cKDTree(places.astype(np.float64))
+        tree = _Tree(places)
         step = max(_CHUNK // members.shape[1], 1)
         for start in range(0, left.size, step):
             _search(tree, points, members, queries, own, left[start : start + step], index, distance)
     return index, distance
 
 
+class _Tree:
+    """The fastest k-d tree at hand, in float64 and on all cores."""
+
+    def __init__(self, points: Any) -> None:
+        self.size = len(points)
+        wide = points.astype(np.float64)
+        self._query: Callable[[Any, int], tuple[Any, Any]]
+        if find_spec("pykdtree") is not None:
+            tree = import_module("pykdtree.kdtree").KDTree(wide)
+            self._query = lambda q, k: tree.query(q, k=k, sqr_dists=True)
+        else:
+            from scipy.spatial import cKDTree
+
+            scipy_tree = cKDTree(wide, balanced_tree=False, compact_nodes=False)
+            self._query = lambda q, k: _squared(*scipy_tree.query(q, k=k, workers=-1))
+
+    def __call__(self, queries: Any, k: int) -> tuple[Any, Any]:
+        """The squared distance of the k-th point (M,), and the k nearest (M, k)."""
+        far, near = self._query(queries.astype(np.float64), k)
+        return far.reshape(-1, k)[:, -1], near.reshape(-1, k).astype(np.int64)
+
+
+def _squared(far: Any, near: Any) -> tuple[Any, Any]:
+    return far**2, near
+
+
 def _search(tree: Any, points: Any, members: Any, queries: Any, own: Any, todo: Any, index: Any, distance: Any) -> Any:
     """Fill in the rows ``todo``; returns those for which too many points are equally near."""
-    k, total = index.shape[1], tree.n
+    k, total = index.shape[1], tree.size
     ask = min(k + 2 + (own is not None), total)
     while todo.size and (members is not None or ask <= 8 * k + 64 or ask == total):
-        far, near = tree.query(queries[todo], k=ask, workers=-1)
-        far, near = far.reshape(-1, ask), near.reshape(-1, ask)
+        far, near = tree(queries[todo], ask)
         if members is not None:
             near = members[near].reshape(len(todo), -1)
         chosen, exact = _ranked(points, queries[todo], near, None if own is None else own[todo])
-        sure = far[:, -1] ** 2 > exact[:, k - 1].astype(np.float64) * (1 + _MARGIN) + _TINY
+        sure = far > exact[:, k - 1].astype(np.float64) * (1 + _MARGIN) + _TINY
         if ask == total:
             sure[:] = True
         index[todo[sure]], distance[todo[sure]] = chosen[sure, :k], exact[sure, :k]
@@ -144,8 +169,13 @@ def _ranked(points: Any, queries: Any, near: Any, own: Any) -> tuple[Any, Any]:
     if own is not None:
         exact[near == own[:, None]] = np.inf
     exact[near < 0] = np.inf
-    rank = np.argsort((exact.view(np.int32).astype(np.int64) << 32) | (near & 0xFFFFFFFF), axis=1)
-    return np.take_along_axis(near, rank, 1), np.take_along_axis(exact, rank, 1)
+    key = (exact.view(np.int32).astype(np.int64) << 32) | (near & 0xFFFFFFFF)
+    wrong = np.flatnonzero((key[:, 1:] < key[:, :-1]).any(1))  # most come in order from the tree
+    if wrong.size:
+        rank = np.argsort(key[wrong], axis=1)
+        near[wrong] = np.take_along_axis(near[wrong], rank, 1)
+        exact[wrong] = np.take_along_axis(exact[wrong], rank, 1)
+    return near, exact
 
 
 def _places(points: Any, most: int) -> tuple[Any, Any]:
