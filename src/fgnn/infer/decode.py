@@ -100,6 +100,13 @@ def _starting_points(
     return points, ranks
 
 
+def search(moves: Moves, x: Tensor, owner: Tensor, *, max_steps: int = 10_000, deadline: float | None = None) -> Tensor:
+    """Repair and improve rows x (R, N) of the models ``owner`` (R,), in slices that bound memory."""
+    step = max(1, _ENTRIES // moves.row_size)
+    parts = zip(torch.split(x, step), torch.split(owner, step), strict=True)
+    return torch.cat([_search(moves, a, b, None, max_steps, deadline) for a, b in parts])
+
+
 def _search(
     moves: Moves,
     x: Tensor,
@@ -109,7 +116,7 @@ def _search(
     deadline: float | None,
 ) -> Tensor:
     """Repair and improve rows x (R, N) until no move helps; rows that are done leave the work."""
-    done = x.clone()
+    x, done = x.clone(), x.clone()
     rows = torch.arange(len(x), device=x.device)
     broken = moves.broken(x, owner)
     for _ in range(max_steps):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fgnn.errors import InputError
 from fgnn.infer.decode import decode as decode_scores
+from fgnn.infer.refine import refine
 from fgnn.infer.solution import Answer, OnProgress
 from fgnn.models.config import NetworkConfig
 from fgnn.models.family import Family
@@ -57,6 +58,7 @@ def solve_fgnn(
     weights: str | Path | None = None,
     decode: bool = True,
     samples: int = 0,
+    rounds: int | None = 0,
 ) -> Answer:
     """Score the states with a trained network, then repair and improve its answer (`fgnn.infer.decode`).
 
@@ -68,6 +70,7 @@ def solve_fgnn(
         weights: A packaged name, a weights file or a run's folder; by default the package's best for the models.
         decode: False returns the network's argmax as it is, feasible or not.
         samples: Further starting points drawn from the network's scores.
+        rounds: Of `fgnn.infer.refine` after decoding; None goes on until the time limit.
     """
     start = time.perf_counter()
     place = str(weights) if weights is not None else choose_weights(batch)
@@ -79,14 +82,20 @@ def solve_fgnn(
     answer = scores.argmax(2)
     timed_out = False
     if decode:
-        left = None if time_limit is None else max(1e-3, time_limit - (time.perf_counter() - start))
-        answer = decode_scores(batch, scores, samples=samples, seed=seed, time_limit=left)
+        answer = decode_scores(batch, scores, samples=samples, seed=seed, time_limit=_left(start, time_limit))
+        if rounds != 0:
+            left = _left(start, time_limit)
+            answer = refine(batch, answer, scores, rounds=rounds, seed=seed, time_limit=left)
         timed_out = time_limit is not None and time.perf_counter() - start > time_limit
     return Answer.of(
         answer,
         timed_out=torch.full((len(batch),), timed_out, device=batch.device),
         info={"weights": place, "log_marginals": scores.log_softmax(-1)},
     )
+
+
+def _left(start: float, limit: float | None) -> float | None:
+    return None if limit is None else max(1e-3, limit - (time.perf_counter() - start))
 
 
 @torch.no_grad()

@@ -1,0 +1,65 @@
+"""Iterated local search: never worse, part by part."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fgnn import GraphicalModel, ModelBatch, solve
+from fgnn.data import GridMAP
+from fgnn.infer.decode import decode
+from fgnn.infer.refine import merge, refine
+from tests.strategies import models
+
+
+@given(models(), st.integers(0, 999))
+def test_never_worse(model: GraphicalModel, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    batch = ModelBatch.stack([model, model])
+    start = torch.tensor(np.stack([rng.integers(model.cardinalities) for _ in range(2)]))
+    found = refine(batch, start, rounds=1, copies=2, seed=seed)
+    assert (batch.score(found) >= batch.score(start) - 1e-9).all()
+    assert (found >= 0).all()
+    assert (found < batch.cardinalities).all()
+
+
+@given(models(), st.integers(0, 999))
+def test_merging_is_at_least_as_good_as_either(model: GraphicalModel, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    batch = ModelBatch.stack([model] * 4)
+    one, two = (torch.tensor(np.stack([rng.integers(model.cardinalities) for _ in range(4)])) for _ in range(2))
+    merged = batch.score(merge(batch, one, two))
+    assert (merged >= torch.maximum(batch.score(one), batch.score(two)) - 1e-9).all()
+
+
+def test_parts_are_chosen_one_by_one() -> None:
+    """Two separate halves, one better in each answer: the merged answer has both."""
+    model = GraphicalModel([2] * 6)
+    for i, j in ((0, 1), (1, 2), (3, 4), (4, 5)):
+        model.add_table((i, j), [[0.0, -1.0], [-1.0, 0.0]])
+    for i in range(6):
+        model.add_unary(i, [0.0, 1.0 if i < 3 else -1.0])
+    batch = ModelBatch.stack([model])
+    ones, zeros = torch.ones(1, 6, dtype=torch.int64), torch.zeros(1, 6, dtype=torch.int64)
+    assert merge(batch, ones, zeros).tolist() == [[1, 1, 1, 0, 0, 0]]
+
+
+def test_it_finds_more_optima_than_decoding_alone_and_follows_the_seed() -> None:
+    batch = GridMAP(6, 6).sample(60, seed=1)
+    best = solve(batch, "exact").score
+    start = decode(batch)
+    better = refine(batch, start, rounds=4, seed=1)
+    reached = [(batch.score(x) >= best - 1e-5).double().mean() for x in (start, better)]
+    assert reached[1] > reached[0] + 0.05
+    assert torch.equal(better, refine(batch, start, rounds=4, seed=1))
+
+
+def test_it_stops_when_the_time_is_over() -> None:
+    batch = GridMAP(6, 6).sample(2, seed=1)
+    start = decode(batch)
+    assert refine(batch, start, rounds=None, time_limit=0.05).shape == start.shape
+    with pytest.raises(ValueError, match="Expected rounds or a time limit"):
+        refine(batch, start, rounds=None)
