@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.metadata import version
 from importlib.util import find_spec
 
 import numpy as np
@@ -16,7 +17,7 @@ from fgnn.points.knn import knn
 
 GPU = torch.cuda.is_available()
 TRITON = find_spec("triton") is not None
-INTERPRETED = TRITON and os.environ.get("TRITON_INTERPRET") == "1"
+INTERPRETED = TRITON and os.environ.get("TRITON_INTERPRET") == "1" and version("triton") >= "3.9"
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="triton's interpreter is not at hand")
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not (GPU and TRITON), reason="no CUDA device with triton")]
 
