@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from fgnn.data import ChainMAP
 from fgnn.infer.max_product import solve_max_product
 from fgnn.infer.messages import budget_messages
 from fgnn.infer.ranking import ranked
+from fgnn.infer.sweeps import Rule, Workspace, flooding_step
+from fgnn.infer.wiring import Numbers, Wiring, incident_rows
 from tests.infer.max_product_by_hand import ByHand
 from tests.strategies import models, tree_models
 
@@ -267,6 +270,47 @@ def test_messages_that_grow_stay_finite() -> None:
         batch = ModelBatch.stack([model], dtype=dtype)
         found = solve_max_product(batch, variant="paper", damping=0.0, iterations=600, keep_beliefs=True)
         assert not found.info["beliefs"].isnan().any()
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_gathered_beliefs_are_the_scattered_ones(full: bool) -> None:
+    batch = ChainMAP(2, length=9, window=4).sample(3)
+    wiring = Wiring.of(batch, full=full)
+    numbers = Numbers.of(batch, wiring)
+    messages = torch.randn(len(wiring.belief_of), 3, generator=torch.Generator().manual_seed(0))
+    scattered = wiring.beliefs(numbers.unary, messages)
+    gathering = replace(wiring, incident=incident_rows(wiring.belief_of, len(numbers.unary)))
+    assert gathering.incident is not None
+    torch.testing.assert_close(gathering.beliefs(numbers.unary, messages), scattered)
+
+
+def test_a_step_without_a_workspace_leaves_its_messages_alone() -> None:
+    batch = ChainMAP(3).sample(4)
+    wiring = Wiring.of(batch, full=False)
+    numbers = Numbers.of(batch, wiring)
+    messages = torch.zeros(wiring.num_messages, 4)
+    rate = torch.tensor([1.0, 0.5, 0.0, 1.0])
+    stepped, change = flooding_step(wiring, Rule(), numbers, messages, rate)
+    assert (messages == 0).all()
+    assert (stepped[:, 2] == 0).all()  # held still
+    assert (change > 0).all()
+    again, same = flooding_step(wiring, Rule(), numbers, messages, rate, Workspace.like(wiring, messages))
+    torch.testing.assert_close(again, stepped)
+    torch.testing.assert_close(same, change)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("schedule", ["flooding", "sequential", "residual"])
+@pytest.mark.parametrize("kind", [1, 3])
+def test_a_gpu_gives_the_same_beliefs(kind: int, schedule: str) -> None:
+    batch = ChainMAP(kind).sample(300, seed=2, dtype=torch.float64)
+    options: dict[str, Any] = {"schedule": schedule, "iterations": 20, "keep_beliefs": True}
+    for normalise in (True, False):
+        here = solve_max_product(batch, normalise=normalise, **options)
+        there = solve_max_product(batch.to("cuda"), normalise=normalise, **options)
+        torch.testing.assert_close(there.info["beliefs"].cpu(), here.info["beliefs"])
+        assert torch.equal(there.iterations.cpu(), here.iterations)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -53,6 +52,7 @@ class Wiring:
     """
 
     full: bool
+    ratios_only: bool  # every message is one number, the log-ratio of a binary variable
     cardinalities: tuple[int, ...] | int  # one number where all variables have the same
     offsets: Tensor  # shape: (N,), each variable's first belief row
     num_beliefs: int  # P, without flags
@@ -86,23 +86,19 @@ class Wiring:
         sizes = cards.tolist()
         return cls(
             full=full,
+            ratios_only=not full and all(states == 1 for g in groups for states in g.states),
             cardinalities=sizes[0] if sizes and min(sizes) == max(sizes) else tuple(sizes),
             offsets=offsets,
             num_beliefs=num_beliefs,
             num_messages=at,
             groups=tuple(groups),
             belief_of=rows,
-            incident=_incident(rows, num_beliefs * (2 if full else 1)) if rows.is_cuda else None,
+            incident=incident_rows(rows, num_beliefs * (2 if full else 1)) if rows.is_cuda else None,
         )
 
     @property
     def num_factors(self) -> int:
         return sum(len(g.scopes) for g in self.groups)
-
-    @cached_property
-    def ratios_only(self) -> bool:
-        """Whether every message is one number, the log-ratio of a binary variable."""
-        return not self.full and all(states == 1 for g in self.groups for states in g.states)
 
     def by_group(self, rows: Tensor) -> list[Tensor]:
         """Value rows (Q, B) as each group's (height, C, B), without a copy."""
@@ -146,7 +142,8 @@ class Wiring:
         return dense.permute(2, 1, 0)
 
 
-def _incident(rows: Tensor, count: int) -> Tensor | None:
+def incident_rows(rows: Tensor, count: int) -> Tensor | None:
+    """For each of ``count`` belief rows the message rows that add to it, padded; None where that is mostly padding."""
     order = rows.argsort(stable=True)
     degree = torch.bincount(rows, minlength=count)
     widest = int(degree.max()) if rows.numel() else 0
