@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 # A machine with an NVIDIA driver takes torch as it comes; any other is held to the CPU build.
 CONSTRAINT := $(if $(shell command -v nvidia-smi 2>/dev/null),,-c constraints/cpu.txt)
 
-.PHONY: demo test lint types unit test-slow test-gpu clean env
+.PHONY: demo test lint types unit test-slow test-gpu docs dist clean env
 
 env: $(VENV)/.installed
 
@@ -38,5 +38,15 @@ test-slow: env
 test-gpu:
 	PYTHONPATH=src $(PYTHON) -m pytest -m gpu -p no:cacheprovider
 
+# The site, in docs/_build/html; a warning is an error, and the notebooks run.
+docs: env
+	OMP_NUM_THREADS=1 $(PY) -m sphinx -W --keep-going -b html docs docs/_build/html
+
+# A wheel and a source archive in dist, to be installed anywhere: pip install dist/fgnn-*.whl
+dist: env
+	rm -rf dist build
+	$(PY) -m build --no-isolation --outdir dist .
+	ls -l dist
+
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build dist docs/_build .mypy_cache .ruff_cache .pytest_cache

@@ -1,6 +1,7 @@
 """Pages of documentation as programs: their blocks run from top to bottom, and print what the page shows.
 
-- ``python`` blocks share one namespace; a ``text`` block after one is what it prints (``...`` stands for anything).
+- ``python`` blocks share one namespace; a ``text`` block after one is what it prints (``...`` stands for anything). On
+  the site a block that prints is always followed by one; the README may leave it out.
 - ``console`` blocks hold commands after ``$``, each followed by its output, or by nothing where that is left out. The
   commands of the package run in this process; ``$ echo $?`` shows how the last one ended. A command that names weights
   which this version does not come with is left out. Others must be of those that a page may name without running them.
@@ -85,7 +86,9 @@ class Session:
         for k, block in enumerate(steps):
             if block.kind == "python":
                 shown = steps[k + 1].body if k + 1 < len(steps) and steps[k + 1].kind == "text" else ""
-                self._same(self.python(block), shown, block.line)
+                printed = self.python(block)
+                if shown or self.page.name != "README.md":
+                    self._same(printed, shown, block.line)
             elif block.kind == "console":
                 self._console(block)
             elif block.kind == "yaml" and (name := FILE_NAME.match(block.body)):

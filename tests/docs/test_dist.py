@@ -1,0 +1,119 @@
+"""The wheel works where the repository is not: installed into an empty environment, used from another folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import time
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+OPTIONAL = (
+    "pytoulbar2", "joblib", "h5py", "laspy", "trimesh", "pypcd4", "torch_geometric", "matplotlib", "plotly", "networkx",
+    "tensorboard", "typer", "rich", "yaml",
+)  # fmt: skip
+MODEL = "MARKOV\n2\n2 2\n1\n2 0 1\n4  1.0 0.5  0.5 2.0\n"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this working tree, built without an index from a copy, so that no build folder is left here."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "src", "pyproject.toml", "README.md", "LICENSE"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes((ROOT / name).read_bytes())
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", str(source), "--no-deps", "--no-build-isolation", "--no-index", "-q",
+         "-w", str(out)],
+        check=True, cwd=out,
+    )  # fmt: skip
+    (made,) = out.glob("fgnn-*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def home(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel and nothing else of ours; torch and the others are borrowed from this one."""
+    place = tmp_path_factory.mktemp("environment")
+    venv.create(place, with_pip=True)
+    python = place / "bin" / "python"
+    start = time.perf_counter()
+    subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", str(wheel)], check=True, cwd=place)
+    print(f"wheel {wheel.stat().st_size / 1e6:.2f} MB, installed in {time.perf_counter() - start:.1f} s")
+    # a plain path: the .pth files in that folder, among them our editable install, are not followed
+    site = next(place.glob("lib/python*/site-packages"))
+    (site / "borrowed.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    return place
+
+
+def call(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "FGNN", "COV"))}
+    command = [str(home / "bin" / words[0]), *words[1:]]
+    return subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_the_wheel_holds_all_files_the_package_reads(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    kept = [p for p in (ROOT / "src" / "fgnn").rglob("*") if p.suffix in (".yaml", ".html", ".safetensors", ".json")]
+    assert len(kept) > 10
+    for path in [*kept, ROOT / "src" / "fgnn" / "py.typed"]:
+        assert path.relative_to(ROOT / "src").as_posix() in names, path.name
+    assert not [n for n in names if n.startswith(("tests", "docs", "examples"))]
+
+
+def test_the_command_works_outside_the_repository(home: Path) -> None:
+    told = call(home, "fgnn", "--help")
+    assert told.returncode == 0, told.stderr
+    assert "solve" in told.stdout
+    (home / "tiny.uai").write_text(MODEL)
+    found = call(home, "fgnn", "solve", "tiny.uai", "--json")
+    assert found.returncode == 0, found.stderr
+    answer = json.loads(found.stdout)
+    assert answer["status"] == "optimal"
+    assert answer["assignment"] == [1, 1]
+
+
+def test_the_installed_package_finds_its_own_files(home: Path) -> None:
+    program = """
+import fgnn, json
+from fgnn.train.recipe import read_recipe, recipe_names
+from fgnn.weights import weight_names, load_weights
+[read_recipe(name) for name in recipe_names()]
+[load_weights(name) for name in weight_names()]
+from importlib.resources import files
+pages = [p for p in ("play/pages/play.html", "report/pages/viewer.html") if (files("fgnn") / p).is_file()]
+print(json.dumps({"file": fgnn.__file__, "recipes": recipe_names(), "pages": pages}))
+"""
+    told = call(home, "python", "-c", program)
+    assert told.returncode == 0, told.stderr
+    facts = json.loads(told.stdout)
+    assert Path(facts["file"]).is_relative_to(home)
+    assert "tiny" in facts["recipes"]
+    assert len(facts["pages"]) == 2
+
+
+def test_importing_brings_no_optional_package(home: Path) -> None:
+    program = (
+        "import time; a = time.perf_counter(); import torch; b = time.perf_counter(); import fgnn; "
+        "c = time.perf_counter(); import sys; "
+        f"print([m for m in {OPTIONAL!r} if m in sys.modules], f'torch {{b - a:.2f}} s, fgnn {{c - b:.2f}} s')"
+    )
+    told = call(home, "python", "-c", program)
+    assert told.returncode == 0, told.stderr
+    print(told.stdout)
+    assert told.stdout.startswith("[] ")

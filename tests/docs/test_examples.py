@@ -1,0 +1,89 @@
+"""The example programs do what the pages say of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.docs.pages import DOCS, ROOT, Session, blocks
+
+ACRYLONITRILE = """acrylonitrile
+ by hand
+
+  7  6  0  0  0  0  0  0  0  0999 V2000
+    0.0000    0.0000    0.0000 C   0  0
+    1.3400    0.0000    0.0000 C   0  0
+    2.0550    1.2384    0.0000 C   0  0
+    2.6350    2.2430    0.0000 N   0  0
+   -0.5450    0.9440    0.0000 H   0  0
+   -0.5450   -0.9440    0.0000 H   0  0
+    1.8850   -0.9440    0.0000 H   0  0
+  1  2  2  0
+  2  3  1  0
+  3  4  3  0
+  1  5  1  0
+  1  6  1  0
+  2  7  1  0
+M  END
+$$$$
+"""
+
+
+@pytest.fixture(scope="module")
+def bond_orders() -> Any:
+    spec = importlib.util.spec_from_file_location("bond_orders", ROOT / "examples" / "bond_orders.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["bond_orders"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_bond_orders_of_a_molecule_written_by_hand(
+    bond_orders: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "one.sdf"
+    file.write_text(ACRYLONITRILE)
+    (molecule,) = bond_orders.read_sdf(file)
+    assert molecule.elements == ["C", "C", "C", "N", "H", "H", "H"]
+    assert molecule.open_valencies([1] * 6) == 4
+    monkeypatch.setattr(sys, "argv", ["bond_orders.py", str(file)])
+    bond_orders.main()
+    assert "1 are complete in the file; of these 1 have the same orders here" in capsys.readouterr().out
+
+
+def test_the_page_builds_the_same_model_as_the_program(bond_orders: Any, tmp_path: Path) -> None:
+    file = tmp_path / "one.sdf"
+    file.write_text(ACRYLONITRILE)
+    (molecule,) = bond_orders.read_sdf(file)
+    session = Session(DOCS / "problems" / "bond-orders.md")
+    for block in blocks(session.page)[:2]:
+        session.python(block)
+    on_page: Any = session.namespace["bond_model"]
+    bonds = [(i, j, length) for (i, j), length in zip(molecule.bonds, molecule.lengths, strict=True)]
+    assert on_page(molecule.elements, bonds) == bond_orders.bond_model(
+        molecule.elements, molecule.bonds, molecule.lengths
+    )
+
+
+@pytest.mark.data
+def test_bond_orders_of_real_molecules(bond_orders: Any, data_dir: Path) -> None:
+    tally = bond_orders.compare(bond_orders.read_sdf(data_dir / "molecules" / "gdb1k_qm7.sdf.gz"), 60)
+    assert tally.proved == tally.filled == 60
+    assert tally.equal >= tally.complete - 1
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_the_page_s_figures_on_all_molecules(bond_orders: Any, data_dir: Path) -> None:
+    tally = bond_orders.compare(bond_orders.read_sdf(data_dir / "molecules" / "gdb1k_qm7.sdf.gz"))
+    assert tally.molecules == tally.proved == tally.filled == 1000
+    page = (DOCS / "problems" / "bond-orders.md").read_text(encoding="utf-8")
+    assert f"On {tally.molecules:,} molecules" in page
+    assert f"in {1000 - tally.complete} molecules that guess" in page
+    assert f"Of the other {tally.complete}, our orders equal the file's in {tally.equal}" in page

@@ -1,0 +1,42 @@
+"""The site builds without a warning and without a network: every reference leads somewhere, every docstring renders."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import DOCS, ROOT
+
+
+def build(out: Path, *options: str, builder: str = "dummy") -> subprocess.CompletedProcess[str]:
+    pytest.importorskip("sphinx")
+    pytest.importorskip("myst_nb")
+    pytest.importorskip("furo")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", builder, *options, str(DOCS), str(out)]
+    # an unreachable proxy: whatever is fetched while building fails
+    proxies = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
+    environment = os.environ | proxies | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=280)
+
+
+def test_the_site_builds_with_warnings_as_errors(tmp_path: Path) -> None:
+    done = build(tmp_path, "-D", "nb_execution_mode=off")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_pages_for_a_browser_hold_the_notebooks_outputs(tmp_path: Path) -> None:
+    done = build(tmp_path, builder="html")
+    assert done.returncode == 0, done.stderr
+    notebook = (tmp_path / "notebooks" / "solve.html").read_text(encoding="utf-8")
+    assert "brute-force  optimal" in notebook
+    assert "<img" in notebook
+    commands = (tmp_path / "command-line.html").read_text(encoding="utf-8")
+    assert "fgnn solve" in commands
+    assert "--time-limit" in commands
+    assert (tmp_path / "api" / "nn.html").stat().st_size > 50_000
