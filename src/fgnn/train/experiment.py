@@ -139,7 +139,7 @@ def quick_methods(quick: bool) -> dict[str, Method]:
     names = ["exact", "LP (HiGHS)", "AD3", "max-product, plain", "max-product, damped"]
     if not quick:
         return {n: METHODS[n] for n in [*names, "AD3, branch & bound"] if n in METHODS}
-    most = {"LP (HiGHS)": 300, "AD3": 300, "max-product, plain": 500, "max-product, damped": 500}
+    most = {"LP (HiGHS)": 300, "AD3": 100}
     return {n: replace(METHODS[n], most=most.get(n)) for n in names if n in METHODS}
 
 
