@@ -4,7 +4,8 @@ Three ways, one for each way Q may be shared (rows are edges times samples):
 
 - *typed*: one matrix for each type; the edges of a type are one product;
 - *matrix*: φ is the same for many samples: build Q for a chunk of edges, use it for all samples;
-- *outer*: φ ⊗ h for a chunk of rows, then one product with W of inner length T·n.
+- *outer*: φ ⊗ h for a chunk of rows, then one product with W of inner length T·n; on a CPU the other way round, all
+  W_τ h of a chunk, weighed by φ.
 """
 
 from __future__ import annotations
@@ -72,7 +73,13 @@ def forward(gather: Gather, phi: Tensor | None, types: EdgeTypes | None, weight:
             for part in parts:
                 out[es, part] = torch.bmm(gather(es, part), q.transpose(1, 2))
         return out
-    return _outer_forward(gather, phi, weight.transpose(1, 2).reshape(count * inner, width), out)
+    if out.is_cpu:
+        return _project_forward(gather, phi, weight, out)
+    flat = weight.transpose(1, 2).reshape(count * inner, width)
+    for es, bs in _rows(edges, batch, count * inner, out.device, gather.incidence.arity):
+        outer = _outer(_part(phi, es, bs), gather(es, bs))
+        out[es, bs] = (outer.flatten(0, 1).flatten(1) @ flat).view(outer.shape[0], outer.shape[1], width)
+    return out
 
 
 def backward(
@@ -130,21 +137,23 @@ def backward(
     return d_node, d_phi, None if d_flat is None else d_flat.view(width, count, inner).transpose(0, 1)
 
 
-def _outer_forward(gather: Gather, phi: Tensor, flat: Tensor, out: Tensor) -> Tensor:
-    """φ ⊗ h in one buffer that stays in the cache, and its product with W (T·n, m) written in place."""
+def _project_forward(gather: Gather, phi: Tensor, weight: Tensor, out: Tensor) -> Tensor:
+    """All W_τ h of a row into one buffer that stays in the cache, weighed by φ in place: what a CPU does best."""
     edges, batch, width = out.shape
+    terms = weight.shape[0]
+    flat = weight.reshape(terms * width, -1).T  # shape: (n, T·m)
     buffer: Tensor | None = None
-    for es, bs in _rows(edges, batch, flat.shape[0], out.device, gather.incidence.arity):
-        h, f = gather(es, bs), _part(phi, es, bs)
+    for es, bs in _rows(edges, batch, terms * width, out.device, gather.incidence.arity):
+        h = gather(es, bs)
         rows = h.shape[0] * h.shape[1]
         if buffer is None:  # the first chunk is the largest
-            buffer = flat.new_empty((rows, flat.shape[0]))
-        outer = buffer[:rows]
-        torch.mul(f.unsqueeze(3), h.unsqueeze(2), out=outer.view(*h.shape[:2], phi.shape[-1], -1))
+            buffer = flat.new_empty((rows, terms * width))
+        projected = torch.mm(h.reshape(rows, -1), flat, out=buffer[:rows]).view(rows, terms, width)
+        f = _part(phi, es, bs).expand(-1, h.shape[1], -1).reshape(rows, 1, terms)
         if h.shape[1] == batch:
-            torch.mm(outer, flat, out=out[es].view(rows, width))
+            torch.bmm(f, projected, out=out[es].view(rows, 1, width))
         else:
-            out[es, bs] = (outer @ flat).view(*h.shape[:2], width)
+            out[es, bs] = torch.bmm(f, projected).view(*h.shape[:2], width)
     return out
 
 
