@@ -117,7 +117,7 @@ class Best:
         self.stages.append((method, told[0], told[1], time.perf_counter() - began))
 
     def answer(self, timed_out: bool) -> Answer:
-        used = self._credit.unique().tolist()
+        used = torch.unique(self._credit).tolist()
         names = [self._methods[m] for m in used if m >= 0]
         return Answer.of(
             self.assignment,

@@ -39,7 +39,7 @@ class Choice:
     @property
     def cost(self) -> float:
         """The joint states of all steps, at most."""
-        return sum(2.0 ** min(size.states, 1000.0) for size in self.sizes)
+        return float(sum(2.0 ** min(size.states, 1000.0) for size in self.sizes))
 
 
 def choose_counters(problem: Problem, order: Callable[[Problem], Order]) -> Choice:
@@ -115,7 +115,7 @@ def _rough_cost(problem: Problem, counted: Sequence[int], tree: _Tree) -> float:
             bits[v] += states
             if heap and tree.parent[v] >= 0:
                 heappush(heap, (tree.place[tree.parent[v]], tree.parent[v]))
-    return sum(2.0 ** min(b, 1000.0) for b in bits)
+    return float(sum(2.0 ** min(b, 1000.0) for b in bits))
 
 
 # ---- counters -------------------------------------------------------------------------------------------------------

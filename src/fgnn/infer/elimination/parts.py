@@ -45,8 +45,9 @@ def take_apart(batch: ModelBatch, split: Split) -> tuple[Part, Part]:
     hard_tables = [hard[t.scopes].any(1) for t in batch.tables]
     hard_budgets = [hard[u.scopes].any(1) for u in batch.budgets]
     touched = hard.clone()
-    for scopes, which in zip([*batch.tables, *batch.budgets], hard_tables + hard_budgets, strict=True):
-        touched[scopes.scopes[which].flatten()] = True
+    scopes = [t.scopes for t in batch.tables] + [u.scopes for u in batch.budgets]
+    for held, which in zip(scopes, hard_tables + hard_budgets, strict=True):
+        touched[held[which].flatten()] = True
     # In the hard part a fixed variable has only its state, without a value of its own.
     bare = torch.where(hard[:, None], unary, torch.zeros_like(unary).masked_fill(~live, -torch.inf))
     easy = _part(batch, unary, ~hard, ~hard, [~w for w in hard_tables], [~w for w in hard_budgets], batch.constant)

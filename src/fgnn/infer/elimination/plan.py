@@ -93,7 +93,9 @@ def build_plan(
     def order(problem: Problem) -> Order:
         if out_of_time():
             raise OutOfTime
-        graph = graph_of(len(problem.cardinalities), [f.scope for f in (*problem.relations, *problem.limits)])
+        graph = graph_of(
+            len(problem.cardinalities), [r.scope for r in problem.relations] + [m.scope for m in problem.limits]
+        )
         hopeless = math.log2(max_states) + _OUT_OF_REACH
         effort: dict[str, Any] = {"seed": seed, "tries": tries, "hopeless": hopeless, "out_of_time": out_of_time}
         return best_order(graph, problem.cardinalities, limit_measure(problem), **effort)

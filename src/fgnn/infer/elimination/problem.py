@@ -94,8 +94,8 @@ def _add_tables(
     whole: NDArray[np.bool_],
 ) -> None:
     shape = table.allowed.shape[1:]
-    all_allowed = table.allowed.reshape(len(table.scopes), -1).all(1)
-    untouched = whole[table.scopes].all(1)
+    all_allowed = np.asarray(table.allowed.reshape(len(table.scopes), -1).all(1))
+    untouched = np.asarray(whole[table.scopes].all(1))
     for c, scope in enumerate(table.scopes.tolist()):
         source = Source("table", group, c)
         if untouched[c] and (number[scope] >= 0).all():
