@@ -181,7 +181,6 @@ def test_agreement_is_that_of_independent_implementations(kind: int, undamped: f
     assert agreement(kind) == pytest.approx(damped, abs=2.5)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [1, 2, 3])
 def test_sequential_random_updates_are_at_least_as_good(kind: int) -> None:
     assert agreement(kind, schedule="sequential", order="random", damping=0.1) >= agreement(kind) - 0.25

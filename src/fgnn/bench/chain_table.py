@@ -137,7 +137,7 @@ def print_table(rows: Sequence[Row], console: Any = None) -> None:
             "/".join("100" if row.agree == 100 else f"{row.agree:.1f}" for row in mine),
             "/".join(f"{row.optimal:.0f}" for row in mine),
             "/".join(f"{row.infeasible:.0f}" for row in mine),
-            "/".join(number(row.milliseconds, 2) or "" for row in mine),
+            "/".join((number(row.milliseconds, 2) or "").removeprefix("0") for row in mine),  # .07/.06/.12
         )
     if fewer:
         table.caption, table.caption_justify = "of the models, " + ", ".join(fewer), "left"

@@ -16,7 +16,7 @@ from fgnn.infer.wiring import Numbers, Wiring, can_forbid
 from fgnn.pgm import ModelBatch
 
 # Message bytes worked on at once: about what the caches hold on a CPU, and a share of the memory on a GPU.
-_CPU_BYTES = 1 << 19
+_CPU_BYTES = 1 << 20
 _CPU_BYTES_IN_TURNS = 1 << 22
 _GPU_BYTES = 1 << 28
 # Iterations between looks at what has converged: each look waits for the device.
@@ -214,9 +214,8 @@ class _Run:
         each = (len(self.wiring.belief_of) + cells + 1) * self.batch.unary.element_size()
         if self.batch.device.type != "cpu":
             return max(1, _GPU_BYTES // each)
-        threads = torch.get_num_threads()
-        bytes_at_once = _CPU_BYTES if threads == 1 else 2 * _CPU_BYTES * threads  # threads share only large operations
-        return max(1, (_CPU_BYTES_IN_TURNS if self.in_turns else bytes_at_once) // each)
+        on_cpu = _CPU_BYTES_IN_TURNS if self.in_turns else _CPU_BYTES * torch.get_num_threads()
+        return max(1, on_cpu // each)
 
     def _stop(self, pool: _Pool, waiting: range, late: bool) -> None:
         """Read off every answer as it stands: those in the pool, and those that never came into it."""
