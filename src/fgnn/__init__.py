@@ -10,7 +10,7 @@ from fgnn.infer import Solution, SolutionBatch, solve
 from fgnn.pgm import GraphicalModel, ModelBatch, read_model, write_model
 
 if TYPE_CHECKING:
-    from fgnn import data, graph, infer, models, nn, pgm, points, theory, train
+    from fgnn import data, graph, infer, models, nn, pgm, points, testing, theory, train
 
 __version__ = "0.1.0"
 
@@ -31,12 +31,13 @@ __all__ = [
     "points",
     "read_model",
     "solve",
+    "testing",
     "theory",
     "train",
     "write_model",
 ]
 
-_SUBPACKAGES = {"data", "graph", "infer", "models", "nn", "pgm", "points", "theory", "train"}
+_SUBPACKAGES = {"data", "graph", "infer", "models", "nn", "pgm", "points", "testing", "theory", "train"}
 
 
 def __getattr__(name: str) -> Any:
