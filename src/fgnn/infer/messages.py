@@ -107,7 +107,11 @@ class PairClamp:
         for shift, low, high, come, to in zip(
             self.shift, self.low, self.high, reversed(nu.unbind(0)), out.unbind(0), strict=True
         ):
-            torch.clamp(torch.addcmul(shift, self.sign, come, out=to), low, high, out=to)
+            if self.sign.shape[-1] == nu.shape[-1]:
+                torch.clamp(torch.addcmul(shift, self.sign, come, out=to), low, high, out=to)
+            else:  # shared by the models: on a CPU only operations of two operands are quick at spreading one
+                torch.mul(come, self.sign, out=to).add_(shift)
+                torch.minimum(torch.maximum(to, low, out=to), high, out=to)
         return out
 
 
