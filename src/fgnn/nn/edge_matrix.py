@@ -148,13 +148,27 @@ def make_edge_matrix(form: Form, edge_in: int, rows: int, columns: int, **option
 _FORMS: dict[Form, type[EdgeMatrix]] = {"dense": DenseMatrix, "basis": BasisMatrix, "table": TableMatrix}
 
 
+class EdgeLinear(nn.Linear):
+    """A linear layer that is also fast where few features come in, as edge features do, from a GPU's matrix units."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        lack = -self.in_features % 8
+        if not lack or not x.is_cuda:
+            return super().forward(x)
+        # their rows are of 16 bytes; any other length takes a path that is several times slower
+        if torch.is_autocast_enabled("cuda"):
+            x = x.to(torch.get_autocast_dtype("cuda"))
+        pad = nn.functional.pad
+        return nn.functional.linear(pad(x, (0, lack)), pad(self.weight, (0, lack)), self.bias)
+
+
 def _mlp(widths: Sequence[int]) -> nn.Sequential:
     """Linear layers with ReLU between them."""
     net = nn.Sequential()
     for k, (i, o) in enumerate(pairwise(widths)):
         if k:
             net.append(nn.ReLU())
-        net.append(nn.Linear(i, o))
+        net.append(EdgeLinear(i, o))
     return net
 
 

@@ -99,7 +99,8 @@ def rows_backward(
             p = tl.dot(g, w.to(CT), input_precision=PREC)
             dh += p * f[:, None]
             if NEED_COEF:
-                tl.store(d_coef_at, tl.sum(p * h.to(tl.float32), 1), mask=live)
+                d_f = tl.sum(p * h.to(tl.float32), 1)
+                tl.store(d_coef_at, d_f.to(d_coef.dtype.element_ty), mask=live)
                 d_coef_at += edges
             w_at += N * M
     else:
@@ -114,7 +115,8 @@ def rows_backward(
                 p = tl.dot(g, w.to(CT), p, input_precision=PREC)
             dh += p * f[:, None]
             if NEED_COEF:
-                tl.store(d_coef_at, tl.sum(p * h.to(tl.float32), 1), mask=live)
+                d_f = tl.sum(p * h.to(tl.float32), 1)
+                tl.store(d_coef_at, d_f.to(d_coef.dtype.element_ty), mask=live)
                 d_coef_at += edges
     if RELU:
         dh = tl.where(h > 0, dh, 0.0)

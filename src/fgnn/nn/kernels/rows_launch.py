@@ -42,9 +42,8 @@ def forward(
     batch, sources, n = src.shape
     terms, m, _ = weight.shape
     total = batch * per_sample
-    precision = precision_of(src.dtype)
     out, arg = outputs(src, weight, sizes[0], sizes[4], maximum)
-    tile = rows_tile("forward", n, m, total * width, src.dtype, precision, src.device)
+    tile = rows_tile("forward", n, m, total * width, src.dtype, src.device)
     lines = max(tile.lines, width)
     direct = arity > 0
     made = out if direct else src.new_empty((total, m), dtype=torch.float32)
@@ -53,7 +52,7 @@ def forward(
         grid = (cdiv(total, lines // width), cdiv(m, tile.columns))
         kernels.rows_forward[grid](
             dst, src, coef, weight, source, edge, table, made, place, per_sample, total, count, sources,
-            source.shape[0], terms, **_flags(dst, src, coef, edge, relu, maximum, precision),
+            source.shape[0], terms, **_flags(dst, src, coef, edge, relu, maximum),
             N=n, M=m, A=arity, W=width, BR=lines // width, BN=tile.inner, BM=tile.columns,
             num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
@@ -95,22 +94,26 @@ def backward(
     total = batch * per_sample
     grad = grad.contiguous()
     want_dst, want_src, want_coef, want_weight = wants
-    precision = precision_of(src.dtype)
-    flags = _flags(dst, src, coef, edge, relu, maximum, precision)
+    flags = _flags(dst, src, coef, edge, relu, maximum)
     atomic = not torch.are_deterministic_algorithms_enabled()
     made = gradients((dst, src, coef, weight), src, wants)
     d_dst, d_src, d_coef, d_weight = made
     if not total:
         return tuple(g.zero_() for g in made)
     if want_dst or want_src or want_coef:
-        tile = rows_tile("backward", n, m, total * width, src.dtype, precision, src.device)
+        tile = rows_tile("backward", n, m, total * width, src.dtype, src.device)
         lines = max(tile.lines, width)
         blocks = cdiv(n, tile.inner)
         direct = arity > 0
         at_dst = d_dst if direct else src.new_empty((batch, per_sample, n) if want_dst else (0,), dtype=torch.float32)
         shape = (batch, sources if atomic else edges, n) if want_src else (0,)
         at_src = src.new_zeros(shape, dtype=torch.float32) if atomic else src.new_empty(shape, dtype=torch.float32)
-        at_coef = src.new_empty((blocks, terms, batch, edges) if want_coef else (0,), dtype=torch.float32)
+        own = coef.dim() == 3
+        whole = blocks == 1 and (own or batch == 1)  # then what the kernel writes is the gradient itself
+        at_coef = src.new_empty(
+            (blocks, terms, batch, edges) if want_coef else (0,),
+            dtype=coef.dtype if whole and want_coef else torch.float32,
+        )
         kernels.rows_backward[(cdiv(total, lines // width), blocks)](
             dst, src, coef, weight, source, edge, table, grad, arg, at_dst, at_src, at_coef, per_sample, total, count,
             sources, edges, terms, batch * edges, **flags, N=n, M=m, A=arity, W=width, BR=lines // width,
@@ -126,24 +129,23 @@ def backward(
             counts = torch.bincount(source, minlength=sources)
             segment_sum(at_src, order, torch.cat([counts.new_zeros(1), counts.cumsum(0)]), d_src)
         if want_coef:
-            own = coef.dim() == 3
             summed = at_coef[0] if blocks == 1 else at_coef.sum(0)
             d_coef = summed.permute(1, 2, 0) if own else summed.sum(1).t() if batch > 1 else summed[:, 0].t()
             d_coef = d_coef.to(coef.dtype)
     if want_weight:
-        d_weight = _weight(kernels, grad, arg, dst, src, coef, weight, source, edge, table, sizes, flags, precision)
+        d_weight = _weight(kernels, grad, arg, dst, src, coef, weight, source, edge, table, sizes, flags)
     return d_dst, d_src, d_coef, d_weight
 
 
 def _weight(
     kernels: Any, grad: Tensor, arg: Tensor, dst: Tensor | None, src: Tensor, coef: Tensor, weight: Tensor,
-    source: Tensor, edge: Tensor | None, table: Tensor, sizes: Sequence[int], flags: dict[str, Any], precision: str,
+    source: Tensor, edge: Tensor | None, table: Tensor, sizes: Sequence[int], flags: dict[str, Any],
 ) -> Tensor:  # fmt: skip
     count, arity, width, per_sample, _ = sizes
     batch, sources, n = src.shape
     terms, m, _ = weight.shape
     total = batch * per_sample
-    tile = rows_tile("weight", n, m, total * width, src.dtype, precision, src.device)
+    tile = rows_tile("weight", n, m, total * width, src.dtype, src.device)
     lines = max(tile.lines, width)
     group = weight_terms(terms, src.dtype)
     blocks = cdiv(n, tile.inner) * cdiv(m, tile.columns)
@@ -174,7 +176,7 @@ def gradients(given: Sequence[Tensor | None], like: Tensor, wants: Sequence[bool
 
 
 def _flags(
-    dst: Tensor | None, src: Tensor, coef: Tensor, edge: Tensor | None, relu: bool, maximum: bool, precision: str
+    dst: Tensor | None, src: Tensor, coef: Tensor, edge: Tensor | None, relu: bool, maximum: bool
 ) -> dict[str, Any]:
     return {
         "RELU": relu,
@@ -184,7 +186,7 @@ def _flags(
         "OWN_COEF": coef.dim() == 3,
         "MAX": maximum,
         "CT": dtype_of(src.dtype),
-        "PREC": precision,
+        "PREC": precision_of(src.dtype),
     }
 
 

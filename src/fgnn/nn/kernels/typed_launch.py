@@ -40,15 +40,14 @@ def forward(
     count, arity, _ = sizes
     batch, sources, n = src.shape
     _, m, _ = weight.shape
-    precision = precision_of(src.dtype)
     out, arg = outputs(src, weight, count, sizes[2], maximum)
     items, nodes = (batch * count, 1) if arity else (batch, count)
-    tile = typed_tile("forward", n, m, items, src.dtype, precision)
+    tile = typed_tile("forward", n, m, items, src.dtype)
     if out.numel():
         kernels.typed_forward[(cdiv(items, tile.lines) * nodes, cdiv(m, tile.columns))](
             dst, src, None if arity else kinds[0], weight, lists[0], None if arity else lists[2], out, arg, items,
             count, sources, N=n, M=m, A=arity, BI=tile.lines, BN=tile.inner, BM=tile.columns, BY_ITEM=arity > 0,
-            **_flags(dst, src, relu, maximum, precision), num_warps=tile.warps, num_stages=tile.stages,
+            **_flags(dst, src, relu, maximum), num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
     return out, arg
 
@@ -72,22 +71,20 @@ def backward(
     d_dst, d_src, d_weight = gradients((dst, src, weight), src, wants)
     if not grad.numel() or not lists[0].numel():
         return d_dst.zero_(), d_src.zero_(), d_weight.zero_()
-    precision = precision_of(src.dtype)
-    flags = _flags(dst, src, relu, maximum, precision)
+    flags = _flags(dst, src, relu, maximum)
     items = src.shape[0] * count if arity else src.shape[0]
     if arity and (wants[0] or wants[1]):
-        d_src = _places(grad, arg, dst, src, weight, lists[0], sizes, flags, precision, wants, d_dst, d_src)
+        d_src = _places(grad, arg, dst, src, weight, lists[0], sizes, flags, wants, d_dst, d_src)
     elif wants[0] or wants[1]:
-        _nodes(grad, arg, dst, src, weight, kinds, lists, wants, d_dst, d_src, flags, precision)
+        _nodes(grad, arg, dst, src, weight, kinds, lists, wants, d_dst, d_src, flags)
     if wants[2]:
-        d_weight = _weight(grad, arg, dst, src, weight, kinds, lists, sizes, items, flags, precision)
+        d_weight = _weight(grad, arg, dst, src, weight, kinds, lists, sizes, items, flags)
     return d_dst, d_src, d_weight
 
 
 def _nodes(
     grad: Tensor, arg: Tensor, dst: Tensor | None, src: Tensor, weight: Tensor, kinds: Sequence[Tensor],
     lists: Sequence[Tensor], wants: Sequence[bool], d_dst: Tensor, d_src: Tensor, flags: dict[str, Any],
-    precision: str,
 ) -> None:  # fmt: skip
     """The gradient at the nodes of both sides, each summed over its own list of edges: no atomics, one order."""
     from fgnn.nn.kernels import typed_kernels as kernels
@@ -96,7 +93,7 @@ def _nodes(
     count, m = grad.shape[1], weight.shape[1]
     first = 0 if wants[0] else count
     nodes = (count if wants[0] else 0) + (sources if wants[1] else 0)
-    tile = typed_tile("nodes", n, m, batch, src.dtype, precision)
+    tile = typed_tile("nodes", n, m, batch, src.dtype)
     kernels.typed_nodes[(cdiv(batch, tile.lines) * nodes, cdiv(n, tile.inner))](
         dst, src, kinds[0], weight, *lists, grad, arg, d_dst, d_src, batch, count, sources, first, nodes,
         N=n, M=m, BI=tile.lines, BN=tile.inner, BM=tile.columns, **flags,
@@ -106,7 +103,7 @@ def _nodes(
 
 def _places(
     grad: Tensor, arg: Tensor, dst: Tensor | None, src: Tensor, weight: Tensor, source: Tensor, sizes: Sequence[int],
-    flags: dict[str, Any], precision: str, wants: Sequence[bool], d_dst: Tensor, d_src: Tensor,
+    flags: dict[str, Any], wants: Sequence[bool], d_dst: Tensor, d_src: Tensor,
 ) -> Tensor:  # fmt: skip
     """Where the type is the place: dst's gradient into ``d_dst``; returns src's."""
     from fgnn.nn.kernels import typed_kernels as kernels
@@ -115,7 +112,7 @@ def _places(
     batch, sources, n = src.shape
     m, items, edges = weight.shape[1], batch * count, source.shape[0]
     atomic = not torch.are_deterministic_algorithms_enabled()
-    tile = typed_tile("places", n, m, items, src.dtype, precision)
+    tile = typed_tile("places", n, m, items, src.dtype)
     shape = (batch, sources if atomic else edges, n) if wants[1] else (0,)
     at_src = src.new_zeros(shape, dtype=torch.float32) if atomic else src.new_empty(shape, dtype=torch.float32)
     kernels.places_backward[(cdiv(items, tile.lines), cdiv(n, tile.inner))](
@@ -133,13 +130,13 @@ def _places(
 
 def _weight(
     grad: Tensor, arg: Tensor, dst: Tensor | None, src: Tensor, weight: Tensor, kinds: Sequence[Tensor],
-    lists: Sequence[Tensor], sizes: Sequence[int], items: int, flags: dict[str, Any], precision: str,
+    lists: Sequence[Tensor], sizes: Sequence[int], items: int, flags: dict[str, Any],
 ) -> Tensor:  # fmt: skip
     from fgnn.nn.kernels import typed_kernels as kernels
 
     count, arity, _ = sizes
     terms, m, n = weight.shape
-    tile = typed_tile("weight", n, m, items, src.dtype, precision)
+    tile = typed_tile("weight", n, m, items, src.dtype)
     blocks = cdiv(n, tile.inner) * cdiv(m, tile.columns)
     steps = cdiv(items, tile.lines) * (1 if arity else cdiv(lists[0].shape[0], terms))
     splits = splits_of(terms * blocks, steps, weight.numel(), src.device)
@@ -154,11 +151,11 @@ def _weight(
     return (partial[0] if splits == 1 else partial.sum(0)).to(weight.dtype)
 
 
-def _flags(dst: Tensor | None, src: Tensor, relu: bool, maximum: bool, precision: str) -> dict[str, Any]:
+def _flags(dst: Tensor | None, src: Tensor, relu: bool, maximum: bool) -> dict[str, Any]:
     return {
         "RELU": relu,
         "HAS_DST": dst is not None,
         "MAX": maximum,
         "CT": dtype_of(src.dtype),
-        "PREC": precision,
+        "PREC": precision_of(src.dtype),
     }
