@@ -154,9 +154,9 @@ def test_epochs_count_whole_batches() -> None:
 
 
 def test_it_learns(tmp_path: Path) -> None:
-    """Two hundred steps take a network well past what any constant answer reaches."""
+    """A hundred and fifty steps take a network well past what any constant answer reaches."""
     recipe = small_recipe(
-        steps=200, batch=64, network=NetworkConfig("deep", width=16, blocks=3, bases=3), validation=512
+        steps=150, batch=32, network=NetworkConfig("deep", width=16, blocks=2, bases=3), validation=512
     )
     state, _ = run(recipe, tmp_path / "run", device="cpu")
     task = MAPTask(recipe)

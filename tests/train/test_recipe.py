@@ -33,7 +33,7 @@ def _write(folder: Path, text: str) -> Path:
         (GOOD + "batch: 0\n", r"recipe.yaml: Expected batch of at least 1 \(got 0\)"),
         (GOOD + "precision: fp8\n", r"recipe.yaml, precision: Expected one of fp32, bf16 \(got 'fp8'"),
         ("steps: 3\n", r"recipe.yaml, data: this key is required"),
-        ("data: {}\nsteps: 3\n", r"recipe.yaml, data: Expected one of chain, grid and folder \(got none\)"),
+        ("data: {}\nsteps: 3\n", r"recipe.yaml, data: Expected one of chain, grid, folder, .* \(got none\)"),
         (GOOD + "steps: 3\n", r"Expected one of epochs, steps and seconds \(got epochs, steps\)"),
         ("data: {chain: {}}\nepochs: 3\n", r"Expected data.instances where epochs are given"),
         ("data: {chain: {kinds: [4]}}\nsteps: 3\n", r"data.chain: Expected kinds among 1, 2 and 3 \(got \[4\]\)"),
