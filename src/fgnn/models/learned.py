@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fgnn.errors import InputError
 from fgnn.infer.decode import decode as decode_scores
@@ -22,7 +22,8 @@ from fgnn.pgm import ModelBatch
 from fgnn.weights import load_weights, weight_names
 from fgnn.weights.cards import read_card
 
-_ENTRIES = 1 << 22  # models are scored in slices of about this many edge features
+# Models are scored in slices of about this many edges: what fits a CPU's cache, or fills a GPU.
+_ENTRIES, _ENTRIES_GPU = 1 << 17, 1 << 22
 
 
 def load_network(place: str | Path, device: torch.device | str = "cpu") -> tuple[MAPNetwork, Mapping[str, Any]]:
@@ -99,10 +100,11 @@ def _left(start: float, limit: float | None) -> float | None:
 
 
 @torch.no_grad()
-def score(network: MAPNetwork, batch: ModelBatch) -> Tensor:
+def score(network: nn.Module, batch: ModelBatch) -> Tensor:
     """The network's scores (B, N, K), in slices that bound memory."""
     edges = sum(t.scopes.numel() for t in batch.tables) + sum(u.scopes.numel() for u in batch.budgets)
-    step = max(1, _ENTRIES // max(1, edges + batch.num_variables))
+    entries = _ENTRIES if batch.device.type == "cpu" else _ENTRIES_GPU
+    step = max(1, entries // max(1, edges + batch.num_variables))
     parts = [network(batch.select(slice(at, at + step))) for at in range(0, len(batch), step)]
     return torch.cat(parts) if parts else batch.unary.clone()
 

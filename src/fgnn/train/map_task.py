@@ -15,6 +15,7 @@ from fgnn.data import ChainMAP, GridMAP
 from fgnn.errors import InputError
 from fgnn.models.family import Family
 from fgnn.models.featurise import constant_groups
+from fgnn.models.learned import score
 from fgnn.models.map_network import MAPNetwork
 from fgnn.pgm import GraphicalModel, ModelBatch
 from fgnn.train.distributed import World
@@ -25,7 +26,7 @@ from fgnn.train.sources import Endless, Examples, FixedSet, Grouped, Labelled, S
 from fgnn.train.strict import plain
 from fgnn.train.task import Loss
 
-_CHUNK = 4096  # instances drawn or validated at once
+_CHUNK = 4096  # instances drawn and labelled at once
 
 
 class MAPTask:
@@ -102,20 +103,13 @@ def validate(network: nn.Module, held_out: Sequence[Examples]) -> dict[str, floa
     total: dict[str, float] = defaultdict(float)
     count = sum(len(e) for e in held_out)
     for examples in held_out:
-        scores = scores_of(network, examples.models)
+        scores = score(network, examples.models)
         quality = Quality.of(examples.models, scores.argmax(2), examples.labels)
         share = len(examples) / count
         total["loss"] += share * float(_cross_entropy(scores, examples.labels))
         for name in ("agreement", "optimal", "feasible"):
             total[name] += share * getattr(quality, name)
     return dict(total)
-
-
-@torch.no_grad()
-def scores_of(network: nn.Module, models: ModelBatch, chunk: int = _CHUNK) -> Tensor:
-    """A network's scores of many models, in chunks."""
-    parts = [network(models.select(slice(at, at + chunk))) for at in range(0, len(models), chunk)]
-    return torch.cat(parts)
 
 
 # ---- data ---------------------------------------------------------------------------------------------------------
