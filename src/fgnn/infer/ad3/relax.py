@@ -1,0 +1,262 @@
+"""Iterate until the bound and the relaxation's value meet, model by model, over a shrinking batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fgnn.infer.ad3.dual import dual_value
+from fgnn.infer.ad3.layout import Layout, fold
+from fgnn.infer.ad3.numbers import Numbers
+from fgnn.infer.ad3.rounding import objective_rows, round_rows, score_rows
+from fgnn.infer.ad3.steps import State, cell_weight, disagreement, factor_step, initial_state, variable_step
+
+CHECK = 25  # iterations between looks at the bound: each look waits for the device
+_RESIDUAL = 10.0  # marginals must agree to this many tolerances
+# When to begin a new average: the old one halved the disagreement since the last time, or took a tenth off and gets
+# worse, or is as long as a third of the whole run.
+_HALVED, _LESS, _LONG = 0.5, 0.9, 0.3
+
+
+@dataclass(frozen=True, eq=False)
+class Limits:
+    """When to stop, for all models of a call."""
+
+    iterations: int
+    tolerance: float
+    deadline: float = float("inf")  # by time.monotonic
+    cuts: tuple[float, ...] = (0.5,)  # where marginals of binary variables are rounded up, each tried
+
+
+@dataclass(frozen=True, eq=False)
+class Warm:
+    """Where to go on from: an earlier run of the same, or of a less restricted, model."""
+
+    z: Tensor  # shape: (E, B)
+    cells: Tensor  # shape: (cells, B)
+    rho: Tensor  # shape: (B,)
+
+
+@dataclass(eq=False)
+class Relaxed:
+    """What is known of each model; values are of the scaled models."""
+
+    bound: Tensor  # shape: (B,), float64, the best seen
+    score: Tensor  # shape: (B,), float64, of the best feasible rounding, -inf: none
+    x: Tensor  # shape: (V, B), int8, that rounding, or the last one
+    last: Tensor  # shape: (V, B), int8, the rounding of the last marginals
+    p: Tensor  # shape: (V, B), the last marginals
+    slack: (
+        Tensor  # shape: (V, B), float64, by the last multipliers: how much better state 1 is than state 0 of a binary
+    )
+    # variable, and how much worse a state of another is than its best
+    value: Tensor  # shape: (B,), float64, the dual value of the last multipliers
+    converged: Tensor  # shape: (B,), bool
+    iterations: Tensor  # shape: (B,), int64
+    end: Warm
+
+
+@dataclass(eq=False)
+class _Average:
+    """The mean of z since the last restart. Iterates circle around a solution; their mean cuts across."""
+
+    z: Tensor  # shape: (E, B), summed
+    cells: Tensor  # shape: (cells, B), summed
+    count: Tensor  # shape: (B,)
+    then: Tensor  # shape: (B,), the disagreement at the last restart
+    before: Tensor  # shape: (B,), the disagreement at the last look
+
+    @classmethod
+    def of(cls, state: State) -> _Average:
+        far = torch.full_like(state.rho, torch.inf)
+        return cls(torch.zeros_like(state.z), torch.zeros_like(state.cells), torch.zeros_like(state.rho), far, far)
+
+    def add(self, state: State) -> None:
+        self.z += state.z
+        self.cells += state.cells
+        self.count += 1.0
+
+    def restart(self, layout: Layout, numbers: Numbers, state: State, done: int) -> None:
+        """Go on from the mean, in those models where it is time to and the mean agrees better."""
+        now = disagreement(layout, state)
+        mean = replace(state, z=self.z / self.count, cells=self.cells / self.count, q=state.q.clone())
+        mean = replace(mean, mu=state.mu.clone(), s=state.s.clone())
+        mean.budget_tau, mean.table_tau, mean.many_tau = (
+            list(t) for t in (state.budget_tau, state.table_tau, state.many_tau)
+        )
+        factor_step(layout, numbers, mean)
+        variable_step(layout, numbers, mean)
+        there = disagreement(layout, mean)
+        best = torch.minimum(now, there)
+        due = (best <= _HALVED**2 * self.then) | ((best <= _LESS**2 * self.then) & (best > self.before))
+        due |= self.count >= _LONG * done
+        due &= self.count > CHECK
+        jump = due & (there < now)
+        state.z = torch.where(jump, mean.z, state.z)
+        state.cells = torch.where(jump, mean.cells, state.cells)
+        for mine, other in (
+            (state.budget_tau, mean.budget_tau),
+            (state.table_tau, mean.table_tau),
+            (state.many_tau, mean.many_tau),
+        ):
+            mine[:] = [torch.where(jump, y, x) for x, y in zip(mine, other, strict=True)]
+        first = self.then == torch.inf
+        self.then = torch.where(due | first, best, self.then)
+        self.before = torch.where(due, torch.inf, best)
+        self.z.mul_(~due)
+        self.cells.mul_(~due)
+        self.count = self.count * ~due
+
+    def select(self, which: Tensor) -> _Average:
+        return _Average(*(x.index_select(x.dim() - 1, which) for x in vars(self).values()))
+
+
+def relax(
+    layout: Layout,
+    exact: Numbers,
+    dtype: torch.dtype,
+    limits: Limits,
+    *,
+    warm: Warm | None = None,
+    floor: Tensor | None = None,
+    tell: Callable[[Relaxed, Tensor], None] | None = None,
+) -> Relaxed:
+    """Run every model to its end: converged, proved infeasible or optimal, bounded by ``floor``, or out of time.
+
+    Args:
+        exact: The numbers in float64, in which bounds and scores are computed; iterations run in ``dtype``.
+        warm: Where to start from.
+        floor: (B,), the score a model must be able to exceed to be of interest.
+        tell: Called at every look with what is known and the models' scales.
+    """
+    numbers = exact.to(dtype)
+    state = initial_state(layout, numbers)
+    if warm is not None:
+        state.z, state.cells, state.rho = warm.z.to(dtype).clone(), warm.cells.to(dtype).clone(), warm.rho.to(dtype)
+    batch, device = numbers.unary.shape[1], numbers.unary.device
+    out = Relaxed(
+        bound=torch.full((batch,), torch.inf, dtype=torch.float64, device=device),
+        score=torch.full((batch,), -torch.inf, dtype=torch.float64, device=device),
+        x=torch.zeros(layout.num_rows, batch, dtype=torch.int8, device=device),
+        last=torch.zeros(layout.num_rows, batch, dtype=torch.int8, device=device),
+        p=state.p.clone(),
+        slack=torch.zeros(layout.num_rows, batch, dtype=torch.float64, device=device),
+        value=torch.full((batch,), torch.inf, dtype=torch.float64, device=device),
+        converged=torch.zeros(batch, dtype=torch.bool, device=device),
+        iterations=torch.zeros(batch, dtype=torch.int64, device=device),
+        end=Warm(state.z.clone(), state.cells.clone(), state.rho.clone()),
+    )
+    least = torch.full((batch,), -torch.inf, dtype=torch.float64, device=device) if floor is None else floor
+    here = torch.arange(batch, device=device)  # which models the columns of state are
+    bottom = _worst(layout, exact)
+    done = 0
+    average = _Average.of(state)
+    while len(here):
+        steps = min(CHECK, limits.iterations - done)
+        for _ in range(steps):
+            factor_step(layout, numbers, state)
+            variable_step(layout, numbers, state)
+            average.add(state)
+        done += steps
+        average.restart(layout, numbers, state, done)
+        factor_step(layout, numbers, state)
+        was = out.converged[here]
+        ended = _look(layout, exact, state, out, here, limits, least, bottom)
+        out.iterations[here] = torch.where(was, out.iterations[here], done)
+        last = done >= limits.iterations or time.monotonic() >= limits.deadline
+        if tell is not None:
+            tell(out, exact.scale)
+        going = torch.nonzero(~ended).squeeze(1)  # the one wait for the device
+        if last or len(going) == 0:
+            _keep(state, out, here)
+            break
+        if len(going) <= 0.75 * len(here):
+            _keep(state, out, here)
+            here, bottom = here[going], bottom[going]
+            state, average = state.select(going), average.select(going)
+            numbers, exact = numbers.select(going), exact.select(going)
+    return out
+
+
+def _look(
+    layout: Layout,
+    exact: Numbers,
+    state: State,
+    out: Relaxed,
+    here: Tensor,
+    limits: Limits,
+    least: Tensor,
+    bottom: Tensor,
+) -> Tensor:
+    """Bound, round and compare; which columns (B',) need no more iterations."""
+    rho = state.rho.double()
+    multipliers = (state.z - state.q).double() * rho
+    value, left = dual_value(layout, exact, multipliers, [t.double() * rho for t in state.budget_tau])
+    value = torch.where(value < bottom, -torch.inf, value)  # below every feasible score: there is none
+    bound = torch.minimum(out.bound[here], value)
+
+    score, x = out.score[here], out.x[:, here]
+    rounded = round_rows(layout, state.p)
+    for cut in limits.cuts:
+        guess = rounded if cut == 0.5 else round_rows(layout, state.p, cut)
+        found = score_rows(layout, exact, guess)
+        better = found > score
+        score = torch.where(better, found, score)
+        x = torch.where(better, guess.to(torch.int8), x)
+    x = torch.where(score > -torch.inf, x, rounded.to(torch.int8))
+
+    # The relaxation is solved when its value meets the bound, when (p, q) nearly attain the dual's maxima, and when
+    # they nearly agree: each alone can hold by chance.
+    difference = state.p.index_select(0, layout.edge_row) - state.q
+    torn = (multipliers * difference).sum(0)  # what disagreement adds to the relaxation's value
+    residual = difference.abs().amax(0) if len(difference) else torch.zeros_like(state.rho)
+    for t in layout.tables:
+        cells = slice(*t.cells)
+        apart = state.s[cells] - state.mu[cells]
+        force = (state.cells[cells] - state.mu[cells]) * (cell_weight(t) * state.rho)
+        torn = torn + (force * apart).double().sum(0)
+        residual = torch.maximum(residual, apart.abs().amax(0))
+    primal = objective_rows(layout, exact, state.p.double(), state.q.double(), state.s.double())
+    allowed = 0.8 * limits.tolerance * bound.abs().clamp(min=0.01)
+    met = ((bound - primal).abs() <= allowed) & (value - primal + torn <= allowed)
+    met &= residual <= _RESIDUAL * limits.tolerance
+
+    slack = left.clone()
+    for k, _, rows in layout.many:
+        block = fold(left[slice(*rows)], -1, k)
+        slack[slice(*rows)] = (block.amax(1, keepdim=True) - block).flatten(0, 1)
+    tight = score >= bound - 1e-9 * bound.abs().clamp(min=1e-3)
+    ended = met | tight | (bound == -torch.inf) | (bound <= least[here])
+    out.bound[here], out.score[here], out.value[here] = bound, score, value
+    out.x[:, here], out.last[:, here], out.p[:, here] = x, rounded.to(torch.int8), state.p
+    out.slack[:, here] = slack
+    out.converged[here] |= met | tight | (bound == -torch.inf)
+    return ended | out.converged[here]
+
+
+def _keep(state: State, out: Relaxed, here: Tensor) -> None:
+    out.end.z[:, here], out.end.cells[:, here], out.end.rho[here] = state.z, state.cells, state.rho
+
+
+def _worst(layout: Layout, numbers: Numbers) -> Tensor:
+    """A scaled score (B,) that every feasible assignment reaches: all factors at their worst finite entry."""
+    total = numbers.constant.clone()
+    free = len(layout.binary)
+    total = total + numbers.unary[:free].clamp(max=0.0).sum(0)
+    for k, _, rows in layout.many:
+        total = total + _least(fold(numbers.unary[slice(*rows)], -1, k)).sum(0)
+    for x in numbers.pairs:
+        zero = torch.zeros_like(x.alpha)
+        total = total + torch.stack([zero, x.alpha, x.beta, x.alpha + x.beta + x.gamma]).amin(0).sum(0)
+    for theta in numbers.tables:
+        total = total + _least(theta.flatten(1, -2)).sum(0)
+    return total - 1e-6 * (1.0 + total.abs())
+
+
+def _least(values: Tensor) -> Tensor:
+    least = values.masked_fill(values == -torch.inf, torch.inf).amin(1)
+    return least.masked_fill(least == torch.inf, 0.0)

@@ -1,0 +1,217 @@
+"""Branch and bound over the relaxation: best bound first, many nodes of many models at a time."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+import torch
+from torch import Tensor
+
+from fgnn.infer.ad3.layout import Layout, fold
+from fgnn.infer.ad3.numbers import build_numbers
+from fgnn.infer.ad3.relax import Limits, Relaxed, Warm, relax
+from fgnn.infer.ad3.rounding import rows_to_states
+from fgnn.infer.bounds import factor_maxima
+from fgnn.infer.solution import Answer, OnProgress, Progress
+from fgnn.pgm import ModelBatch
+
+_PROOF = 1e-9
+_WIDTH = 512  # nodes relaxed at once, over all models
+_PER_MODEL = 32  # nodes of one model branched on at once: later ones of a round see no better incumbent
+_NODE_ITERATIONS = 300
+_CUTS = (0.5, 0.65, 0.8, 0.95)  # budgets mostly forbid ones, so fewer ones are tried too
+
+
+@dataclass(eq=False)
+class _Tree:
+    """The search in one model; scores and bounds are scaled."""
+
+    open: list[tuple[float, int, _Node]] = field(default_factory=list)  # a heap by -bound
+    score: float = -float("inf")
+    states: Tensor | None = None  # shape: (N,), the incumbent
+    nodes: int = 0
+
+    def offer(self, score: float, states: Tensor) -> None:
+        if score > self.score:
+            self.score, self.states = score, states.clone()
+
+    @property
+    def enough(self) -> float:
+        """A bound up to here is no better than the incumbent."""
+        return self.score + _PROOF * max(1e-3, abs(self.score)) if self.states is not None else -float("inf")
+
+    @property
+    def bound(self) -> float:
+        return max(self.score, -self.open[0][0]) if self.open else self.score
+
+
+@dataclass(frozen=True, eq=False)
+class _Node:
+    """A part of a model's assignments, relaxed: what its children start from."""
+
+    forbidden: Tensor  # shape: (N, K), bool
+    z: Tensor  # shape: (E,)
+    cells: Tensor  # shape: (cells,)
+    rho: Tensor  # shape: ()
+    variable: int  # to branch on
+    state: int
+
+
+def search(
+    batch: ModelBatch,
+    layout: Layout,
+    dtype: torch.dtype,
+    limits: Limits,
+    max_nodes: int,
+    begin: float,
+    progress: OnProgress | None,
+) -> Answer:
+    """Explore every model's tree until nothing open can be better than its best assignment."""
+    root = replace(limits, cuts=_CUTS)
+    inner = replace(root, iterations=min(limits.iterations, _NODE_ITERATIONS))
+    trees = [_Tree() for _ in range(len(batch))]
+    exact = build_numbers(batch, layout)
+    scale = exact.scale
+    found = relax(layout, exact, dtype, root)
+    fallback = rows_to_states(layout, found.x)
+    iterations = found.iterations.clone()
+    ids = count()
+
+    def file(models: Tensor, found: Relaxed, forbidden: Tensor, above: Tensor) -> None:
+        """Take better assignments, drop what cannot be better, fix what the multipliers settle, open the rest."""
+        states = rows_to_states(layout, found.x)
+        owners = models.tolist()
+        for j, score in enumerate(found.score.tolist()):
+            trees[owners[j]].nodes += 1
+            trees[owners[j]].offer(score, states[j])
+        enough = torch.tensor([trees[b].enough for b in owners], dtype=torch.float64, device=batch.device)
+        bounds = torch.minimum(found.bound, above)
+        left = torch.nonzero(bounds > enough).squeeze(1)
+        if not len(left):
+            return
+        closed = forbidden[left] | _settled(layout, found, left, enough[left], forbidden[left])
+        leaf = closed.sum(2).eq(closed.shape[2] - 1).all(1)
+        if leaf.any():  # nothing left to choose: the score says all
+            ends = (~closed[leaf]).to(torch.int8).argmax(2)
+            owner = models[left[leaf]]
+            scores = batch.select(owner).score(ends) / scale[owner]
+            for b, score, end in zip(owner.tolist(), scores.tolist(), ends, strict=True):
+                trees[b].offer(score, end)
+        left, closed = left[~leaf], closed[~leaf]
+        if not len(left):
+            return
+        variable, state = _branching(layout, found.p[:, left], closed)
+        for place, (j, i, s, bound) in enumerate(
+            zip(left.tolist(), variable.tolist(), state.tolist(), bounds[left].tolist(), strict=True)
+        ):
+            end = (found.end.z[:, j].clone(), found.end.cells[:, j].clone(), found.end.rho[j].clone())
+            heapq.heappush(trees[owners[j]].open, (-bound, next(ids), _Node(closed[place].clone(), *end, i, s)))
+
+    every = torch.arange(len(batch), device=batch.device)
+    file(every, found, batch.unary == -torch.inf, torch.full_like(found.bound, torch.inf))
+    told = begin
+    while time.monotonic() < limits.deadline:
+        active = [b for b, t in enumerate(trees) if t.open and -t.open[0][0] > t.enough and t.nodes < max_nodes]
+        if not active:
+            break
+        share = min(_PER_MODEL, max(1, _WIDTH // (2 * len(active))))
+        models: list[int] = []
+        parents: list[_Node] = []
+        bounds: list[float] = []
+        for b in active[: _WIDTH // 2]:
+            for _ in range(share):
+                if trees[b].open and -trees[b].open[0][0] > trees[b].enough:
+                    bound, _, node = heapq.heappop(trees[b].open)
+                    models.append(b)
+                    parents.append(node)
+                    bounds.append(-bound)
+        which = torch.tensor(models, device=batch.device).repeat(2)
+        forbidden = _children(parents)
+        nodes = batch.select(which)
+        nodes = replace(nodes, unary=nodes.unary.masked_fill(forbidden, -torch.inf))
+        exact = build_numbers(nodes, layout, scale[which])
+        above = torch.tensor(bounds, dtype=torch.float64, device=batch.device).repeat(2)
+        enough = torch.tensor([trees[b].enough for b in models], dtype=torch.float64, device=batch.device).repeat(2)
+        warm = Warm(*(torch.stack([getattr(n, x) for n in parents], -1) for x in ("z", "cells", "rho")))
+        warm = Warm(*(torch.cat([x, x], -1) for x in (warm.z, warm.cells, warm.rho)))
+        found = relax(layout, exact, dtype, inner, warm=warm, floor=enough)
+        iterations.index_add_(0, which, found.iterations)
+        file(which, found, forbidden, above)
+        if progress is not None and time.monotonic() - told > 0.5:
+            told = time.monotonic()
+            _tell(progress, trees, fallback, scale, told - begin)
+    return _answer(batch, trees, scale, fallback, iterations, limits.deadline)
+
+
+def _children(parents: list[_Node]) -> Tensor:
+    """The forbidden states (2 W, N, K): first where the branching variables take their states, then where not."""
+    masks = torch.stack([node.forbidden for node in parents]).repeat(2, 1, 1)
+    each = torch.arange(len(parents), device=masks.device)
+    variable = torch.tensor([n.variable for n in parents], device=masks.device)
+    state = torch.tensor([n.state for n in parents], device=masks.device)
+    masks[each, variable] = True
+    masks[each, variable, state] = False
+    masks[each + len(parents), variable, state] = True
+    return masks
+
+
+def _settled(layout: Layout, found: Relaxed, which: Tensor, enough: Tensor, forbidden: Tensor) -> Tensor:
+    """States (W, N, K) that cannot be in a better assignment: their variable's loss alone takes the bound away."""
+    room = (found.value[which] - enough).clamp(min=0.0)  # shape: (W,)
+    slack = found.slack[:, which]
+    out = torch.zeros_like(forbidden)
+    gain = slack[: len(layout.binary)].T  # shape: (W, Vb), of state 1 over state 0
+    undecided = ~forbidden[:, layout.binary, :2].any(2)
+    out[:, layout.binary, 0] = undecided & (gain >= room[:, None])
+    out[:, layout.binary, 1] = undecided & (-gain >= room[:, None])
+    for k, members, rows in layout.many:
+        block = fold(slack[slice(*rows)] >= room, -1, k)  # shape: (n_k, k, W)
+        out[:, members, :k] = block.permute(2, 0, 1)
+    return out
+
+
+def _branching(layout: Layout, p: Tensor, closed: Tensor) -> tuple[Tensor, Tensor]:
+    """The most fractional variable that has a choice (W,), and its most likely state (W,)."""
+    marginals = p.new_zeros(closed.shape)  # shape: (W, N, K)
+    marginals[:, layout.binary, 1] = p[: len(layout.binary)].T
+    marginals[:, layout.binary, 0] = 1.0 - p[: len(layout.binary)].T
+    for k, members, rows in layout.many:
+        marginals[:, members, :k] = fold(p[slice(*rows)], -1, k).permute(2, 0, 1)
+    marginals = marginals.masked_fill(closed, -1.0)
+    top, state = marginals.max(2)
+    choice = (~closed).sum(2) > 1
+    variable = top.masked_fill(~choice, torch.inf).argmin(1)
+    return variable, state.gather(1, variable[:, None]).squeeze(1)
+
+
+def _assignments(trees: list[_Tree], fallback: Tensor) -> Tensor:
+    return torch.stack([f if t.states is None else t.states for t, f in zip(trees, fallback, strict=True)])
+
+
+def _tell(progress: OnProgress, trees: list[_Tree], fallback: Tensor, scale: Tensor, seconds: float) -> None:
+    score, bound, note = -float("inf"), float("inf"), f"{sum(not t.open for t in trees)} of {len(trees)} models"
+    if len(trees) == 1:
+        factor = float(scale[0])
+        score, bound, note = trees[0].score * factor, trees[0].bound * factor, f"{trees[0].nodes} nodes"
+    progress(Progress("ad3", seconds, score, bound, note, _assignments(trees, fallback)))
+
+
+def _answer(
+    batch: ModelBatch, trees: list[_Tree], scale: Tensor, fallback: Tensor, iterations: Tensor, deadline: float
+) -> Answer:
+    device = batch.device
+    ended = torch.tensor([not t.open or t.bound <= t.enough for t in trees], dtype=torch.bool, device=device)
+    bound = torch.tensor([t.bound for t in trees], dtype=torch.float64, device=device) * scale
+    late = time.monotonic() >= deadline
+    return Answer.of(
+        _assignments(trees, fallback) if trees else fallback,
+        bound=torch.minimum(bound, factor_maxima(batch)),
+        proved=ended,
+        converged=ended,
+        iterations=iterations,
+        timed_out=~ended & late,
+        info={"nodes": torch.tensor([t.nodes for t in trees], device=device)},
+    )
