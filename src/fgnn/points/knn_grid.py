@@ -5,22 +5,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_TILE = 32
+_TILE, _BLOCK = 32, 32
 _GRID_TILE = 16
 _MOST_CELLS = 1 << 24
 _MOST_AXIS = 1 << 10
 # Lines of cells one tile goes through before it takes all points instead.
 _MOST_LINES = 1 << 12
-# Queries of one launch, which bounds the room for candidates.
-_QUERIES = 1 << 17
+# Tiles of one launch, which bounds the room for candidates.
+_TILES = 1 << 13
 # Distances are to be the CPU's, bit for bit.
 _EXACT = {"enable_fp_fusion": False}
 
 
-def _blocks(k: int) -> tuple[int, int]:
+def _classes(k: int, least: int) -> tuple[int, int]:
     """Classes of points in the first pass, and room for candidates of one query."""
-    classes = max(64, 1 << (2 * k - 1).bit_length())
-    return classes, 2 * classes if k > 32 else 64
+    classes = max(least, 1 << (2 * k - 1).bit_length())
+    return classes, max(64, 1 << (3 * k - 1).bit_length())
 
 
 def by_tiles(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> tuple[Tensor, Tensor]:
@@ -32,14 +32,14 @@ def by_tiles(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> t
     batch, _, total = columns.shape
     count = asked.shape[2]
     tiles = -(-count // _TILE)
-    classes, room = _blocks(k)
+    classes, room = _classes(k, 128)
     keys, counts, index, distance = _buffers(points, batch * tiles * _TILE, room, (batch, count, k))
-    same = {"K": k, "BQ": _TILE, "BP": classes, "CAP": room, "SELF": not exclude, **_EXACT}
+    same = {"K": k, "BQ": _TILE, "CAP": room, "SELF": not exclude, "num_warps": 4, **_EXACT}
     kernels.nearest_brute[(tiles, batch)](
-        columns, asked, keys, counts, index, distance, total, count, num_warps=8, **same
+        columns, asked, keys, counts, index, distance, total, count, BC=classes, BP=_BLOCK, **same
     )
     kernels.crowded[(tiles, batch)](
-        columns, asked, None, counts, index, distance, total, count, 0, HAS_OWN=False, num_warps=4, **same
+        columns, asked, None, None, counts, index, distance, total, count, BP=64, GRID=False, **same
     )
     return index, distance
 
@@ -57,25 +57,38 @@ def by_grid(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> tu
     columns = points[order].t().contiguous()
     asked = points if queries is None else queries
     where = cell if queries is None else _cell_of(asked, origin, side, shape)
-    own = torch.argsort(_interleave(where))
+    path = _interleave(where)
+    path, own = path.sort()
+    tiles = _tiles(path >> 3)  # queries of two by two by two cells
     asked, where = asked[own], where[own]
     lines = torch.cat([asked.t(), ((asked - origin) / side).t()]).contiguous()  # shape: (6, M)
-    count = asked.shape[0]
-    classes, room = _blocks(k)
-    step = min(_QUERIES, -(-count // _GRID_TILE) * _GRID_TILE)
-    keys, counts, index, distance = _buffers(points, step, room, (count, k))
-    same = {"K": k, "BQ": _GRID_TILE, "BP": classes, "CAP": room, "SELF": not exclude, **_EXACT}
+    classes, room = _classes(k, 32)
+    step = min(_TILES, tiles.numel() - 1)
+    keys, counts, index, distance = _buffers(points, step * _GRID_TILE, room, (asked.shape[0], k))
+    same = {"K": k, "BQ": _GRID_TILE, "CAP": room, "SELF": not exclude, **_EXACT}
     names, where, whole = order.to(torch.int32), where.t().to(torch.int32).contiguous(), points.t().contiguous()
-    for begin in range(0, count, step):
-        tiles = (-(-min(step, count - begin) // _GRID_TILE), 1)
-        kernels.nearest_grid[tiles](
-            columns, names, lines, where, own, starts, keys, counts, index, distance, side.reshape(1),
-            points.shape[0], count, begin, gx, gy, gz, MOST=_MOST_LINES, num_warps=4, **same,
+    for begin in range(0, tiles.numel() - 1, step):
+        part = tiles[begin : begin + step + 1].contiguous()
+        programs = (part.numel() - 1, 1)
+        kernels.nearest_grid[programs](
+            columns, names, lines, where, own, part, starts, keys, counts, index, distance, side.reshape(1),
+            points.shape[0], asked.shape[0], gx, gy, gz, BP=classes, MOST=_MOST_LINES, num_warps=1, **same,
         )  # fmt: skip
-        kernels.crowded[tiles](
-            whole, lines, own, counts, index, distance, points.shape[0], count, begin, HAS_OWN=True, num_warps=4, **same
-        )
+        kernels.crowded[programs](
+            whole, lines, own, part, counts, index, distance, points.shape[0], asked.shape[0],
+            BP=64, GRID=True, num_warps=4, **same,
+        )  # fmt: skip
     return index, distance
+
+
+def _tiles(block: Tensor) -> Tensor:
+    """Cut queries, sorted by block, into tiles that lie within one block each: where they begin, and the last ends."""
+    _, size = torch.unique_consecutive(block, return_counts=True)
+    count = (size + _GRID_TILE - 1) // _GRID_TILE
+    first = torch.repeat_interleave(size.cumsum(0) - size, count)
+    place = torch.arange(first.numel(), device=block.device)
+    place = place - torch.repeat_interleave(count.cumsum(0) - count, count)
+    return torch.cat([first + place * _GRID_TILE, size.new_tensor([block.numel()])]).to(torch.int32)
 
 
 def _buffers(points: Tensor, lines: int, room: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -92,7 +105,9 @@ def _cells(points: Tensor, k: int) -> tuple[Tensor, Tensor, tuple[int, int, int]
     longest = max(float(extent.max()), 1e-30)
     extent = extent.clamp_min(longest * 1e-6)
     wanted = max(k / 2, 4.0)
-    side = max((float(extent.prod()) * wanted / points.shape[0]) ** (1 / 3), longest / (_MOST_AXIS - 2))
+    x, y, z = extent.sort(descending=True).values.tolist()
+    each = wanted / points.shape[0]
+    side = max((x * y * z * each) ** (1 / 3), (x * y * each) ** 0.5, x * each)  # a solid, a surface or a line
     least = _least_side(extent.tolist(), longest)
     for attempt in range(4):
         side = max(side, least)

@@ -1,6 +1,6 @@
 """k nearest neighbours on the GPU without an N×N matrix: a bound for each query, the points within it, the first k.
 
-A tile of BQ queries meets the points in blocks of BP. First pass: for each query the smallest distance in each of BP
+A tile of BQ queries meets the points in blocks. First pass: for each query the smallest distance in each of BC
 interleaved classes of points; the k-th smallest of these bounds the k-th distance, and few points lie within it.
 Second pass: those points are collected as keys, distance bits above index, so that ties go to the lower index; then
 the k smallest keys are taken in order. Room for keys is (tiles, CAP, BQ).
@@ -83,7 +83,7 @@ def write_first(keys, counts, index, distance, row, live, K: tl.constexpr, BQ: t
 @triton.jit
 def nearest_brute(
     points, queries, keys, counts, index, distance, N, Q,
-    K: tl.constexpr, BQ: tl.constexpr, BP: tl.constexpr, CAP: tl.constexpr, SELF: tl.constexpr,
+    K: tl.constexpr, BQ: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr, CAP: tl.constexpr, SELF: tl.constexpr,
 ):  # fmt: skip
     """A tile of queries among all points of its cloud; points (B, 3, N), queries (B, 3, Q)."""
     cloud = tl.program_id(1).to(tl.int64)
@@ -98,14 +98,14 @@ def nearest_brute(
     qx = tl.load(queries + q, mask=live, other=0.0)
     qy = tl.load(queries + Q + q, mask=live, other=0.0)
     qz = tl.load(queries + 2 * Q + q, mask=live, other=0.0)
-    low = tl.full((BP, BQ), float("inf"), tl.float32)
-    for p0 in range(0, N, BP):
-        p = p0 + tl.arange(0, BP)
+    low = tl.full((BC, BQ), float("inf"), tl.float32)
+    for p0 in range(0, N, BC):
+        p = p0 + tl.arange(0, BC)
         d = squared(points, p, p < N, qx, qy, qz, N)
         if not SELF:
             d = tl.where(p[:, None] == q[None, :], float("inf"), d)
         low = tl.minimum(low, d)
-    bound = kth(low, K, BP)
+    bound = kth(low, K, BC)
     collect(points, None, q, qx, qy, qz, bound, live, keys, counts, 0, N, N, BQ, BP, CAP, False, SELF)
     write_first(keys, counts, index, distance, cloud * Q + q, live, K, BQ, CAP)
 
@@ -120,7 +120,7 @@ def cell_line(starts, r, xa, xb, ya, yb, za, GX, GY, N, everything):
 
 @triton.jit
 def nearest_grid(
-    points, names, queries, cells, own, starts, keys, counts, index, distance, size, N, Q, begin, GX, GY, GZ,
+    points, names, queries, cells, own, tiles, starts, keys, counts, index, distance, size, N, Q, GX, GY, GZ,
     K: tl.constexpr, BQ: tl.constexpr, BP: tl.constexpr, CAP: tl.constexpr, SELF: tl.constexpr,
     MOST: tl.constexpr,
 ):  # fmt: skip
@@ -130,15 +130,17 @@ def nearest_grid(
         points: (3, N) sorted by cell, x fastest; names: (N,) their numbers; starts: (cells + 1,) where a cell begins.
         queries: (6, Q), in an order that keeps neighbours together: coordinates, then the same in cells.
         cells: (3, Q) the cell of each; own: (Q,) the number of each query, its row in the result.
-        size: The side of a cell, (1,). begin: The first query of this launch.
+        tiles: (programs + 1,) where the queries of each program begin; at most BQ, of one block of cells.
+        size: The side of a cell, (1,).
     """
     side = tl.load(size)
     keys += tl.program_id(0).to(tl.int64) * CAP * BQ
     counts += tl.program_id(0) * BQ * 2
     clear(counts, BQ)
-    q = begin + tl.program_id(0) * BQ + tl.arange(0, BQ)
-    live = q < Q
-    at = tl.minimum(q, Q - 1)
+    stop = tl.load(tiles + tl.program_id(0) + 1)
+    q = tl.load(tiles + tl.program_id(0)) + tl.arange(0, BQ)
+    live = q < stop
+    at = tl.minimum(q, stop - 1)
     qx = tl.load(queries + at)
     qy = tl.load(queries + Q + at)
     qz = tl.load(queries + 2 * Q + at)
@@ -163,10 +165,10 @@ def nearest_grid(
         lines = (yb - ya + 1) * (zb - za + 1)
         everything = lines > MOST
         for r in range(tl.where(everything, 1, lines)):
-            start, stop = cell_line(starts, r, xa, xb, ya, yb, za, GX, GY, N, everything)
-            for p0 in range(start // BP * BP, stop, BP):
+            start, end = cell_line(starts, r, xa, xb, ya, yb, za, GX, GY, N, everything)
+            for p0 in range(start // BP * BP, end, BP):
                 p = p0 + tl.arange(0, BP)
-                here = (p >= start) & (p < stop)
+                here = (p >= start) & (p < end)
                 d = squared(points, p, here, qx, qy, qz, N)
                 if not SELF:
                     d = tl.where(tl.load(names + p, mask=here, other=-1)[:, None] == name[None, :], float("inf"), d)
@@ -192,29 +194,31 @@ def nearest_grid(
     lines = (yb - ya + 1) * (zb - za + 1)
     everything = lines > MOST
     for r in range(tl.where(everything, 1, lines)):
-        start, stop = cell_line(starts, r, xa, xb, ya, yb, za, GX, GY, N, everything)
-        collect(points, names, name, qx, qy, qz, bound, live, keys, counts, start, stop, N, BQ, BP, CAP, True, SELF)
+        start, end = cell_line(starts, r, xa, xb, ya, yb, za, GX, GY, N, everything)
+        collect(points, names, name, qx, qy, qz, bound, live, keys, counts, start, end, N, BQ, BP, CAP, True, SELF)
     write_first(keys, counts, index, distance, name.to(tl.int64), live, K, BQ, CAP)
 
 
 @triton.jit
 def crowded(
-    points, queries, own, counts, index, distance, N, Q, begin,
-    K: tl.constexpr, BQ: tl.constexpr, BP: tl.constexpr, CAP: tl.constexpr, SELF: tl.constexpr, HAS_OWN: tl.constexpr,
+    points, queries, own, tiles, counts, index, distance, N, Q,
+    K: tl.constexpr, BQ: tl.constexpr, BP: tl.constexpr, CAP: tl.constexpr, SELF: tl.constexpr, GRID: tl.constexpr,
 ):  # fmt: skip
     """Queries with more candidates than room, as many points lie at one place: one pass for each of the K."""
     cloud = tl.program_id(1).to(tl.int64)
     tile = cloud * tl.num_programs(0) + tl.program_id(0)
     count = tl.load(counts + tile * BQ * 2 + tl.arange(0, BQ) * 2)
-    q = begin + tl.program_id(0) * BQ + tl.arange(0, BQ)
-    many = (q < Q) & (count > CAP)
+    begin = tl.load(tiles + tl.program_id(0)) if GRID else tl.program_id(0) * BQ
+    stop = tl.load(tiles + tl.program_id(0) + 1) if GRID else Q
+    q = begin + tl.arange(0, BQ)
+    many = (q < stop) & (count > CAP)
     if tl.max(many.to(tl.int32), 0) > 0:
         points += cloud * 3 * N
         queries += cloud * 3 * Q
         qx = tl.load(queries + q, mask=many, other=0.0)
         qy = tl.load(queries + Q + q, mask=many, other=0.0)
         qz = tl.load(queries + 2 * Q + q, mask=many, other=0.0)
-        name = tl.load(own + q, mask=many, other=0).to(tl.int32) if HAS_OWN else q
+        name = tl.load(own + q, mask=many, other=0).to(tl.int32) if GRID else q
         row = (cloud * Q + name) * K
         last = tl.full((BQ,), -1, tl.int64)
         for k in range(K):
