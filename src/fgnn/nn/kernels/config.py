@@ -71,14 +71,24 @@ def processors(device: torch.device) -> int:
     return _processors(device.index or 0) if device.type == "cuda" else 2
 
 
+@cache
+def _data_centre(index: int) -> bool:
+    return torch.cuda.get_device_capability(index) in ((8, 0), (9, 0), (10, 0), (10, 3))
+
+
+def roomy(device: torch.device) -> bool:
+    """Whether a program may have 160 KiB of shared memory and more, for wide tiles and deep pipelines."""
+    return device.type != "cuda" or _data_centre(device.index or 0)
+
+
 def rows_tile(kind: str, n: int, m: int, lines: int, dtype: torch.dtype, device: torch.device) -> Tile:
     """For the kernels over rows: ``kind`` is forward, backward or weight; ``lines`` the number of edge places."""
-    half = dtype != torch.float32
+    half, wide = dtype != torch.float32, roomy(device)
     if kind == "forward":
-        columns, inner = block(m, 128), block(n, 64 if half else 32)
+        columns, inner = block(m, 128 if wide else 64), block(n, 64 if half else 32)
         size, warps = 128, 4 if columns <= 64 else 8
     elif kind == "backward":
-        columns, inner = block(m, 128 if half else 64), block(n, 64)
+        columns, inner = block(m, 128 if half and wide else 64), block(n, 64)
         size, warps = 64, 4
     else:
         columns, inner = block(m, 64), block(n, 64)
@@ -86,7 +96,7 @@ def rows_tile(kind: str, n: int, m: int, lines: int, dtype: torch.dtype, device:
     while size > 32 and lines < size * processors(device):
         size //= 2
         warps = 4
-    return Tile(size, inner, columns, warps, 3 if kind != "weight" and half else 2)
+    return Tile(size, inner, columns, warps, 3 if kind != "weight" and half and wide else 2)
 
 
 def weight_terms(terms: int, dtype: torch.dtype) -> int:
@@ -94,11 +104,11 @@ def weight_terms(terms: int, dtype: torch.dtype) -> int:
     return min(power(terms), 8 if dtype != torch.float32 else 4)
 
 
-def typed_tile(kind: str, n: int, m: int, items: int, dtype: torch.dtype) -> Tile:
+def typed_tile(kind: str, n: int, m: int, items: int, dtype: torch.dtype, device: torch.device) -> Tile:
     """For the kernels over items: ``kind`` is forward, nodes, places or weight."""
-    half = dtype != torch.float32
-    columns, inner = block(m, 128 if half else 64), block(n, 64 if half else 32)
-    return Tile(block(items, 64), inner, columns, 4, 3 if kind == "nodes" else 2)
+    half, wide = dtype != torch.float32, roomy(device)
+    columns, inner = block(m, 128 if half and wide else 64), block(n, 64 if half else 32)
+    return Tile(block(items, 64), inner, columns, 4, 3 if kind == "nodes" and wide else 2)
 
 
 def splits_of(programs: int, steps: int, entries: int, device: torch.device) -> int:

@@ -42,7 +42,7 @@ def forward(
     _, m, _ = weight.shape
     out, arg = outputs(src, weight, count, sizes[2], maximum)
     items, nodes = (batch * count, 1) if arity else (batch, count)
-    tile = typed_tile("forward", n, m, items, src.dtype)
+    tile = typed_tile("forward", n, m, items, src.dtype, src.device)
     if out.numel():
         kernels.typed_forward[(cdiv(items, tile.lines) * nodes, cdiv(m, tile.columns))](
             dst, src, None if arity else kinds[0], weight, lists[0], None if arity else lists[2], out, arg, items,
@@ -93,7 +93,7 @@ def _nodes(
     count, m = grad.shape[1], weight.shape[1]
     first = 0 if wants[0] else count
     nodes = (count if wants[0] else 0) + (sources if wants[1] else 0)
-    tile = typed_tile("nodes", n, m, batch, src.dtype)
+    tile = typed_tile("nodes", n, m, batch, src.dtype, src.device)
     kernels.typed_nodes[(cdiv(batch, tile.lines) * nodes, cdiv(n, tile.inner))](
         dst, src, kinds[0], weight, *lists, grad, arg, d_dst, d_src, batch, count, sources, first, nodes,
         N=n, M=m, BI=tile.lines, BN=tile.inner, BM=tile.columns, **flags,
@@ -112,7 +112,7 @@ def _places(
     batch, sources, n = src.shape
     m, items, edges = weight.shape[1], batch * count, source.shape[0]
     atomic = not torch.are_deterministic_algorithms_enabled()
-    tile = typed_tile("places", n, m, items, src.dtype)
+    tile = typed_tile("places", n, m, items, src.dtype, src.device)
     shape = (batch, sources if atomic else edges, n) if wants[1] else (0,)
     at_src = src.new_zeros(shape, dtype=torch.float32) if atomic else src.new_empty(shape, dtype=torch.float32)
     kernels.places_backward[(cdiv(items, tile.lines), cdiv(n, tile.inner))](
@@ -136,7 +136,7 @@ def _weight(
 
     count, arity, _ = sizes
     terms, m, n = weight.shape
-    tile = typed_tile("weight", n, m, items, src.dtype)
+    tile = typed_tile("weight", n, m, items, src.dtype, src.device)
     blocks = cdiv(n, tile.inner) * cdiv(m, tile.columns)
     steps = cdiv(items, tile.lines) * (1 if arity else cdiv(lists[0].shape[0], terms))
     splits = splits_of(terms * blocks, steps, weight.numel(), src.device)
