@@ -34,6 +34,19 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="As one JSON objec
             print(f"{name:<18} {value}")
 
 
+def _backend() -> str:
+    """How layers compute here: the fused kernels, or plain torch and why."""
+    import torch
+
+    from fgnn.nn import Aggregation
+    from fgnn.nn.kernels import unsupported
+
+    if not torch.cuda.is_available():
+        return "torch (no CUDA device)"
+    why = unsupported(torch.device("cuda"), torch.float32, Aggregation())
+    return "triton" if why is None else f"torch ({why})"
+
+
 def gather() -> dict[str, Any]:
     """The facts as plain values."""
     import torch
@@ -53,6 +66,7 @@ def gather() -> dict[str, Any]:
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
         "cuda": ", ".join(devices) if devices else "none",
+        "layer backend": _backend(),
         "executable": sys.executable,
         "packages": packages,
     }
