@@ -19,11 +19,12 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "sphinx.ext.mathjax",
+    "mathml",  # docs/_ext/mathml.py: formulas without a script
     "generated",  # docs/_ext/generated.py: commands, recipes, results and weights as they are
 ]
 exclude_patterns = ["_build", "**.ipynb_checkpoints"]
 html_theme = "furo"
+html_math_renderer = "mathml"
 html_title = f"fgnn {release}"
 html_static_path: list[str] = []
 
@@ -34,6 +35,7 @@ default_role = "code"
 
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
+myst_update_mathjax = False
 suppress_warnings = ["mystnb.unknown_mime_type"]
 
 # The notebooks are kept without outputs and run while the site is built.
@@ -45,7 +47,7 @@ nb_merge_streams = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
-autodoc_default_options = {"members": True, "undoc-members": False, "show-inheritance": False}
+autodoc_default_options = {"members": True}
 python_maximum_signature_line_length = 100
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
