@@ -1,0 +1,18 @@
+#!/bin/sh
+# All trainings of the MAP experiment on one GPU, in pieces: sh benchmarks/train_map.sh bench|probe|deep|paper [OUT]
+# A piece that was cut short goes on when it is run again on the same machine (runs/ keeps its checkpoints).
+set -eu
+what=$1
+out=${2:-${OUT:-out}}
+export PYTHONPATH=src PYTHONUNBUFFERED=1 TORCHINDUCTOR_CACHE_DIR="$PWD/runs/inductor"
+python=${PYTHON:-python3}
+mkdir -p "$out" runs
+case $what in
+  bench)
+    $python -m fgnn.bench.training paper-map-1 --batch 4096 8192 16384 --steps 20 --json "$out/bench-paper.json"
+    $python -m fgnn.bench.training deep-map-joint --batch 4608 --steps 20 --compile --json "$out/bench-deep.json" ;;
+  probe) $python -m fgnn.train.sweep benchmarks/map_probe.yaml --out "$out" --time-budget "${BUDGET:-260}" ;;
+  deep) $python -m fgnn.train.sweep benchmarks/map_deep.yaml --out "$out" --time-budget "${BUDGET:-560}" ;;
+  paper) $python -m fgnn.train.sweep benchmarks/map_paper.yaml --out "$out" --time-budget "${BUDGET:-400}" ;;
+  *) echo "Expected bench, probe, deep or paper (got $what)" >&2; exit 2 ;;
+esac
