@@ -100,3 +100,14 @@ def test_an_implementation_can_be_forced() -> None:
         layer(graph, f, gs, edges)
     with pytest.raises(ValueError, match="Expected a backend among"), use_backend("abacus"):
         pass
+
+
+@pytest.mark.parametrize("q", ["basis", "dense", "table"])
+def test_backward_may_be_called_inside_autocast(q: str) -> None:
+    graph = FactorGraph(5, {"a": FactorGroup([[0, 1], [1, 2], [1, 3], [1, 4]])})
+    layer = FGNNLayer(4, {"a": 4}, {"a": 2}, 8, q=q)  # type: ignore[arg-type]
+    f, g = torch.randn(3, 5, 4), torch.randn(3, 4, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        out, _ = layer(graph, f, {"a": g}, {"a": torch.eye(2)})
+        out.float().sum().backward()
+    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in layer.parameters())

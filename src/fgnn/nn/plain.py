@@ -88,6 +88,12 @@ class _Aggregate(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        # forward ran without autocast; backward may be called inside one, which would widen its sums
+        with torch.autocast(grad.device.type, enabled=False):
+            return _Aggregate._backward(ctx, grad)
+
+    @staticmethod
+    def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         a, b, phi, weight, arg, out = ctx.saved_tensors
         call: _Call = ctx.call
         gather = products.Gather(a, b, call.incidence, call.relu)
