@@ -304,7 +304,7 @@ def _run(
                     done += 1
             if progress is not None and time.monotonic() - told > 0.5 and busy:
                 told = time.monotonic()
-                for process, (task, search, _) in busy.items():
+                for process, (task, _, _) in busy.items():
                     problem.harvest(process, task)
                 best = torch.from_numpy(np.stack([t.best for t in tasks]))
                 if len(tasks) == 1:
