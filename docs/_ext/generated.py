@@ -82,16 +82,32 @@ def recipes_markdown() -> str:
 
 
 def weights_markdown() -> str:
-    """The packaged weights, each with what its card says."""
+    """The packaged weights and what their cards say: data, held-out metrics, cost and command."""
     from fgnn.weights import weight_names
     from fgnn.weights.cards import read_card
 
-    parts = []
-    for name in weight_names():
-        card = dict(read_card(name))
-        plain = {k: v for k, v in card.items() if k not in ("metrics", "name") and _is_short(v)}
-        parts.append(f"### {name}\n\n{_value_table(plain)}\n{_render(card.get('metrics', {}), 4)}")
-    return "\n".join(parts) or "This version comes without weights.\n"
+    cards = {name: read_card(name) for name in weight_names()}
+    if not cards:
+        return "This version comes without weights.\n"
+    rows = {
+        f"`{name}`": {"data": _data(card.get("data", {})), **_flat(card.get("metrics") or {})}
+        | {key: card[key] for key in ("steps", "hours", "hardware") if key in card}
+        for name, card in cards.items()
+    }
+    commands = [f"- `{name}`: `{card['command']}`" for name, card in cards.items() if card.get("command")]
+    return _records(rows, named=True) + ("\nMade by:\n\n" + "\n".join(commands) + "\n" if commands else "")
+
+
+def _data(data: Mapping[str, Any]) -> str:
+    """Which family, with its settings; paths are left out."""
+    told = []
+    for kind, settings in data.items():
+        if isinstance(settings, Mapping):
+            named = ", ".join(f"{k} {_number(v)}" for k, v in settings.items() if k != "root")
+            told.append(f"{kind} ({named})")
+        elif isinstance(settings, int):
+            told.append(f"{settings:,} {kind}")
+    return ", ".join(told)
 
 
 # ---- results --------------------------------------------------------------------------------------------------
