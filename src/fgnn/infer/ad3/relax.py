@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,8 +12,9 @@ from torch import Tensor
 from fgnn.infer.ad3.dual import dual_value
 from fgnn.infer.ad3.layout import Layout, fold
 from fgnn.infer.ad3.numbers import Numbers
+from fgnn.infer.ad3.projections import cell_weight
 from fgnn.infer.ad3.rounding import objective_rows, round_rows, score_rows
-from fgnn.infer.ad3.steps import State, cell_weight, disagreement, factor_step, initial_state, variable_step
+from fgnn.infer.ad3.steps import RHO, State, Terms, disagreement, factor_step, initial_state, take, variable_step
 
 CHECK = 25  # iterations between looks at the bound: each look waits for the device
 _RESIDUAL = 10.0  # marginals must agree to this many tolerances
@@ -38,7 +39,10 @@ class Warm:
 
     z: Tensor  # shape: (E, B)
     cells: Tensor  # shape: (cells, B)
-    rho: Tensor  # shape: (B,)
+    done: int = 0  # iterations so far
+
+    def columns(self, start: int, end: int) -> Warm:
+        return Warm(self.z[:, start:end], self.cells[:, start:end], self.done)
 
 
 @dataclass(eq=False)
@@ -72,24 +76,20 @@ class _Average:
 
     @classmethod
     def of(cls, state: State) -> _Average:
-        far = torch.full_like(state.rho, torch.inf)
-        return cls(torch.zeros_like(state.z), torch.zeros_like(state.cells), torch.zeros_like(state.rho), far, far)
+        far = state.z.new_full(state.p.shape[1:], torch.inf)
+        return cls(torch.zeros_like(state.z), torch.zeros_like(state.cells), torch.zeros_like(far), far, far)
 
     def add(self, state: State) -> None:
         self.z += state.z
         self.cells += state.cells
         self.count += 1.0
 
-    def restart(self, layout: Layout, numbers: Numbers, state: State, done: int) -> None:
+    def restart(self, layout: Layout, terms: Terms, state: State, done: int) -> None:
         """Go on from the mean, in those models where it is time to and the mean agrees better."""
         now = disagreement(layout, state)
-        mean = replace(state, z=self.z / self.count, cells=self.cells / self.count, q=state.q.clone())
-        mean = replace(mean, mu=state.mu.clone(), s=state.s.clone())
-        mean.budget_tau, mean.table_tau, mean.many_tau = (
-            list(t) for t in (state.budget_tau, state.table_tau, state.many_tau)
-        )
-        factor_step(layout, numbers, mean)
-        variable_step(layout, numbers, mean)
+        mean = state.twin(self.z / self.count, self.cells / self.count)
+        factor_step(layout, terms, mean)
+        variable_step(layout, terms, mean)
         there = disagreement(layout, mean)
         best = torch.minimum(now, there)
         due = (best <= _HALVED**2 * self.then) | ((best <= _LESS**2 * self.then) & (best > self.before))
@@ -98,12 +98,7 @@ class _Average:
         jump = due & (there < now)
         state.z = torch.where(jump, mean.z, state.z)
         state.cells = torch.where(jump, mean.cells, state.cells)
-        for mine, other in (
-            (state.budget_tau, mean.budget_tau),
-            (state.table_tau, mean.table_tau),
-            (state.many_tau, mean.many_tau),
-        ):
-            mine[:] = [torch.where(jump, y, x) for x, y in zip(mine, other, strict=True)]
+        state.taus = [torch.where(jump, y, x) for x, y in zip(state.taus, mean.taus, strict=True)]
         first = self.then == torch.inf
         self.then = torch.where(due | first, best, self.then)
         self.before = torch.where(due, torch.inf, best)
@@ -112,7 +107,7 @@ class _Average:
         self.count = self.count * ~due
 
     def select(self, which: Tensor) -> _Average:
-        return _Average(*(x.index_select(x.dim() - 1, which) for x in vars(self).values()))
+        return _Average(*(take(x, which) for x in vars(self).values()))
 
 
 def relax(
@@ -133,11 +128,11 @@ def relax(
         floor: (B,), the score a model must be able to exceed to be of interest.
         tell: Called at every look with what is known and the models' scales.
     """
-    numbers = exact.to(dtype)
-    state = initial_state(layout, numbers)
+    terms = Terms.of(layout, exact, dtype)
+    state = initial_state(layout, terms)
     if warm is not None:
-        state.z, state.cells, state.rho = warm.z.to(dtype).clone(), warm.cells.to(dtype).clone(), warm.rho.to(dtype)
-    batch, device = numbers.unary.shape[1], numbers.unary.device
+        state.z, state.cells = warm.z.to(dtype).clone(), warm.cells.to(dtype).clone()
+    batch, device = terms.unary.shape[1], terms.unary.device
     out = Relaxed(
         bound=torch.full((batch,), torch.inf, dtype=torch.float64, device=device),
         score=torch.full((batch,), -torch.inf, dtype=torch.float64, device=device),
@@ -148,22 +143,22 @@ def relax(
         value=torch.full((batch,), torch.inf, dtype=torch.float64, device=device),
         converged=torch.zeros(batch, dtype=torch.bool, device=device),
         iterations=torch.zeros(batch, dtype=torch.int64, device=device),
-        end=Warm(state.z.clone(), state.cells.clone(), state.rho.clone()),
+        end=Warm(state.z.clone(), state.cells.clone()),
     )
     least = torch.full((batch,), -torch.inf, dtype=torch.float64, device=device) if floor is None else floor
     here = torch.arange(batch, device=device)  # which models the columns of state are
     bottom = _worst(layout, exact)
-    done = 0
+    done = 0 if warm is None else warm.done
     average = _Average.of(state)
     while len(here):
         steps = min(CHECK, limits.iterations - done)
         for _ in range(steps):
-            factor_step(layout, numbers, state)
-            variable_step(layout, numbers, state)
+            factor_step(layout, terms, state)
+            variable_step(layout, terms, state)
             average.add(state)
         done += steps
-        average.restart(layout, numbers, state, done)
-        factor_step(layout, numbers, state)
+        average.restart(layout, terms, state, done)
+        factor_step(layout, terms, state)
         was = out.converged[here]
         ended = _look(layout, exact, state, out, here, limits, least, bottom)
         out.iterations[here] = torch.where(was, out.iterations[here], done)
@@ -178,7 +173,7 @@ def relax(
             _keep(state, out, here)
             here, bottom = here[going], bottom[going]
             state, average = state.select(going), average.select(going)
-            numbers, exact = numbers.select(going), exact.select(going)
+            terms, exact = terms.select(going), exact.select(going)
     return out
 
 
@@ -193,9 +188,9 @@ def _look(
     bottom: Tensor,
 ) -> Tensor:
     """Bound, round and compare; which columns (B',) need no more iterations."""
-    rho = state.rho.double()
-    multipliers = (state.z - state.q).double() * rho
-    value, left = dual_value(layout, exact, multipliers, [t.double() * rho for t in state.budget_tau])
+    multipliers = (state.z - state.q).double() * RHO
+    taus = [t.double() * RHO for t in state.taus[: len(layout.budgets)]]
+    value, left = dual_value(layout, exact, multipliers, taus)
     value = torch.where(value < bottom, -torch.inf, value)  # below every feasible score: there is none
     bound = torch.minimum(out.bound[here], value)
 
@@ -213,11 +208,11 @@ def _look(
     # they nearly agree: each alone can hold by chance.
     difference = state.p.index_select(0, layout.edge_row) - state.q
     torn = (multipliers * difference).sum(0)  # what disagreement adds to the relaxation's value
-    residual = difference.abs().amax(0) if len(difference) else torch.zeros_like(state.rho)
+    residual = difference.abs().amax(0) if len(difference) else state.z.new_zeros(len(here))
     for t in layout.tables:
         cells = slice(*t.cells)
         apart = state.s[cells] - state.mu[cells]
-        force = (state.cells[cells] - state.mu[cells]) * (cell_weight(t) * state.rho)
+        force = (state.cells[cells] - state.mu[cells]) * (cell_weight(t) * RHO)
         torn = torn + (force * apart).double().sum(0)
         residual = torch.maximum(residual, apart.abs().amax(0))
     primal = objective_rows(layout, exact, state.p.double(), state.q.double(), state.s.double())
@@ -239,7 +234,7 @@ def _look(
 
 
 def _keep(state: State, out: Relaxed, here: Tensor) -> None:
-    out.end.z[:, here], out.end.cells[:, here], out.end.rho[here] = state.z, state.cells, state.rho
+    out.end.z[:, here], out.end.cells[:, here] = state.z, state.cells
 
 
 def _worst(layout: Layout, numbers: Numbers) -> Tensor:

@@ -55,7 +55,6 @@ class _Node:
     forbidden: Tensor  # shape: (N, K), bool
     z: Tensor  # shape: (E,)
     cells: Tensor  # shape: (cells,)
-    rho: Tensor  # shape: ()
     variable: int  # to branch on
     state: int
 
@@ -107,7 +106,7 @@ def search(
         for place, (j, i, s, bound) in enumerate(
             zip(left.tolist(), variable.tolist(), state.tolist(), bounds[left].tolist(), strict=True)
         ):
-            end = (found.end.z[:, j].clone(), found.end.cells[:, j].clone(), found.end.rho[j].clone())
+            end = (found.end.z[:, j].clone(), found.end.cells[:, j].clone())
             heapq.heappush(trees[owners[j]].open, (-bound, next(ids), _Node(closed[place].clone(), *end, i, s)))
 
     every = torch.arange(len(batch), device=batch.device)
@@ -135,8 +134,8 @@ def search(
         exact = build_numbers(nodes, layout, scale[which])
         above = torch.tensor(bounds, dtype=torch.float64, device=batch.device).repeat(2)
         enough = torch.tensor([trees[b].enough for b in models], dtype=torch.float64, device=batch.device).repeat(2)
-        warm = Warm(*(torch.stack([getattr(n, x) for n in parents], -1) for x in ("z", "cells", "rho")))
-        warm = Warm(*(torch.cat([x, x], -1) for x in (warm.z, warm.cells, warm.rho)))
+        z, cells = (torch.stack([getattr(n, x) for n in parents], 1).repeat(1, 2) for x in ("z", "cells"))
+        warm = Warm(z, cells)
         found = relax(layout, exact, dtype, inner, warm=warm, floor=enough)
         iterations.index_add_(0, which, found.iterations)
         file(which, found, forbidden, above)
@@ -144,6 +143,14 @@ def search(
             told = time.monotonic()
             _tell(progress, trees, fallback, scale, told - begin)
     return _answer(batch, trees, scale, fallback, iterations, limits.deadline)
+
+
+def unsolved(batch: ModelBatch) -> Answer:
+    """For models the time limit left no time for: the best states by the unaries, each factor's own maximum."""
+    late = torch.ones(len(batch), dtype=torch.bool, device=batch.device)
+    nodes = torch.zeros(len(batch), dtype=torch.int64, device=batch.device)
+    known = {"bound": factor_maxima(batch), "converged": ~late, "timed_out": late, "info": {"nodes": nodes}}
+    return Answer.of(batch.unary.argmax(2), **known)
 
 
 def _children(parents: list[_Node]) -> Tensor:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from fgnn.infer.ad3.layout import Layout, build_layout
 from fgnn.infer.ad3.numbers import build_numbers
-from fgnn.infer.ad3.relax import Limits, Relaxed, relax
+from fgnn.infer.ad3.relax import Limits, Relaxed, Warm, relax
 from fgnn.infer.ad3.rounding import rows_to_states
-from fgnn.infer.ad3.search import search
+from fgnn.infer.ad3.search import search, unsolved
 from fgnn.infer.bounds import factor_maxima
 from fgnn.infer.solution import Answer, OnProgress, Progress
 from fgnn.pgm import ModelBatch
@@ -21,8 +21,9 @@ from fgnn.pgm import ModelBatch
 _PROOF = 1e-9
 # Numbers held per model and row, roughly: what a chunk may take decides how many models it has.
 _TENSORS = 24
-_CPU_CHUNK = 1 << 17  # rows x models: a tensor of that many floats stays in the cache
+_CPU_CHUNK = 1 << 18  # rows x models: tensors of that many floats stay in the cache
 _GPU_FRACTION = 0.4
+_FIRST_WAVE = 400  # iterations after which what is left of the chunks is put together
 
 
 def solve_ad3(
@@ -69,52 +70,106 @@ def solve_ad3(
         batch = replace(batch, unary=torch.nn.functional.pad(batch.unary, (0, 1), value=-torch.inf))
     layout = build_layout(batch)
     limits = Limits(iterations, tolerance, deadline)
-    parts: list[Answer] = []
     size = _chunk(batch, layout)
-    for start in range(0, max(1, len(batch)), size):
-        chunk = batch.select(slice(start, start + size))
-        if time.monotonic() >= deadline:
-            parts.append(_unsolved(chunk))
-            continue
-        if branch_and_bound:
-            parts.append(search(chunk, layout, dtype, limits, max_nodes, begin, progress))
-            continue
-        exact = build_numbers(chunk, layout)
-        found = relax(layout, exact, dtype, limits, tell=_teller(layout, chunk, begin, progress))
-        parts.append(_answer(chunk, layout, found, exact.scale, rounding, limits))
-        if progress is not None and len(batch) > 1:
-            note = f"{min(start + size, len(batch))} of {len(batch)} models"
-            progress(Progress("ad3", time.monotonic() - begin, -torch.inf, torch.inf, note))
-    return _join(parts)
-
-
-def _answer(chunk: ModelBatch, layout: Layout, found: Relaxed, scale: Tensor, rounding: str, limits: Limits) -> Answer:
-    assignment = rows_to_states(layout, found.x if rounding == "best" else found.last)
-    bound = torch.minimum(found.bound * scale, factor_maxima(chunk))
-    score = chunk.score(assignment)
-    met = (score >= bound - _PROOF * bound.abs().clamp(min=1.0)) & (score > -torch.inf)
+    if branch_and_bound:
+        parts = []
+        for start in range(0, max(1, len(batch)), size):
+            chunk = batch.select(slice(start, start + size))
+            late = time.monotonic() >= deadline
+            parts.append(unsolved(chunk) if late else search(chunk, layout, dtype, limits, max_nodes, begin, progress))
+        return _join(parts)
+    record = _Record.of(batch, rounding)
+    _relax_all(batch, layout, dtype, limits, size, record, begin, progress)
+    score = batch.score(record.states)
+    met = (score >= record.bound - _PROOF * record.bound.abs().clamp(min=1.0)) & (score > -torch.inf)
     return Answer.of(
-        assignment,
-        bound=bound,
-        proved=met | ((bound == -torch.inf) & (score == -torch.inf)),
-        converged=found.converged,
-        iterations=found.iterations,
-        timed_out=~found.converged & (found.iterations < limits.iterations),
+        record.states,
+        bound=record.bound,
+        proved=met | ((record.bound == -torch.inf) & (score == -torch.inf)),
+        converged=record.converged,
+        iterations=record.iterations,
+        timed_out=~record.converged & (record.iterations < iterations),
     )
 
 
-def _unsolved(chunk: ModelBatch) -> Answer:
-    """For models the time limit left no time for: the best states by the unaries, each factor's own maximum."""
-    late = torch.ones(len(chunk), dtype=torch.bool, device=chunk.device)
-    nodes = {"nodes": torch.zeros(len(chunk), dtype=torch.int64, device=chunk.device)}
-    return Answer.of(chunk.unary.argmax(2), bound=factor_maxima(chunk), converged=~late, timed_out=late, info=nodes)
+@dataclass(eq=False)
+class _Record:
+    """What is known of every model of the batch, over all its chunks."""
+
+    states: Tensor  # shape: (B, N)
+    score: Tensor  # shape: (B,), of a feasible rounding
+    bound: Tensor  # shape: (B,)
+    converged: Tensor  # shape: (B,)
+    iterations: Tensor  # shape: (B,)
+    rounding: str
+
+    @classmethod
+    def of(cls, batch: ModelBatch, rounding: str) -> _Record:
+        """Before anything is done: the best states by the unaries, each factor's own maximum."""
+        bound = factor_maxima(batch)
+        counts = torch.zeros(len(batch), dtype=torch.int64, device=batch.device)
+        return cls(
+            batch.unary.argmax(2), torch.full_like(bound, -torch.inf), bound, counts.bool(), counts.clone(), rounding
+        )
+
+    def take(self, layout: Layout, which: Tensor, found: Relaxed, scale: Tensor) -> None:
+        states = rows_to_states(layout, found.x if self.rounding == "best" else found.last)
+        score = found.score * scale
+        if self.rounding == "best":
+            keep = (score <= self.score[which]) & (self.score[which] > -torch.inf)
+            states = torch.where(keep[:, None], self.states[which], states)
+        self.states[which] = states
+        self.score[which] = torch.maximum(self.score[which], score)
+        self.bound[which] = torch.minimum(self.bound[which], found.bound * scale)
+        self.converged[which], self.iterations[which] = found.converged, found.iterations
+
+
+def _relax_all(
+    batch: ModelBatch,
+    layout: Layout,
+    dtype: torch.dtype,
+    limits: Limits,
+    size: int,
+    record: _Record,
+    begin: float,
+    progress: OnProgress | None,
+) -> None:
+    """Relax chunk by chunk; the few models of each that take long are gathered and go on together."""
+    todo = torch.arange(len(batch), device=batch.device)
+    warm: Warm | None = None
+    cap = limits.iterations if len(batch) <= size else min(limits.iterations, _FIRST_WAVE)
+    told = begin
+    while len(todo):
+        left, ends = [], []
+        for start in range(0, len(todo), size):
+            if time.monotonic() >= limits.deadline:
+                return
+            which = todo[start : start + size]
+            chunk = batch.select(slice(start, start + size) if warm is None else which)
+            exact = build_numbers(chunk, layout)
+            part = None if warm is None else warm.columns(start, start + size)
+            tell = _teller(layout, len(batch), begin, progress)
+            found = relax(layout, exact, dtype, replace(limits, iterations=cap), warm=part, tell=tell)
+            record.take(layout, which, found, exact.scale)
+            slow = torch.nonzero(~found.converged).squeeze(1)
+            left.append(which[slow])
+            ends.append(Warm(found.end.z[:, slow], found.end.cells[:, slow], cap))
+            if progress is not None and time.monotonic() - told > 0.5 and len(batch) > 1:
+                told = time.monotonic()
+                note = f"{int(record.converged.sum())} of {len(batch)} models"
+                progress(Progress("ad3", told - begin, -torch.inf, torch.inf, note, record.states.clone()))
+        if cap >= limits.iterations:
+            return
+        todo = torch.cat(left)
+        warm = Warm(torch.cat([e.z for e in ends], 1), torch.cat([e.cells for e in ends], 1), cap)
+        cap = min(limits.iterations, 4 * cap)
 
 
 def _teller(
-    layout: Layout, chunk: ModelBatch, begin: float, progress: OnProgress | None
+    layout: Layout, models: int, begin: float, progress: OnProgress | None
 ) -> Callable[[Relaxed, Tensor], None] | None:
     """News of a single model, at most twice a second."""
-    if progress is None or len(chunk) != 1:
+    if progress is None or models != 1:
         return None
     told = begin
 

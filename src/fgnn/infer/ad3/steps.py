@@ -21,16 +21,75 @@ from math import prod
 import torch
 from torch import Tensor
 
-from fgnn.infer.ad3.layout import Layout, TableLayout, fold
-from fgnn.infer.ad3.numbers import Numbers
+from fgnn.infer.ad3.layout import Layout, fold
+from fgnn.infer.ad3.numbers import BudgetNumbers, Numbers
+from fgnn.infer.ad3.projections import (
+    PairTerms,
+    cell_weight,
+    project_budgets,
+    project_consistent,
+    project_pairs,
+    project_simplex,
+)
 
 RELAXATION = 1.9  # α
 RHO = 0.4  # ρ, for potentials whose mean range is 1
 
 
-def cell_weight(table: TableLayout) -> float:
-    """ω, the weight of a cell's constraint beside an edge's: many cells share each edge's."""
-    return float((prod(table.shape) / max(table.shape)) ** 0.5)
+def take(x: Tensor, which: Tensor) -> Tensor:
+    """The models ``which`` of a batch-last tensor."""
+    return x.index_select(x.dim() - 1, which)
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """The numbers as an iteration reads them: divided by ρ and by degrees, in the working precision."""
+
+    unary: Tensor  # shape: (V, B), θ_i / (ρ d_i)
+    share: Tensor  # shape: (V, 1), 1 / d_i
+    lower: Tensor | None  # shape: (Vb, B)
+    upper: Tensor | None  # shape: (Vb, B)
+    push: Tensor | None  # shape: (E, B)
+    pairs: tuple[PairTerms, ...]
+    tables: tuple[Tensor, ...]  # shape: (C, K, B) each, θ_c / (ρ ω)
+    budgets: tuple[BudgetNumbers, ...]
+
+    @classmethod
+    def of(cls, layout: Layout, numbers: Numbers, dtype: torch.dtype) -> Terms:
+        def cast(x: Tensor) -> Tensor:
+            return x.to(dtype).contiguous()
+
+        def bound(x: Tensor | None) -> Tensor | None:
+            return None if x is None else cast(x)
+
+        return cls(
+            cast(numbers.unary / (RHO * layout.degree)),
+            cast(1.0 / layout.degree),
+            bound(numbers.lower),
+            bound(numbers.upper),
+            bound(numbers.push),
+            tuple(PairTerms.of(*(cast(x / RHO) for x in (y.alpha, y.beta, y.gamma))) for y in numbers.pairs),
+            tuple(
+                cast(x.flatten(1, -2) / (RHO * cell_weight(t)))
+                for t, x in zip(layout.tables, numbers.tables, strict=True)
+            ),
+            tuple(BudgetNumbers(cast(x.low), cast(x.high)) for x in numbers.budgets),
+        )
+
+    def select(self, which: Tensor) -> Terms:
+        def bound(x: Tensor | None) -> Tensor | None:
+            return None if x is None else take(x, which)
+
+        return Terms(
+            take(self.unary, which),
+            self.share,
+            bound(self.lower),
+            bound(self.upper),
+            bound(self.push),
+            tuple(x.select(which) for x in self.pairs),
+            tuple(take(x, which) for x in self.tables),
+            tuple(BudgetNumbers(take(x.low, which), take(x.high, which)) for x in self.budgets),
+        )
 
 
 @dataclass(eq=False)
@@ -43,32 +102,25 @@ class State:
     cells: Tensor  # shape: (cells, B), z of the cells
     mu: Tensor  # shape: (cells, B)
     s: Tensor  # shape: (cells, B)
-    budget_tau: list[Tensor]  # shape: (C, 1, B) each
-    table_tau: list[Tensor]  # shape: (C, 1, B) each
-    many_tau: list[Tensor]  # shape: (n_k, 1, B) each
-    rho: Tensor  # shape: (B,)
+    taus: list[Tensor]  # shape: (., 1, B) each: of the budgets, then the tables, then the variables of many states
+    reflected: Tensor  # shape: (E + 1, B), a last row of zeros for rows with fewer edges than most
 
     def select(self, which: Tensor) -> State:
-        def take(x: Tensor) -> Tensor:
-            return x.index_select(x.dim() - 1, which)
-
+        names = ("z", "q", "p", "cells", "mu", "s")
+        tensors = {name: take(getattr(self, name), which) for name in names}
         return State(
-            take(self.z),
-            take(self.q),
-            take(self.p),
-            take(self.cells),
-            take(self.mu),
-            take(self.s),
-            [take(t) for t in self.budget_tau],
-            [take(t) for t in self.table_tau],
-            [take(t) for t in self.many_tau],
-            take(self.rho),
+            **tensors, taus=[take(t, which) for t in self.taus], reflected=self.reflected[:, : len(which)].contiguous()
         )
 
+    def twin(self, z: Tensor, cells: Tensor) -> State:
+        """Another point with its own results, from the same thresholds."""
+        copies = (self.q.clone(), self.p, cells, self.mu.clone(), self.s.clone())
+        return State(z, *copies, list(self.taus), self.reflected)
 
-def initial_state(layout: Layout, numbers: Numbers) -> State:
+
+def initial_state(layout: Layout, terms: Terms) -> State:
     """Uniform marginals, no multipliers."""
-    batch, kind, device = numbers.unary.shape[1], numbers.unary.dtype, numbers.unary.device
+    batch, kind, device = terms.unary.shape[1], terms.unary.dtype, terms.unary.device
 
     def new(rows: int, value: float = 0.0) -> Tensor:
         return torch.full((rows, batch), value, dtype=kind, device=device)
@@ -80,44 +132,22 @@ def initial_state(layout: Layout, numbers: Numbers) -> State:
     for t in layout.tables:
         cells[slice(*t.cells)] = 1.0 / prod(t.shape)
     z = p[layout.edge_row]
-
-    def thresholds(count: int) -> Tensor:
-        return torch.zeros(count, 1, batch, dtype=kind, device=device)
-
-    return State(
-        z=z,
-        q=z.clone(),
-        p=p,
-        cells=cells,
-        mu=cells.clone(),
-        s=cells.clone(),
-        budget_tau=[thresholds((b.edges[1] - b.edges[0]) // b.size) for b in layout.budgets],
-        table_tau=[thresholds(len(t.tables)) for t in layout.tables],
-        many_tau=[thresholds(len(members)) for _, members, _ in layout.many],
-        rho=torch.full((batch,), RHO, dtype=kind, device=device),
-    )
+    counts = [(b.edges[1] - b.edges[0]) // b.size for b in layout.budgets]
+    counts += [len(t.tables) for t in layout.tables] + [len(members) for _, members, _ in layout.many]
+    taus = [new(count)[:, None] for count in counts]
+    return State(z, z.clone(), p, cells, cells.clone(), cells.clone(), taus, new(layout.num_edges + 1))
 
 
-def disagreement(layout: Layout, state: State) -> Tensor:
-    """How far the two sides are apart, squared (B,): 0 at a solution."""
-    apart = (state.p.index_select(0, layout.edge_row) - state.q).square_().sum(0)
-    for t in layout.tables:
-        cells = slice(*t.cells)
-        apart = apart + (state.s[cells] - state.mu[cells]).square_().sum(0) * cell_weight(t)
-    return apart
-
-
-def factor_step(layout: Layout, numbers: Numbers, state: State) -> None:
+def factor_step(layout: Layout, terms: Terms, state: State) -> None:
     """q and μ from z: all factors at once."""
-    a = state.z if numbers.push is None else state.z + numbers.push
-    for pair, x in zip(layout.pairs, numbers.pairs, strict=True):
+    a = state.z if terms.push is None else state.z + terms.push
+    for pair, x in zip(layout.pairs, terms.pairs, strict=True):
         first, second = slice(*pair.first), slice(*pair.second)
-        project_pairs(a[first], a[second], x.alpha, x.beta, x.gamma, state.rho, state.q[first], state.q[second])
-    for k, (budget, y) in enumerate(zip(layout.budgets, numbers.budgets, strict=True)):
+        project_pairs(a[first], a[second], x, state.q[first], state.q[second])
+    for k, (budget, y) in enumerate(zip(layout.budgets, terms.budgets, strict=True)):
         edges = slice(*budget.edges)
-        target = fold(a[edges], -1, budget.size)
-        out = fold(state.q[edges], -1, budget.size)
-        state.budget_tau[k] = project_budgets(target, y.low, y.high, state.budget_tau[k], out)
+        target, out = fold(a[edges], -1, budget.size), fold(state.q[edges], -1, budget.size)
+        state.taus[k] = project_budgets(target, y.low, y.high, state.taus[k], out)
     for t in layout.tables:
         cells = fold(state.cells[slice(*t.cells)], -1, *t.shape)
         edges_of = [fold(state.z[slice(*axis)], len(t.tables), -1) for axis in t.axes]
@@ -127,116 +157,39 @@ def factor_step(layout: Layout, numbers: Numbers, state: State) -> None:
             state.q[slice(*axis)] = q.flatten(0, 1)
 
 
-def variable_step(layout: Layout, numbers: Numbers, state: State) -> None:
+def variable_step(layout: Layout, terms: Terms, state: State) -> None:
     """p and s from q and μ, and z moved on by their difference."""
-    reflected = torch.lerp(state.z, state.q, 2.0)
+    reflected = state.reflected
+    torch.lerp(state.z, state.q, 2.0, out=reflected[:-1])
     if layout.padded is not None:
-        padding = reflected.new_zeros(1, reflected.shape[1])
-        total = torch.cat([reflected, padding])[layout.padded].sum(1)
+        total = fold(reflected.index_select(0, layout.padded.flatten()), *layout.padded.shape).sum(1)
     else:
-        total = torch.zeros_like(state.p).index_add_(0, layout.edge_row, reflected)
-    p = (total + numbers.unary / state.rho) / layout.degree.to(total.dtype)
+        total = torch.zeros_like(state.p).index_add_(0, layout.edge_row, reflected[:-1])
+    p = torch.addcmul(terms.unary, total, terms.share)
     free = len(layout.binary)
-    if numbers.lower is not None and numbers.upper is not None:
-        p[:free] = torch.minimum(torch.maximum(p[:free], numbers.lower), numbers.upper)
+    if terms.lower is not None and terms.upper is not None:
+        p[:free] = torch.minimum(torch.maximum(p[:free], terms.lower), terms.upper)
     else:
         p[:free].clamp_(0.0, 1.0)
-    for k, (states, _, rows) in enumerate(layout.many):
-        block = fold(p[slice(*rows)], -1, states)
-        block, state.many_tau[k] = project_simplex(block, state.many_tau[k])
+    at = len(layout.budgets) + len(layout.tables)
+    for k, (states, _, rows) in enumerate(layout.many, start=at):
+        block, state.taus[k] = project_simplex(fold(p[slice(*rows)], -1, states), state.taus[k])
         p[slice(*rows)] = block.flatten(0, 1)
     state.p = p
     state.z.add_(p.index_select(0, layout.edge_row).sub_(state.q), alpha=RELAXATION)
-    for k, (t, theta) in enumerate(zip(layout.tables, numbers.tables, strict=True)):
+    at = len(layout.budgets)
+    for k, (t, theta) in enumerate(zip(layout.tables, terms.tables, strict=True), start=at):
         cells = slice(*t.cells)
-        target = fold(torch.lerp(state.cells[cells], state.mu[cells], 2.0), len(t.tables), -1)
-        target = target + theta.flatten(1, -2) / (cell_weight(t) * state.rho)
-        block, state.table_tau[k] = project_simplex(target, state.table_tau[k])
+        target = fold(torch.lerp(state.cells[cells], state.mu[cells], 2.0), len(t.tables), -1).add_(theta)
+        block, state.taus[k] = project_simplex(target, state.taus[k])
         state.s[cells] = block.flatten(0, 1)
         state.cells[cells].add_(state.s[cells] - state.mu[cells], alpha=RELAXATION)
 
 
-def project_pairs(
-    a: Tensor, b: Tensor, alpha: Tensor, beta: Tensor, gamma: Tensor, rho: Tensor, u: Tensor, v: Tensor
-) -> None:
-    r"""Into u and v: the marginals that maximise α u + β v + γ P(1,1) - ρ/2 ((u - a)² + (v - b)²).
-
-    For γ >= 0, P(1,1) = min(u, v), and γ is shared between u and v as far as that keeps them together. A negative γ is
-    a positive one with v flipped to 1 - v.
-    """
-    sign = torch.where(gamma < 0, -1.0, 1.0).to(a.dtype)
-    weight = gamma.abs() / rho
-    a = a + (alpha + gamma.clamp(max=0.0)) / rho
-    b = b + beta / rho
-    share = (sign * b - a + weight + (1.0 - sign) / 2).mul_(0.5).clamp_(min=0.0)
-    share = torch.minimum(share, weight)
-    torch.clamp(a + share, 0.0, 1.0, out=u)
-    torch.clamp(b + sign * (weight - share), 0.0, 1.0, out=v)
-
-
-def project_budgets(a: Tensor, low: Tensor, high: Tensor, tau: Tensor, out: Tensor) -> Tensor:
-    """Into ``out`` (C, n, B): the nearest point of {0 <= q <= 1, low <= Σ q <= high} to a; gives the threshold.
-
-    That point is clip(a - τ), with τ > 0 where the sum would exceed high and τ < 0 where it would fall below low: the
-    root of a decreasing, piecewise linear function. Two Newton steps from the last τ come close, and closer at the next
-    call; where the second turns back past the first, they would run in circles, and the middle is taken.
-    """
-    start, inside_flag = tau, torch.empty_like(a)
-    first = tau
-    for step in range(2):
-        x = a - tau
-        inside = x.clamp(0.0, 1.0)
-        total = inside.sum(1, keepdim=True)
-        slope = torch.eq(inside, x, out=inside_flag).sum(1, keepdim=True).clamp_(min=1.0)
-        tau = (tau + (total - high) / slope).clamp_(min=0.0) + (tau + (total - low) / slope).clamp_(max=0.0)
-        first = tau if step == 0 else first
-    back = ((first - start) * (tau - first) < 0) & ((tau - first).abs() >= (first - start).abs())
-    tau = torch.where(back, (start + first) / 2, tau)
-    torch.clamp(a - tau, 0.0, 1.0, out=out)
-    return tau
-
-
-def project_simplex(v: Tensor, tau: Tensor, steps: int = 4) -> tuple[Tensor, Tensor]:
-    """The nearest point to v (C, k, B) on the simplex over axis 1, and its threshold; -inf entries become 0.
-
-    Newton on the convex Σ max(v - τ, 0) = 1 from the last τ; what the last step leaves is divided out.
-    """
-    lowest = v.amax(1, keepdim=True) - 1.0
-    tau = torch.minimum(torch.maximum(tau, lowest), lowest + (1.0 - 1.0 / v.shape[1]))  # the root is in between
-    for _ in range(steps):
-        x = v - tau
-        count = (x > 0).to(v.dtype).sum(1, keepdim=True)
-        excess = x.clamp_(min=0.0).sum(1, keepdim=True) - 1.0
-        tau = torch.maximum(tau + excess / count.clamp(min=1.0), lowest)
-    x = (v - tau).clamp_(min=0.0)
-    return x / x.sum(1, keepdim=True).clamp(min=1e-12), tau
-
-
-def project_consistent(table: TableLayout, cells: Tensor, edges: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    r"""The nearest (μ, q) to (cells, edges) with q_a the marginals of μ, cells weighing ω: closed form.
-
-    Marginal sums over one axis are orthogonal to those over another once their means agree, as they do here, so each
-    axis corrects the cells by its own error, :math:`c_a = (z_a - M_a z) / (\omega + K / k_a)`. A binary axis has one
-    edge, the marginal of state 1, which counts half as much.
-    """
-    size = prod(table.shape)
-    weight = cell_weight(table)
-    axes = range(1, len(table.shape) + 1)
-    own = [cells.sum([x for x in axes if x != a + 1]) for a in range(len(table.shape))]  # shape: (C, k, B) each
-    missing = 1.0 - own[0].sum(1)  # shape: (C, B), rounding only, but left alone it would grow
-    mu = cells + (missing / size).reshape(len(missing), *([1] * len(table.shape)), -1)
-    marginals = []
-    for a, (k, edge) in enumerate(zip(table.shape, edges, strict=True)):
-        place = [1] * len(table.shape)
-        place[a] = k
-        mine = own[a] + (missing / k)[:, None]
-        if k == 2:
-            error = (edge[:, 0] - mine[:, 1]) / (2 * weight + size / 2)  # shape: (C, B)
-            marginals.append((mine[:, 1] + error * (size / 2))[:, None])
-            change = torch.stack([-error, error], 1)
-        else:
-            change = edge - mine
-            change = (change - change.mean(1, keepdim=True)) / (weight + size / k)
-            marginals.append(mine + change * (size / k))
-        mu = mu + change.reshape(len(mine), *place, -1)
-    return mu, marginals
+def disagreement(layout: Layout, state: State) -> Tensor:
+    """How far the two sides are apart, squared (B,): 0 at a solution."""
+    apart = (state.p.index_select(0, layout.edge_row) - state.q).square_().sum(0)
+    for t in layout.tables:
+        cells = slice(*t.cells)
+        apart = apart + (state.s[cells] - state.mu[cells]).square_().sum(0) * cell_weight(t)
+    return apart
