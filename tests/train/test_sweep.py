@@ -10,6 +10,7 @@ import pytest
 
 from fgnn.errors import InputError
 from fgnn.train.evaluate import evaluate
+from fgnn.train.learning_curves import curves
 from fgnn.train.recipe import ChainData, recipe_yaml
 from fgnn.train.run_folder import RunFolder
 from fgnn.train.ship import ship
@@ -94,6 +95,8 @@ def test_evaluation_on_other_data_than_trained_on(plan: Path, tmp_path: Path) ->
 
 def test_shipping_keeps_some_weights_and_the_record_of_the_others(plan: Path, tmp_path: Path) -> None:
     outcomes = run_sweep(read_plan(plan), tmp_path / "out")
+    drawn = curves([tmp_path / "out" / "sweep-0.tar"])
+    assert [x for x, _ in drawn["first"]] == [5 * 16, 10 * 16, 15 * 16, 20 * 16]
     kept = ship([tmp_path / "out" / "sweep-0.tar"], {"first"}, tmp_path / "package", commands="make weights")
     assert kept == ["first"]
     assert load_weights(tmp_path / "package" / "first.safetensors").card["command"] == "make weights"

@@ -34,7 +34,12 @@ def bars(
 
 
 def lines(
-    series: Mapping[str, Sequence[tuple[float, float]]], xlabel: str, ylabel: str, *, log_x: bool = False
+    series: Mapping[str, Sequence[tuple[float, float]]],
+    xlabel: str,
+    ylabel: str,
+    *,
+    log_x: bool = False,
+    markers: bool = True,
 ) -> bytes | None:
     """Curves through (x, y) points."""
     made = _figure(width=7.0)
@@ -42,7 +47,8 @@ def lines(
         return None
     figure, axes = made
     for n, (name, points) in enumerate(series.items()):
-        axes.plot(*zip(*points, strict=True), marker="o", ms=3.5, label=name, color=_COLOURS[n % len(_COLOURS)])
+        marker = "o" if markers else ""
+        axes.plot(*zip(*points, strict=True), marker=marker, ms=3.5, label=name, color=_COLOURS[n % len(_COLOURS)])
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     if log_x:
