@@ -11,6 +11,7 @@ from fgnn.pgm import GraphicalModel, ModelBatch, read_model, write_model
 
 if TYPE_CHECKING:
     from fgnn import data, graph, infer, models, nn, pgm, points, testing, theory, train
+    from fgnn.models.segmenter import segment
 
 __version__ = "0.1.0"
 
@@ -30,6 +31,7 @@ __all__ = [
     "pgm",
     "points",
     "read_model",
+    "segment",
     "solve",
     "testing",
     "theory",
@@ -44,4 +46,6 @@ def __getattr__(name: str) -> Any:
     """Import a subpackage when it is first asked for: `import fgnn` costs torch and little else."""
     if name in _SUBPACKAGES:
         return import_module(f"fgnn.{name}")
+    if name == "segment":
+        return import_module("fgnn.models.segmenter").segment
     raise AttributeError(f"module 'fgnn' has no attribute {name!r}")

@@ -62,9 +62,10 @@ def edge_types(t: EdgeFeatures | None, incidence: Incidence, num_types: int) -> 
     return found
 
 
-# It looks at values, which breaks a compiled graph: give EdgeTypes there to stay in one.
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _kept_types(t: Tensor, incidence: Incidence, num_types: int) -> EdgeTypes | Tensor:
+    # Reading values breaks a compiled graph (give EdgeTypes there to stay in one), and a cache by tensor is not for it.
+    if torch.compiler.is_compiling():
+        return _read_types(t, incidence, num_types)
     kept = _known.get(t)  # type: ignore[no-untyped-call]
     if kept is not None and kept[0] == t._version and kept[1] == (incidence.num_edges, incidence.arity, num_types):
         found: EdgeTypes | Tensor = kept[2]
