@@ -80,3 +80,28 @@ def test_large_batches_are_scored_in_slices(folder: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(learned, "_ENTRIES", 200)
     torch.testing.assert_close(learned.score(network, batch), whole, atol=1e-6, rtol=1e-5)
     assert learned.score(network, ModelBatch.stack([batch.model(0)])).shape == (1, CHAIN.length, 2)
+
+
+def test_weights_are_chosen_by_likeness(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fgnn.data import GridMAP
+    from fgnn.models import learned
+    from fgnn.models.family import Family
+    from fgnn.train.strict import plain
+
+    def card(data: ChainMAP | GridMAP, optimal: float, fixed: tuple[str, ...] = ()) -> dict[str, object]:
+        family = Family.of(data.sample(2), any_size=not fixed, fixed=fixed)
+        return {"task": "map", "family": plain(family), "results": {"any": {"decoded": {"optimal": optimal}}}}
+
+    cards = {
+        "chains": card(ChainMAP(2), 0.98),
+        "grids": card(GridMAP(6, 6), 0.8),
+        "paper-1": card(ChainMAP(1), 0.99, ("budget", "table2x2")),
+        "points": {"task": "points"},
+    }
+    monkeypatch.setattr(learned, "weight_names", lambda: sorted(cards))
+    monkeypatch.setattr(learned, "read_card", cards.__getitem__)
+    assert learned.choose_weights(ChainMAP(1).sample(1)) == "paper-1"
+    for data in (ChainMAP(2), ChainMAP(3, 60), ChainMAP(1, 30, 10)):
+        assert learned.choose_weights(data.sample(1)) == "chains"
+    for grid in (GridMAP(20, 20), GridMAP(8, 8, (3, 3))):
+        assert learned.choose_weights(grid.sample(1)) == "grids"

@@ -170,6 +170,13 @@ def test_a_family_says_what_it_does_not_know() -> None:
     triple = GraphicalModel([2, 2, 2])
     triple.add_table((0, 1, 2), np.zeros((2, 2, 2)))
     assert family.refusal(ModelBatch.stack([triple])) == "tables of shape 2x2 (got 2x2x2)"
+    one = ChainMAP(1, 9, 4, 2)
+    paper = Family.of(one.sample(2), fixed=("budget", "table2x2"))
+    assert paper.refusal(one.sample(3, seed=1)) is None
+    assert str(paper.refusal(CHAIN.sample(1))).startswith("table2x2 of [0.0, 0.1")
+    assert str(paper.refusal(ChainMAP(1, 9, 4, 3).sample(1))) == (
+        "budget of [0.0, 2.0] in every model, as it was trained on (got others)"
+    )
     banned = GraphicalModel([2, 2])
     banned.add_table((0, 1), [[0, -np.inf], [0, 0]])
     assert family.refusal(ModelBatch.stack([banned])) == "finite log-potentials (got -inf)"

@@ -21,7 +21,7 @@ def evaluate(
     grid: Annotated[str | None, typer.Option(help="Grids to test on, as 8x8 or 20x20.")] = None,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Fresh instances of each kind.")] = 1000,
     seed: Annotated[int, typer.Option(help="Seeds the instances; never one that was trained on.")] = 0,
-    samples: Annotated[int, typer.Option(help="Further starting points for decoding, drawn from the network.")] = 0,
+    samples: Annotated[int, typer.Option(help="Further starting points for decoding, drawn from the network.")] = 8,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:

@@ -56,6 +56,8 @@ def decode(
     wanted = torch.ones_like(before, dtype=torch.bool)
     if scores is not None:
         wanted[:, len(starts)] = before[:, len(starts)] == -torch.inf
+        drawn = best[:, len(starts) + 2 :]  # a draw that is the argmax again has nothing to add
+        wanted[:, len(starts) + 2 :] = (drawn != best[:, len(starts), None]).any(2)
     work = wanted.flatten().nonzero().squeeze(1)
     end = best.flatten(0, 1).clone()
     step = max(1, _ENTRIES // moves.row_size)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 from fgnn.models.canonical import finite_tables
 from fgnn.models.featurise import Featuriser
 from fgnn.pgm import ModelBatch
@@ -14,7 +17,8 @@ class Family:
     """Models of one make: how many states, which tables, budgets over how many variables.
 
     ``fixed`` names groups whose numbers are the same in all models, so that a network does not read them;
-    ``any_size`` says that budgets of other sizes than those trained on can be read too.
+    ``constants`` are these numbers. ``any_size`` says that budgets of other sizes than those trained on can be read
+    too. ``density``, tables per variable, tells chains from grids where weights are to be chosen.
     """
 
     states: int
@@ -24,6 +28,8 @@ class Family:
     finite: bool = True
     any_size: bool = False
     name: str = ""
+    constants: tuple[tuple[float, ...], ...] = ()
+    density: float = 0.0
 
     @classmethod
     def of(cls, batch: ModelBatch, *, fixed: tuple[str, ...] = (), any_size: bool = False, name: str = "") -> Family:
@@ -36,6 +42,8 @@ class Family:
             finite=bool(finite_tables(batch)),
             any_size=any_size,
             name=name,
+            constants=tuple(tuple(_numbers(group, batch)[0].tolist()) for group in fixed),
+            density=round(sum(len(t.scopes) for t in batch.tables) / max(1, batch.num_variables), 3),
         )
 
     def refusal(self, batch: ModelBatch) -> str | None:
@@ -55,6 +63,10 @@ class Family:
                 return f"budgets over {' or '.join(map(str, self.budgets))} variables (got {wrong[0]})"
         if self.finite and not bool(finite_tables(batch)):
             return "finite log-potentials (got -inf)"
+        for group, wanted in zip(self.fixed, self.constants, strict=False):
+            found = _numbers(group, batch) if _present(group, batch) else None
+            if found is not None and not torch.allclose(found, found.new_tensor(wanted).expand_as(found), atol=1e-5):
+                return f"{group} of {list(wanted)} in every model, as it was trained on (got others)"
         return None
 
     def featuriser(self, batch: ModelBatch, *, deep: bool, positions: str) -> Featuriser:
@@ -72,6 +84,15 @@ class Family:
 
 def _shape(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
+
+
+def _numbers(group: str, batch: ModelBatch) -> Tensor:
+    """The numbers of all factors of a group, a row for each: a table's entries, a budget's bounds."""
+    if group == "budget":
+        bounds = [torch.stack([u.at_least, u.at_most], -1).flatten(0, 1) for u in batch.budgets]
+        return torch.cat(bounds).double()
+    values = [t.values for t in batch.tables if f"table{_shape(t.shape)}" == group]
+    return torch.cat([v[:1].flatten(0, 1) if v.stride(0) == 0 else v.flatten(0, 1) for v in values]).flatten(1).double()
 
 
 def _present(name: str, batch: ModelBatch) -> bool:

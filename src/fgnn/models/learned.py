@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from functools import lru_cache
@@ -41,8 +42,12 @@ def load_network(place: str | Path, device: torch.device | str = "cpu") -> tuple
 
 def family_of(card: Mapping[str, Any]) -> Family:
     """The family a card names."""
-    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in card["family"].items()}
+    values: dict[str, Any] = {k: _tuples(v) for k, v in card["family"].items()}
     return Family(**values)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 @lru_cache(maxsize=4)
@@ -58,7 +63,7 @@ def solve_fgnn(
     progress: OnProgress | None = None,
     weights: str | Path | None = None,
     decode: bool = True,
-    samples: int = 0,
+    samples: int = 8,
     rounds: int | None = 0,
 ) -> Answer:
     """Score the states with a trained network, then repair and improve its answer (`fgnn.infer.decode`).
@@ -116,9 +121,12 @@ def _measured(card: Mapping[str, Any]) -> float:
 
 
 def choose_weights(batch: ModelBatch) -> str:
-    """The package's weights for a batch's models: of those that know them, trained on the nearest sizes, the best."""
+    """The package's weights for a batch's models: of those that know them, trained on the likest (as many tables per
+    variable, budgets of the same sizes), the best measured."""
     reasons = []
-    known = []
+    known: list[tuple[float, int, float, str]] = []
+    density = Family.of(batch).density
+    sizes = {int(u.scopes.shape[1]) for u in batch.budgets}
     for name in weight_names():
         card = read_card(name)
         if card.get("task") != "map":
@@ -126,8 +134,8 @@ def choose_weights(batch: ModelBatch) -> str:
         family = family_of(card)
         reason = family.refusal(batch)
         if reason is None:
-            sizes = {int(u.scopes.shape[1]) for u in batch.budgets}
-            known.append((-len(sizes & set(family.budgets)), -_measured(card), name))
+            apart = round(abs(math.log((density + 0.1) / (family.density + 0.1))), 1)
+            known.append((apart, -len(sizes & set(family.budgets)), -_measured(card), name))
         else:
             reasons.append(reason)
     if not known:
@@ -136,4 +144,4 @@ def choose_weights(batch: ModelBatch) -> str:
             f"Expected models of a family that the package's weights know (got another{told}); "
             f"train your own with 'fgnn train FOLDER' and give weights="
         )
-    return min(known)[2]
+    return min(known)[3]

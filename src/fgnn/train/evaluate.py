@@ -35,7 +35,7 @@ class Evaluation:
         return asdict(self)
 
 
-def evaluate_network(network: MAPNetwork, examples: Examples, *, samples: int = 0) -> Evaluation:
+def evaluate_network(network: MAPNetwork, examples: Examples, *, samples: int = 8) -> Evaluation:
     """Score, decode and compare; times are of the whole set in batches, the device's work included."""
     models = examples.models
     score(network, models.select(slice(0, min(len(models), 64))))  # first calls prepare structures and kernels
@@ -58,7 +58,7 @@ def evaluate(
     device: torch.device | str = "cpu",
     chain: ChainData | None = None,
     grid: GridData | None = None,
-    samples: int = 0,
+    samples: int = 8,
 ) -> dict[str, Evaluation]:
     """Evaluate weights or a run on its own data, or on other chains or grids, by kind; seeds never trained on."""
     network, card = load_network(place, device)
