@@ -1,4 +1,4 @@
-"""Branch and bound over the relaxation: best bound first, many nodes of many models at a time."""
+"""Branch and bound over the relaxation: best bound and newest node by turns, many nodes of many models at a time."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from itertools import count
 import torch
 from torch import Tensor
 
+from fgnn.infer.ad3.dive import dive, marginals_of
 from fgnn.infer.ad3.layout import Layout, fold
 from fgnn.infer.ad3.numbers import build_numbers
 from fgnn.infer.ad3.relax import Limits, Relaxed, Warm, relax
@@ -19,36 +20,16 @@ from fgnn.infer.solution import Answer, OnProgress, Progress
 from fgnn.pgm import ModelBatch
 
 _PROOF = 1e-9
-_WIDTH = 512  # nodes relaxed at once, over all models
+_WIDTH = 1024  # nodes relaxed at once, over all models
 _PER_MODEL = 32  # nodes of one model branched on at once: later ones of a round see no better incumbent
-_NODE_ITERATIONS = 300
+_NODE_ITERATIONS = 50
 _CUTS = (0.5, 0.65, 0.8, 0.95)  # budgets mostly forbid ones, so fewer ones are tried too
 
 
+_ids = count()  # nodes of equal bound stay in order
+
+
 @dataclass(eq=False)
-class _Tree:
-    """The search in one model; scores and bounds are scaled."""
-
-    open: list[tuple[float, int, _Node]] = field(default_factory=list)  # a heap by -bound
-    score: float = -float("inf")
-    states: Tensor | None = None  # shape: (N,), the incumbent
-    nodes: int = 0
-
-    def offer(self, score: float, states: Tensor) -> None:
-        if score > self.score:
-            self.score, self.states = score, states.clone()
-
-    @property
-    def enough(self) -> float:
-        """A bound up to here is no better than the incumbent."""
-        return self.score + _PROOF * max(1e-3, abs(self.score)) if self.states is not None else -float("inf")
-
-    @property
-    def bound(self) -> float:
-        return max(self.score, -self.open[0][0]) if self.open else self.score
-
-
-@dataclass(frozen=True, eq=False)
 class _Node:
     """A part of a model's assignments, relaxed: what its children start from."""
 
@@ -57,6 +38,60 @@ class _Node:
     cells: Tensor  # shape: (cells,)
     variable: int  # to branch on
     state: int
+    bound: float
+    taken: bool = False
+
+
+@dataclass(eq=False)
+class _Tree:
+    """The search in one model; scores and bounds are scaled."""
+
+    open: list[tuple[float, int, _Node]] = field(default_factory=list)  # a heap by -bound
+    recent: list[_Node] = field(default_factory=list)  # the same nodes, newest last
+    score: float = -float("inf")
+    states: Tensor | None = None  # shape: (N,), the incumbent
+    nodes: int = 0
+
+    def offer(self, score: float, states: Tensor) -> None:
+        if score > self.score:
+            self.score, self.states = score, states.clone()
+
+    def push(self, node: _Node) -> None:
+        heapq.heappush(self.open, (-node.bound, next(_ids), node))
+        self.recent.append(node)
+
+    def top(self) -> _Node | None:
+        """The open node of best bound, None where none could be better than the incumbent."""
+        while self.open and self.open[0][2].taken:
+            heapq.heappop(self.open)
+        return self.open[0][2] if self.open and self.open[0][2].bound > self.enough else None
+
+    def newest(self) -> _Node | None:
+        """The open node opened last: following these leads down to an assignment."""
+        while self.recent and (self.recent[-1].taken or self.recent[-1].bound <= self.enough):
+            self.recent.pop()
+        return self.recent[-1] if self.recent else None
+
+    def next_nodes(self, count: int, dive: bool) -> list[_Node]:
+        """Up to ``count`` nodes to branch on, by turns of best bound and newest."""
+        chosen: list[_Node] = []
+        while len(chosen) < count:
+            node = self.newest() if (len(chosen) % 2 == 0) == dive else self.top()
+            if node is None:
+                break
+            node.taken = True
+            chosen.append(node)
+        return chosen
+
+    @property
+    def enough(self) -> float:
+        """A bound up to here is no better than the incumbent."""
+        return self.score + _PROOF * max(1e-3, abs(self.score)) if self.states is not None else -float("inf")
+
+    @property
+    def bound(self) -> float:
+        node = self.top()
+        return self.score if node is None else max(self.score, node.bound)
 
 
 def search(
@@ -76,16 +111,25 @@ def search(
     scale = exact.scale
     found = relax(layout, exact, dtype, root)
     fallback = rows_to_states(layout, found.x)
+    for tree, score, states in zip(trees, found.score.tolist(), fallback, strict=True):
+        tree.offer(score, states)
+    enough = torch.tensor([t.enough for t in trees], dtype=torch.float64, device=batch.device)
+    hard = torch.nonzero(found.bound > enough).squeeze(1)
+    if len(hard):
+        own, at = batch.select(hard), found.end
+        warm = Warm(at.z[:, hard], at.cells[:, hard])
+        better = dive(own, layout, dtype, inner, found.p[:, hard], warm, scale[hard])
+        for b, score, states in zip(hard.tolist(), (own.score(better) / scale[hard]).tolist(), better, strict=True):
+            trees[b].offer(score, states)
     iterations = found.iterations.clone()
-    ids = count()
 
     def file(models: Tensor, found: Relaxed, forbidden: Tensor, above: Tensor) -> None:
         """Take better assignments, drop what cannot be better, fix what the multipliers settle, open the rest."""
         states = rows_to_states(layout, found.x)
         owners = models.tolist()
-        for j, score in enumerate(found.score.tolist()):
-            trees[owners[j]].nodes += 1
-            trees[owners[j]].offer(score, states[j])
+        for b, score, own in zip(owners, found.score.tolist(), states, strict=True):
+            trees[b].nodes += 1
+            trees[b].offer(score, own)
         enough = torch.tensor([trees[b].enough for b in owners], dtype=torch.float64, device=batch.device)
         bounds = torch.minimum(found.bound, above)
         left = torch.nonzero(bounds > enough).squeeze(1)
@@ -103,36 +147,34 @@ def search(
         if not len(left):
             return
         variable, state = _branching(layout, found.p[:, left], closed)
-        for place, (j, i, s, bound) in enumerate(
-            zip(left.tolist(), variable.tolist(), state.tolist(), bounds[left].tolist(), strict=True)
-        ):
-            end = (found.end.z[:, j].clone(), found.end.cells[:, j].clone())
-            heapq.heappush(trees[owners[j]].open, (-bound, next(ids), _Node(closed[place].clone(), *end, i, s)))
+        order = torch.argsort(bounds[left]).tolist()  # the best is pushed last, to be the newest
+        places, variables, branches, limits_ = left.tolist(), variable.tolist(), state.tolist(), bounds[left].tolist()
+        for k in order:
+            j = places[k]
+            z, cells = found.end.z[:, j].clone(), found.end.cells[:, j].clone()
+            trees[owners[j]].push(_Node(closed[k].clone(), z, cells, variables[k], branches[k], limits_[k]))
 
     every = torch.arange(len(batch), device=batch.device)
     file(every, found, batch.unary == -torch.inf, torch.full_like(found.bound, torch.inf))
     told = begin
-    while time.monotonic() < limits.deadline:
-        active = [b for b, t in enumerate(trees) if t.open and -t.open[0][0] > t.enough and t.nodes < max_nodes]
-        if not active:
+    for turn in count():
+        active = [b for b, t in enumerate(trees) if t.nodes < max_nodes and t.top() is not None]
+        if not active or time.monotonic() >= limits.deadline:
             break
+        active = active[: _WIDTH // 2]
         share = min(_PER_MODEL, max(1, _WIDTH // (2 * len(active))))
         models: list[int] = []
         parents: list[_Node] = []
-        bounds: list[float] = []
-        for b in active[: _WIDTH // 2]:
-            for _ in range(share):
-                if trees[b].open and -trees[b].open[0][0] > trees[b].enough:
-                    bound, _, node = heapq.heappop(trees[b].open)
-                    models.append(b)
-                    parents.append(node)
-                    bounds.append(-bound)
+        for b in active:
+            chosen = trees[b].next_nodes(share, dive=turn % 2 == 0)
+            models += [b] * len(chosen)
+            parents += chosen
         which = torch.tensor(models, device=batch.device).repeat(2)
         forbidden = _children(parents)
         nodes = batch.select(which)
         nodes = replace(nodes, unary=nodes.unary.masked_fill(forbidden, -torch.inf))
         exact = build_numbers(nodes, layout, scale[which])
-        above = torch.tensor(bounds, dtype=torch.float64, device=batch.device).repeat(2)
+        above = torch.tensor([n.bound for n in parents], dtype=torch.float64, device=batch.device).repeat(2)
         enough = torch.tensor([trees[b].enough for b in models], dtype=torch.float64, device=batch.device).repeat(2)
         z, cells = (torch.stack([getattr(n, x) for n in parents], 1).repeat(1, 2) for x in ("z", "cells"))
         warm = Warm(z, cells)
@@ -182,12 +224,7 @@ def _settled(layout: Layout, found: Relaxed, which: Tensor, enough: Tensor, forb
 
 def _branching(layout: Layout, p: Tensor, closed: Tensor) -> tuple[Tensor, Tensor]:
     """The most fractional variable that has a choice (W,), and its most likely state (W,)."""
-    marginals = p.new_zeros(closed.shape)  # shape: (W, N, K)
-    marginals[:, layout.binary, 1] = p[: len(layout.binary)].T
-    marginals[:, layout.binary, 0] = 1.0 - p[: len(layout.binary)].T
-    for k, members, rows in layout.many:
-        marginals[:, members, :k] = fold(p[slice(*rows)], -1, k).permute(2, 0, 1)
-    marginals = marginals.masked_fill(closed, -1.0)
+    marginals = marginals_of(layout, p, closed).masked_fill(closed, -1.0)
     top, state = marginals.max(2)
     choice = (~closed).sum(2) > 1
     variable = top.masked_fill(~choice, torch.inf).argmin(1)
@@ -199,7 +236,7 @@ def _assignments(trees: list[_Tree], fallback: Tensor) -> Tensor:
 
 
 def _tell(progress: OnProgress, trees: list[_Tree], fallback: Tensor, scale: Tensor, seconds: float) -> None:
-    score, bound, note = -float("inf"), float("inf"), f"{sum(not t.open for t in trees)} of {len(trees)} models"
+    score, bound, note = -float("inf"), float("inf"), f"{sum(t.top() is None for t in trees)} of {len(trees)} models"
     if len(trees) == 1:
         factor = float(scale[0])
         score, bound, note = trees[0].score * factor, trees[0].bound * factor, f"{trees[0].nodes} nodes"
@@ -210,7 +247,7 @@ def _answer(
     batch: ModelBatch, trees: list[_Tree], scale: Tensor, fallback: Tensor, iterations: Tensor, deadline: float
 ) -> Answer:
     device = batch.device
-    ended = torch.tensor([not t.open or t.bound <= t.enough for t in trees], dtype=torch.bool, device=device)
+    ended = torch.tensor([t.top() is None for t in trees], dtype=torch.bool, device=device)
     bound = torch.tensor([t.bound for t in trees], dtype=torch.float64, device=device) * scale
     late = time.monotonic() >= deadline
     return Answer.of(

@@ -52,8 +52,8 @@ def solve_ad3(
         tolerance: Relative gap between the bound and the relaxation's value.
         rounding: ``best``: of the feasible roundings seen on the way the best, otherwise as ``argmax``, which takes
             each variable's state of largest marginal (the lowest of those within 1e-3).
-        branch_and_bound: Search on, best bound first, on the most fractional variable; `proved` when no open node can
-            be better by more than 1e-9 (relative).
+        branch_and_bound: Search on, branching on the most fractional variable; `proved` when no open node can be
+            better by more than 1e-9 (relative).
         max_nodes: At most this many relaxations per model in the search.
     """
     if rounding not in ("best", "argmax"):
