@@ -192,6 +192,18 @@ def test_more_nodes_than_allowed_leave_an_honest_bound(chains: ModelBatch) -> No
     assert "feasible" in cut.status or "infeasible" in cut.status
 
 
+@pytest.mark.gpu
+def test_a_gpu_answers_as_the_cpu_does(chains: ModelBatch) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    here, there = fgnn.solve(chains, "ad3"), fgnn.solve(chains, "ad3", device="cuda")
+    assert bool(there.converged.all())
+    assert there.bound.tolist() == pytest.approx(here.bound.tolist(), rel=1e-4)
+    some = chains.select(slice(0, 10))
+    here, there = (fgnn.solve(some, "ad3", device=d, branch_and_bound=True) for d in ("cpu", "cuda"))
+    assert there.score.tolist() == pytest.approx(here.score.tolist(), rel=1e-9)
+
+
 def test_options_are_checked() -> None:
     model = GraphicalModel([2])
     with pytest.raises(ValueError, match="Expected the rounding best or argmax"):

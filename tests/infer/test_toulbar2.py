@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import textwrap
 import time
@@ -175,6 +176,31 @@ def test_a_child_that_dies_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path
     start = torch.tensor([[0, 1]])
     solution = fgnn.solve(model, "toulbar2", start=start)  # with an answer at hand, that is the answer
     assert (solution.status, solution.assignment.tolist()) == ("feasible", [0, 1])
+
+
+def test_a_child_does_not_outlive_its_parent() -> None:
+    psutil = pytest.importorskip("psutil")
+    code = """
+        import os, threading, time, numpy as np, fgnn
+        from fgnn.infer import _toulbar2_process as process
+        rng = np.random.default_rng(0)
+        hard = fgnn.GraphicalModel([2] * 100)
+        for i in range(100):
+            for j in range(i):
+                hard.add_table((j, i), rng.normal(size=(2, 2)))
+        def leave(news):
+            import psutil
+            print(psutil.Process().children()[0].pid, flush=True)
+            os.kill(os.getpid(), 9)
+        fgnn.solve(hard, "toulbar2", search="hbfs", progress=leave)
+    """
+    parent = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, timeout=60, check=False)
+    child = int(parent.stdout)
+    for _ in range(50):
+        if not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE:
+            return
+        time.sleep(0.1)
+    pytest.fail(f"the child {child} is still there")
 
 
 def test_a_wrong_solution_is_not_believed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ def main() -> None:
     os.dup2(2, 1)  # C++ writes to descriptor 1, not to sys.stdout
     signal.signal(signal.SIGVTALRM, signal.SIG_IGN)  # until toulbar2 takes it as a request to stop
     requests = sys.stdin.buffer
+    _die_with_parent()
     import pytoulbar2
 
     structure: dict[str, Any] = {}
@@ -40,6 +41,15 @@ def main() -> None:
             except Exception as error:  # the parent decides what to do about it
                 answer = {"error": f"{type(error).__name__}: {error}"}
             answers.write(json.dumps(answer | {"id": request["id"]}) + "\n")
+
+
+def _die_with_parent() -> None:
+    """A search has no end of its own: it must not outlive a parent that was killed."""
+    if sys.platform == "linux":
+        import ctypes
+
+        set_death_signal = 1
+        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
 
 
 def _values(kind: str, count: int, source: BinaryIO) -> Any:
