@@ -15,7 +15,9 @@ from fgnn.train import ablation, experiment, table1
 from fgnn.train.experiment import Cell, Setting, quick_methods
 from fgnn.train.metrics import Quality
 from fgnn.train.recipe import ChainData, Data
+from fgnn.train.run import run
 from fgnn.train.run_folder import RunFolder
+from fgnn.train.transfer import reproduce_transfer
 from tests.train.helpers import small_recipe
 
 TINY = NetworkConfig("FGNN(4) - FGNN(N)", q="table")
@@ -91,3 +93,18 @@ def test_a_quick_table_keeps_the_slow_methods_short() -> None:
     assert "AD3, branch & bound" in full
     assert "AD3, branch & bound" not in quick
     assert (quick["LP (HiGHS)"].most or 0) <= 500
+
+
+def test_transfer_to_chains_never_seen(tmp_path: Path) -> None:
+    recipe = small_recipe(steps=10, data=Data(chain=ChainData((1, 2, 3), 8, 4, 2)), batch=12)
+    _, folder = run(recipe, tmp_path / "run", device="cpu")
+    setting = Setting(instances=30)
+    shapes = ((8, 4, 2), (20, 4, 2), (8, 5, 3))
+    output = reproduce_transfer(setting, tmp_path / "out", print, weights=str(folder.path), chains=shapes)
+    assert [row[0] for row in output.tables[0].rows][::3] == [
+        "length 8, windows of 4, kind 1",
+        "length 20, windows of 4, kind 1",
+        "length 8, windows of 5, kind 1",
+    ]
+    assert all(cell.quality.feasible == 1.0 for cell in output.cells if cell.method.endswith("decode"))
+    assert (tmp_path / "out" / "transfer.html").is_file()

@@ -15,6 +15,7 @@ from fgnn.errors import InputError
 EXPERIMENTS: dict[str, str] = {
     "table1": "fgnn.train.table1:reproduce_table1",
     "ablation": "fgnn.train.ablation:reproduce_ablation",
+    "transfer": "fgnn.train.transfer:reproduce_transfer",
     "grids": "fgnn.train.grids:reproduce_grids",
 }
 
