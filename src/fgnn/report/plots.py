@@ -8,7 +8,10 @@ from typing import Any
 
 from fgnn.errors import MissingExtra, need
 
-_COLOURS = ("#2f6fb0", "#d9772b", "#4c9a4c", "#a94f9d", "#b8a13a", "#5aa9a5", "#8c5a3c", "#666666")
+_COLOURS = (
+    "#2f6fb0", "#d9772b", "#4c9a4c", "#a94f9d", "#b8a13a", "#5aa9a5",
+    "#8c5a3c", "#777777", "#d36a8f", "#1d2f6f", "#8fbf6f", "#3a3a3a",
+)  # fmt: skip
 
 
 def bars(
