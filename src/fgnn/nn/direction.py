@@ -13,7 +13,7 @@ from fgnn.nn.edge_features import EdgeFeatures
 from fgnn.nn.edge_matrix import EdgeMatrix
 from fgnn.nn.functional import aggregate_messages
 from fgnn.nn.message import Message
-from fgnn.nn.norm import Norm, make_norm
+from fgnn.nn.norm import NodeBatchNorm, Norm, make_norm
 
 
 class EdgeMessages(nn.Module):
@@ -63,12 +63,12 @@ class Output(nn.Module):
 
     def forward(self, x: Tensor, empty: Tensor | None) -> Tensor:
         """x (..., D, m), zero where ``empty`` (D,), and so it stays."""
-        if self.bias is not None:
-            x = x + self.bias
-        if self.norm is not None:
-            x = self.norm(x)
-        if self.activation is not None:
-            x = x.relu()
+        if isinstance(self.norm, NodeBatchNorm):
+            x = self.norm(x, self.bias, relu=self.activation is not None)
+        else:
+            x = x if self.bias is None else x + self.bias
+            x = x if self.norm is None else self.norm(x)
+            x = x if self.activation is None else x.relu()
         if empty is None or (self.bias is None and self.norm is None):
             return x
         return x.masked_fill(empty.unsqueeze(-1), 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 Norm = Literal["batch", "layer"] | None
@@ -16,16 +17,45 @@ class NodeBatchNorm(nn.Module):
         super().__init__()
         self.norm = nn.BatchNorm1d(width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Shape (..., d), kept."""
+    def forward(self, x: Tensor, bias: Tensor | None = None, relu: bool = False) -> Tensor:
+        """Of x plus a bias, with a ReLU after it where asked for.  # shape: (..., d), kept"""
         rows = x.reshape(-1, x.shape[-1])
-        # one row has no spread to normalise by; the running statistics stand in
+        if self.fused(rows):
+            return self._train_fused(rows, bias, relu).reshape(x.shape)
+        if bias is not None:
+            rows = rows + bias
         if self.training and rows.shape[0] <= 1:
+            # one row has no spread to normalise by; the running statistics stand in
             norm = self.norm
-            fixed = nn.functional.batch_norm(rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, False)
-            return fixed.reshape(x.shape)
-        made: Tensor = self.norm(rows)
-        return made.reshape(x.shape)
+            made = nn.functional.batch_norm(rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, False)
+        else:
+            made = self.norm(rows)
+        return (made.relu() if relu else made).reshape(x.shape)
+
+    def fused(self, x: Tensor) -> bool:
+        """Whether the kernels of a GPU take features such as x; only then is a bias better left to the norm."""
+        from fgnn.nn.aggregate import Aggregation
+        from fgnn.nn.functional import choose_backend
+
+        few = x.numel() <= x.shape[-1]  # one row
+        if not self.training or few or torch.compiler.is_compiling() or self.norm.momentum is None:
+            return False
+        device, dtype = x.device, x.dtype
+        chosen = choose_backend(device=device, dtype=dtype, aggregation=Aggregation(), typed=False, per_edge=False)
+        return chosen == "triton"
+
+    def _train_fused(self, rows: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
+        from fgnn.nn.kernels.batch_norm import batch_norm_relu
+
+        norm = self.norm
+        running = None
+        if norm.running_mean is not None and norm.running_var is not None and norm.num_batches_tracked is not None:
+            running = norm.running_mean, norm.running_var
+            norm.num_batches_tracked.add_(1)
+        assert norm.momentum is not None
+        return batch_norm_relu(
+            rows, bias, norm.weight, norm.bias, running, eps=norm.eps, momentum=norm.momentum, relu=relu
+        )
 
 
 def make_norm(kind: Norm, width: int) -> nn.Module | None:

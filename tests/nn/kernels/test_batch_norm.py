@@ -1,0 +1,112 @@
+"""Batch normalisation with its ReLU by kernels: by Triton's interpreter on the CPU, or on a GPU, against torch's."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import version
+from importlib.util import find_spec
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fgnn.nn
+from fgnn.nn import use_backend
+from fgnn.nn.norm import NodeBatchNorm
+
+INTERPRETED = (
+    find_spec("triton") is not None
+    and tuple(map(int, version("triton").split(".")[:2])) >= (3, 9)
+    and os.environ.get("TRITON_INTERPRET") == "1"
+)
+PLACES = [
+    pytest.param("cpu", marks=pytest.mark.skipif(not INTERPRETED, reason="triton's interpreter is not chosen")),
+    pytest.param(
+        "cuda",
+        marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")],
+    ),
+]
+BOUND = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
+
+
+def pair(width: int, device: str) -> tuple[NodeBatchNorm, nn.BatchNorm1d]:
+    """Ours, and torch's in float64 with the same scale and shift."""
+    mine = NodeBatchNorm(width).to(device)
+    with torch.no_grad():
+        mine.norm.weight.uniform_(0.5, 1.5)
+        mine.norm.bias.uniform_(-0.5, 0.5)
+    oracle = nn.BatchNorm1d(width).to(device, torch.float64)
+    oracle.load_state_dict(mine.norm.state_dict())
+    return mine, oracle
+
+
+def relative(found: Tensor, wanted: Tensor) -> float:
+    return float((found.double() - wanted).abs().max() / wanted.abs().max())
+
+
+@pytest.mark.parametrize("device", PLACES)
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+@pytest.mark.parametrize(("rows", "width"), [(2, 1), (37, 5), (130, 64), (1000, 32), (70, 200), (5000, 16)])
+@pytest.mark.parametrize("relu", [True, False])
+def test_values_gradients_and_running_statistics(
+    device: str, dtype: torch.dtype, rows: int, width: int, relu: bool
+) -> None:
+    torch.manual_seed(rows + width)
+    mine, oracle = pair(width, device)
+    bias = torch.randn(width, device=device, requires_grad=True)
+    x = (3 + torch.randn(rows, width, device=device)).to(dtype).requires_grad_()
+    upstream = torch.randn(rows, width, device=device).to(dtype)
+    with use_backend("triton"):
+        y = mine(x, bias, relu=relu)
+    y.backward(upstream)
+    exact = x.detach().double().requires_grad_()
+    wanted = oracle(exact + bias.detach().double())
+    # near zero the two may disagree on which side of the ReLU an entry is; it then weighs nothing in either
+    sure = (wanted.detach().abs() > 10 * BOUND[dtype]) | (not relu)
+    if relu:
+        assert bool(((y.detach() > 0) == (wanted.detach() > 0))[sure].all())
+    wanted = wanted * (y.detach() > 0) if relu else wanted
+    wanted.backward(upstream.double())
+    assert y.dtype == dtype
+    assert relative(y.detach(), wanted.detach()) < BOUND[dtype]
+    assert x.grad is not None
+    assert exact.grad is not None
+    assert oracle.weight.grad is not None
+    assert oracle.bias.grad is not None
+    assert mine.norm.weight.grad is not None
+    assert mine.norm.bias.grad is not None
+    scale = float(exact.grad.abs().max()) + 1e-3  # two rows have next to no gradient
+    assert float((x.grad.double() - exact.grad).abs().max()) < BOUND[dtype] * scale + 1e-5
+    assert relative(mine.norm.weight.grad, oracle.weight.grad) < BOUND[dtype]
+    assert relative(mine.norm.bias.grad, oracle.bias.grad) < BOUND[dtype]
+    assert bias.grad is not None
+    assert not bias.grad.any()
+    assert relative(mine.norm.running_mean, oracle.running_mean) < 1e-5
+    assert relative(mine.norm.running_var, oracle.running_var) < 1e-5
+    assert int(mine.norm.num_batches_tracked) == 1
+
+
+@pytest.mark.parametrize("device", PLACES)
+def test_a_network_trains_to_the_same_numbers(device: str) -> None:
+    torch.manual_seed(0)
+    fc = fgnn.nn.FC(5, {}, 7, norm="batch").to(device)
+    x = torch.randn(3, 9, 5, device=device)
+    graph = fgnn.FactorGraph(9, {})
+    found = []
+    for backend in ("torch", "triton"):
+        with use_backend(backend):
+            y, _ = fc(graph, x, {})
+        fc.zero_grad()
+        y.square().sum().backward()
+        found.append([y.detach(), *(p.grad.clone() for p in fc.parameters() if p.grad is not None)])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("device", PLACES)
+def test_far_from_zero_no_digits_are_lost(device: str) -> None:
+    mine, oracle = pair(4, device)
+    x = 1000 + torch.randn(300, 4, device=device)
+    with use_backend("triton"):
+        y = mine(x).detach()
+    assert float((y.double() - oracle(x.double()).detach()).abs().max()) < 1e-3
