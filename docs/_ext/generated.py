@@ -11,9 +11,10 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from fgnn.report.records import flatten, number, records, sections
+
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
-_SHORT = 12  # a list of more entries is data, not something to read
 
 
 # ---- commands -------------------------------------------------------------------------------------------------
@@ -90,12 +91,12 @@ def weights_markdown() -> str:
     if not cards:
         return "This version comes without weights.\n"
     rows = {
-        f"`{name}`": {"data": _data(card.get("data", {})), **_flat(card.get("metrics") or {})}
+        f"`{name}`": {"data": _data(card.get("data", {})), **flatten(card.get("metrics") or {})}
         | {key: card[key] for key in ("steps", "hours", "hardware") if key in card}
         for name, card in cards.items()
     }
     commands = [f"- `{name}`: `{card['command']}`" for name, card in cards.items() if card.get("command")]
-    return _records(rows, named=True) + ("\nMade by:\n\n" + "\n".join(commands) + "\n" if commands else "")
+    return records(rows).markdown() + ("\nMade by:\n\n" + "\n".join(commands) + "\n" if commands else "")
 
 
 def _data(data: Mapping[str, Any]) -> str:
@@ -103,7 +104,7 @@ def _data(data: Mapping[str, Any]) -> str:
     told = []
     for kind, settings in data.items():
         if isinstance(settings, Mapping):
-            named = ", ".join(f"{k} {_number(v)}" for k, v in settings.items() if k != "root")
+            named = ", ".join(f"{k} {number(v)}" for k, v in settings.items() if k != "root")
             told.append(f"{kind} ({named})")
         elif isinstance(settings, int):
             told.append(f"{settings:,} {kind}")
@@ -123,7 +124,7 @@ def results_markdown(folder: Path = RESULTS) -> str:
             payload = {"results": payload}
         head = payload.pop("environment", {})
         payload.pop("file", None)
-        parts.append(f"### {file.stem}\n\n{_environment(head)}\n{_render(payload, 4)}")
+        parts.append(f"### {file.stem}\n\n{_environment(head)}\n{_tables(payload)}")
     return "\n".join(parts) or "No results are stored in this copy; the commands on this page make them.\n"
 
 
@@ -132,62 +133,13 @@ def _environment(head: Mapping[str, Any]) -> str:
     return ("Measured with: " + ", ".join(told) + ".\n") if told else ""
 
 
-def _render(value: Any, level: int) -> str:
-    """Plain JSON for a person: numbers as a list, records as tables, the rest under headings of its own."""
-    if isinstance(value, list):
-        return _records({str(k): v for k, v in enumerate(value)}, named=False) if _are_records(value) else ""
-    if not isinstance(value, Mapping):
-        return ""
-    if value and _are_records(list(value.values())):
-        return _records(value, named=True)
-    short = {k: v for k, v in value.items() if _is_short(v)}
-    parts = [_value_table(short)] if short else []
-    for key, inner in value.items():
-        made = "" if key in short else _render(inner, min(level + 1, 6))
-        if made:
-            parts.append(f"{'#' * level} {str(key).replace('_', ' ')}\n\n{made}")
+def _tables(payload: Mapping[str, Any]) -> str:
+    """Every table of a result, under its heading."""
+    parts = []
+    for path, table in sections(payload):
+        parts += [f"#### {', '.join(path)}\n"] if path else []
+        parts.append(table.markdown().replace("<", "&lt;"))
     return "\n".join(parts)
-
-
-def _are_records(values: Sequence[Any]) -> bool:
-    return bool(values) and all(isinstance(v, Mapping) and any(_is_short(x) for x in v.values()) for v in values)
-
-
-def _records(rows: Mapping[str, Mapping[str, Any]], named: bool) -> str:
-    flat = {name: _flat(row) for name, row in rows.items()}
-    columns = list(dict.fromkeys(key for row in flat.values() for key in row))
-    head = (["", *columns] if named else columns) or [""]
-    cells = [[*([name] if named else []), *(_number(row.get(c, "")) for c in columns)] for name, row in flat.items()]
-    return _table([h.replace("_", " ") for h in head], cells)
-
-
-def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A record with the entries of inner ones beside its own."""
-    made: dict[str, Any] = {}
-    for key, value in row.items():
-        if isinstance(value, Mapping):
-            made |= _flat(value, f"{prefix}{key} ")
-        elif _is_short(value):
-            made[f"{prefix}{key}"] = value
-    return made
-
-
-def _is_short(value: Any) -> bool:
-    if isinstance(value, list):
-        return len(value) <= _SHORT and all(not isinstance(v, Mapping | list) for v in value)
-    return not isinstance(value, Mapping)
-
-
-def _value_table(values: Mapping[str, Any]) -> str:
-    return _table(("", ""), [(str(k).replace("_", " "), _number(v)) for k, v in values.items()])
-
-
-def _number(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(_number(v) for v in value)
-    if isinstance(value, bool) or not isinstance(value, float):
-        return "–" if value is None else _cell(str(value))
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -69,6 +69,7 @@ def timed(
 def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
     """Hardware, versions, commit and date, for the head of a result."""
     import fgnn
+    from fgnn.report.provenance import command
 
     where = torch.device(device)
     return {
@@ -82,6 +83,7 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "load": round(os.getloadavg()[0], 1),
         "device": torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu",
+        "command": command(),
     }
 
 
@@ -94,8 +96,9 @@ def describe(head: Mapping[str, Any]) -> str:
 
 
 def write_result(name: str, payload: Mapping[str, Any], out: str | Path | None = None) -> Path:
-    """Keep a result as JSON: in ``out``, a file or a folder, by default ``benchmarks/results/NAME.json``."""
+    """Keep a result as JSON, a page beside it: in ``out``, a file or a folder, by default ``benchmarks/results``."""
     from fgnn.files import atomic_write
+    from fgnn.report.bench_page import write_bench_page
 
     place = Path(out) if out is not None else RESULTS
     file = place if place.suffix == ".json" else place / f"{name}.json"
@@ -103,6 +106,7 @@ def write_result(name: str, payload: Mapping[str, Any], out: str | Path | None =
     with atomic_write(file) as handle:
         json.dump(payload, handle, indent=2)
         handle.write("\n")
+    write_bench_page(payload, file.with_suffix(".html"))
     return file
 
 

@@ -1,4 +1,4 @@
-"""`fgnn bench`: ratios against peers, measured in this run."""
+"""`fgnn bench`: ratios against peers, measured in this run; numbers as JSON, and a page with charts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-bench = typer.Typer(help="Measure against peers: ratios taken in one run, kept as JSON.", no_args_is_help=True)
+bench = typer.Typer(help="Measure against peers in one run; kept as JSON with a page beside it.", no_args_is_help=True)
 
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")]
 Out = Annotated[Path | None, typer.Option(help="JSON file or folder; by default benchmarks/results.")]
@@ -40,14 +40,20 @@ def solvers(
 
 @bench.command()
 def layer(device: Device = "cpu", seed: Seed = 0, out: Out = None) -> None:
-    """One FGNN layer, forward and backward, against other ways to write it."""
+    """One FGNN layer, forward and backward, against other ways to write it.
+
+    Example: fgnn bench layer --device cuda --out results
+    """
     _check_device(device)
     _run("fgnn.bench.layer", device=device, seed=seed, out=out)
 
 
 @bench.command()
 def knn(device: Device = "cpu", seed: Seed = 0, out: Out = None) -> None:
-    """Nearest neighbours in point clouds, against other implementations."""
+    """Nearest neighbours in point clouds, against other implementations.
+
+    Example: fgnn bench knn --out results
+    """
     _check_device(device)
     _run("fgnn.bench.knn", device=device, seed=seed, out=out)
 
@@ -74,7 +80,21 @@ def training(
         typer.echo(report(times))
         found.append(times.plain())
     head = environment(pick_device(device))
-    typer.echo(f"written to {write_result('training', {'environment': head, 'recipes': found}, out)}")
+    payload = {"benchmark": "training", "environment": head, "recipes": found}
+    file = write_result("training", payload, out)
+    typer.echo(f"written to {file}, and as a page to {file.with_suffix('.html')}")
+
+
+@bench.command()
+def page(results: Annotated[list[Path], typer.Argument(help="Results as JSON.")]) -> None:
+    """The page of a result that is already kept, written beside it: after a run on another machine.
+
+    Example: fgnn bench page benchmarks/results/layer-cuda.json
+    """
+    from fgnn.report.bench_page import page_of_file
+
+    for file in results:
+        typer.echo(f"written to {page_of_file(file)}")
 
 
 def _run(module: str, **options: Any) -> None:
@@ -87,7 +107,7 @@ def _run(module: str, **options: Any) -> None:
         raise ValueError(f"the benchmark '{module.rsplit('.', 1)[1]}' is not part of this version") from None
     result = benchmark.run(**options)
     if isinstance(result, dict) and "file" in result:
-        typer.echo(f"written to {result['file']}")
+        typer.echo(f"written to {result['file']}, and as a page to {Path(result['file']).with_suffix('.html')}")
 
 
 def _check_device(device: str) -> None:

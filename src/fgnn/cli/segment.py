@@ -19,6 +19,10 @@ def segment(
         Path | None, typer.Option("--out", "-o", help="The labelled scan; by default NAME.labelled.SUFFIX.")
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Also write a page that shows the labelled scan offline.")] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(help="A page of counts, confidence and times; with --html it lies beside that one."),
+    ] = None,
     category: Annotated[str | None, typer.Option(help="What the object is, for weights that label parts.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     batch: Annotated[int, typer.Option(help="Pieces labelled at once.")] = 8,
@@ -32,10 +36,12 @@ def segment(
     from fgnn.errors import InputError
     from fgnn.models.segmenter import load_segmenter
     from fgnn.models.segmenter import segment as segment_object
-    from fgnn.points.cloud import FORMATS, read_cloud, write_cloud
+    from fgnn.points.cloud import FORMATS, Cloud, read_cloud, write_cloud
     from fgnn.points.segment import segment_file
+    from fgnn.report.segment_page import write_segment_page
     from fgnn.report.viewer import MAX_POINTS, write_viewer
     from fgnn.train.distributed import pick_device
+    from fgnn.train.run_folder import environment
     from fgnn.weights import load_weights
 
     target = out or scan.with_name(f"{scan.stem}.labelled{scan.suffix}")
@@ -55,22 +61,31 @@ def segment(
         shown = cloud.with_fields(label=found.label, confidence=found.confidence)
         write_cloud(shown, target)
         counts = found.counts
-        sample = shown
+        sample: Cloud | None = shown
     else:
-        keep = MAX_POINTS if html is not None else 0
+        keep = MAX_POINTS if html is not None or report is not None else 0
         counts, kept = segment_file(scan, target, load_segmenter(model, where, batch), progress, keep=keep)
-        sample = kept if kept is not None else read_cloud(target)
+        sample = kept if kept is not None or not keep else read_cloud(target)  # an empty scan keeps nothing
     progress.close()
     seconds = time.perf_counter() - start
     total = sum(counts.values())
     for name, number in counts.items():
         print(f"{name:<20} {number:>12,}")
     print(f"{target}: {total:,} points in {seconds:.1f} s ({total / max(seconds, 1e-9):,.0f} points/s, {where})")
-    if html is not None:
-        names = [str(n) for n in card["classes"]]
+    names = [str(n) for n in card["classes"]]
+    if html is not None and sample is not None:
+        report = report or html.with_suffix(".report.html")
         label, confidence = sample.fields["label"], sample.fields["confidence"]
-        write_viewer(sample, label, html, names, confidence, title=f"{scan.name}, labelled by {model}")
+        title = f"{scan.name}, labelled by {model}"
+        write_viewer(sample, label, html, names, confidence, title=title, totals=counts)
         print(f"{html}: open it in a browser")
+    if report is not None and sample is not None:
+        write_segment_page(
+            report, scan=scan.name, out=str(target), model=model, classes=names, counts=counts,
+            label=sample.fields["label"], confidence=sample.fields["confidence"], seconds=seconds,
+            environment=environment(where),
+        )  # fmt: skip
+        print(f"{report}: counts, confidence and times")
 
 
 class _Progress:

@@ -23,11 +23,14 @@ table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular
   overflow-x: auto; }
 caption { text-align: left; padding-bottom: .4rem; opacity: .8; }
 th, td { padding: .32rem .8rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
-th:first-child { text-align: left; } thead th { border-bottom-width: 2px; } tbody th { font-weight: 400; }
+th:first-child, th:first-child + td:last-child { text-align: left; }
+thead th { border-bottom-width: 2px; } tbody th { font-weight: 400; }
 tr.strong th, tr.strong td { font-weight: 650; background: var(--soft); }
 pre { background: var(--soft); padding: .7rem .9rem; overflow-x: auto; border-left: 3px solid var(--mark); }
 img { max-width: 100%; background: #fff; border: 1px solid var(--line); } figure { margin: 1.2rem 0; }
 figcaption { opacity: .8; font-size: .92rem; } details { margin: 1rem 0; }
+.chart { max-width: 100%; height: auto; font: 12px system-ui, sans-serif; } .chart text { fill: var(--ink); }
+.chart .small { font-size: 10px; } .chart .grid { stroke: var(--line); } .chart .frame { stroke: var(--ink); }
 """
 
 
@@ -58,13 +61,16 @@ class Page:
         """Something to be typed, or output."""
         self._parts.append(f"<pre><code>{html.escape(text)}</code></pre>")
 
-    def picture(self, png: bytes, caption: str) -> None:
-        """A PNG, inlined; the caption also says it to those who cannot see it."""
-        data = base64.b64encode(png).decode()
+    def picture(self, picture: bytes | str, caption: str) -> None:
+        """A PNG or a chart as SVG, inlined; the caption also says it to those who cannot see it."""
         told = html.escape(caption, quote=True)
-        self._parts.append(
-            f"<figure><img alt='{told}' src='data:image/png;base64,{data}'><figcaption>{told}</figcaption></figure>"
-        )
+        if isinstance(picture, bytes):
+            picture = f"<img alt='{told}' src='data:image/png;base64,{base64.b64encode(picture).decode()}'>"
+        self._parts.append(f"<figure>{picture}<figcaption>{told}</figcaption></figure>")
+
+    def values(self, caption: str, values: Mapping[str, Any]) -> None:
+        """Names and their values, one a row."""
+        self.table(Table(("", ""), [(str(k), str(v)) for k, v in values.items()], caption))
 
     def details(self, summary: str, values: Mapping[str, Any]) -> None:
         """Values that are there to be looked up."""

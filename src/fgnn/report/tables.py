@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,10 @@ class Table:
         for row in self.rows:
             if len(row) != len(self.heading):
                 raise ValueError(f"Expected rows of {len(self.heading)} cells (got {len(row)}: {list(row)})")
+
+    def titled(self, caption: str) -> Table:
+        """The same table under another caption."""
+        return replace(self, caption=caption)
 
     def text(self) -> str:
         """Columns lined up for a terminal: the first to the left, the others to the right."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -35,11 +35,13 @@ def write_viewer(
     title: str = "Labelled scan",
     max_points: int = MAX_POINTS,
     seed: int = 0,
+    totals: Mapping[str, int] | None = None,
 ) -> Path:
     """Write the page: colour by class, height, confidence or the scan's own colour, with a legend of counts.
 
     Points without finite coordinates are left out; of more than ``max_points`` a random share is shown (the counts in
-    the legend are of all). Labels outside the classes are shown grey as "unlabelled".
+    the legend are of all). Labels outside the classes are shown grey as "unlabelled". Where the cloud is itself a
+    sample, ``totals`` gives the points of each class in the whole.
     """
     valid = np.nonzero(cloud.valid)[0]
     known = (label >= 0) & (label < len(classes))
@@ -51,6 +53,9 @@ def write_viewer(
     ids = np.where(known, label, len(classes)).astype(np.uint8)
     names = [*classes, "unlabelled"]
     counts = np.bincount(ids, minlength=len(names))
+    if totals is not None:
+        counts = np.array([totals.get(name, 0) for name in names])
+        note = f"{len(shown):,} of {counts.sum():,} points shown." if counts.sum() > len(shown) else note
     xyz = cloud.local()[shown].astype(np.float64)
     low = xyz.min(0) if len(xyz) else np.zeros(3)
     extent = np.ptp(xyz, axis=0) if len(xyz) else np.ones(3)

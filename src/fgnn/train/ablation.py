@@ -6,8 +6,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from fgnn.report.charts import lines
 from fgnn.report.html import Page
-from fgnn.report.plots import lines
 from fgnn.report.tables import Table, percent
 from fgnn.train.experiment import Cell, Say, Setting, fresh_set, network_cells, paper_recipe
 from fgnn.train.output import Output, write_outputs
@@ -42,8 +42,7 @@ def reproduce_ablation(setting: Setting, out: str | Path, say: Say) -> Output:
     points = {"ours": [(float(_size(c)), 100 * c.quality.agreement) for c in cells]}
     points["the paper"] = [(float(size), value) for size, value in ABLATION.items()]
     picture = lines({k: v for k, v in points.items() if v}, "variables of a factor", "agreement with the exact MAP, %")
-    if picture is not None:
-        page.picture(picture, "Agreement by the number of variables under a factor")
+    page.picture(picture, "Agreement by the number of variables under a factor")
     result = Output("ablation", setting, cells, [table], page, time.perf_counter() - start)
     write_outputs(result, out)
     return result

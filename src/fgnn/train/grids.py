@@ -17,8 +17,8 @@ from fgnn.errors import InputError, MissingExtra
 from fgnn.infer import solve
 from fgnn.infer.decode import decode
 from fgnn.pgm import ModelBatch
+from fgnn.report.charts import bars
 from fgnn.report.html import Page
-from fgnn.report.plots import bars
 from fgnn.report.tables import Table, percent
 from fgnn.train.experiment import Cell, Say, Setting
 from fgnn.train.map_task import draw_many
@@ -80,8 +80,7 @@ def reproduce_grids(setting: Setting, out: str | Path, say: Say, weights: str = 
         {c.method: [100 * c.quality.optimal, 100 * c.quality.feasible] for c in cells},
         "% of 8 x 8 grids",
     )
-    if picture is not None:
-        page.picture(picture, "Whole instances and feasibility on 8 x 8 grids")
+    page.picture(picture, "Whole instances and feasibility on 8 x 8 grids")
     result = Output("grids", setting, cells, tables, page, time.perf_counter() - start)
     write_outputs(result, out)
     return result

@@ -10,6 +10,7 @@ from typing import Any
 
 from fgnn.files import atomic_write
 from fgnn.report.html import Page
+from fgnn.report.provenance import add_provenance
 from fgnn.report.tables import Table
 from fgnn.train.experiment import Cell, Setting
 from fgnn.train.run_folder import environment
@@ -48,8 +49,7 @@ def write_outputs(output: Output, out: str | Path) -> list[Path]:
     with atomic_write(folder / f"{output.name}.md") as file:
         file.write(f"# {output.page.title}\n\n`{command}`, {output.seconds:.0f} s\n\n")
         file.write("\n".join(table.markdown() for table in output.tables))
-    output.page.heading("How to get this page")
-    output.page.code(command)
-    output.page.details("Settings and environment", {k: values[k] for k in ("setting", "environment", "seconds")})
+    seeds, settings = {"test instances": output.setting.seed}, values["setting"] | {"seconds": output.seconds}
+    add_provenance(output.page, command=command, seeds=seeds, environment=values["environment"], **settings)
     output.page.write(folder / f"{output.name}.html")
     return [folder / f"{output.name}.{end}" for end in ("json", "md", "html")]

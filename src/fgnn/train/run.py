@@ -11,6 +11,7 @@ from torch import nn
 
 from fgnn.errors import InputError
 from fgnn.models.config import NetworkConfig
+from fgnn.report.run_page import write_run_page
 from fgnn.train.distributed import World
 from fgnn.train.distributed import world as join_world
 from fgnn.train.loop import State, train
@@ -89,6 +90,8 @@ def run(
             progress=progress,
             on_log=on_log,
         )
+        if world.first and folder.lines():
+            write_run_page(folder.path)
     return state, folder
 
 

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import platform
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,13 @@ import torch
 
 from fgnn.errors import InputError, MissingExtra, need
 from fgnn.files import atomic_write
+from fgnn.report.provenance import command
 from fgnn.train.recipe import Recipe, read_recipe, recipe_yaml
 
 
 class RunFolder:
     """The files of one run: ``config.yaml``, ``environment.json``, ``metrics.jsonl``, ``curves.png``,
-    ``checkpoint.safetensors``, ``best.safetensors`` and ``last.safetensors``."""
+    ``checkpoint.safetensors``, ``best.safetensors``, ``last.safetensors`` and ``report.html``."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -123,7 +123,7 @@ def environment(device: torch.device | str) -> dict[str, Any]:
         "device": hardware(device),
         "threads": torch.get_num_threads(),
         "processes": int(os.environ.get("WORLD_SIZE", "1")),
-        "command": " ".join(["fgnn", *sys.argv[1:]]),
+        "command": command(),
     }
 
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from fgnn.report.charts import bars
 from fgnn.report.html import Page
-from fgnn.report.plots import bars
 from fgnn.report.tables import Table, percent
 from fgnn.train.experiment import (
     Cell,
@@ -122,8 +122,7 @@ def _page(setting: Setting, cells: Sequence[Cell], tables: Sequence[Table], kind
         for m in methods
     }
     picture = bars([f"Dataset{k}" for k in kinds], series, "agreement with the exact MAP, %", bottom=30.0)
-    if picture is not None:
-        page.picture(picture, "Agreement with the exact MAP by method and data set")
+    page.picture(picture, "Agreement with the exact MAP by method and data set")
     page.heading("Beyond agreement")
     for table in tables[1:]:
         page.table(table)

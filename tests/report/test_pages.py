@@ -1,0 +1,202 @@
+"""The pages that commands write: whole, alone, and with the command, the environment and the seeds in them."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fgnn.errors import InputError
+from fgnn.report.bench_page import make_bench_page, page_of_file
+from fgnn.report.charts import bars, lines, short
+from fgnn.report.provenance import command
+from fgnn.report.records import sections
+from fgnn.report.run_page import make_run_page
+from fgnn.report.segment_page import write_segment_page
+from fgnn.train.recipe import recipe_yaml
+from fgnn.train.run import run
+from tests.train.helpers import small_recipe
+
+# What would make a browser ask another machine for something.
+OUTSIDE = re.compile(r"""https?://|//[\w.-]+\.\w+/|<link|<script|@import|url\(|<iframe|srcset""")
+
+
+def check(text: str, *, charts: int) -> None:
+    """A page that needs nothing else, with so many charts at least, and how it came about."""
+    assert not OUTSIDE.findall(text)
+    drawn = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    assert len(drawn) >= charts
+    for picture in drawn:
+        ElementTree.fromstring(picture)
+        assert "nan" not in picture
+        assert "no number to draw" not in picture
+    for part in ("How to get this page", "Seeds: ", "Environment", "torch"):
+        assert part in text, part
+
+
+# ---- charts -----------------------------------------------------------------------------------------------------
+
+FLOATS = st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True, width=32))
+
+
+@given(st.lists(st.lists(FLOATS, min_size=2, max_size=2), min_size=1, max_size=4), st.booleans())
+def test_bars_of_any_numbers_are_a_picture(values: list[list[float | None]], log: bool) -> None:
+    made = bars(["a <b>", "c"], {f"s{n} & co": v for n, v in enumerate(values)}, "y", log=log)
+    root = ElementTree.fromstring(made)
+    for node in root.iter("rect"):
+        assert float(node.attrib["height"]) >= 0
+    assert "nan" not in made
+
+
+@given(st.lists(st.tuples(st.floats(width=32), st.floats(width=32)), max_size=6), st.booleans(), st.booleans())
+def test_lines_of_any_numbers_are_a_picture(points: list[tuple[float, float]], log_x: bool, log_y: bool) -> None:
+    ElementTree.fromstring(lines({"a": points}, "x", "y", log_x=log_x, log_y=log_y))
+
+
+def test_a_bar_twice_as_tall_stands_for_twice_as_much() -> None:
+    root = ElementTree.fromstring(bars(["a", "b"], {"s": [10.0, 20.0]}, "y"))
+    first, second = (float(node.attrib["height"]) for node in root.iter("rect"))
+    assert second == pytest.approx(2 * first, rel=0.01)
+
+
+def test_numbers_are_short() -> None:
+    assert [short(v) for v in (0.0, 0.12345, 12.0, 1234.5, 2.5e9, 1e-6)] == ["0", "0.123", "12", "1,234", "2e9", "1e-6"]
+
+
+# ---- where a result comes from ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["/usr/bin/fgnn", "solve", "a b.uai"], "fgnn solve 'a b.uai'"),
+        (["/x/src/fgnn/__main__.py", "info"], "fgnn info"),
+        (["/x/src/fgnn/bench/layer.py", "--device", "cuda"], "python -m fgnn.bench.layer --device cuda"),
+        (["mine.py"], "python mine.py"),
+    ],
+)
+def test_the_command_is_the_one_typed(argv: list[str], told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", argv)
+    assert command() == told
+
+
+# ---- train ------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_a_page(tmp_path: Path) -> None:
+    recipe = small_recipe(steps=10)
+    run(recipe, tmp_path / "run", device="cpu", seed=5)
+    text = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    check(text, charts=4)
+    assert "Seeds: recipe 5." in text
+    assert "10 steps" in text
+    assert "architecture:" in text
+    assert "best.safetensors" in text
+
+
+def test_a_run_without_validation_has_a_page_too() -> None:
+    logged = [
+        {"step": s, "loss": 1 / s, "agreement": 0.5, "rate": 0.1, "per_second": 9.0, "seconds": s} for s in (1, 2)
+    ]
+    environment = {"device": "cpu", "command": "fgnn train x", "torch": "2"}
+    check(make_run_page("x", recipe_yaml(small_recipe(steps=2)), environment, logged).render(), charts=4)
+
+
+# ---- bench ------------------------------------------------------------------------------------------------------
+
+
+def benchmarks(folder: Path) -> dict[str, dict[str, Any]]:
+    """Each benchmark, as small as it gets."""
+    from fgnn.bench import knn, solvers
+
+    return {
+        "solvers": solvers.run(count=3, growth=False, out=str(folder), quiet=True),
+        "knn": knn.run(large=300, out=str(folder), quiet=True),
+    }
+
+
+def test_benchmarks_leave_pages_with_charts(tmp_path: Path) -> None:
+    for name, result in benchmarks(tmp_path).items():
+        text = Path(result["file"]).with_suffix(".html").read_text(encoding="utf-8")
+        check(text, charts=2)
+        assert f"Benchmark: {name}" in text
+        assert "Seeds: inputs 0." in text
+
+
+def test_the_page_of_a_layer_and_of_training_has_charts() -> None:
+    environment = {"torch": "2.11", "command": "fgnn bench layer"}
+    row = {"forward_ms": 1.0, "both_ms": 3.0, "forward_bytes": 2**20, "both_bytes": 2**22, "forward_replayed": True}
+    slow = row | {"forward_ms": 40.0}
+    layer = {"benchmark": "layer", "environment": environment, "seed": 1, "size": {"edges": 9},
+             "forms": {"ours": row, "NNConv": slow}, "ratios": {"NNConv": {"forward": 40.0, "forward + backward": 3.0}},
+             "sweep": {"base": row, "points x4": slow}}  # fmt: skip
+    text = make_bench_page(layer).render()
+    check(text, charts=4)
+    assert "forms: milliseconds, logarithmic" in text
+    assert "ratios: times" in text
+    times = {"recipe": "tiny", "device": "cpu", "parts": {"forward": 2.0, "backward": 4.0}, "step_ms": 6.5}
+    training = {"benchmark": "training", "environment": environment, "recipes": [times]}
+    check(make_bench_page(training).render().replace("there is no seed", "Seeds: "), charts=1)
+
+
+def test_growth_is_drawn_as_curves() -> None:
+    rows = [{"length": n, "window": 8, "exact": n / 1e3, "ad3": n / 1e2} for n in (30, 100, 300)]
+    text = make_bench_page({"benchmark": "solvers", "environment": {}, "lengths": rows}).render()
+    assert "lengths: growth with the length" in text
+    assert text.count("<polyline") == 2
+
+
+def test_a_kept_result_gets_its_page_and_other_files_are_refused(tmp_path: Path) -> None:
+    kept = tmp_path / "knn.json"
+    kept.write_text(
+        json.dumps({"benchmark": "knn", "environment": {"torch": "2"}, "seed": 3, "a": {"ours": {"ms": 1.0}}})
+    )
+    assert page_of_file(kept) == tmp_path / "knn.html"
+    for text in ("{", "[]", '{"a": 1}'):
+        kept.write_text(text)
+        with pytest.raises(InputError, match="Expected a result of fgnn bench"):
+            page_of_file(kept)
+
+
+def test_every_number_of_a_result_is_in_some_table() -> None:
+    value = {
+        "a": 1,
+        "rows": {"x": {"ms": 2.5, "deep": {"n": 3}}, "y": {"ms": 4.5}},
+        "other": {"list": [7, 8], "in": {"z": {"k": 9}}},
+    }
+    cells = {cell for _, table in sections(value) for row in table.rows for cell in row}
+    assert {"1", "2.5", "3", "4.5", "7, 8", "9"} <= cells
+
+
+# ---- segment ----------------------------------------------------------------------------------------------------
+
+
+def test_a_labelled_scan_has_a_page(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    label = np.where(np.arange(500) < 5, 255, rng.integers(0, 2, 500)).astype(np.uint8)
+    text = write_segment_page(
+        tmp_path / "s.report.html", scan="a <scan>.laz", out="b.laz", model="lidar-ground", classes=["ground", "other"],
+        counts={"ground": 2000, "other": 3000, "unlabelled": 50}, label=label, confidence=rng.random(500), seconds=2.0,
+        environment={"torch": "2", "command": "fgnn segment 'a <scan>.laz'"},
+    ).read_text(encoding="utf-8")  # fmt: skip
+    check(text, charts=2)
+    assert "5,050 points in 2.0 s" in text
+    assert "a &lt;scan&gt;.laz" in text
+    assert "drawn evenly from all" in text
+
+
+def test_an_empty_scan_has_a_page(tmp_path: Path) -> None:
+    none = np.zeros(0, np.uint8)
+    made = write_segment_page(
+        tmp_path / "e.html", scan="e.ply", out="o.ply", model="m", classes=["a"], counts={"a": 0}, label=none,
+        confidence=none.astype(float), seconds=0.1, environment={"command": "fgnn segment e.ply"},
+    )  # fmt: skip
+    assert "0 points" in made.read_text(encoding="utf-8")
