@@ -6,10 +6,14 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from lzma import LZMAError
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +67,13 @@ class Shapes:
         """Drop the shapes that also stand in ``other`` (the official lists overlap by 23, 9 and 3 shapes)."""
         return self.select(~np.isin(self.name, other.name))
 
+    def stacked(self) -> tuple[NDArray[np.float32], NDArray[np.uint8]] | None:
+        """Points (S, P, 3) and labels (S, P) where all shapes have as many points, else None."""
+        sizes = np.diff(self.offsets)
+        if not len(sizes) or (sizes != sizes[0]).any():
+            return None
+        return self.xyz.reshape(len(self), -1, 3), self.label.reshape(len(self), -1)
+
     def normalised(self) -> Shapes:
         """Each shape centred on its centroid and scaled to the unit sphere, as the point networks expect."""
         xyz = self.xyz.copy()
@@ -93,18 +104,21 @@ def load_shapenet_part(root: str | Path, split: str) -> Shapes:
 
 def _packed(folder: Path, split: str) -> Shapes:
     files = sorted(folder.glob("train_*.npz")) if split == "train" else [folder / f"{split}.npz"]
-    xyz, label, category, name = [], [], [], []
-    for file in files:
-        with np.load(file, allow_pickle=False) as data:
-            planes = data["planes"]
-            step = planes[0].astype(np.int32) + 256 * planes[1].astype(np.int32)  # shape: (3, S, P)
-            delta = (step >> 1) ^ -(step & 1)  # zig-zag
-            grid = np.cumsum(delta, axis=2)
-            xyz.append((2 * grid / 4095 - 1).astype(np.float32).transpose(1, 2, 0))  # shape: (S, P, 3)
-            label.append(data["label"])
-            category.append(data["category"])
-            name.append(data["name"])
+    with ThreadPoolExecutor(len(files)) as pool:  # what takes the time, LZMA, runs outside the interpreter's lock
+        xyz, label, category, name = zip(*pool.map(_unpack, files), strict=True)
     return _uniform(np.concatenate(xyz), np.concatenate(label), np.concatenate(category), np.concatenate(name))
+
+
+def _unpack(file: Path) -> tuple[NDArray[Any], ...]:
+    """Points (S, P, 3), labels, categories and names of one packed file."""
+    try:
+        with np.load(file, allow_pickle=False) as data:
+            planes, rest = data["planes"], tuple(data[key] for key in ("label", "category", "name"))
+    except (OSError, ValueError, KeyError, EOFError, LZMAError, BadZipFile, zlib.error) as error:
+        raise InputError(f"cannot be read as packed ShapeNet-Part ({error})", file=file) from error
+    step = planes[0].astype(np.int32) + 256 * planes[1].astype(np.int32)  # shape: (3, S, P)
+    grid = np.cumsum((step >> 1) ^ -(step & 1), axis=2)  # zig-zag
+    return ((2 * grid / 4095 - 1).astype(np.float32).transpose(1, 2, 0), *rest)
 
 
 def _hdf5(folder: Path, split: str) -> Shapes:

@@ -8,8 +8,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from fgnn.points.knn import kernels_at_hand
+from fgnn.points.knn_grid import by_tiles
+
 Activation = Literal["relu", "leaky", "elu", "none"]
 _ACTIVATIONS: dict[str, type[nn.Module] | None] = {"relu": nn.ReLU, "leaky": nn.LeakyReLU, "elu": nn.ELU, "none": None}
+# What the kernel for positions takes: points of a cloud, and neighbours.
+_SMALL, _MOST = 1 << 15, 128
 
 
 class Dense(nn.Module):
@@ -66,6 +71,15 @@ def tile(vector: Tensor, points: int) -> Tensor:
     return vector[:, None].expand(-1, points, -1)
 
 
+def turn(points: Tensor, matrix: Tensor) -> Tensor:
+    """Points (B, P, 3) times a matrix for each cloud (B, 3, 3), in float32 whatever the rest is computed in.
+
+    Neighbours lie close together, and the digits a shorter product drops are those that tell them apart.
+    """
+    with torch.autocast(points.device.type, enabled=False):
+        return (points.float()[..., None] * matrix.float()[:, None]).sum(2)
+
+
 def set_norm_momentum(network: nn.Module, seen: int, period: int) -> None:
     """The schedule of the original training scripts: momentum 0.5, halved every ``period`` samples, at least 0.01."""
     momentum = max(0.01, 0.5 * 0.5 ** (seen // period))
@@ -74,15 +88,23 @@ def set_norm_momentum(network: nn.Module, seen: int, period: int) -> None:
             module.momentum = momentum
 
 
+@torch.no_grad()
 def nearest(x: Tensor, k: int, queries: Tensor | None = None) -> Tensor:
     """The k nearest points of each query (by default of each point, itself included), (B, Q, k).
 
-    Plain products and ``topk``, for clouds of a few thousand points and features of any width.
+    Plain products and ``topk``, for clouds of a few thousand points and features of any width; positions on a GPU by
+    its own kernel. Distances are taken in float32, also where features are halves: near ones differ by little.
     """
-    to = x if queries is None else queries
-    squares = x.square().sum(-1)
-    distance = squares[:, None, :] - 2 * (to @ x.transpose(1, 2))  # the query's own square shifts a whole row
-    return distance.topk(min(k, x.shape[1]), dim=-1, largest=False).indices
+    k = min(k, x.shape[1])
+    if x.shape[-1] == 3 and kernels_at_hand(x.device) and x.shape[1] <= _SMALL and k <= _MOST:
+        asked = None if queries is None else queries.float().contiguous()
+        return by_tiles(x.float().contiguous(), asked, k, False)[0].clamp(0, x.shape[1] - 1)
+    with torch.autocast(x.device.type, enabled=False):
+        x = x.float()
+        to = x if queries is None else queries.float()
+        squares = x.square().sum(-1)
+        distance = squares[:, None, :] - 2 * (to @ x.transpose(1, 2))  # the query's own square shifts a whole row
+        return distance.topk(k, dim=-1, largest=False).indices
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from fgnn.models.blocks import Activation, Dense, dense_stack, nearest, take, tile
+from fgnn.models.blocks import Activation, Dense, dense_stack, nearest, take, tile, turn
 
 Variant = Literal["original", "torch"]
 
@@ -124,7 +124,7 @@ class DGCNNPart(nn.Module):
         self.scores = Dense(128, parts, activation="none", norm=False)
 
     def forward(self, points: Tensor, category: Tensor) -> Tensor:
-        points = points @ self._alignment(points)
+        points = turn(points, self._alignment(points))
         one = self.conv1(points, points)
         two = self.conv2(one, one)
         three = self.conv3(two, two)

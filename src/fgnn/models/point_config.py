@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 PointArchitecture = Literal["fgnn", "pointnet", "dgcnn", "pointcnn"]
+Form = Literal["mpnn", "general"]
 
 
 @dataclass(frozen=True)
@@ -17,9 +18,15 @@ class PointConfig:
         k: Neighbours of a point: besides itself for ``fgnn`` (the paper: 16), with itself for ``dgcnn`` (20).
         bases: Bases of Q, for ``fgnn``.
         aggregate: ``max``, ``sum``, ``mean`` or ``softmax(γ)``, for ``fgnn``.
+        notation: Another architecture than the paper's, in its notation, for ``fgnn``.
+        form: How ``fgnn`` is computed, with the same result: as an MPNN (the faster) or by the general layers.
+        relative: The network sees coordinates only as differences between points, for ``fgnn``.
     """
 
     architecture: PointArchitecture = "fgnn"
     k: int = 16
     bases: int = 16
     aggregate: str = "max"
+    notation: str | None = None
+    relative: bool = False
+    form: Form = "mpnn"

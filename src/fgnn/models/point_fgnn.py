@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from fgnn.graph import FactorGraph, FactorGroup
+from fgnn.models.point_config import Form
+from fgnn.models.point_graph import cloud_edges, neighbours
+from fgnn.models.point_mpnn import run_mpnn
 from fgnn.nn import build
-from fgnn.points.knn import knn
 
 # As printed in section 4.2; N is the number of classes.
 PAPER_POINT_NETWORK = """
@@ -32,6 +33,9 @@ class PointFGNN(nn.Module):
         k: Neighbours of a point besides itself.
         space: The columns neighbours and edge features are taken from: 0 (x, y, z) or 6 (over the room's extent).
         notation: The architecture.
+        form: ``mpnn`` or ``general``; the same numbers from the same weights. The first is several times faster where
+            launches count, since it is told that all clouds are of one size and each point has a factor.
+        relative: Leave the coordinates out of the points' features; they enter as :math:`t_{ci}` alone.
         bases, aggregate, norm: As in `fgnn.nn.build`. The authors' layers are normalised over the batch.
 
     Shapes:
@@ -50,12 +54,19 @@ class PointFGNN(nn.Module):
         bases: int = 16,
         aggregate: str = "max",
         norm: str | None = "batch",
+        relative: bool = False,
+        form: Form = "mpnn",
     ) -> None:
         super().__init__()
         if space + 3 > inputs:
             raise ValueError(f"Expected three coordinates from column {space} on (got {inputs} columns)")
         self.inputs, self.classes, self.categories, self.k, self.space = inputs, classes, categories, k, space
-        width = inputs + categories
+        if relative and inputs + categories == 3:
+            raise ValueError("Expected further features than the coordinates where they are left out (got none)")
+        if form not in ("mpnn", "general"):
+            raise ValueError(f"Expected form 'mpnn' or 'general' (got {form!r})")
+        self.relative, self.form = relative, form
+        width = inputs + categories - (3 if relative else 0)
         self.network = build(
             notation,
             variable_in=width,
@@ -74,31 +85,36 @@ class PointFGNN(nn.Module):
             raise ValueError(f"Expected points of shape (B, P, {self.inputs}) (got {tuple(x.shape)})")
         clouds, points, _ = x.shape
         xyz = x[..., self.space : self.space + 3]
-        graph = neighbour_graph(xyz, self.k)
         features = x
         if self.categories:
             if category is None:
                 raise ValueError(f"Expected a category below {self.categories} for each cloud (got none)")
-            one_hot = functional.one_hot(category, self.categories).to(x.dtype)
-            features = torch.cat([x, one_hot[:, None].expand(-1, points, -1)], dim=2)
+            features = torch.cat(
+                [x, one_hot(category, self.categories, x.dtype)[:, None].expand(-1, points, -1)], dim=2
+            )
+        if self.relative:
+            features = torch.cat([features[..., : self.space], features[..., self.space + 3 :]], dim=2)
         f = features.reshape(clouds * points, -1)
-        flat = xyz.reshape(-1, 3)
-        near = graph.groups[GROUP].scopes
-        t = flat[:, None] - flat[near]  # shape: (B P, k + 1, 3), point minus neighbour
-        scores: Tensor = self.network(graph, f, {GROUP: f}, {GROUP: t})
+        index = neighbours(xyz, self.k)
+        near = xyz.gather(1, index.reshape(clouds, -1, 1).expand(-1, -1, 3)).view(clouds, points, -1, 3)
+        t = xyz[:, :, None] - near  # shape: (B, P, k + 1, 3), point minus neighbour
+        if self.form == "mpnn":
+            scores = run_mpnn(self.network, cloud_edges(index), f, f, t.reshape(-1, 3), clouds)
+        else:
+            scores = self.network(neighbour_graph(index), f, {GROUP: f}, {GROUP: t.flatten(0, 1)})
         return scores.reshape(clouds, points, self.classes)
 
 
+def one_hot(category: Tensor, categories: int, dtype: torch.dtype) -> Tensor:
+    """(B,) to (B, categories), by comparison: nothing is read back from the device."""
+    return (category[:, None] == torch.arange(categories, device=category.device)).to(dtype)
+
+
 @torch.no_grad()
-def neighbour_graph(xyz: Tensor, k: int) -> FactorGraph:
-    """One graph of all clouds (B, P, 3): factor c over point c, first, and its k nearest neighbours."""
-    clouds, points, _ = xyz.shape
-    if points <= k:
-        raise ValueError(f"Expected more than {k} points in a cloud (got {points})")
-    index, _ = knn(xyz, k + 1)
-    start = torch.arange(clouds, device=xyz.device)[:, None, None] * points
-    scopes = (index + start).reshape(clouds * points, k + 1)
-    ptr = torch.arange(clouds + 1, device=xyz.device) * points
-    return FactorGraph(
-        clouds * points, {GROUP: FactorGroup(scopes)}, variable_ptr=ptr, factor_ptr={GROUP: ptr}, validate=False
-    )
+def neighbour_graph(index: Tensor) -> FactorGraph:
+    """One graph of all clouds from `neighbours` (B, P, k + 1): factor c over the points of its row."""
+    clouds, points, arity = index.shape
+    start = torch.arange(clouds, device=index.device)[:, None, None] * points
+    ptr = torch.arange(clouds + 1, device=index.device) * points
+    scopes = FactorGroup((index + start).reshape(clouds * points, arity))
+    return FactorGraph(clouds * points, {GROUP: scopes}, variable_ptr=ptr, factor_ptr={GROUP: ptr}, validate=False)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from fgnn.models.dgcnn import DGCNN, DGCNNPart
 from fgnn.models.point_config import PointConfig
-from fgnn.models.point_fgnn import PointFGNN
+from fgnn.models.point_fgnn import PAPER_POINT_NETWORK, PointFGNN, one_hot
 from fgnn.models.pointcnn import SHAPENET_DOWN, SHAPENET_UP, PointCNN
 from fgnn.models.pointnet import PointNet, PointNetPart, orthogonality
 
@@ -34,8 +33,9 @@ class PointNetwork(nn.Module):
         self.net: nn.Module
         if config.architecture == "fgnn":
             self.net = PointFGNN(
-                inputs, classes, categories=categories, k=config.k, bases=config.bases, aggregate=config.aggregate
-            )
+                inputs, classes, categories=categories, k=config.k, bases=config.bases, aggregate=config.aggregate,
+                notation=config.notation or PAPER_POINT_NETWORK, relative=config.relative, form=config.form,
+            )  # fmt: skip
         elif config.architecture == "pointnet":
             self.net = PointNetPart(classes, categories) if categories else PointNet(inputs, classes)
         elif config.architecture == "dgcnn":
@@ -62,10 +62,10 @@ class PointNetwork(nn.Module):
             return self.net(features), nothing
         if category is None:
             raise ValueError(f"Expected a category below {self.categories} for each cloud (got none)")
-        one_hot = functional.one_hot(category, self.categories).to(features.dtype)
+        known = one_hot(category, self.categories, features.dtype)
         if kind == "dgcnn":
-            return self.net(features, one_hot), nothing
-        scores, transform = self.net(features, one_hot)
+            return self.net(features, known), nothing
+        scores, transform = self.net(features, known)
         return scores, 1e-3 * orthogonality(transform.float())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fgnn.models.blocks import Dense, dense_stack, tile
+from fgnn.models.blocks import Dense, dense_stack, tile, turn
 
 
 class PointNet(nn.Module):
@@ -87,7 +87,7 @@ class PointNetPart(nn.Module):
         self.scores = Dense(128, parts, activation="none", norm=False)
 
     def forward(self, points: Tensor, category: Tensor) -> tuple[Tensor, Tensor]:
-        one = self.layer1(points @ self.align_points(points))
+        one = self.layer1(turn(points, self.align_points(points)))
         two = self.layer2(one)
         three = self.layer3(two)
         transform = self.align_features(three)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fgnn.data.labelled import IGNORE, Classes, PointSet, concat_sets, from_blocks, from_shapes, scan_pieces
-from fgnn.data.shapenet import CATEGORIES, NUM_PARTS, PARTS, load_shapenet_part
+from fgnn.data.labelled import IGNORE, Classes, PointSet, concat_sets, from_blocks
+from fgnn.data.scan_copies import scan_versions
+from fgnn.data.shapenet import CATEGORIES, PARTS
 from fgnn.errors import InputError
 from fgnn.models.point_network import PointNetwork
 from fgnn.points.cloud import FORMATS
@@ -21,6 +21,8 @@ from fgnn.points.metrics import confusion, scene_score, shape_score
 from fgnn.train.distributed import World
 from fgnn.train.recipe import Recipe
 from fgnn.train.seeds import seed_for
+from fgnn.train.shape_data import load_shapes, part_names
+from fgnn.train.shape_scores import part_mask, vary
 from fgnn.train.strict import plain
 from fgnn.train.task import Loss
 
@@ -43,9 +45,15 @@ class PointTask:
     The clouds lie on the device whole. Each epoch visits them in an order of its own, a function of seed and epoch.
     """
 
-    def __init__(self, recipe: Recipe, world: World | None = None, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        world: World | None = None,
+        device: torch.device | str = "cpu",
+        loaded: Loaded | None = None,
+    ) -> None:
         self.recipe, self.device, self.world = recipe, torch.device(device), world or World()
-        self.loaded = load(recipe)
+        self.loaded = loaded or load(recipe)
         self.train = self.loaded.train.to(self.device)
         self.held_out = self.loaded.held_out
         self.epoch_steps: int | None = max(1, len(self.train) // recipe.batch)
@@ -69,23 +77,23 @@ class PointTask:
         return self._augmented(clouds, step) if self.recipe.augment else clouds
 
     def _augmented(self, clouds: PointSet, step: int) -> PointSet:
-        """Each cloud scaled by 0.8 to 1.25 and moved by up to 0.1; for scans also turned about the vertical."""
+        """Shapes and rooms as in `vary`, rooms never mirrored; scans turned about the vertical and scaled a little."""
         generator = torch.Generator(self.device).manual_seed(
             seed_for(self.recipe.seed, "augment", step, self.world.rank)
         )
         count = len(clouds)
         random = torch.rand(count, 7, generator=generator, device=self.device)
+        if self.recipe.data.rooms is not None:
+            random[:, 6] = 1.0  # a room has a floor
+        if self.recipe.data.scans is None:
+            return PointSet(vary(clouds.features, random), clouds.label, clouds.category)
         features = clouds.features.clone()
-        if self.recipe.data.scans is not None:
-            angle = 2 * torch.pi * random[:, 6]
-            c, s = angle.cos()[:, None], angle.sin()[:, None]
-            x, y = features[..., 0].clone(), features[..., 1].clone()
-            features[..., 0], features[..., 1] = c * x - s * y, s * x + c * y
-            scale = 0.9 + 0.2 * random[:, None, :1]
-            features[..., :3] = features[..., :3] * scale
-        else:
-            scale = 0.8 + 0.45 * random[:, None, :3]
-            features[..., :3] = features[..., :3] * scale + 0.2 * (random[:, None, 3:6] - 0.5)
+        angle = 2 * torch.pi * random[:, 6]
+        c, s = angle.cos()[:, None], angle.sin()[:, None]
+        x, y = features[..., 0].clone(), features[..., 1].clone()
+        features[..., 0], features[..., 1] = c * x - s * y, s * x + c * y
+        if not self.recipe.data.scans.heights:  # heights are in metres: they would have to be scaled alike
+            features[..., :3] = features[..., :3] * (0.9 + 0.2 * random[:, None, :1])
         return PointSet(features, clouds.label, clouds.category)
 
     def loss(self, network: nn.Module, batch: PointSet) -> Loss:
@@ -102,7 +110,9 @@ class PointTask:
 
     def validate(self, network: nn.Module) -> dict[str, float]:
         """For shapes the instance mIoU, for scenes the pooled one; ``agreement`` is what weights are selected by."""
-        return evaluate_points(network, self.held_out, self.loaded)
+        half = self.recipe.precision == "bf16" and self.device.type == "cuda"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
+            return evaluate_points(network, self.held_out, self.loaded)
 
     def card(self) -> dict[str, Any]:
         return {
@@ -119,7 +129,7 @@ class PointTask:
 
 @torch.no_grad()
 def evaluate_points(
-    network: nn.Module, clouds: PointSet, loaded: Loaded, restrict: bool = True, batch: int = 16
+    network: nn.Module, clouds: PointSet, loaded: Loaded, restrict: bool = True, batch: int = 32
 ) -> dict[str, float]:
     """Scores on held-out clouds.
 
@@ -162,14 +172,6 @@ def evaluate_points(
     return {"loss": loss, "agreement": scene.mean_iou, "miou": scene.mean_iou, "accuracy": scene.accuracy, **ious}
 
 
-def part_mask(parts: Sequence[Sequence[int]], classes: int, device: torch.device) -> Tensor:
-    """0 for the parts of a category, -inf for all others.  # shape: (categories, classes)"""
-    mask = torch.full((len(parts), classes), -torch.inf, device=device)
-    for category, own in enumerate(parts):
-        mask[category, list(own)] = 0.0
-    return mask
-
-
 # ---- data ---------------------------------------------------------------------------------------------------------
 
 
@@ -177,12 +179,8 @@ def load(recipe: Recipe) -> Loaded:
     """The clouds a recipe names."""
     data = recipe.data
     if data.shapes is not None:
-        names = tuple(f"{CATEGORIES[c]} {p - own[0]}" for c, own in enumerate(PARTS) for p in own)
-        assert len(names) == NUM_PARTS
-        train, val = (
-            from_shapes(load_shapenet_part(data.shapes.root, s), data.shapes.points) for s in ("train", "val")
-        )
-        return Loaded(train, val, names, CATEGORIES, PARTS, "shape: unit sphere")
+        train, held = load_shapes(data.shapes.root, data.shapes.splits, data.shapes.held_out, data.shapes.points)
+        return Loaded(train, held, part_names(), CATEGORIES, PARTS, "shape: unit sphere")
     if data.rooms is not None:
         from fgnn.data.s3dis import CLASSES, load_blocks
 
@@ -211,15 +209,14 @@ def load_scans(recipe: Recipe) -> Loaded:
     unknown = held - {p.name for p in files}
     if unknown:
         raise InputError(f"Expected held_out to name files of the folder (got {sorted(unknown)[0]!r})", file=folder)
-    sets = {
-        p: scan_pieces(
-            p, classes, data.field, size=data.size, points=data.points, scale=data.scale, colour=data.colour,
-            seed=recipe.seed,
-        )
-        for p in files
-    }  # fmt: skip
-    train = concat_sets([s for p, s in sets.items() if p.name not in held])
-    test = concat_sets([s for p, s in sets.items() if p.name in held])
+    mine = [p for p in files if p.name not in held]
+    if not mine:
+        raise InputError("Expected a scan to train on besides those held out", file=folder)
+    made = scan_versions(
+        mine, classes, data.field, copies=data.copies, stray=data.stray, seed=recipe.seed, **data.cut()
+    )
+    train = concat_sets(made)
+    test = concat_sets(scan_versions(sorted(set(files) - set(mine)), classes, data.field, seed=recipe.seed, **data.cut()))
     if not len(train) or not len(test):
         raise InputError(f"Expected labelled points to train on and to hold out in field {data.field!r}", file=folder)
     return Loaded(train, test, classes.names, (), (), "scan: tile")

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fgnn.errors import InputError
+from fgnn.files import is_file
 from fgnn.models.config import NetworkConfig
 from fgnn.models.point_config import PointConfig
 from fgnn.train.strict import parse, plain
+from fgnn.train.yaml_file import read_yaml
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,19 @@ class GridData:
 
 @dataclass(frozen=True)
 class ShapeData:
-    """ShapeNet-Part in ``root``, in any of its layouts."""
+    """ShapeNet-Part in ``root``, in any of its layouts: the splits to train on and the one to hold out.
+
+    The paper trains on ``train`` and selects on ``val``; several published networks train on both.
+    """
 
     root: str
     points: int = 2048
+    splits: tuple[Literal["train", "val"], ...] = ("train",)
+    held_out: Literal["val", "test"] = "val"
+
+    def __post_init__(self) -> None:
+        if not self.splits or self.held_out in self.splits:
+            raise ValueError(f"Expected splits to train on, without the one held out (got {list(self.splits)})")
 
 
 @dataclass(frozen=True)
@@ -69,7 +80,10 @@ class ScanData:
     """A folder of labelled scans, cut into tiles of ``size`` with pieces of ``points`` points.
 
     ``classes`` is a file in the folder with one class a line (``name`` or ``name: value …``), ``field`` holds the
-    labels, ``held_out`` names the files that are never trained on (by default the last).
+    labels, ``held_out`` names the files that are never trained on (by default the last). ``heights`` are the windows
+    of further features (see `fgnn.points.heights`), ``grow`` says how many times wider tiles may be in sparse scans.
+    ``copies`` altered versions of each scan are trained on besides; in these some points are moved far up or down and
+    labelled ``stray`` where that is given.
     """
 
     root: str
@@ -79,6 +93,10 @@ class ScanData:
     points: int = 4096
     scale: float = 10.0
     colour: bool = False
+    heights: tuple[float, ...] = ()
+    grow: float = 1.0
+    copies: int = 0
+    stray: int | None = None
     held_out: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -86,6 +104,14 @@ class ScanData:
             raise ValueError(
                 f"Expected size > 0, scale > 0 and 32 or more points (got {self.size}, {self.scale}, {self.points})"
             )
+        if any(w <= 0 for w in self.heights) or list(self.heights) != sorted(self.heights):
+            raise ValueError(f"Expected heights as growing windows (got {list(self.heights)})")
+        if self.grow < 1 or self.copies < 0:
+            raise ValueError(f"Expected grow of at least 1 and copies of at least 0 (got {self.grow}, {self.copies})")
+
+    def cut(self) -> dict[str, Any]:
+        """How scans become pieces, for `fgnn.data.labelled.scan_pieces` and `fgnn.points.segment.Segmenter`."""
+        return {name: getattr(self, name) for name in ("size", "points", "scale", "colour", "heights", "grow")}
 
 
 _FAMILIES = ("chain", "grid", "folder", "shapes", "rooms", "scans")
@@ -199,17 +225,8 @@ class Recipe:
 
 def read_recipe(place: str | Path) -> Recipe:
     """Read a recipe file, or one of the package's own by name (``paper-map-1``)."""
-    import yaml
-
     path = find_recipe(place)
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f"line {mark.line + 1}" if mark else ""
-        raise InputError(f"not YAML: {getattr(error, 'problem', error)}", file=path, place=line) from error
-    except UnicodeDecodeError as error:
-        raise InputError("not a text file", file=path) from error
+    values = read_yaml(path)
     recipe = parse(Recipe, values, file=path)
     return recipe if "name" in values else replace(recipe, name=path.stem)
 
@@ -217,12 +234,12 @@ def read_recipe(place: str | Path) -> Recipe:
 def find_recipe(place: str | Path) -> Path:
     """The file behind a path or the name of a packaged recipe."""
     path = Path(place)
-    if path.is_file():
+    if is_file(path):
         return path
     names = recipe_names()
     if str(place) in names:
         return Path(str(files("fgnn.train") / "recipes" / f"{place}.yaml"))
-    close = get_close_matches(str(place), names, n=1)
+    close = get_close_matches(str(place)[:100], names, n=1)
     hint = f"; did you mean '{close[0]}'?" if close else f"; packaged: {', '.join(names)}"
     raise InputError(f"no such recipe file{hint}", file=place)
 

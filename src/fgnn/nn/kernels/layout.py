@@ -109,7 +109,21 @@ def layout_of(incidence: Incidence, towards: Side, per_edge: bool = False) -> La
     return known[towards, per_edge]
 
 
-def _make(incidence: Incidence, towards: Side, per_edge: bool) -> Layout:
+def keep_layout(incidence: Incidence, towards: Side, width: int, most: int) -> None:
+    """Make a layout by shapes that are known beforehand, with nothing read back from the device, and keep it.
+
+    Its table has as many rows as can ever be needed; those left over hold no edge.
+
+    Args:
+        width: Of a row, where the edges of a destination are not all as many.
+        most: A bound on the edges of one destination.
+    """
+    known: dict[tuple[Side, bool], Layout] = {**getattr(incidence, _KEPT, {})}
+    known[towards, False] = _make(incidence, towards, False, width, most)
+    object.__setattr__(incidence, _KEPT, known)
+
+
+def _make(incidence: Incidence, towards: Side, per_edge: bool, bounded: int | None = None, most: int = 0) -> Layout:
     edges = incidence.num_edges
     large = max(edges, incidence.num_factors, incidence.num_variables) >= 2**31 - 1
     small = torch.int64 if large else torch.int32
@@ -125,12 +139,18 @@ def _make(incidence: Incidence, towards: Side, per_edge: bool) -> Layout:
         sources = edges
     arity = incidence.arity if towards == "factor" else None
     degree = ptr.diff()
-    longest = arity if arity is not None else int(degree.max()) if count else 0
-    width, single = _uniform_width(arity) if arity else (_ragged_width(degree), False)
+    if arity is not None:
+        longest = arity
+    elif bounded is not None:
+        longest = most
+    else:
+        longest = int(degree.max()) if count else 0
+    width, single = _uniform_width(arity) if arity else (bounded or _ragged_width(degree), False)
     if single:
         rows, table, row_ptr = count, ptr.new_empty(0, dtype=small), ptr.new_empty(0, dtype=small)
     else:
-        table, row_ptr = _rows(ptr, width)
+        # of n edges in all, d destinations take at most (n + d (width - 1)) / width rows
+        table, row_ptr = _rows(ptr, width, None if bounded is None else (edges + count * (width - 1)) // width)
         rows = table.shape[1]
     return Layout(
         towards=towards,
@@ -167,13 +187,21 @@ def _ragged_width(degree: Tensor) -> int:
     return min(zip(_WIDTHS, rows, strict=True), key=lambda option: _cost(*option))[0]
 
 
-def _rows(ptr: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Cut each destination's edges into rows of at most ``width``; (4, R) and (D + 1,)."""
+def _rows(ptr: Tensor, width: int, most: int | None = None) -> tuple[Tensor, Tensor]:
+    """Cut each destination's edges into rows of at most ``width``; (4, R) and (D + 1,).
+
+    With ``most``, R is that number, and rows that are not needed are empty.
+    """
     degree = ptr.diff()
     count = (degree + width - 1) // width
     row_ptr = torch.cat([count.new_zeros(1), count.cumsum(0)])
-    rows = int(row_ptr[-1])
-    destination = torch.arange(degree.numel(), device=ptr.device).repeat_interleave(count, output_size=rows)
+    if most is None:
+        rows = int(row_ptr[-1])
+        destination = torch.arange(degree.numel(), device=ptr.device).repeat_interleave(count, output_size=rows)
+    else:
+        rows = most
+        found = torch.searchsorted(row_ptr, torch.arange(rows, device=ptr.device), right=True) - 1
+        destination = found.clamp_max(degree.numel() - 1)
     before = (torch.arange(rows, device=ptr.device) - row_ptr[destination]) * width
     start = ptr[destination] + before
     stop = torch.minimum(start + width, ptr[destination + 1])

@@ -1,0 +1,130 @@
+"""Part segmentation scored: one pass or several votes, on the official list and without what training also saw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fgnn.data.labelled import PointSet
+from fgnn.data.shapenet import CATEGORIES, NUM_PARTS, PARTS, Shapes
+from fgnn.points.metrics import ShapeScore, shape_score
+
+
+def part_mask(parts: Sequence[Sequence[int]], classes: int, device: torch.device) -> Tensor:
+    """0 for the parts of a category, -inf for all others.  # shape: (categories, classes)"""
+    mask = torch.full((len(parts), classes), -torch.inf, device=device)
+    for category, own in enumerate(parts):
+        mask[category, list(own)] = 0.0
+    return mask
+
+
+def vary(features: Tensor, random: Tensor) -> Tensor:
+    """Clouds (B, P, F) scaled along each axis by 0.8 to 1.25, moved by up to 0.1, and half of them mirrored.
+
+    z is the axis across which shapes of this benchmark are symmetric.
+
+    Args:
+        random: (B, 7), uniform in 0 to 1.
+    """
+    scale = 0.8 + 0.45 * random[:, None, :3]
+    side = 1.0 - 2.0 * (random[:, 6] < 0.5).to(scale.dtype)
+    scale = scale * torch.stack([torch.ones_like(side), torch.ones_like(side), side], -1)[:, None]
+    moved = features[..., :3] * scale + 0.2 * (random[:, None, 3:6] - 0.5)
+    return moved if features.shape[2] == 3 else torch.cat([moved, features[..., 3:]], -1)
+
+
+@torch.no_grad()
+def label_shapes(
+    network: nn.Module,
+    clouds: PointSet,
+    *,
+    votes: int = 1,
+    restrict: bool = True,
+    half: bool = False,
+    batch: int = 32,
+    seed: int = 0,
+) -> NDArray[np.int64]:
+    """The part of every point.  # shape: (S, P)
+
+    Args:
+        votes: Passes whose probabilities are added: the shapes as they are, then varied as in training.
+        restrict: Take the best among the parts of a shape's category, not among all 50.
+        half: Compute in bfloat16.
+    """
+    device = next(network.parameters()).device
+    mask = part_mask(PARTS, NUM_PARTS, device)
+    generator = torch.Generator().manual_seed(seed)
+    network.eval()
+    found = []
+    for at in range(0, len(clouds), batch):
+        part = clouds.select(torch.arange(at, min(at + batch, len(clouds)))).to(device)
+        total: Tensor | float = 0.0
+        for vote in range(votes):
+            random = torch.rand(len(part), 7, generator=generator).to(device)
+            features = vary(part.features, random) if vote else part.features
+            with torch.autocast(device.type, torch.bfloat16, enabled=half):
+                scores = network(features, part.category)[0]
+            total = total + scores.float().softmax(-1)
+        assert isinstance(total, Tensor)
+        if restrict:
+            total = total + mask[part.category][:, None]
+        found.append(total.argmax(2).cpu())
+    return torch.cat(found).numpy()
+
+
+@dataclass(frozen=True)
+class ShapeTable:
+    """Scores of one network on one list of shapes by one protocol, as fractions of one."""
+
+    protocol: str
+    shapes: int
+    instance: float
+    class_average: float
+    accuracy: float
+    category: dict[str, float]
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, protocol: str, count: int, score: ShapeScore) -> ShapeTable:
+        return cls(protocol, count, score.instance, score.class_average, score.accuracy, score.category)
+
+
+def score_shapes(
+    network: nn.Module, shapes: Shapes, clouds: PointSet, seen: Sequence[Shapes] = (), *, votes: int = 1, **options: Any
+) -> list[ShapeTable]:
+    """Tables of a test list: one pass, that pass without shapes that ``seen`` also lists, all 50 parts, and voted.
+
+    Args:
+        shapes: The list itself, for names.
+        clouds: The same shapes as tensors.
+        seen: Splits that were trained on.
+        votes: More than one adds a table.
+    """
+    truth = clouds.label.numpy()
+    kinds = clouds.category.tolist()
+    others = np.concatenate([s.name for s in seen]) if seen else np.zeros(0, str)
+    fresh = ~np.isin(shapes.name, others)
+
+    def table(protocol: str, guess: NDArray[np.int64], which: NDArray[np.bool_]) -> ShapeTable:
+        results = [(kinds[s], truth[s], guess[s]) for s in np.flatnonzero(which)]
+        return ShapeTable.of(protocol, len(results), shape_score(results, CATEGORIES, PARTS))
+
+    every = np.ones(len(shapes), bool)
+    once = label_shapes(network, clouds, **options)
+    made = [table("one pass", once, every)]
+    if not fresh.all():
+        made.append(table("one pass, without shapes also trained on", once, fresh))
+    free = label_shapes(network, clouds, restrict=False, **options)
+    made.append(table("one pass, argmax over all parts", free, every))
+    if votes > 1:
+        voted = label_shapes(network, clouds, votes=votes, **options)
+        made.append(table(f"voted, {votes} passes", voted, every))
+    return made
