@@ -10,6 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fgnn.infer.fused_flooding import FusedFlooding, fused_flooding
+from fgnn.infer.messages import LIMIT
 from fgnn.infer.solution import Answer, OnProgress, Progress
 from fgnn.infer.sweeps import Rule, Sweep, flooding, residual, sequential
 from fgnn.infer.wiring import Numbers, Wiring, can_forbid
@@ -21,6 +23,7 @@ _CPU_BYTES_IN_TURNS = 1 << 22
 _GPU_BYTES = 1 << 28
 # Iterations between looks at what has converged: each look waits for the device.
 _CHECK_EVERY = 8
+_CHECK_EVERY_FUSED = 16  # where these iterations are one operation
 # The share of a pool that may stand still before it is exchanged: an exchange costs about half an iteration.
 _MOST_AT_REST = 0.125
 _NEWS_EVERY_SECONDS = 0.5
@@ -90,8 +93,10 @@ def solve_max_product(
         batch = batch.to(dtype=torch.float32)
     wiring = Wiring.of(batch, full=not normalise or can_forbid(batch))
     rule = Rule(own=variant == "paper", normalise=normalise)
+    fused: FusedFlooding | None = None
     if schedule == "flooding" or not wiring.groups:
         sweep = flooding(wiring, rule)
+        fused = fused_flooding(wiring, rule, len(batch)) if decode == "last" else None
     elif schedule == "sequential":
         sweep = sequential(wiring, rule, seed, random=order == "random")
     else:
@@ -100,6 +105,7 @@ def solve_max_product(
         batch=batch,
         wiring=wiring,
         sweep=sweep,
+        fused=fused,
         in_turns=schedule == "sequential",
         iterations=iterations if wiring.groups else 0,
         rate=1.0 - damping,
@@ -126,6 +132,7 @@ class _Run:
         batch: ModelBatch,
         wiring: Wiring,
         sweep: Sweep,
+        fused: FusedFlooding | None,
         in_turns: bool,
         iterations: int,
         rate: float,
@@ -136,9 +143,11 @@ class _Run:
         deadline: float,
         progress: OnProgress | None,
     ) -> None:
-        self.batch, self.wiring, self.sweep, self.in_turns = batch, wiring, sweep, in_turns
+        self.batch, self.wiring, self.sweep, self.fused, self.in_turns = batch, wiring, sweep, fused, in_turns
         self.iterations, self.tolerance = iterations, tolerance
-        self.rate = torch.tensor(rate, dtype=batch.dtype, device=batch.device)
+        settings = (rate, tolerance, LIMIT[batch.dtype])
+        self.settings = torch.tensor(settings, dtype=batch.dtype, device=batch.device)
+        self.rate = self.settings[0]
         self.best, self.normalise = best, normalise
         self.started, self.deadline, self.progress = time.perf_counter(), deadline, progress
         self.news_due = self.started + _NEWS_EVERY_SECONDS
@@ -158,6 +167,7 @@ class _Run:
         """Pass messages until all models stand still, or iterations or time run out."""
         count = len(self.batch)
         every = _CHECK_EVERY if self.batch.device.type == "cuda" else 1
+        every = every if self.fused is None else _CHECK_EVERY_FUSED
         width, waiting, turn = self._width(), 0, 0
         pool = self._pool(torch.zeros(0, dtype=torch.int64, device=self.batch.device))
         while True:
@@ -178,6 +188,14 @@ class _Run:
                     if not len(pool.models):
                         return
                 self._tell(f"{count - waiting + int(pool.active.sum())} of {count} models still move", pool)
+            if self.fused is not None:
+                self._make_room(every)
+                self.fused.run(
+                    pool.numbers, pool.messages, pool.models, pool.active, pool.settled, pool.done, self.deltas,
+                    self.settings, self.iterations, every,
+                )  # fmt: skip
+                turn += every
+                continue
             pool.messages, change = self.sweep(pool.numbers, pool.messages, pool.active * self.rate, turn)
             turn += 1
             self._record(pool, change)
@@ -229,15 +247,19 @@ class _Run:
 
     def _record(self, pool: _Pool, change: Tensor) -> None:
         """Count the iteration and note its change, for the models that moved."""
-        if self.turns + 1 >= len(self.deltas) and len(self.deltas) <= self.iterations:
-            self.deltas = torch.cat([self.deltas, torch.zeros_like(self.deltas)])[: self.iterations + 1]
-        self.turns += 1
+        self._make_room(1)
         # a model at rest writes a zero into its next row, which is one past the last where its iterations are spent
         self.deltas.index_put_((pool.done, pool.models), change.masked_fill(~pool.active, 0.0))
         moves = change > self.tolerance
         pool.done += pool.active
         pool.settled |= pool.active & ~moves
         pool.active &= moves & (pool.done < self.iterations)
+
+    def _make_room(self, more: int) -> None:
+        """Rows of deltas for so many more iterations, which are counted."""
+        while self.turns + more >= len(self.deltas) and len(self.deltas) <= self.iterations:
+            self.deltas = torch.cat([self.deltas, torch.zeros_like(self.deltas)])[: self.iterations + 1]
+        self.turns += more
 
     def _consider(self, pool: _Pool) -> None:
         """Keep what the present beliefs decode to where it scores higher than all before."""

@@ -24,7 +24,7 @@ from fgnn.infer.ranking import ranked
 Bound = int | Tensor
 
 # Messages of budgets can grow without end on loops; they stop here, where a sum over a million is still finite.
-_LIMIT = {torch.float64: 1e290, torch.float32: 1e30}
+LIMIT = {torch.float64: 1e290, torch.float32: 1e30}
 
 
 def table_messages(theta: Tensor, incoming: list[Tensor], *, full: bool) -> list[Tensor]:
@@ -133,7 +133,7 @@ def budget_ratios(d: Tensor, at_least: Bound, at_most: Bound, out: Tensor | None
         at_most: The greatest number of ones.
         out: Where to put the messages, shape (n, C, B).
     """
-    limit = _LIMIT[d.dtype]
+    limit = LIMIT[d.dtype]
     floor = not (isinstance(at_least, int) and at_least == 0)
     bounds = [at_most, at_least] if floor else [at_most]
     ranks = tuple(r for b in bounds if isinstance(b, int) for r in (b, b + 1) if 1 <= r <= d.shape[0])

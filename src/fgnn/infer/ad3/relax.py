@@ -9,18 +9,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fgnn.infer.ad3.average import CHECK, Average, advance
 from fgnn.infer.ad3.dual import dual_value
+from fgnn.infer.ad3.fused import fused_of
 from fgnn.infer.ad3.layout import Layout, fold
 from fgnn.infer.ad3.numbers import Numbers
 from fgnn.infer.ad3.projections import cell_weight
 from fgnn.infer.ad3.rounding import objective_rows, round_rows, score_rows
-from fgnn.infer.ad3.steps import RHO, State, Terms, disagreement, factor_step, initial_state, take, variable_step
+from fgnn.infer.ad3.steps import RHO, State, Terms, initial_state
 
-CHECK = 25  # iterations between looks at the bound: each look waits for the device
 _RESIDUAL = 10.0  # marginals must agree to this many tolerances
-# When to begin a new average: the old one halved the disagreement since the last time, or took a tenth off and gets
-# worse, or is as long as a third of the whole run.
-_HALVED, _LESS, _LONG = 0.5, 0.9, 0.3
+# Where blocks of iterations are one operation, a look, which is many, comes after a few of them, or a tenth more.
+_BLOCKS, _LOOK_AFTER = 4, 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,52 +64,6 @@ class Relaxed:
     end: Warm
 
 
-@dataclass(eq=False)
-class _Average:
-    """The mean of z since the last restart. Iterates circle around a solution; their mean cuts across."""
-
-    z: Tensor  # shape: (E, B), summed
-    cells: Tensor  # shape: (cells, B), summed
-    count: Tensor  # shape: (B,)
-    then: Tensor  # shape: (B,), the disagreement at the last restart
-    before: Tensor  # shape: (B,), the disagreement at the last look
-
-    @classmethod
-    def of(cls, state: State) -> _Average:
-        far = state.z.new_full(state.p.shape[1:], torch.inf)
-        return cls(torch.zeros_like(state.z), torch.zeros_like(state.cells), torch.zeros_like(far), far, far)
-
-    def add(self, state: State) -> None:
-        self.z += state.z
-        self.cells += state.cells
-        self.count += 1.0
-
-    def restart(self, layout: Layout, terms: Terms, state: State, done: int) -> None:
-        """Go on from the mean, in those models where it is time to and the mean agrees better."""
-        now = disagreement(layout, state)
-        mean = state.twin(self.z / self.count, self.cells / self.count)
-        factor_step(layout, terms, mean)
-        variable_step(layout, terms, mean)
-        there = disagreement(layout, mean)
-        best = torch.minimum(now, there)
-        due = (best <= _HALVED**2 * self.then) | ((best <= _LESS**2 * self.then) & (best > self.before))
-        due |= self.count >= _LONG * done
-        due &= self.count > CHECK
-        jump = due & (there < now)
-        state.z = torch.where(jump, mean.z, state.z)
-        state.cells = torch.where(jump, mean.cells, state.cells)
-        state.taus = [torch.where(jump, y, x) for x, y in zip(state.taus, mean.taus, strict=True)]
-        first = self.then == torch.inf
-        self.then = torch.where(due | first, best, self.then)
-        self.before = torch.where(due, torch.inf, best)
-        self.z.mul_(~due)
-        self.cells.mul_(~due)
-        self.count = self.count * ~due
-
-    def select(self, which: Tensor) -> _Average:
-        return _Average(*(take(x, which) for x in vars(self).values()))
-
-
 def relax(
     layout: Layout,
     exact: Numbers,
@@ -149,16 +103,18 @@ def relax(
     here = torch.arange(batch, device=device)  # which models the columns of state are
     bottom = _worst(layout, exact)
     done = 0 if warm is None else warm.done
-    average = _Average.of(state)
+    average = Average.of(state)
+    fused = fused_of(layout, device)
     while len(here):
-        steps = min(CHECK, limits.iterations - done)
-        for _ in range(steps):
-            factor_step(layout, terms, state)
-            variable_step(layout, terms, state)
-            average.add(state)
-        done += steps
-        average.restart(layout, terms, state, done)
-        factor_step(layout, terms, state)
+        left = limits.iterations - done
+        steps = min(CHECK, left)
+        if fused is not None and fused.worth(len(here)):
+            blocks = max(1, min(max(_BLOCKS, int(_LOOK_AFTER * done) // CHECK), left // CHECK))
+            fused.advance(terms, state, average, done, steps, blocks)
+        else:
+            blocks = 1
+            advance(layout, terms, state, average, done, steps, blocks)
+        done += steps * blocks
         was = out.converged[here]
         ended = _look(layout, exact, state, out, here, limits, least, bottom)
         out.iterations[here] = torch.where(was, out.iterations[here], done)

@@ -1,0 +1,74 @@
+"""The mean of the iterates of `ad3`, and when to go on from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fgnn.infer.ad3.layout import Layout
+from fgnn.infer.ad3.steps import State, Terms, disagreement, factor_step, take, variable_step
+
+CHECK = 25  # iterations between one decision and the next
+# When to begin a new average: the old one halved the disagreement since the last time, or took a tenth off and gets
+# worse, or is as long as a third of the whole run.
+HALVED, LESS, LONG = 0.5, 0.9, 0.3
+
+
+@dataclass(eq=False)
+class Average:
+    """The mean of z since the last restart. Iterates circle around a solution; their mean cuts across."""
+
+    z: Tensor  # shape: (E, B), summed
+    cells: Tensor  # shape: (cells, B), summed
+    count: Tensor  # shape: (B,)
+    then: Tensor  # shape: (B,), the disagreement at the last restart
+    before: Tensor  # shape: (B,), the disagreement at the last look
+
+    @classmethod
+    def of(cls, state: State) -> Average:
+        far = state.z.new_full(state.p.shape[1:], torch.inf)
+        return cls(torch.zeros_like(state.z), torch.zeros_like(state.cells), torch.zeros_like(far), far, far.clone())
+
+    def add(self, state: State) -> None:
+        self.z += state.z
+        self.cells += state.cells
+        self.count += 1.0
+
+    def restart(self, layout: Layout, terms: Terms, state: State, done: int) -> None:
+        """Go on from the mean, in those models where it is time to and the mean agrees better."""
+        now = disagreement(layout, state)
+        mean = state.twin(self.z / self.count, self.cells / self.count)
+        factor_step(layout, terms, mean)
+        variable_step(layout, terms, mean)
+        there = disagreement(layout, mean)
+        best = torch.minimum(now, there)
+        due = (best <= HALVED**2 * self.then) | ((best <= LESS**2 * self.then) & (best > self.before))
+        due |= self.count >= LONG * done
+        due &= self.count > CHECK
+        jump = due & (there < now)
+        state.z = torch.where(jump, mean.z, state.z)
+        state.cells = torch.where(jump, mean.cells, state.cells)
+        state.taus = [torch.where(jump, y, x) for x, y in zip(state.taus, mean.taus, strict=True)]
+        first = self.then == torch.inf
+        self.then = torch.where(due | first, best, self.then)
+        self.before = torch.where(due, torch.inf, best)
+        self.z.mul_(~due)
+        self.cells.mul_(~due)
+        self.count = self.count * ~due
+
+    def select(self, which: Tensor) -> Average:
+        return Average(*(take(x, which) for x in vars(self).values()))
+
+
+def advance(layout: Layout, terms: Terms, state: State, average: Average, done: int, steps: int, blocks: int) -> None:
+    """``blocks`` times ``steps`` iterations and a restart; ``done`` before them. Leaves q for the z it ends with."""
+    for _ in range(blocks):
+        for _ in range(steps):
+            factor_step(layout, terms, state)
+            variable_step(layout, terms, state)
+            average.add(state)
+        done += steps
+        average.restart(layout, terms, state, done)
+        factor_step(layout, terms, state)
