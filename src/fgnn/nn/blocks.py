@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from fgnn.graph import FactorGraph
 from fgnn.nn.aggregate import Aggregation, reduce_edges
 from fgnn.nn.edge_features import EdgeFeatures
-from fgnn.nn.norm import Norm, make_norm
+from fgnn.nn.linear import linear
+from fgnn.nn.norm import NodeBatchNorm, Norm, make_norm
 
 Features = tuple[Tensor, dict[str, Tensor]]
 
@@ -29,6 +30,20 @@ class _Dense(nn.Sequential):
         if activation == "relu":
             parts.append(nn.ReLU())
         super().__init__(*parts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (..., width_in) to (..., out)."""
+        first, *after = self
+        assert isinstance(first, nn.Linear)
+        if after and isinstance(after[0], NodeBatchNorm) and after[0].fused(x):
+            # the norm takes the bias and the ReLU along: fewer passes over memory
+            made: Tensor = after[0](linear(x, first.weight), first.bias, relu=len(after) > 1)
+            return made
+        joined = len(after) == 1 and isinstance(after[0], nn.ReLU)
+        x = linear(x, first.weight, first.bias, relu=joined)
+        for part in () if joined else after:
+            x = part(x)
+        return x
 
 
 class FC(nn.Module):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fgnn.graph import EdgeTypes, Incidence
 from fgnn.nn.edge_features import EdgeFeatures, edge_types, flatten_edges
 from fgnn.nn.functional import Coefficients
+from fgnn.nn.linear import has_kernel, linear
 
 Form = Literal["dense", "basis", "table"]
 
@@ -70,7 +71,7 @@ class DenseMatrix(EdgeMatrix):
         if not hidden:
             raise ValueError("Expected at least one hidden layer in a dense Q (got none)")
         super().__init__(edge_in, rows, columns, hidden[-1] + 1)
-        self.net = _mlp([edge_in, *hidden])
+        self.net = EdgeNet([edge_in, *hidden])
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -80,7 +81,7 @@ class DenseMatrix(EdgeMatrix):
 
     def coefficients(self, t: Tensor) -> Tensor:
         """[u(t), 1].  # shape: (..., T)"""
-        u = self.net(t).relu()
+        u = self.net(t, relu=True)
         return torch.cat([u, u.new_ones((*u.shape[:-1], 1))], dim=-1)
 
 
@@ -91,7 +92,7 @@ class BasisMatrix(EdgeMatrix):
         self, edge_in: int, rows: int, columns: int, *, bases: int = 16, hidden: Sequence[int] = (32,)
     ) -> None:
         super().__init__(edge_in, rows, columns, bases)
-        self.net = _mlp([edge_in, *hidden, bases])
+        self.net = EdgeNet([edge_in, *hidden, bases])
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -148,28 +149,43 @@ def make_edge_matrix(form: Form, edge_in: int, rows: int, columns: int, **option
 _FORMS: dict[Form, type[EdgeMatrix]] = {"dense": DenseMatrix, "basis": BasisMatrix, "table": TableMatrix}
 
 
+class EdgeNet(nn.Sequential):
+    """Linear layers with ReLU between them."""
+
+    def __init__(self, widths: Sequence[int]) -> None:
+        super().__init__()
+        for k, (i, o) in enumerate(pairwise(widths)):
+            if k:
+                self.append(nn.ReLU())
+            self.append(EdgeLinear(i, o))
+
+    def forward(self, x: Tensor, relu: bool = False) -> Tensor:
+        """With ``relu``, also after the last.  # shape: (..., widths[0]) -> (..., widths[-1])"""
+        layers = [layer for layer in self if isinstance(layer, EdgeLinear)]
+        if not relu and has_kernel(x, layers[0].weight):
+            from fgnn.nn.kernels.edge_mlp import edge_mlp, fits
+
+            if fits(self, x):
+                return edge_mlp(self, x)
+        for k, layer in enumerate(layers):
+            x = layer(x, relu=relu or k + 1 < len(layers))
+        return x
+
+
 class EdgeLinear(nn.Linear):
     """A linear layer that is also fast where few features come in, as edge features do, from a GPU's matrix units."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, relu: bool = False) -> Tensor:
+        """σ(x Θᵀ + β), σ being ReLU or nothing.  # shape: (..., in_features) -> (..., out_features)"""
         lack = -self.in_features % 8
-        if not lack or not x.is_cuda:
-            return super().forward(x)
-        # their rows are of 16 bytes; any other length takes a path that is several times slower
+        if not lack or not x.is_cuda or has_kernel(x, self.weight):
+            return linear(x, self.weight, self.bias, relu=relu)
+        # a library's rows are of 16 bytes; any other length takes a path that is several times slower
         if torch.is_autocast_enabled("cuda"):
             x = x.to(torch.get_autocast_dtype("cuda"))
         pad = nn.functional.pad
-        return nn.functional.linear(pad(x, (0, lack)), pad(self.weight, (0, lack)), self.bias)
-
-
-def _mlp(widths: Sequence[int]) -> nn.Sequential:
-    """Linear layers with ReLU between them."""
-    net = nn.Sequential()
-    for k, (i, o) in enumerate(pairwise(widths)):
-        if k:
-            net.append(nn.ReLU())
-        net.append(EdgeLinear(i, o))
-    return net
+        made = nn.functional.linear(pad(x, (0, lack)), pad(self.weight, (0, lack)), self.bias)
+        return made.relu() if relu else made
 
 
 def _reset_mlp(net: nn.Sequential) -> None:

@@ -62,7 +62,7 @@ def aggregate_messages(
     """
     if torch.is_autocast_enabled(a.device.type):
         dtype = torch.get_autocast_dtype(a.device.type)
-        a, weight = a.to(dtype), weight.to(dtype)
+        a = a.to(dtype)  # W is rounded by the backend
         b = b if b is None else b.to(dtype)
         coefficients = coefficients.to(dtype) if isinstance(coefficients, Tensor) else coefficients
         with torch.autocast(a.device.type, enabled=False):
@@ -117,6 +117,11 @@ def choose_backend(
     from fgnn.nn.kernels import unsupported
 
     return "triton" if unsupported(device, dtype, aggregation) is None else "torch"
+
+
+def forced_backend() -> str | None:
+    """The implementation forced by :func:`use_backend`; None where the choice is automatic."""
+    return _forced
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.nn.functional import Activation
+from fgnn.nn.linear import linear
 
 _ACTIVATIONS: tuple[Activation, ...] = ("relu", "identity")
 
@@ -92,21 +93,23 @@ class Message(nn.Module):
             return row.expand(count, -1)
         if x.shape[-1] != weight.shape[1]:
             raise ValueError(f"Expected features of length {weight.shape[1]} (got {x.shape[-1]})")
-        return nn.functional.linear(x, weight, bias)
+        return linear(x, weight, bias)
 
     def per_edge(self, a: Tensor, b: Tensor, factor: Tensor, variable: Tensor) -> Tensor:
         """The whole of M on every edge, for an M of several layers.  # shape: (..., E, n)"""
-        h = a.index_select(-2, factor) + b.index_select(-2, variable)
-        for layer in self.tail:
-            h = layer(h.relu() if self.activation == "relu" else h)
-        return h.relu() if self.final_activation == "relu" else h
+        return self._rest(a.index_select(-2, factor) + b.index_select(-2, variable))
 
     def forward(self, g: Tensor, f: Tensor) -> Tensor:
         """M on rows of g and f that belong together.  # shape: (..., n)"""
-        h = nn.functional.linear(g, self.factor_weight, self.bias) + nn.functional.linear(f, self.variable_weight)
-        for layer in self.tail:
-            h = layer(h.relu() if self.activation == "relu" else h)
-        return h.relu() if self.final_activation == "relu" else h
+        return self._rest(linear(g, self.factor_weight, self.bias) + linear(f, self.variable_weight))
+
+    def _rest(self, h: Tensor) -> Tensor:
+        """What follows the split layer's sum."""
+        h = h.relu() if self.first_activation == "relu" else h
+        for k, layer in enumerate(self.tail):
+            after = self.activation if k + 1 < len(self.tail) else self.final_activation
+            h = linear(h, layer.weight, layer.bias, relu=after == "relu")  # type: ignore[arg-type]
+        return h
 
     def extra_repr(self) -> str:
         widths = [self.factor_weight.shape[0], *(layer.out_features for layer in self.tail)]

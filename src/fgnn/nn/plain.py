@@ -52,6 +52,7 @@ def aggregate_plain(
     batch = sizes[0] if sizes else 1
     if any(size != batch for size in sizes):
         raise ValueError(f"Expected the same number of samples in all features (got {sizes})")
+    weight = weight.to(a.dtype)
     # Node axis first: then an edge's rows of all samples lie together, and shared Q is one product over samples.
     a = _node_first(a, batch)
     b = None if b is None else _node_first(b, batch)

@@ -83,6 +83,32 @@ def test_nan_is_not_lost_in_a_maximum() -> None:
     assert int(wrong.sum()) == 1
 
 
+@pytest.mark.parametrize("hidden", [(), (16,), (8, 16)], ids=str)
+@pytest.mark.parametrize("q", ["basis", "table"])
+def test_a_layer_under_autocast_and_its_gradients_are_near_the_plain_ones(q: str, hidden: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    graph = FactorGraph(9, {"p": FactorGroup(torch.stack([torch.randperm(9)[:4] for _ in range(6)]))})
+    options = {"hidden": hidden} if q == "basis" else {}
+    layer = fgnn.nn.FGNNLayer(
+        variable_in=3, factor_in={"p": 2}, edge_in={"p": 4}, out=8, q=q, aggregate="sum", bias=True, q_options=options
+    )  # fmt: skip
+    f, g = (torch.randn(17, 9, 3) / 4).requires_grad_(), {"p": torch.randn(17, 6, 2) / 4}
+    t = {"p": torch.randn(6, 4, 4) / 2 if q == "basis" else torch.randint(0, 4, (6, 4))}
+
+    def run(backend: str, half: bool) -> list[torch.Tensor]:
+        layer.zero_grad()
+        f.grad = None
+        with use_backend(backend), torch.autocast("cpu", torch.float16, enabled=half):
+            found, _ = layer(graph, f, g, t)
+        found.float().square().sum().backward()
+        return [found.detach().float(), f.grad, *(p.grad for p in layer.parameters())]  # type: ignore[list-item]
+
+    wanted = run("torch", False)
+    for mine, other in zip(run("triton", True), wanted, strict=True):
+        assert mine.dtype == torch.float32
+        assert float((mine - other).norm()) < 1e-2 * float(other.norm())
+
+
 def test_a_compiled_layer_is_one_graph_and_gives_the_same() -> None:
     torch.manual_seed(0)
     graph = FactorGraph(9, {"p": FactorGroup(torch.stack([torch.randperm(9)[:4] for _ in range(6)]))})

@@ -88,8 +88,9 @@ def rows_tile(kind: str, n: int, m: int, lines: int, dtype: torch.dtype, device:
         columns, inner = block(m, 128 if wide else 64), block(n, 64 if half else 32)
         size, warps = 128, 4 if columns <= 64 else 8
     elif kind == "backward":
-        columns, inner = block(m, 128 if half and wide else 64), block(n, 64)
-        size, warps = 64, 4
+        # the gradient of a tile is gathered once where all its columns fit
+        columns, inner = block(m, 256 if half and wide else 64), block(n, 64)
+        size, warps = (64, 4) if columns <= 128 else (128, 8)
     else:
         columns, inner = block(m, 64), block(n, 64)
         size, warps = 64, 8

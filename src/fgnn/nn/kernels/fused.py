@@ -71,7 +71,6 @@ def aggregate_fused(
     dst = None if dst is None else _samples(dst, batch)
     src = _samples(src, batch)
     relu, maximum = activation == "relu", aggregation.kind == "max"
-    weight = weight.to(src.dtype).contiguous()
     known = _typed_case(coefficients, incidence, towards, layout, weight, batch)
     if known is not None:
         out = _typed(dst, src, coefficients, weight, layout, known, relu, maximum)
@@ -123,6 +122,6 @@ def _typed(
     if isinstance(coefficients, Tensor):
         # Q once per structure: its edges, not edges times samples
         terms, m, n = weight.shape
-        weight = (coefficients.to(weight.dtype) @ weight.view(terms, m * n)).view(-1, m, n)
+        weight = (coefficients.to(src.dtype) @ weight.to(src.dtype).reshape(terms, m * n)).view(-1, m, n)
     sizes = [layout.destinations, arity, layout.longest]
     return typed(dst, src, weight, kinds, lists, sizes, relu, maximum)

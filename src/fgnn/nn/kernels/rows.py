@@ -26,29 +26,32 @@ def rows(
     maximum: bool,
 ) -> Tensor:
     """See ``fgnn.nn.kernels.rows_launch.forward``; through the dispatcher only while compiling, for it is slow."""
-    inputs = (dst, src, coef, weight, source, edge, table, row_ptr, sizes, relu, maximum)
+    rest = (source, edge, table, row_ptr, sizes, relu, maximum)
     if torch.compiler.is_compiling():
-        found: Tensor = _op(*inputs)[0]
+        found: Tensor = _op(dst, src, coef, weight.to(src.dtype).contiguous(), *rest)[0]
     elif torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (dst, src, coef, weight)):
-        found = _Rows.apply(*inputs)  # type: ignore[no-untyped-call]
+        found = _Rows.apply(dst, src, coef, weight, *rest)  # type: ignore[no-untyped-call]
     else:
-        found, _ = launch.forward(*inputs)
+        found, _ = launch.forward(dst, src, coef, weight.to(src.dtype).contiguous(), *rest)
     return found
 
 
 class _Rows(torch.autograd.Function):
+    """W comes in the precision it is kept in: its rounded copy and its gradient take no step of autograd's own."""
+
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
-        out, arg = launch.forward(*inputs)
-        ctx.save_for_backward(arg, *inputs[:8])
-        ctx.rest = inputs[8:]
+    def forward(ctx: Any, dst: Tensor | None, src: Tensor, coef: Tensor, weight: Tensor, *rest: Any) -> Tensor:
+        rounded = weight.to(src.dtype).contiguous()
+        out, arg = launch.forward(dst, src, coef, rounded, *rest)
+        ctx.save_for_backward(arg, dst, src, coef, rounded, *rest[:4])
+        ctx.rest, ctx.kept = rest[4:], weight.dtype
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         wants = ctx.needs_input_grad[:4]
-        found = launch.backward(grad, *ctx.saved_tensors, *ctx.rest, wants)  # type: ignore[call-arg]
+        found = launch.backward(grad, *ctx.saved_tensors, *ctx.rest, wants, ctx.kept)  # type: ignore[call-arg]
         return (*(g if wanted else None for g, wanted in zip(found, wants, strict=True)), *[None] * 7)
 
 

@@ -83,8 +83,9 @@ def backward(
     relu: bool,
     maximum: bool,
     wants: Sequence[bool],
+    kept: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients at dst, src, φ and W; an empty tensor for one that is not wanted."""
+    """Gradients at dst, src, φ and W (of dtype ``kept``, by default W's); an empty tensor for one not wanted."""
     from fgnn.nn.kernels import rows_kernels as kernels
 
     count, arity, width, per_sample, _ = sizes
@@ -134,6 +135,7 @@ def backward(
             d_coef = d_coef.to(coef.dtype)
     if want_weight:
         d_weight = _weight(kernels, grad, arg, dst, src, coef, weight, source, edge, table, sizes, flags)
+        d_weight = d_weight.to(kept or weight.dtype)
     return d_dst, d_src, d_coef, d_weight
 
 
@@ -157,7 +159,7 @@ def _weight(
         terms, splits, **flags, N=n, M=m, A=arity, W=width, BR=lines // width, BN=tile.inner, BM=tile.columns,
         BT=group, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
-    return partial.sum(0).to(weight.dtype)
+    return partial[0] if splits == 1 else partial.sum(0)
 
 
 def outputs(src: Tensor, weight: Tensor, count: int, longest: int, maximum: bool) -> tuple[Tensor, Tensor]:

@@ -25,27 +25,31 @@ def typed(
 ) -> Tensor:
     """See ``fgnn.nn.kernels.typed_launch.forward``; through the dispatcher only while compiling, for it is slow."""
     if torch.compiler.is_compiling():
-        found: Tensor = _op(dst, src, weight, kinds, lists, sizes, relu, maximum)[0]
+        rounded = weight.to(src.dtype).contiguous()
+        found: Tensor = _op(dst, src, rounded, kinds, lists, sizes, relu, maximum)[0]
     elif torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (dst, src, weight)):
         found = _Typed.apply(dst, src, weight, kinds, lists, sizes, relu, maximum)  # type: ignore[no-untyped-call]
     else:
-        found, _ = launch.forward(dst, src, weight, kinds, lists, sizes, relu, maximum)
+        rounded = weight.to(src.dtype).contiguous()
+        found, _ = launch.forward(dst, src, rounded, kinds, lists, sizes, relu, maximum)
     return found
 
 
 class _Typed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, dst: Tensor | None, src: Tensor, weight: Tensor, *rest: Any) -> Tensor:
-        out, arg = launch.forward(dst, src, weight, *rest)
-        ctx.save_for_backward(arg, dst, src, weight)
+        rounded = weight.to(src.dtype).contiguous()
+        out, arg = launch.forward(dst, src, rounded, *rest)
+        ctx.save_for_backward(arg, dst, src, rounded)
         ctx.rest = rest  # indices of the structure: no gradient, no version to watch
+        ctx.kept = weight.dtype
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         wants = ctx.needs_input_grad[:3]
-        found = launch.backward(grad, *ctx.saved_tensors, *ctx.rest, wants)  # type: ignore[call-arg]
+        found = launch.backward(grad, *ctx.saved_tensors, *ctx.rest, wants, ctx.kept)  # type: ignore[call-arg]
         return (*(g if wanted else None for g, wanted in zip(found, wants, strict=True)), *[None] * 5)
 
 

@@ -64,8 +64,9 @@ def backward(
     relu: bool,
     maximum: bool,
     wants: Sequence[bool],
+    kept: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients at dst, src and W; an empty tensor for one that is not wanted."""
+    """Gradients at dst, src and W (of dtype ``kept``, by default W's); an empty tensor for one not wanted."""
     count, arity, _ = sizes
     grad = grad.contiguous()
     d_dst, d_src, d_weight = gradients((dst, src, weight), src, wants)
@@ -78,7 +79,7 @@ def backward(
     elif wants[0] or wants[1]:
         _nodes(grad, arg, dst, src, weight, kinds, lists, wants, d_dst, d_src, flags)
     if wants[2]:
-        d_weight = _weight(grad, arg, dst, src, weight, kinds, lists, sizes, items, flags)
+        d_weight = _weight(grad, arg, dst, src, weight, kinds, lists, sizes, items, flags).to(kept or weight.dtype)
     return d_dst, d_src, d_weight
 
 
@@ -148,7 +149,7 @@ def _weight(
         splits, N=n, M=m, A=arity, BI=tile.lines, BN=tile.inner, BM=tile.columns, BY_ITEM=arity > 0,
         **flags, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
-    return (partial[0] if splits == 1 else partial.sum(0)).to(weight.dtype)
+    return partial[0] if splits == 1 else partial.sum(0)
 
 
 def _flags(dst: Tensor | None, src: Tensor, relu: bool, maximum: bool) -> dict[str, Any]:

@@ -1,0 +1,76 @@
+"""A small linear layer on very many rows: one pass over the rows forward, and one backward for both gradients.
+
+.. math:: y &= \\sigma(x \\Theta^\\top + \\beta), \\qquad \\bar z = \\sigma'(\\cdot)\\, \\bar y \\\\
+          \\bar x &= \\bar z \\Theta, \\quad \\bar\\Theta = \\bar z^\\top x, \\quad \\bar\\beta = \\sum \\bar z
+
+Such a layer moves bytes and hardly computes, so x, Θ and β are read in the precision they are kept in and rounded on
+the way in, instead of being copied in half precision first.
+"""
+
+# mypy: ignore-errors
+# (the arguments are of Triton's language, which has no annotations for them)
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def linear_forward(
+    x, weight, bias, out, rows,
+    K: tl.constexpr, M: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, BM: tl.constexpr, RELU: tl.constexpr,
+    HAS_BIAS: tl.constexpr, CT: tl.constexpr, PREC: tl.constexpr,
+):  # fmt: skip
+    """BR rows of y, all of its M columns."""
+    r = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
+    k = tl.arange(0, BK)
+    o = tl.arange(0, BM)
+    given = tl.load(x + r[:, None] * K + k[None, :], mask=(r < rows)[:, None] & (k < K)[None, :], other=0)
+    w = tl.load(weight + o[None, :] * K + k[:, None], mask=(o < M)[None, :] & (k < K)[:, None], other=0)
+    y = tl.dot(given.to(CT), w.to(CT), input_precision=PREC)
+    if HAS_BIAS:
+        # rounded as the operands are, which is what a product in half precision adds
+        y += tl.load(bias + o, mask=o < M, other=0).to(CT).to(tl.float32)[None, :]
+    if RELU:
+        y = tl.maximum(y, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    keep = (r < rows)[:, None] & (o < M)[None, :]
+    tl.store(out + r[:, None] * M + o[None, :], y.to(out.dtype.element_ty), mask=keep)
+
+
+@triton.jit
+def linear_backward(
+    x, weight, y, grad, d_x, partial, rows, row_stride, column_stride,
+    K: tl.constexpr, M: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, BM: tl.constexpr, RELU: tl.constexpr,
+    HAS_BIAS: tl.constexpr, NEED_X: tl.constexpr, NEED_WEIGHT: tl.constexpr, CT: tl.constexpr, PREC: tl.constexpr,
+):  # fmt: skip
+    """A share of the rows: their part of x's gradient, and this share's sum for Θ (M, K) and β (M,) in ``partial``."""
+    share = tl.program_id(0)
+    k = tl.arange(0, BK)
+    o = tl.arange(0, BM)
+    matrix = (o < M)[:, None] & (k < K)[None, :]
+    w = tl.load(weight + o[:, None] * K + k[None, :], mask=matrix, other=0).to(CT)
+    d_weight = tl.zeros((BM, BK), tl.float32)
+    d_bias = tl.zeros((BM,), tl.float32)
+    for tile in range(share, tl.cdiv(rows, BR), tl.num_programs(0)):
+        r = (tile * BR + tl.arange(0, BR)).to(tl.int64)
+        live = r < rows
+        mask = live[:, None] & (o < M)[None, :]
+        g = tl.load(grad + r[:, None] * row_stride + o[None, :] * column_stride, mask=mask, other=0)
+        if RELU:
+            positive = tl.load(y + r[:, None] * M + o[None, :], mask=mask, other=0) > 0
+            g = tl.where(positive, g, tl.zeros_like(g))
+        z = g.to(CT)
+        inside = live[:, None] & (k < K)[None, :]
+        if NEED_X:
+            back = tl.dot(z, w, input_precision=PREC)
+            tl.store(d_x + r[:, None] * K + k[None, :], back.to(d_x.dtype.element_ty), mask=inside)
+        if NEED_WEIGHT:
+            given = tl.load(x + r[:, None] * K + k[None, :], mask=inside, other=0).to(CT)
+            d_weight = tl.dot(tl.trans(z), given, d_weight, input_precision=PREC)
+            if HAS_BIAS:
+                d_bias += tl.sum(g.to(tl.float32), 0)
+    if NEED_WEIGHT:
+        mine = partial + share.to(tl.int64) * (M * K + M * HAS_BIAS)
+        tl.store(mine + o[:, None] * K + k[None, :], d_weight, mask=matrix)
+        if HAS_BIAS:
+            tl.store(mine + M * K + o, d_bias, mask=o < M)

@@ -1,0 +1,47 @@
+"""The linear layer on node and edge features: in half precision on a GPU one kernel, elsewhere torch's."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fgnn.nn.aggregate import Aggregation
+from fgnn.nn.functional import forced_backend
+from fgnn.nn.kernels import unsupported
+from fgnn.nn.kernels.linear import WIDEST, linear_fused
+
+_HALF = (torch.bfloat16, torch.float16)
+_ANY = Aggregation()
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False) -> Tensor:
+    """σ(x Θᵀ + β), σ being ReLU or nothing.
+
+    Args:
+        x: (..., k).
+        weight: Θ (o, k).
+        bias: β (o,).
+        relu: Whether σ is ReLU.
+
+    Under autocast the operands are rounded to its dtype, which the result has too.
+    """
+    if has_kernel(x, weight):
+        return linear_fused(x, weight, bias, relu, _dtype(x))
+    made = nn.functional.linear(x, weight, bias)
+    return made.relu() if relu else made
+
+
+def has_kernel(x: Tensor, weight: Tensor) -> bool:
+    """Whether it is one kernel: in half precision, where copies in another dtype cost more than the products."""
+    dtype = _dtype(x)
+    if dtype not in _HALF or max(weight.shape) > WIDEST or not x.numel() or torch.compiler.is_compiling():
+        return False
+    forced = forced_backend()
+    if forced == "torch" or (forced is None and not x.is_cuda):
+        return False
+    return unsupported(x.device, dtype, _ANY) is None
+
+
+def _dtype(x: Tensor) -> torch.dtype:
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
