@@ -59,6 +59,22 @@ def knn(device: Device = "cpu", seed: Seed = 0, out: Out = None) -> None:
 
 
 @bench.command()
+def points(
+    device: Device = "cpu",
+    clouds: Annotated[int | None, typer.Option(help="In a batch; 32 on a GPU, else 2.", min=1)] = None,
+    size: Annotated[int, typer.Option("--points", help="Points of a cloud.", min=32)] = 2048,
+    seed: Seed = 0,
+    out: Out = None,
+) -> None:
+    """FGNN, PointNet, DGCNN and PointCNN side by side: a training step, and labelling shapes.
+
+    Example: fgnn bench points --device cuda
+    """
+    _check_device(device)
+    _run("fgnn.bench.points", device=device, clouds=clouds, points=size, seed=seed, out=out)
+
+
+@bench.command()
 def training(
     recipes: Annotated[list[str], typer.Argument(help="Recipes, by name or file.")],
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
@@ -111,11 +127,6 @@ def _run(module: str, **options: Any) -> None:
 
 
 def _check_device(device: str) -> None:
-    import torch
+    from fgnn.train.distributed import pick_device
 
-    try:
-        kind = torch.device(device).type
-    except RuntimeError:
-        raise ValueError(f"Expected a device such as cpu or cuda (got {device!r})") from None
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"Expected a device this machine has (got {device}, and torch sees no CUDA device)")
+    pick_device(device)

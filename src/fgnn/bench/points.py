@@ -1,0 +1,188 @@
+"""The point networks side by side: a training step and a labelling of many shapes, in one run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fgnn.bench.common import describe, environment, number, show, timed, write_result
+from fgnn.data.labelled import PointSet
+from fgnn.models.point_config import PointConfig
+from fgnn.models.point_network import PointNetwork
+from fgnn.nn import use_backend
+from fgnn.train.capture import Step
+from fgnn.train.recipe import Recipe, read_recipe
+from fgnn.train.task import Loss
+from fgnn.train.update import Update
+
+PARTS, CATEGORIES = 50, 16
+# By name: the network, and the implementation of its layers (None: the fastest at hand).
+NETWORKS: dict[str, tuple[PointConfig, str | None]] = {
+    "fgnn": (PointConfig(), None),
+    "fgnn, 8 bases": (PointConfig(bases=8), None),
+    "fgnn, general form": (PointConfig(form="general"), None),
+    "fgnn, plain torch": (PointConfig(), "torch"),
+    "pointnet": (PointConfig("pointnet"), None),
+    "dgcnn": (PointConfig("dgcnn", k=20), None),
+    "pointcnn": (PointConfig("pointcnn"), None),
+}
+
+
+def run(
+    device: str = "cpu",
+    seed: int = 0,
+    out: str | Path | None = None,
+    *,
+    networks: Sequence[str] = tuple(NETWORKS),
+    clouds: int | None = None,
+    points: int = 2048,
+    repeats: int = 10,
+    profile: bool = False,
+) -> dict[str, Any]:
+    """Shapes a second in training and in use, and the memory of a step, for each network on the same clouds.
+
+    A training step is forward, backward, clipping and AdamW; on a GPU in bfloat16 and replayed where it can be.
+
+    Args:
+        clouds: In a batch; by default 32 on a GPU and 2 elsewhere.
+        profile: Also print where a step of the first network spends the device's time.
+    """
+    here = torch.device(device)
+    size = clouds or (32 if here.type == "cuda" else 2)
+    head = environment(here)
+    batch = _clouds(size, points, seed, here)
+    rows: dict[str, dict[str, Any]] = {}
+    for name in networks:
+        config, backend = NETWORKS[name]
+        with use_backend(backend):
+            rows[name] = _measure(config, batch, here, repeats, seed, profile and name == networks[0])
+        if here.type == "cuda":
+            torch.cuda.empty_cache()
+    first = rows[networks[0]]
+    columns = (
+        "",
+        "parameters",
+        "training, shapes/s",
+        "ms a step",
+        "memory, MiB",
+        "in use, shapes/s",
+        "replayed",
+        "time",
+    )
+    table = [
+        (
+            name, f"{row['parameters']:,}", number(size / row["step_ms"] * 1e3), number(row["step_ms"]),
+            number(row["step_bytes"] / 2**20) if row["step_bytes"] is not None else None,
+            number(size / row["use_ms"] * 1e3), "yes" if row["replayed"] else "no",
+            f"{row['step_ms'] / first['step_ms']:.2f}×",
+        )
+        for name, row in rows.items()
+    ]  # fmt: skip
+    show(f"point networks, batches of {size} clouds of {points} points; {describe(head)}", columns, table)
+    payload = {
+        "benchmark": "points", "environment": head, "seed": seed, "clouds": size, "points": points,
+        "precision": "bf16" if here.type == "cuda" else "fp32", "networks": rows,
+    }  # fmt: skip
+    return {**payload, "file": str(write_result(f"points-{here.type}", payload, out))}
+
+
+def _clouds(size: int, points: int, seed: int, device: torch.device) -> PointSet:
+    """Points on spheres of random radii, neighbours in memory near in space, as scans and shapes are stored."""
+    generator = torch.Generator().manual_seed(seed)
+    xyz = torch.randn(size, points, 3, generator=generator)
+    xyz = xyz / xyz.norm(dim=2, keepdim=True) * (0.3 + 0.7 * torch.rand(size, 1, 1, generator=generator))
+    cell = ((xyz + 1) * 4).long()
+    order = (cell[..., 0] * 64 + cell[..., 1] * 8 + cell[..., 2]).argsort(1)
+    xyz = xyz.gather(1, order[..., None].expand(-1, -1, 3))
+    label = torch.randint(0, PARTS, (size, points), generator=generator, dtype=torch.int16)
+    kind = torch.randint(0, CATEGORIES, (size,), generator=generator)
+    return PointSet(xyz, label, kind).to(device)
+
+
+def _measure(
+    config: PointConfig, batch: PointSet, device: torch.device, repeats: int, seed: int, profile: bool
+) -> dict[str, Any]:
+    torch.manual_seed(seed)
+    recipe = replace(read_recipe("shapes-fgnn"), points=config, ema=None)
+    network = PointNetwork(config, 3, PARTS, CATEGORIES).to(device).train()
+    half = device.type == "cuda"
+    update = Update(recipe, network, None, device)
+    step = Step(network, _loss(recipe, network, device, half), after=update, capture=half, say=print)
+
+    def whole() -> Tensor:
+        update.prepare(0, recipe.optimiser.rate)
+        return step(batch).loss
+
+    train = timed(whole, repeats=repeats, warmup=6 if half else 1, device=device)
+    if profile and half:
+        _profile(whole)
+    network.eval()
+
+    def use() -> Tensor:
+        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=half):
+            found: Tensor = network(batch.features, batch.category)[0]
+            return found
+
+    inference = timed(use, repeats=repeats, warmup=2 if half else 1, device=device)
+    return {
+        "parameters": sum(p.numel() for p in network.parameters()),
+        "step_ms": 1e3 * train.median,
+        "step_bytes": train.peak_bytes,
+        "use_ms": 1e3 * inference.median,
+        "use_bytes": inference.peak_bytes,
+        "replayed": step.captured,
+        "loss": float(train.result),
+    }
+
+
+def _loss(recipe: Recipe, network: nn.Module, device: torch.device, half: bool) -> Callable[[PointSet], Loss]:
+    def loss(batch: PointSet) -> Loss:
+        with torch.autocast(device.type, torch.bfloat16, enabled=half, cache_enabled=False):
+            scores, more = network(batch.features, batch.category)
+            target = batch.label.long().flatten()
+            rows = scores.flatten(0, 1).float()
+            found = nn.functional.cross_entropy(rows, target, label_smoothing=recipe.label_smoothing)
+            return Loss(found + more, (rows.detach().argmax(-1) == target).float().mean())
+
+    return loss
+
+
+def _profile(work: Callable[[], Any]) -> None:
+    """The kernels a step spends most of its time in."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as recorded
+
+    with recorded(activities=[ProfilerActivity.CUDA]) as found:
+        for _ in range(3):
+            work()
+        torch.cuda.synchronize()
+    events = sorted(found.key_averages(), key=lambda e: -e.self_device_time_total)
+    total = sum(e.self_device_time_total for e in events) or 1
+    for event in events[:25]:
+        share = event.self_device_time_total / total
+        print(f"{share:6.1%} {event.self_device_time_total / 3e3:8.3f} ms {event.count // 3:5d}×  {event.key[:90]}")
+
+
+def main() -> None:
+    """`python -m fgnn.bench.points`: where the command line's own packages are absent."""
+    import argparse
+
+    parser = argparse.ArgumentParser(description="The point networks side by side.")
+    parser.add_argument("--networks", nargs="*", default=list(NETWORKS), choices=list(NETWORKS))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--clouds", type=int)
+    parser.add_argument("--points", type=int, default=2048)
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--out")
+    given = parser.parse_args()
+    run(**vars(given))
+
+
+if __name__ == "__main__":
+    main()
