@@ -6,6 +6,7 @@ from fgnn.nn.blocks import DR, FC, MLP, GlobalPooling, Res
 from fgnn.nn.direction import EdgeMessages, FactorToVariable, VariableToFactor
 from fgnn.nn.edge_matrix import BasisMatrix, DenseMatrix, EdgeMatrix, TableMatrix, make_edge_matrix
 from fgnn.nn.functional import aggregate_messages, choose_backend, use_backend
+from fgnn.nn.graphed import Graphed, graphed
 from fgnn.nn.layer import FGNNLayer
 from fgnn.nn.message import Message
 from fgnn.nn.mpnn import MessagePassing, MPNNLayer
@@ -24,6 +25,7 @@ __all__ = [
     "FGNNLayer",
     "FactorToVariable",
     "GlobalPooling",
+    "Graphed",
     "MPNNLayer",
     "Message",
     "MessagePassing",
@@ -37,6 +39,7 @@ __all__ = [
     "choose_backend",
     "count_parameters",
     "functional",
+    "graphed",
     "make_edge_matrix",
     "use_backend",
 ]

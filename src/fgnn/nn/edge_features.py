@@ -42,6 +42,11 @@ def flatten_edges(t: Tensor, incidence: Incidence, width: int | None) -> tuple[T
 _known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
+def was_read(t: Tensor) -> bool:
+    """Whether types were read from this tensor: results then depend on what it held, not on what it holds."""
+    return _known.get(t) is not None  # type: ignore[no-untyped-call]
+
+
 def edge_types(t: EdgeFeatures | None, incidence: Incidence, num_types: int) -> EdgeTypes | Tensor:
     """The types of the edges, from types or one-hot features.
 
@@ -58,24 +63,25 @@ def edge_types(t: EdgeFeatures | None, incidence: Incidence, num_types: int) -> 
         if num_types != 1:
             raise ValueError(f"Expected edge types 0 to {num_types - 1} (got none)")
         return incidence.one_type
-    found: EdgeTypes | Tensor = _kept_types(t, incidence, num_types)
-    return found
+    found = _kept_types(t, incidence, num_types)
+    return incidence.positions if found is None else found
 
 
-def _kept_types(t: Tensor, incidence: Incidence, num_types: int) -> EdgeTypes | Tensor:
+def _kept_types(t: Tensor, incidence: Incidence, num_types: int) -> EdgeTypes | Tensor | None:
     # Reading values breaks a compiled graph (give EdgeTypes there to stay in one), and a cache by tensor is not for it.
     if torch.compiler.is_compiling():
         return _read_types(t, incidence, num_types)
     kept = _known.get(t)  # type: ignore[no-untyped-call]
     if kept is not None and kept[0] == t._version and kept[1] == (incidence.num_edges, incidence.arity, num_types):
-        found: EdgeTypes | Tensor = kept[2]
+        found: EdgeTypes | Tensor | None = kept[2]
         return found
     found = _read_types(t, incidence, num_types)
     _known[t] = (t._version, (incidence.num_edges, incidence.arity, num_types), found)
     return found
 
 
-def _read_types(t: Tensor, incidence: Incidence, num_types: int) -> EdgeTypes | Tensor:
+def _read_types(t: Tensor, incidence: Incidence, num_types: int) -> EdgeTypes | Tensor | None:
+    """As :func:`edge_types`; None where the type is the place itself."""
     if t.dtype.is_floating_point:
         flat, by_place = flatten_edges(t, incidence, num_types)
         hot = flat.argmax(-1)
@@ -87,5 +93,6 @@ def _read_types(t: Tensor, incidence: Incidence, num_types: int) -> EdgeTypes | 
         flat = flat.long()
     if by_place or flat.dim() == 2:
         EdgeTypes(flat.reshape(-1), num_types)  # checks the range
-        return flat
+        in_turn = by_place and flat.numel() == num_types == incidence.positions.num_types
+        return None if in_turn and flat.tolist() == list(range(num_types)) else flat
     return EdgeTypes(flat, num_types).prepare()

@@ -133,7 +133,7 @@ class TableMatrix(EdgeMatrix):
         if isinstance(found, EdgeTypes):
             return found, self.weight
         if found.dim() == 1:  # by place
-            return incidence.positions, self.weight[found]
+            return incidence.positions, self.weight.index_select(0, found)
         return self.coefficients(found), self.weight
 
 

@@ -1,0 +1,125 @@
+"""Calls recorded once and replayed: on a GPU a call then takes the device's time instead of Python's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fgnn.nn.edge_features import was_read
+
+
+def graphed(module: nn.Module, *example: Any) -> Graphed:
+    """Record a module's forward and backward as CUDA graphs, for calls like this example.
+
+    A layer on a small graph is a few dozen kernels of microseconds each, and launching them one by one takes longer
+    than running them; a recording launches all at once. Floating-point tensors among the arguments, also in dicts and
+    tuples, may change from call to call; their shapes, and everything else (the graph, types of edges, autocast), are
+    the example's. A call that differs in these runs unrecorded. Without a GPU all do.
+
+    The results of a call, and the gradients it leaves, are overwritten by the next one: read them, or copy them,
+    before it, and set gradients to None (not to zero) between steps.
+
+    Example:
+        >>> fast = graphed(layer, graph, f, {"pair": g})  # doctest: +SKIP
+        >>> new_f, new_g = fast(graph, other_f, {"pair": other_g})  # doctest: +SKIP
+    """
+    return Graphed(module, example)
+
+
+class Graphed:
+    """A recorded module; see :func:`graphed`.
+
+    Attributes:
+        module: The module itself, which shares its parameters with the recording.
+        recorded: Whether there is a recording.
+    """
+
+    def __init__(self, module: nn.Module, example: tuple[Any, ...]) -> None:
+        self.module = module
+        self.recorded = False
+        leaves = list(_leaves(example))
+        if not any(isinstance(leaf, Tensor) and leaf.is_cuda for leaf in leaves):
+            return
+        with torch.no_grad():
+            module(*example)  # tensors whose values are read, such as one-hot types, are read here
+        self._varies = [isinstance(x, Tensor) and x.is_floating_point() and not was_read(x) for x in leaves]
+        own = iter(x.detach().clone().requires_grad_(x.requires_grad) for x in self._inputs(leaves))
+        self._held = [next(own) if varies else x for x, varies in zip(leaves, self._varies, strict=True)]
+        self._mode = _mode(module)
+        adaptor = _Adaptor(module, _rebuilt(example, iter(self._held)), self._mode)
+        adaptor.train(module.training)
+        with torch.autocast("cuda", enabled=False):  # the adaptor sets it, without the cache that a recording forbids
+            self._call = torch.cuda.make_graphed_callables(
+                adaptor, tuple(self._inputs(self._held)), allow_unused_input=True
+            )
+        self.recorded = True
+
+    def __call__(self, *args: Any) -> Any:
+        """What ``module(*args)`` gives."""
+        leaves = list(_leaves(args))
+        if not self.recorded or not self._fits(leaves):
+            return self.module(*args)
+        return self._call(*self._inputs(leaves))
+
+    def _inputs(self, leaves: list[Any]) -> list[Tensor]:
+        return [x for x, varies in zip(leaves, self._varies, strict=True) if varies]
+
+    def _fits(self, leaves: list[Any]) -> bool:
+        if len(leaves) != len(self._held) or self._mode != _mode(self.module):
+            return False
+        for given, held, varies in zip(leaves, self._held, self._varies, strict=True):
+            if not varies and given is not held:
+                return False
+            if varies and not (
+                isinstance(given, Tensor)
+                and given.shape == held.shape
+                and given.dtype == held.dtype
+                and given.device == held.device
+                and given.requires_grad == held.requires_grad
+            ):
+                return False
+        return True
+
+
+class _Adaptor(nn.Module):
+    """The module as a function of those tensors that vary, in the autocast of its recording."""
+
+    def __init__(self, module: nn.Module, example: Any, mode: tuple[bool, bool, torch.dtype]) -> None:
+        super().__init__()
+        self.module = module
+        self._example = example
+        self._autocast = mode[1:]
+
+    def forward(self, *inputs: Tensor) -> Any:
+        # the tensors recorded with are the example's own, whose memory each call fills
+        enabled, dtype = self._autocast
+        with torch.autocast("cuda", dtype, enabled=enabled, cache_enabled=False):
+            return self.module(*self._example)
+
+
+def _mode(module: nn.Module) -> tuple[bool, bool, torch.dtype]:
+    """What a recording depends on besides its arguments: training or not, and autocast."""
+    return module.training, torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """What nested tuples, lists and dicts hold, in order."""
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    if isinstance(value, tuple | list):
+        for entry in value:
+            yield from _leaves(entry)
+    else:
+        yield value
+
+
+def _rebuilt(value: Any, leaves: Iterator[Any]) -> Any:
+    """The same nesting over other leaves."""
+    if isinstance(value, dict):
+        return {key: _rebuilt(entry, leaves) for key, entry in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(_rebuilt(entry, leaves) for entry in value)
+    return next(leaves)
