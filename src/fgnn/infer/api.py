@@ -13,6 +13,7 @@ from typing import Any, overload
 
 import torch
 
+from fgnn.infer.magnitude import check_magnitude
 from fgnn.infer.solution import Answer, OnProgress, Progress, Solution, SolutionBatch, conclude
 from fgnn.pgm import GraphicalModel, ModelBatch
 
@@ -86,6 +87,7 @@ def solve(
         batch = model if device is None else model.to(device)
     else:
         raise TypeError(f"Expected a GraphicalModel or a ModelBatch (got {type(model).__name__})")
+    check_magnitude(batch)
     best = _BestSoFar(progress)
     try:
         answer = solver(batch, time_limit=time_limit, seed=seed, progress=best, **options)

@@ -58,7 +58,7 @@ def solve_lp(
         raise ValueError(f"Expected the rounding argmax (got {rounding!r})")
     if jobs < 1:
         raise ValueError(f"Expected at least one job (got {jobs})")
-    start = time.time()
+    start = time.monotonic()
     deadline = None if time_limit is None else start + time_limit
     program = _program(batch)
     numbers = _numbers(batch, program)
@@ -74,8 +74,8 @@ def solve_lp(
         told = start
         for b in range(total):
             results += _solve_many(program, numbers.select(np.array([b])), deadline)
-            if progress is not None and time.time() - told > 0.5:
-                told = time.time()
+            if progress is not None and time.monotonic() - told > 0.5:
+                told = time.monotonic()
                 progress(Progress("lp", told - start, -np.inf, np.inf, f"{b + 1} of {total} models"))
 
     # Without an LP solution: the best states by the unaries alone, bounded by each factor's own maximum.
@@ -252,7 +252,7 @@ def _solve_one(program: _Program, numbers: _Numbers, b: int, deadline: float | N
     constant = float(numbers.constant[b])
     if numbers.hopeless[b] or constant == -np.inf:
         return _Result(None, -np.inf, True, False, 0)
-    left = None if deadline is None else deadline - time.time()
+    left = None if deadline is None else deadline - time.monotonic()
     if left is not None and left <= 0:
         return _Result(None, np.inf, False, True, 0)
     if not cost.size:

@@ -171,7 +171,7 @@ class _Problem:
         longest = max((s.shape[1] for s in self.budget_scopes), default=1)
         bits = _TOP_BITS - max(0, int(np.log2(longest)) - 8)  # costs are multiplied by budget sizes somewhere
         exponent = 0 if span == 0 else bits - int(np.ceil(np.log2(span)))
-        task.scale = float(2.0 ** np.clip(exponent, -900, 900))
+        task.scale = float(2.0 ** np.clip(exponent, -1000, 900))
         task.costs = np.rint(np.concatenate([drops[0][self.real], *(d.ravel() for d in drops[1:])]) * task.scale)
         task.slack = factors / task.scale
         task.top = int(np.ceil(span * task.scale)) + factors + 1

@@ -124,7 +124,7 @@ def combine_groups(parts: Sequence[Tensor], aggregation: Aggregation) -> Tensor:
     total = parts[0]
     for part in parts[1:]:
         if aggregation.kind == "max":
-            total = torch.where(part > total, part, total)
+            total = torch.where((part > total) | part.isnan(), part, total)  # a NaN is not to be lost on the way
         elif aggregation.kind == "softmax":
             total = _soft_union(total, part, aggregation.gamma)
         else:

@@ -63,14 +63,15 @@ class GraphicalModel:
             raise ValueError(
                 f"Expected {self._cardinalities[i]} log-potentials for variable {i} (got shape {theta.shape})"
             )
-        self._unary[self._offsets[i] : self._offsets[i + 1]] += theta
+        own = self._unary[self._offsets[i] : self._offsets[i + 1]]
+        own[:] = _added(own, theta, f"variable {i}")
 
     def add_unaries(self, values: ArrayLike) -> None:
         """Add log-potentials to every variable at once: the concatenation of all θ_i, in order."""
         theta = _log_potentials(values, "the unaries").reshape(-1)
         if theta.shape != self._unary.shape:
             raise ValueError(f"Expected {self._unary.size} log-potentials in all (got {theta.size})")
-        self._unary += theta
+        self._unary[:] = _added(self._unary, theta, "the unaries")
 
     def add_table(self, scope: Sequence[int], values: ArrayLike) -> None:
         """Add a factor over ``scope``; axis a of ``values`` runs over the states of ``scope[a]``.
@@ -231,7 +232,11 @@ class GraphicalModel:
         sizes = [t.scopes.size for t in self.table_groups] + [u.scopes.size for u in self.budget_groups]
         widest = max([self.num_variables, *sizes])
         step = max(1, _SCORE_CHUNK // max(1, widest))
-        parts = [self._score_block(states[at : at + step]) for at in range(0, len(states), step)]
+        try:
+            with np.errstate(over="raise"):
+                parts = [self._score_block(states[at : at + step]) for at in range(0, len(states), step)]
+        except FloatingPointError:
+            raise ValueError("Expected log-potentials whose sum float64 holds (got an overflow)") from None
         scores = np.concatenate(parts) if parts else np.zeros(0)
         return float(scores[0]) if x.ndim == 1 else scores
 
@@ -374,6 +379,15 @@ def _log_potentials(values: ArrayLike, where: str) -> NDArray[np.float64]:
     if np.isnan(theta).any() or np.isposinf(theta).any():
         raise ValueError(f"Expected finite or -inf log-potentials (got NaN or +inf in {where})")
     return theta
+
+
+def _added(old: NDArray[np.float64], new: NDArray[np.float64], where: str) -> NDArray[np.float64]:
+    """The sum, which finite summands may not carry beyond float64: -inf would say that a state is forbidden."""
+    try:
+        with np.errstate(over="raise"):
+            return old + new
+    except FloatingPointError:
+        raise ValueError(f"Expected log-potentials whose sum float64 holds (got an overflow in {where})") from None
 
 
 def _counts(values: ArrayLike, count: int, name: str) -> NDArray[np.int64]:

@@ -17,6 +17,7 @@ from fgnn.pgm.io.tokens import shown
 LARGEST = 1e100
 
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
+_SMALL = re.compile(r"[eE]-\d{3}|0{300}")  # what a number that float64 cannot tell from 0 has
 
 
 class Text:
@@ -117,7 +118,9 @@ class Text:
         """Take a number of at most `LARGEST` in size."""
         word = self.name(what, place)
         if not _is_number(word):
-            self.fail(f"Expected {what}, a number of at most {LARGEST:g} (got {shown(word)})", place)
+            self.fail(
+                f"Expected {what}, a number of at most {LARGEST:g}, 0 or apart from it (got {shown(word)})", place
+            )
         return float(word)
 
     def numbers_until(self, close: str, what: str, place: str = "") -> NDArray[np.float64]:
@@ -140,7 +143,7 @@ class Text:
         for found in re.compile(r'[^\s,:"]+').finditer(self.text, begin, end):
             word = found.group()
             if not _is_number(word):
-                told = f"Expected {what}, numbers of at most {LARGEST:g} (got {shown(word)})"
+                told = f"Expected {what}, numbers of at most {LARGEST:g}, 0 or apart from it (got {shown(word)})"
                 self.fail(told, place, at=found.start())
         self.fail(f"Expected {what}, numbers of at most {LARGEST:g}", place, at=begin)
 
@@ -164,7 +167,10 @@ class Text:
 
 
 def _is_number(word: str) -> bool:
-    return _NUMBER.fullmatch(word) is not None and abs(float(word)) <= LARGEST
+    if _NUMBER.fullmatch(word) is None or not abs(float(word)) <= LARGEST:
+        return False
+    # a small probability that would become 0 is not an impossible one
+    return float(word) != 0 or not re.split("[eE]", word)[0].strip("+-.0")
 
 
 def _blanked(found: re.Match[str]) -> str:
@@ -177,11 +183,20 @@ def to_numbers(words: list[str]) -> NDArray[np.float64] | None:
     """Numbers of at most `LARGEST` in size from words, or None where some word is not one."""
     if not words:
         return np.zeros(0)
+    joined = " ".join(words)
     try:
         with warnings.catch_warnings():
             # before 2.4 NumPy only warns where it stops early
             warnings.simplefilter("error", DeprecationWarning)
-            values = np.fromstring(" ".join(words), sep=" ")
+            values = np.fromstring(joined, sep=" ")
     except (ValueError, DeprecationWarning):
         return None
-    return values if len(values) == len(words) and bool((np.abs(values) <= LARGEST).all()) else None
+    if len(values) != len(words) or not bool((np.abs(values) <= LARGEST).all()):
+        return None
+    if (
+        not values.all()
+        and _SMALL.search(joined)
+        and not all(_is_number(words[k]) for k in np.flatnonzero(values == 0))
+    ):
+        return None
+    return values

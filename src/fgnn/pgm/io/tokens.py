@@ -21,6 +21,8 @@ _SPACE = b" \t\n\r\v\f"
 _COMMENT = re.compile(rb"#[^\n]*")
 _NUMBER = re.compile(rb"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _INTEGER = re.compile(rb"-?\d{1,18}")
+# What a number that float64 cannot tell from 0 has: an exponent of three digits, or as many zeros.
+_SMALL = re.compile(rb"[eE]-\d{3}|0{300}")
 
 
 def shown(word: bytes | str) -> str:
@@ -171,10 +173,11 @@ class TokenStream:
             part = _to_numbers(text, take)
             if part is None or not np.isfinite(part).all() or (part < low).any():
                 self._refuse_number(take, done, what, place, low)
-            elif integral and (_spelled_real(text) or (np.abs(part) >= 2**53).any()):
+            if not part.all() and _SMALL.search(text):
+                self._refuse_underflow(part, done, what, place)
+            if integral and (_spelled_real(text) or (np.abs(part) >= 2**53).any()):
                 self._refuse_integer(take, done, what, place)
-            else:
-                values[done : done + take] = part
+            values[done : done + take] = part
             self._at += take
             done += take
         return values
@@ -187,6 +190,13 @@ class TokenStream:
                 kind = f"finite {what}" if low == -np.inf else f"finite {what} of at least {low:g}"
                 self.fail(f"Expected {kind} (got {shown(word)})", place(done + k), ahead=k)
         self.fail(f"Expected {what} (got something else)", place(done), ahead=0)
+
+    def _refuse_underflow(self, part: NDArray[np.float64], done: int, what: str, place: Callable[[int], str]) -> None:
+        """Refuse a number that is not 0 and would become it: a small probability is not an impossible one."""
+        for k in np.flatnonzero(part == 0).tolist():
+            word = self._words[self._at + k]
+            if re.split(rb"[eE]", word)[0].strip(b"+-.0"):
+                self.fail(f"Expected {what} that float64 can tell from 0 (got {shown(word)})", place(done + k), ahead=k)
 
     def _refuse_integer(self, take: int, done: int, what: str, place: Callable[[int], str]) -> NoReturn:
         for k in range(take):

@@ -1,0 +1,52 @@
+"""Whether a model's numbers can be added up at all."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fgnn.pgm import ModelBatch
+
+# The largest sum of log-potentials, in size, that leaves every method room for its own sums and differences.
+_MOST = {torch.float64: 1e300}
+_MOST_ELSE = 1e30  # float32, and what becomes it
+_CHUNK = 1 << 24  # entries looked at together, which bounds the temporaries
+
+
+def check_magnitude(batch: ModelBatch) -> None:
+    r"""Refuse models whose scores could overflow, :math:`\sum_c \max_{x_c} |\theta_c(x_c)|` over the finite entries.
+
+    Beyond the limit (1e300 in float64, 1e30 in float32) a sum may become infinite, and then a feasible assignment
+    looks forbidden or two different ones look equal. NaN and ``+inf``, which no log-potential is, are refused with it.
+    """
+    most = _MOST.get(batch.dtype, _MOST_ELSE)
+    parts = [(batch.unary, batch.num_variables), *((t.values, len(t.scopes)) for t in batch.tables)]
+    # the largest entry times the number of factors is enough almost always, and needs no sum per model
+    total = sum((_largest(values) * count for values, count in parts), _largest(batch.constant[:, None]))
+    if float(total) <= most:
+        return
+    sums = _finite(batch.constant).double().abs()
+    for values, _ in parts:
+        if values.numel():
+            sums = sums + _finite(values).double().abs().flatten(2).amax(2).sum(1)
+    over = ~(sums <= most)
+    if bool(over.any()):
+        b = int(over.nonzero()[0])
+        where = f" of model {b}" if len(batch) > 1 else ""
+        raise ValueError(
+            f"Expected log-potentials{where} that add up to at most {most:g} in size (got {float(sums[b]):g}); "
+            "divide them all by one number, which changes no optimum, or use -inf for what is forbidden"
+        )
+
+
+def _largest(values: Tensor) -> Tensor:
+    """The largest finite entry in size, as float64; NaN or inf where there is one that is not allowed."""
+    if values.shape[0] > 1 and values.stride(0) == 0:
+        values = values[:1]  # one copy of what all models share
+    step = max(1, _CHUNK // max(1, values[:1].numel()))
+    found = [_finite(part).abs().amax() for part in values.split(step) if part.numel()]
+    return torch.stack(found).amax().double() if found else torch.zeros((), dtype=torch.float64)
+
+
+def _finite(values: Tensor) -> Tensor:
+    return values.masked_fill(values == -torch.inf, 0.0)
