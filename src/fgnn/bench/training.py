@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from statistics import median
 from typing import Any, TypeVar
 
 import torch
 
-from fgnn.train.capture import ForwardBackward
+from fgnn.train.capture import Step
 from fgnn.train.distributed import pick_device
-from fgnn.train.loop import autocast_loss, compile_network, make_optimiser
+from fgnn.train.loop import autocast_loss, compile_network
 from fgnn.train.map_task import MAPTask
 from fgnn.train.recipe import Recipe, read_recipe
 from fgnn.train.sources import Endless, draw
+from fgnn.train.update import Update
 
 T = TypeVar("T")
 PARTS = ("sampling", "labelling", "forward", "backward", "optimiser")
@@ -39,6 +41,7 @@ class StepTimes:
     per_second: float
     memory_gib: float
     replayed: bool
+    kernels: list[tuple[str, float, int]] = field(default_factory=list)  # name, ms and calls of a step, most ms first
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -52,6 +55,7 @@ def bench_training(
     steps: int = 20,
     warmup: int = 5,
     endless: bool = True,
+    profile: bool = False,
     **changes: Any,
 ) -> StepTimes:
     """Measure training steps of a recipe, sampling and exact labelling included.
@@ -60,6 +64,7 @@ def bench_training(
         recipe: A recipe or its name.
         steps: Steps that are timed, after ``warmup`` more.
         endless: Draw fresh instances at every step, also where the recipe has a fixed set.
+        profile: Also note which kernels a step's time goes to (on a CPU which operations).
         changes: Other top-level settings (``batch=8192``).
     """
     if isinstance(recipe, str):
@@ -74,23 +79,20 @@ def bench_training(
     recipe = recipe.with_changes(**changes) if changes else recipe
     task = MAPTask(recipe, device=here)
     network = task.network.to(here)
-    optimiser = make_optimiser(recipe, network, here)
+    update = Update(recipe, network, copy.deepcopy(network) if recipe.ema is not None else None, here)
     if compile:
         compile_network(network)
     network.train()
 
     loss_of = autocast_loss(recipe, task, network, here)
-    step_of = ForwardBackward(network, loss_of, capture=here.type == "cuda", say=print)
+    step_of = Step(network, loss_of, after=update, capture=here.type == "cuda", say=print)
 
     def forward(batch: Any) -> torch.Tensor:
         return loss_of(batch).loss
 
-    def finish() -> None:
-        optimiser.step()
-
     def whole(step: int) -> None:
+        update.prepare(step, recipe.optimiser.rate)
         step_of(task.batch(step))
-        finish()
 
     for step in range(warmup):
         whole(step)
@@ -106,12 +108,18 @@ def bench_training(
         batch = _sampled(task, step, timed) if isinstance(task.source, Endless) else task.batch(step)
         loss = timed("forward", partial(forward, batch))
         timed("backward", partial(torch.autograd.backward, loss))
-        timed("optimiser", finish)
+        timed("optimiser", update)
     start = _now(here)
     for step in range(warmup + steps, warmup + 2 * steps):
         whole(step)
     replay = step_of.captured
     each = (_now(here) - start) / steps
+
+    def some_more() -> None:
+        for step in range(warmup + 2 * steps, warmup + 3 * steps):
+            whole(step)
+
+    kernels = _kernels(some_more, steps, here) if profile else []
     memory = torch.cuda.max_memory_allocated(here) / 2**30 if here.type == "cuda" else 0.0
     return StepTimes(
         recipe=recipe.name,
@@ -124,7 +132,27 @@ def bench_training(
         per_second=recipe.batch / each,
         memory_gib=memory,
         replayed=replay,
+        kernels=kernels,
     )
+
+
+def _kernels(work: Callable[[], object], steps: int, device: torch.device) -> list[tuple[str, float, int]]:
+    """Which kernels ``work`` of so many steps spends its time in: name, milliseconds and calls of a step."""
+    from torch.profiler import ProfilerActivity, profile
+
+    cuda = device.type == "cuda"
+    kinds = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if cuda else [ProfilerActivity.CPU]
+    with profile(activities=kinds) as seen:
+        work()
+        _now(device)
+    taken: dict[str, tuple[float, int]] = {}
+    for entry in seen.key_averages():
+        micros = float(entry.self_device_time_total if cuda else entry.self_cpu_time_total)
+        if micros > 0:
+            before = taken.get(entry.key, (0.0, 0))
+            taken[entry.key] = (before[0] + micros, before[1] + int(entry.count))
+    found = [(name, micros / 1e3 / steps, -(-count // steps)) for name, (micros, count) in taken.items()]
+    return sorted(found, key=lambda entry: -entry[1])
 
 
 def _sampled(task: MAPTask, step: int, timed: Callable[[str, Callable[[], Any]], Any]) -> Any:
@@ -160,11 +188,17 @@ def report(times: StepTimes) -> str:
     parts = dict(times.parts)
     parts["labelling"] = max(0.0, parts["labelling"] - parts["sampling"])
     told = "  ".join(f"{name} {ms:.2f}" for name, ms in parts.items())
-    return (
+    text = (
         f"{times.recipe} on {times.device}: batch {times.batch}, {times.precision}, {times.parameters:,} parameters\n"
         f"  ms per step, each part waited for: {told}\n"
         f"  a step of the loop: {times.step_ms:.2f} ms, {times.per_second:,.0f} instances/s, {times.memory_gib:.1f} GiB"
     )
+    if times.kernels:
+        whole = sum(ms for _, ms, _ in times.kernels)
+        text += f"\n  a step's kernels take {whole:.2f} ms; the longest:"
+    for name, ms, calls in times.kernels[:40]:
+        text += f"\n  {ms:8.3f} ms  {100 * ms / whole:5.1f} %  {calls:5d} x  {name[:90]}"
+    return text
 
 
 def main() -> None:
@@ -178,13 +212,16 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="*", default=[])
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="also list the kernels that take longest")
     parser.add_argument("--json", help="also write the numbers here")
     given = parser.parse_args()
     found = []
     for name in given.recipes:
         for size in given.batch or [None]:
             changes = {} if size is None else {"batch": size}
-            times = bench_training(name, device=given.device, compile=given.compile, steps=given.steps, **changes)
+            times = bench_training(
+                name, device=given.device, compile=given.compile, steps=given.steps, profile=given.profile, **changes
+            )
             print(report(times), flush=True)
             found.append(times.plain())
     if given.json:

@@ -1,4 +1,4 @@
-"""Forward and backward of a training step, on a GPU recorded once and replayed.
+"""A training step: forward, backward and what follows, on a GPU recorded once and replayed.
 
 A step of a network on many small graphs is thousands of short kernels, and launching them takes far longer than running
 them. A CUDA graph launches all of them at once; the numbers are those of the eager step.
@@ -18,8 +18,8 @@ from fgnn.train.task import Loss
 _WARM_UP = 3  # eager steps before the recording: kernels are compiled and tuned, caches filled
 
 
-class ForwardBackward:
-    """Computes a batch's loss and leaves its gradients in the parameters.
+class Step:
+    """Computes a batch's loss and its gradients, and does what follows from them.
 
     On a CUDA device the first few calls run eagerly; then a call is recorded and all later ones of the same shapes are
     replays. Where recording fails (a network that reads results back on the host) steps stay eager and ``say`` is
@@ -28,6 +28,8 @@ class ForwardBackward:
     Args:
         network: Whose gradients.
         loss: Of a batch, under the right autocast.
+        after: Uses the gradients, such as an optimiser's step, without a word to the host; None leaves them in the
+            parameters.
         capture: Whether to record at all.
         say: Told why steps stay eager.
     """
@@ -37,11 +39,12 @@ class ForwardBackward:
         network: nn.Module,
         loss: Callable[[Any], Loss],
         *,
+        after: Callable[[], None] | None = None,
         capture: bool,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.network, self._loss, self._say = network, loss, say
-        self._capture = capture
+        self._capture, self._after = capture, after
         self._calls = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self._shapes: list[tuple[Any, ...]] = []
@@ -62,7 +65,10 @@ class ForwardBackward:
             self._graph.replay()
             assert self._result is not None
             return self._result
-        return self._eager(batch)
+        result = self._eager(batch)
+        if self._after is not None:
+            self._after()
+        return result
 
     def _eager(self, batch: Any) -> Loss:
         for p in self.network.parameters():
@@ -82,7 +88,7 @@ class ForwardBackward:
         side.wait_stream(torch.cuda.current_stream())
         try:
             with torch.cuda.stream(side):
-                self._eager(self._held)
+                self._eager(self._held)  # its gradients are not used
             torch.cuda.current_stream().wait_stream(side)
             for p in self.network.parameters():
                 p.grad = None
@@ -90,6 +96,8 @@ class ForwardBackward:
             with torch.cuda.graph(graph):
                 result = self._loss(self._held)
                 torch.autograd.backward(result.loss)
+                if self._after is not None:
+                    self._after()
         except RuntimeError as error:
             self._capture = False
             for p in self.network.parameters():

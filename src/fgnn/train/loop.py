@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.errors import InputError, need
-from fgnn.train.capture import ForwardBackward
+from fgnn.train.capture import Step
 from fgnn.train.checkpoint import (
     Checkpoint,
     generator_tensors,
@@ -32,6 +32,7 @@ from fgnn.train.run_folder import RunFolder, environment, hardware
 from fgnn.train.schedule import rate_factor
 from fgnn.train.strict import plain
 from fgnn.train.task import Loss, Task
+from fgnn.train.update import Update
 from fgnn.weights import save_weights
 
 
@@ -70,7 +71,8 @@ def train(
     progress = progress or TrainingProgress(recipe.name, quiet=not world.first)
     network = task.network.to(device)
     average = copy.deepcopy(network) if recipe.ema is not None else None
-    optimiser = make_optimiser(recipe, network, device)
+    update = Update(recipe, network, average, device)
+    optimiser = update.optimiser
     state = State(total=planned_steps(recipe, task))
     if resume:
         state = restore(folder, network, average, optimiser) or state
@@ -81,9 +83,10 @@ def train(
         compile_network(network)
     parallel = world.wrap(network, device)
     board = _board(folder) if tensorboard and world.first else None
-    forward_backward = ForwardBackward(
+    one_step = Step(
         network,
         autocast_loss(recipe, task, parallel, device),
+        after=update,
         capture=device.type == "cuda" and world.size == 1,
         say=progress.say,
     )
@@ -95,14 +98,8 @@ def train(
         while state.total is None or state.step < state.total:
             batch = task.batch(state.step)
             factor = rate_factor(recipe.schedule, state.step, state.total, task.epoch_steps)
-            for group in optimiser.param_groups:
-                group["lr"] = recipe.optimiser.rate * factor
-            result = forward_backward(batch)
-            if recipe.optimiser.clip is not None:
-                nn.utils.clip_grad_norm_(network.parameters(), recipe.optimiser.clip)
-            optimiser.step()
-            if average is not None:
-                update_average(average, network, recipe.ema or 0.0, state.step)
+            update.prepare(state.step, recipe.optimiser.rate * factor)
+            result = one_step(batch)
             sums += torch.stack([result.loss.detach(), result.agreement.detach()]).double()
             state.step += 1
             if state.step % recipe.log_every and state.step != state.total:
@@ -190,32 +187,6 @@ def planned_steps(recipe: Recipe, task: Task) -> int | None:
         assert task.epoch_steps is not None
         return recipe.epochs * task.epoch_steps
     return None
-
-
-def make_optimiser(recipe: Recipe, network: nn.Module, device: torch.device) -> torch.optim.Optimizer:
-    """Adam or AdamW; on CUDA fused, one kernel for all parameters. Only matrices are decayed."""
-    wanted = recipe.optimiser
-    kind = torch.optim.AdamW if wanted.name == "adamw" else torch.optim.Adam
-    matrices = [p for p in network.parameters() if p.requires_grad and p.dim() > 1]
-    others = [p for p in network.parameters() if p.requires_grad and p.dim() <= 1]
-    groups = [{"params": matrices, "weight_decay": wanted.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return kind(
-        [g for g in groups if g["params"]],
-        lr=wanted.rate,
-        betas=(0.9, wanted.beta2),
-        fused=True if device.type == "cuda" else None,
-    )
-
-
-@torch.no_grad()
-def update_average(average: nn.Module, network: nn.Module, decay: float, step: int) -> None:
-    """Move the average towards the network; early on faster, or the initial weights would linger."""
-    decay = min(decay, (1 + step) / (10 + step))
-    mine: list[Tensor] = list(average.parameters())
-    theirs: list[Tensor] = list(network.parameters())
-    torch._foreach_lerp_(mine, theirs, 1 - decay)
-    for own, other in zip(average.buffers(), network.buffers(), strict=True):
-        own.copy_(other)
 
 
 def compile_network(network: nn.Module) -> None:

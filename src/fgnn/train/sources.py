@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fgnn.pgm import BudgetBatch, ModelBatch, TableBatch
+from fgnn.train.capture import tensors_of
 from fgnn.train.distributed import World
 from fgnn.train.seeds import seed_for
 
@@ -125,22 +126,51 @@ class Endless:
 
         # A GPU labels many batches in the time of one. Several processes draw batch by batch: each has to hold its
         # share of every batch.
-        self._together = _AT_ONCE // batch if device.type == "cuda" and world.size == 1 else 1
-        self._together = max(1, self._together)
+        ahead = device.type == "cuda" and world.size == 1
+        self._together = max(1, _AT_ONCE // batch) if ahead else 1
         self._drawn: tuple[int, Examples] | None = None
+        self._next: tuple[int, Examples, torch.cuda.Event] | None = None
+        self._side = torch.cuda.Stream(device, priority=-1) if ahead else None  # type: ignore[no-untyped-call]
 
     def batch(self, step: int) -> Examples:
         block, place = divmod(step, self._together)
         if self._drawn is None or self._drawn[0] != block:
-            seed = seed_for(self.seed, "train", block)
-            found = draw(self.sets, self._together * self.size, seed, self.device, self.world)
-            self._like = self._like or found.models
-            self._drawn = (block, Examples(with_scopes(found.models, self._like), found.labels))
+            self._drawn = (block, self._take(block))
+        elif place == 1 and self._side is not None:
+            self._draw_ahead(block + 1)
         drawn = self._drawn[1]
         if self._together == 1:
             return drawn
         # every so-manieth instance, so that a batch has its share of each kind
         return drawn.select(torch.arange(place, len(drawn), self._together, device=self.device))
+
+    def _draw(self, block: int) -> Examples:
+        seed = seed_for(self.seed, "train", block)
+        found = draw(self.sets, self._together * self.size, seed, self.device, self.world)
+        self._like = self._like or found.models
+        return Examples(with_scopes(found.models, self._like), found.labels)
+
+    def _take(self, block: int) -> Examples:
+        """A block that was drawn ahead, once it is there; else a new one."""
+        ready, self._next = self._next, None
+        if ready is None or ready[0] != block:
+            return self._draw(block)
+        here = torch.cuda.current_stream(self.device)
+        here.wait_event(ready[2])
+        for tensor in tensors_of(ready[1]):
+            tensor.record_stream(
+                here
+            )  # its memory is the other stream's, and is not to be used again before this one's
+        return ready[1]
+
+    def _draw_ahead(self, block: int) -> None:
+        """Draw and label the next block beside the training steps that the device has still to do."""
+        assert self._side is not None
+        with torch.cuda.stream(self._side):
+            made = self._draw(block)
+            done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            done.record(self._side)
+        self._next = (block, made, done)
 
 
 class FixedSet:
