@@ -19,6 +19,7 @@ class PointConfig:
         bases: Bases of Q, for ``fgnn``.
         aggregate: ``max``, ``sum``, ``mean`` or ``softmax(γ)``, for ``fgnn``.
         notation: Another architecture than the paper's, in its notation, for ``fgnn``.
+        reach: The unit that differences between neighbours are taken in, for ``fgnn``: about their standard deviation.
         form: How ``fgnn`` is computed, with the same result: as an MPNN (the faster) or by the general layers.
         relative: The network sees coordinates only as differences between points, for ``fgnn``.
     """
@@ -30,3 +31,4 @@ class PointConfig:
     notation: str | None = None
     relative: bool = False
     form: Form = "mpnn"
+    reach: float = 1.0

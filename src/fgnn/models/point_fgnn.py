@@ -33,6 +33,9 @@ class PointFGNN(nn.Module):
         k: Neighbours of a point besides itself.
         space: The columns neighbours and edge features are taken from: 0 (x, y, z) or 6 (over the room's extent).
         notation: The architecture.
+        reach: The unit of :math:`t_{ci}`, about its standard deviation: features of unit variance are what Q's first
+            layer begins with, and differences of near points are far smaller. 1 is the paper's, and any other value
+            is the same network with that layer's weights scaled.
         form: ``mpnn`` or ``general``; the same numbers from the same weights. The first is several times faster where
             launches count, since it is told that all clouds are of one size and each point has a factor.
         relative: Leave the coordinates out of the points' features; they enter as :math:`t_{ci}` alone.
@@ -56,6 +59,7 @@ class PointFGNN(nn.Module):
         norm: str | None = "batch",
         relative: bool = False,
         form: Form = "mpnn",
+        reach: float = 1.0,
     ) -> None:
         super().__init__()
         if space + 3 > inputs:
@@ -65,7 +69,9 @@ class PointFGNN(nn.Module):
             raise ValueError("Expected further features than the coordinates where they are left out (got none)")
         if form not in ("mpnn", "general"):
             raise ValueError(f"Expected form 'mpnn' or 'general' (got {form!r})")
-        self.relative, self.form = relative, form
+        if not reach > 0:
+            raise ValueError(f"Expected reach > 0 (got {reach})")
+        self.relative, self.form, self.reach = relative, form, reach
         width = inputs + categories - (3 if relative else 0)
         self.network = build(
             notation,
@@ -97,7 +103,7 @@ class PointFGNN(nn.Module):
         f = features.reshape(clouds * points, -1)
         index = neighbours(xyz, self.k)
         near = xyz.gather(1, index.reshape(clouds, -1, 1).expand(-1, -1, 3)).view(clouds, points, -1, 3)
-        t = xyz[:, :, None] - near  # shape: (B, P, k + 1, 3), point minus neighbour
+        t = (xyz[:, :, None] - near) / self.reach  # shape: (B, P, k + 1, 3), point minus neighbour
         if self.form == "mpnn":
             scores = run_mpnn(self.network, cloud_edges(index), f, f, t.reshape(-1, 3), clouds)
         else:

@@ -67,22 +67,35 @@ def run_job(job: Job, recipe: Recipe, folder: RunFolder, device: str, budget: fl
     """Train, or go on training, and score on the test list; whatever goes wrong is noted in the outcome."""
     began = time.monotonic()
     outcome = Outcome(job.name)
-    try:
-        resume = folder.config.is_file()
-        state, _ = run(folder.path if resume else recipe, folder.path, device=device, resume=resume, time_budget=budget)
-        outcome.steps, outcome.finished = state.step, state.total is not None and state.step >= state.total
-        paces = sorted(line["per_second"] for line in folder.lines()[1:]) or [0.0]
-        outcome.shapes_per_second = paces[len(paces) // 2]
-        outcome.seconds = time.monotonic() - began
-        score_job(outcome, folder, device, votes)
-    except Exception as error:
-        traceback.print_exc()
-        outcome.error = f"{type(error).__name__}: {error}".splitlines()[0]
-    finally:
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+    # training and scoring fail apart: weights that a run has written are scored whatever came after
+    for part in (
+        lambda: train_job(outcome, recipe, folder, device, budget),
+        lambda: score_job(outcome, folder, device, votes),
+    ):
+        try:
+            part()
+        except Exception as error:
+            traceback.print_exc()
+            outcome.error = outcome.error or f"{type(error).__name__}: {error}".splitlines()[0]
+        if not (folder.path / "last.safetensors").is_file():
+            break
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
     outcome.seconds = time.monotonic() - began
     return outcome
+
+
+def train_job(outcome: Outcome, recipe: Recipe, folder: RunFolder, device: str, budget: float | None) -> None:
+    """Train, or go on."""
+    resume = folder.config.is_file()
+    try:
+        state, _ = run(folder.path if resume else recipe, folder.path, device=device, resume=resume, time_budget=budget)
+        outcome.finished = state.total is not None and state.step >= state.total
+    finally:
+        lines = folder.lines()
+        paces = sorted(line["per_second"] for line in lines[1:]) or [0.0]
+        outcome.shapes_per_second = paces[len(paces) // 2]
+        outcome.steps = lines[-1]["step"] if lines else 0
 
 
 def score_job(outcome: Outcome, folder: RunFolder, device: str, votes: int) -> None:
