@@ -11,7 +11,9 @@ import argparse
 import json
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +70,11 @@ def run_job(job: Job, recipe: Recipe, folder: RunFolder, device: str, budget: fl
     began = time.monotonic()
     outcome = Outcome(job.name)
     # training and scoring fail apart: weights that a run has written are scored whatever came after
-    for part in (
-        lambda: train_job(outcome, recipe, folder, device, budget),
-        lambda: score_job(outcome, folder, device, votes),
-    ):
+    steps: tuple[Callable[[], None], ...] = (
+        partial(train_job, outcome, recipe, folder, device, budget),
+        partial(score_job, outcome, folder, device, votes),
+    )
+    for part in steps:
         try:
             part()
         except Exception as error:
