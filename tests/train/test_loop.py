@@ -40,6 +40,7 @@ def test_a_run_leaves_everything_behind(tmp_path: Path) -> None:
     state, folder = run(small_recipe(), tmp_path / "run", device="cpu")
     names = {p.name for p in folder.path.iterdir()}
     wanted = {"config.yaml", "environment.json", "metrics.jsonl", "curves.png", "checkpoint.safetensors"}
+    wanted |= {"report.html"}
     assert wanted | {"best.safetensors", "best.json", "last.safetensors", "last.json"} == names
     assert folder.recipe() == small_recipe()
     assert [line["step"] for line in folder.lines()] == list(range(5, 45, 5))

@@ -1,20 +1,29 @@
 """The `fgnn` command: one file per subcommand.
 
-Exit codes: 0 done, 1 no answer found, 2 bad input or wrong use, 130 interrupted.
+Exit codes: 0 done, 1 no answer found, 2 bad input or wrong use, 3 out of memory or disk, 130 interrupted,
+143 terminated.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Callable
-from difflib import get_close_matches
+import threading
 from importlib import import_module
+from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
+from fgnn.cli.advice import did_you_mean, with_advice
 from fgnn.errors import InputError, MissingExtra
+from fgnn.exhausted import out_of_disk, out_of_memory
+
+# What typer raises for wrong use. It has its own copy of click or uses the package, by version, so they are named here
+# by way of what it exports.
+_UsageError: Any = typer.BadParameter.__mro__[1]
+_ClickError: Any = typer.BadParameter.__mro__[2]
 
 # Each command's module, imported only to build the parser; heavy imports belong inside the functions.
 COMMANDS: dict[str, str] = {
@@ -36,9 +45,8 @@ class _Group(TyperGroup):
 
     def resolve_command(self, ctx, args):  # type: ignore[no-untyped-def]
         if args and not args[0].startswith("-") and args[0] not in self.commands:
-            close = get_close_matches(args[0], self.commands, n=1)
-            hint = f" Did you mean '{close[0]}'?" if close else ""
-            _fail(f"no command '{args[0]}'.{hint} See 'fgnn --help'.")
+            near = did_you_mean(args[0], list(self.commands))
+            _fail(f"no command '{args[0]}'.{near} See '{ctx.command_path} --help'.")
         return super().resolve_command(ctx, args)
 
 
@@ -57,27 +65,70 @@ def build_app() -> typer.Typer:
         module, attribute = place.split(":")
         target = getattr(import_module(module), attribute)
         if isinstance(target, typer.Typer):
-            app.add_typer(target, name=name)
+            app.add_typer(target, name=name, cls=_Group)
         else:
             app.command(name)(target)
     return app
 
 
-def _fail(message: str, code: int = 2) -> None:
+def _fail(message: str, code: int = 2) -> NoReturn:
     print(f"fgnn: {message}", file=sys.stderr)
     sys.exit(code)
 
 
-def main(run: Callable[[], object] | None = None) -> None:
+def main() -> None:
     """Run the command line; a person's mistake ends in one line and exit 2, never a traceback."""
     if os.environ.get("FGNN_DEBUG"):
-        (run or build_app())()
+        build_app()()
         return
+    _stop_on_sigterm()
     try:
-        (run or build_app())()
+        code = build_app()(prog_name="fgnn", standalone_mode=False)
+    except _UsageError as error:
+        _wrong_use(error)
+    except _ClickError as error:
+        _fail(error.format_message())
     except (InputError, MissingExtra, ValueError) as error:
-        _fail(str(error).splitlines()[0] if str(error) else type(error).__name__)
+        _fail(with_advice(str(error).splitlines()[0] if str(error) else type(error).__name__))
+    except FileNotFoundError as error:
+        _fail(with_advice(f"{error.filename or 'file'}: no such file"))
     except OSError as error:
-        _fail(f"{error.filename or 'file'}: {error.strerror or error}")
-    except KeyboardInterrupt:
-        _fail("interrupted", 130)
+        _fail(f"{error.filename or 'file'}: {error.strerror or error}", 3 if out_of_disk(error) else 2)
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    except (RuntimeError, MemoryError) as error:
+        told = out_of_memory(error)
+        if told is None:
+            raise
+        _fail(told, 3)
+    if code == 130:
+        _fail(*(("terminated", 143) if _terminated else ("interrupted", 130)))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+_terminated: list[int] = []
+
+
+def _stop_on_sigterm() -> None:
+    """Let SIGTERM act as Ctrl-C does: temporary files are removed, and a solve prints its best so far."""
+
+    def stop(number: int, frame: Any) -> None:
+        _terminated.append(number)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, stop)
+
+
+def _wrong_use(error: Any) -> NoReturn:
+    """A missing argument, an unknown option, a value of another kind: one line, and where to look."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command: its help is the answer
+        error.show()
+        sys.exit(error.exit_code)
+    command = error.ctx.command_path if error.ctx is not None else "fgnn"
+    told = error.format_message().strip().rstrip(".") + "."
+    option = getattr(error, "option_name", None)
+    if option is not None:
+        known = [o for p in error.ctx.command.params for o in (*p.opts, *p.secondary_opts)] if error.ctx else []
+        told = f"no option '{option}'.{did_you_mean(option, [*known, '--help'])}"
+    _fail(f"{told} See '{command} --help'.")

@@ -52,5 +52,8 @@ def grid(
 
 
 def _write(family: Any, out: Path, count: int, seed: int) -> None:
+    from fgnn.files import check_folder
+
+    check_folder(out)
     made = family.save(out, count, seed=seed)
     print(f"{out}: {len(made.batch)} models with exact labels, {family}, seed {seed}")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,21 +20,45 @@ def evaluate(
     length: Annotated[int | None, typer.Option(help="Another length of chain than 30.")] = None,
     window: Annotated[int | None, typer.Option(help="Another window than 8.")] = None,
     grid: Annotated[str | None, typer.Option(help="Grids to test on, as 8x8 or 20x20.")] = None,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Fresh instances of each kind.")] = 1000,
+    data: Annotated[
+        str | None, typer.Option(help="For point networks: where the test data lies, if not where it was in training.")
+    ] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(help="Shapes: one-pass or voted. Rooms: pn-sampled, all-points or voted."),
+    ] = None,
+    count: Annotated[
+        int | None,
+        typer.Option(
+            "--count", "-n", min=1, help="Fresh instances of each kind (1000); at most so many shapes or rooms."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seeds the instances; never one that was trained on.")] = 0,
     samples: Annotated[int, typer.Option(help="Further starting points for decoding, drawn from the network.")] = 8,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
-    """Compare a network with the exact answers: agreement, whole instances, feasibility, loss in score, time.
+    """Score a network: on graphical models against the exact answers, on point clouds against the labels.
 
-    Examples: fgnn evaluate runs/paper-map-1; fgnn evaluate deep-map-joint --kind 3 --length 60
+    Models: agreement, whole instances, feasibility, loss in score, time. Shapes, rooms and scans: IoU by the protocol.
+
+    Examples: fgnn evaluate runs/paper-map-1; fgnn evaluate deep-map-joint --kind 3 --length 60;
+    fgnn evaluate runs/shapes/shapes-fgnn --protocol voted
     """
     from fgnn.report.tables import Table, percent
     from fgnn.train.distributed import pick_device
     from fgnn.train.evaluate import evaluate as evaluate_weights
     from fgnn.train.recipe import ChainData, GridData
+    from fgnn.weights import read_card
 
+    if read_card(weights).get("task") == "points":
+        if kind or length is not None or window is not None or grid:
+            raise InputError("Expected --data or --protocol for a point network (got options of chains or grids)")
+        _points(weights, data, protocol, count, pick_device(device), seed, as_json)
+        return
+    if data is not None or protocol is not None:
+        raise InputError("Expected a point network for --data and --protocol (got one for graphical models)")
+    count = count or 1000
     chain = None
     if kind or length is not None or window is not None:
         kinds = tuple(kind) if kind else (1, 2, 3)
@@ -69,6 +94,33 @@ def evaluate(
     heading = ("", "agreement %", "optimal %", "feasible %", "score lost", "ms each")
     caption = f"{Path(weights).name}, {count} fresh instances each (± over batches of 32)"
     print(Table(heading, rows, caption).text())
+
+
+def _points(
+    weights: str, data: str | None, protocol: str | None, count: int | None, device: Any, seed: int, as_json: bool
+) -> None:
+    """Print the metrics of a point network, one protocol a column."""
+    from fgnn.report.tables import Table
+    from fgnn.train.evaluate_points import evaluate_point_weights
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    found = evaluate_point_weights(
+        weights, data=data, protocol=protocol, count=count, device=device, seed=seed, say=say
+    )
+    if as_json:
+        print(json.dumps(found))
+        return
+    names = list(dict.fromkeys(name for metrics in found.values() for name in metrics))
+    rows = [
+        [name, *("–" if name not in m else f"{m[name]:,.0f}" if name in _COUNTS else f"{100 * m[name]:.2f}" for m in found.values())]
+        for name in names
+    ]  # fmt: skip
+    print(Table(["percent", *found], rows, Path(weights).name).text())
+
+
+_COUNTS = ("shapes", "rooms")
 
 
 def _size(text: str) -> tuple[int, int]:

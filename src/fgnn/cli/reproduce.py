@@ -16,6 +16,8 @@ EXPERIMENTS: dict[str, str] = {
     "table1": "fgnn.train.table1:reproduce_table1",
     "ablation": "fgnn.train.ablation:reproduce_ablation",
     "transfer": "fgnn.train.transfer:reproduce_transfer",
+    "table2": "fgnn.train.table2:reproduce_table2",
+    "table3": "fgnn.train.table3:reproduce_table3",
     "grids": "fgnn.train.grids:reproduce_grids",
 }
 
@@ -26,7 +28,13 @@ def reproduce(
         bool, typer.Option("--quick", help="Packaged weights and 1,000 instances: minutes, not hours.")
     ] = False,
     window: Annotated[int, typer.Option(help="8, as the paper prints, or 9, as its authors' code ran.")] = 8,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Fresh instances of each kind.")] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="Fresh instances of each kind; for table3 shapes in all.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="The folder of S3DIS (table2) or ShapeNet-Part (table3).")] = None,
+    run: Annotated[
+        str | None, typer.Option(help="A run or weights to score for table3, instead of those at hand.")
+    ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the JSON, Markdown and HTML.")] = Path("out"),
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     compile: Annotated[bool, typer.Option("--compile", help="Compile the networks that are trained.")] = False,
@@ -36,8 +44,12 @@ def reproduce(
 
     Without --quick the networks are trained first, by the paper's protocol; a run that was stopped goes on.
 
+    table2 and table3 read the data sets they are about from --data; table3 scores packaged weights and what was trained
+    in runs/shapes.
+
     Example: fgnn reproduce table1 --quick
     """
+    from fgnn.files import check_folder
     from fgnn.train.distributed import pick_device
     from fgnn.train.experiment import Setting
 
@@ -53,6 +65,7 @@ def reproduce(
         device=str(pick_device(device)),
         compile=compile,
     )
+    check_folder(out)
     module, name = EXPERIMENTS[experiment].split(":")
     result = getattr(import_module(module), name)(setting, out, _say)
     for table in result.tables:

@@ -34,9 +34,10 @@ def segment(
     Example: fgnn segment scan.laz --model lidar-ground --html scan.html
     """
     from fgnn.errors import InputError
+    from fgnn.files import check_folder
     from fgnn.models.segmenter import load_segmenter
     from fgnn.models.segmenter import segment as segment_object
-    from fgnn.points.cloud import FORMATS, Cloud, read_cloud, write_cloud
+    from fgnn.points.cloud import FORMATS, Cloud, open_cloud, read_cloud, write_cloud
     from fgnn.points.segment import segment_file
     from fgnn.report.segment_page import write_segment_page
     from fgnn.report.viewer import MAX_POINTS, write_viewer
@@ -44,6 +45,7 @@ def segment(
     from fgnn.train.run_folder import environment
     from fgnn.weights import load_weights
 
+    open_cloud(scan)  # what is no scan is said first
     target = out or scan.with_name(f"{scan.stem}.labelled{scan.suffix}")
     if target.suffix.lower() not in FORMATS:
         raise InputError(f"Expected a cloud in {' '.join(FORMATS)} for --out (got '{target.suffix}')")
@@ -51,6 +53,9 @@ def segment(
         raise InputError("Expected another file for --out than the scan itself", file=target)
     if batch < 1:
         raise InputError(f"Expected --batch of at least 1 (got {batch})")
+    for file in (target, html):  # before the work, not after it
+        if file is not None and file.parent.is_dir():
+            check_folder(file.parent)
     where = pick_device(device)
     start = time.perf_counter()
     card = load_weights(model).card

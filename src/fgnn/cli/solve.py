@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fgnn.cli.advice import with_advice
 from fgnn.errors import InputError, need
+from fgnn.exhausted import out_of_memory
 
 if TYPE_CHECKING:
     from fgnn.infer import Progress, Solution
@@ -62,6 +64,10 @@ def solve(
     raise typer.Exit(worst)
 
 
+class _Exhausted(str):
+    """Why there is no solution: the machine's memory does not suffice."""
+
+
 def _solve_one(
     path: Path, evidence: Path | None, method: str, options: dict[str, Any], *, live: bool
 ) -> Solution | str:
@@ -69,6 +75,8 @@ def _solve_one(
     from fgnn import read_model
     from fgnn import solve as solve_model
 
+    if path.is_dir():
+        return f"{path}: Expected a model file (got a folder; name the files in it, as {path}/*.uai)"
     line = _ProgressLine() if live else None
     try:
         return solve_model(read_model(path, evidence=evidence), method, progress=line, **options)
@@ -77,6 +85,11 @@ def _solve_one(
     except (ValueError, ImportError) as error:
         first = str(error).splitlines()[0]
         return first if str(path) in first else f"{path}: {first}"
+    except (RuntimeError, MemoryError) as error:
+        told = out_of_memory(error)
+        if told is None:
+            raise
+        return _Exhausted(f"{path}: {told}")
     finally:
         if line is not None:
             line.close()
@@ -84,8 +97,8 @@ def _solve_one(
 
 def _print_outcome(path: Path, outcome: Solution | str, as_json: bool, many: bool) -> int:
     if isinstance(outcome, str):
-        print(f"fgnn: {outcome}", file=sys.stderr)
-        return 2
+        print(f"fgnn: {with_advice(outcome)}", file=sys.stderr)
+        return 3 if isinstance(outcome, _Exhausted) else 2
     if as_json:
         print(json.dumps({"file": str(path), **_as_dict(outcome)}), flush=True)
     else:

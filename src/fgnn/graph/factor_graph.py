@@ -48,6 +48,10 @@ class FactorGraph:
     def __post_init__(self, validate: bool) -> None:
         if self.num_variables < 0:
             raise ValueError(f"Expected num_variables >= 0 (got {self.num_variables})")
+        groups: Any = self.groups
+        if not isinstance(groups, Mapping):
+            kind = type(groups).__name__
+            raise ValueError(f"Expected groups by name, as {{'pair': FactorGroup(scopes)}} (got a {kind})")  # noqa: TRY004
         for name, group in self.groups.items():
             if not name:
                 raise ValueError("Expected a name for every group (got an empty one)")

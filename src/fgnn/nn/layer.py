@@ -124,7 +124,7 @@ class FGNNLayer(nn.Module):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """New variable features, and new factor features by group."""
         gs, edges = gs or {}, edges or {}
-        self._check(graph, gs, edges)
+        self._check(graph, f, gs, edges)
         made: dict[str, Tensor] = {}
         for name in graph.groups if len(self.variable_to_factor) else ():
             half = self.variable_to_factor[name]
@@ -132,12 +132,30 @@ class FGNNLayer(nn.Module):
         seen = made if self.schedule == "sequential" else gs
         return self.factor_to_variable(graph, f, seen, edges), {} if self.variables_only else made
 
-    def _check(self, graph: FactorGraph, gs: Mapping[str, Tensor], edges: Mapping[str, EdgeFeatures]) -> None:
+    def _check(
+        self, graph: FactorGraph, f: Tensor | None, gs: Mapping[str, Tensor], edges: Mapping[str, EdgeFeatures]
+    ) -> None:
         for what, names in (("graph", graph.groups), ("factor features", gs), ("edge features", edges)):
             known = self.factor_to_variable.edge_messages
             unknown = [name for name in names if name not in known]
             if unknown:
                 raise ValueError(f"Expected groups {list(known)} in the {what} (got {unknown})")
+        if f is not None:
+            self._check_features(f, graph.num_variables, "variables")
+        for name, g in gs.items():
+            if name in graph.groups:
+                self._check_features(g, graph.groups[name].num_factors, f"factors of group '{name}'")
+
+    def _check_features(self, x: Tensor, count: int, what: str) -> None:
+        if not isinstance(x, Tensor):
+            raise ValueError(f"Expected the {what} as a tensor (got {type(x).__name__}); use torch.as_tensor")  # noqa: TRY004
+        if x.dim() < 2 or x.shape[-2] != count:
+            raise ValueError(f"Expected features (B, {count}, d) or ({count}, d) of the {what} (got {tuple(x.shape)})")
+        if not x.is_floating_point():
+            raise ValueError(f"Expected floating-point features of the {what} (got {x.dtype}); use .float()")
+        own = next(self.parameters()).dtype
+        if x.dtype != own and not torch.is_autocast_enabled(x.device.type):
+            raise ValueError(f"Expected {what} in the layer's {own} (got {x.dtype}); use .to({own}), or autocast")
 
     @property
     def backend(self) -> str:

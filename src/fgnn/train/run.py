@@ -12,7 +12,7 @@ from torch import nn
 from fgnn.errors import InputError
 from fgnn.models.config import NetworkConfig
 from fgnn.report.run_page import write_run_page
-from fgnn.train.distributed import World
+from fgnn.train.distributed import World, restarted
 from fgnn.train.distributed import world as join_world
 from fgnn.train.loop import State, train
 from fgnn.train.map_task import MAPTask
@@ -63,17 +63,19 @@ def run(
         changes: Other top-level settings than the recipe's (``seed=3``).
     """
     recipe, folder = prepare(what, out, resume, changes)
+    resume = resume or (restarted() and folder.config.is_file())
     with join_world(device) as (world, here):
         if here.type == "cuda":
             torch.set_float32_matmul_precision("high")
-        if world.first and not resume:
-            folder.begin(recipe, here)
         if resume:
             recipe = folder.recipe()
+        elif world.first:
+            folder.check_new()
         task = make_task(recipe, world, here)
         if recipe.start_from is not None and not resume:
             start_from(task.network, recipe.start_from)
         if world.first and not resume:
+            folder.begin(recipe, here)  # not before the data was read: a mistake there leaves no run behind
             (progress or TrainingProgress(recipe.name)).say(
                 f"{sum(p.numel() for p in task.network.parameters()):,} parameters, {here}, to {folder.path}"
             )

@@ -37,10 +37,14 @@ class RunFolder:
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
 
-    def begin(self, recipe: Recipe, device: torch.device) -> None:
-        """Make the folder for a new run; one that already holds a run is not written over."""
+    def check_new(self) -> None:
+        """Refuse a folder that already holds a run."""
         if self.config.exists():
             raise InputError("this folder already holds a run; use --resume, or another --out", file=self.path)
+
+    def begin(self, recipe: Recipe, device: torch.device) -> None:
+        """Make the folder for a new run; one that already holds a run is not written over."""
+        self.check_new()
         self.path.mkdir(parents=True, exist_ok=True)
         with atomic_write(self.path / "environment.json") as file:
             json.dump(environment(device), file, indent=1)
@@ -50,7 +54,9 @@ class RunFolder:
     def recipe(self) -> Recipe:
         """The settings the run was begun with."""
         if not self.config.is_file():
-            raise InputError("no run to resume in this folder (config.yaml is missing)", file=self.path)
+            raise InputError(
+                "no run to resume in this folder (config.yaml is missing); begin one without --resume", file=self.path
+            )
         return read_recipe(self.config)
 
     def log(self, line: dict[str, Any]) -> None:
