@@ -9,11 +9,11 @@ python=${PYTHON:-python3}
 mkdir -p "$out" runs
 case $what in
   bench)
-    $python -m fgnn.bench.training paper-map-1 --batch 4096 8192 16384 --steps 20 --json "$out/bench-paper.json"
-    $python -m fgnn.bench.training deep-map-joint --batch 4608 --steps 20 --compile --json "$out/bench-deep.json" ;;
+    $python -m fgnn.bench.training paper-map-1 --batch 16384 --steps 16 --json "$out/bench-paper.json" --profile
+    $python -m fgnn.bench.training deep-map-joint --batch 4608 --steps 20 --compile --profile --json "$out/bench-deep.json" ;;
   probe) $python -m fgnn.train.sweep benchmarks/map_probe.yaml --out "$out" --time-budget "${BUDGET:-260}" ;;
   deep) $python -m fgnn.train.sweep benchmarks/map_deep.yaml --out "$out" --time-budget "${BUDGET:-560}" ;;
-  more) $python -m fgnn.train.sweep benchmarks/map_more.yaml --out "$out" --time-budget "${BUDGET:-500}" ;;
+  more) $python -m fgnn.train.sweep benchmarks/map_more.yaml --out "$out" --time-budget "${BUDGET:-430}" ;;
   paper) $python -m fgnn.train.sweep benchmarks/map_paper.yaml --out "$out" --time-budget "${BUDGET:-400}" ;;
   *) echo "Expected bench, probe, deep, more or paper (got $what)" >&2; exit 2 ;;
 esac

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 
 from fgnn.bench.training import bench_training
-from fgnn.data import ChainMAP
+from fgnn.data import ChainMAP, GridMAP
 from fgnn.infer.decode import decode
+from fgnn.infer.refine import refine
 from fgnn.models.config import NetworkConfig
 from fgnn.train.distributed import World
 from fgnn.train.run import run
@@ -58,6 +60,33 @@ def test_decoding_gives_the_cpus_scores() -> None:
     torch.testing.assert_close(batch.score(one), batch.score(two.cpu()))
 
 
+@pytest.mark.parametrize("data", [ChainMAP(2), ChainMAP(3), GridMAP(5, 5)], ids=str)
+def test_decoding_with_draws_and_refining_on_the_gpu(data: ChainMAP | GridMAP) -> None:
+    batch = data.sample(200, seed=3, device="cuda")
+    best = batch.score(data.labels(batch))
+    plain = decode(batch, batch.unary)
+    drawn = decode(batch, batch.unary, samples=8, seed=1)
+    assert torch.equal(drawn, decode(batch, batch.unary, samples=8, seed=1))
+    refined = refine(batch, drawn, batch.unary, rounds=3, seed=1)
+    scores = [batch.score(batch.unary.argmax(2)), *map(batch.score, (plain, drawn, refined)), best]
+    for lower, upper in pairwise(scores):  # each starts from the one before, and none beats the optimum
+        assert bool((upper >= lower - 1e-6).all())
+    assert bool((scores[1] > -torch.inf).all())
+    assert float((scores[3] >= best - 1e-6).double().mean()) > 0.8
+
+
+def test_blocks_drawn_ahead_are_those_drawn_when_asked_for() -> None:
+    sets = [ChainMAP(k) for k in (1, 2)]
+    ahead = Endless(sets, 1 << 14, 5, World(), torch.device("cuda"))
+    for step in range(6):
+        found = ahead.batch(step)
+    alone = Endless(sets, 1 << 14, 5, World(), torch.device("cuda")).batch(5)
+    assert torch.equal(found.models.unary, alone.models.unary)
+    assert torch.equal(found.labels, alone.labels)
+
+
 def test_the_bench_runs() -> None:
-    times = bench_training(small_recipe(), device="cuda", steps=3, warmup=1)
+    times = bench_training(small_recipe(), device="cuda", steps=3, warmup=4, profile=True)
     assert times.per_second > 0
+    assert times.replayed
+    assert times.kernels

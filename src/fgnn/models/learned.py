@@ -19,6 +19,7 @@ from fgnn.infer.solution import Answer, OnProgress
 from fgnn.models.config import NetworkConfig
 from fgnn.models.family import Family
 from fgnn.models.map_network import MAPNetwork
+from fgnn.models.mirror import mirrored
 from fgnn.pgm import ModelBatch
 from fgnn.weights import load_weights, weight_names
 from fgnn.weights.cards import read_card
@@ -65,6 +66,7 @@ def solve_fgnn(
     decode: bool = True,
     samples: int = 8,
     rounds: int | None = 0,
+    both_ways: bool = False,
 ) -> Answer:
     """Score the states with a trained network, then repair and improve its answer (`fgnn.infer.decode`).
 
@@ -77,6 +79,7 @@ def solve_fgnn(
         decode: False returns the network's argmax as it is, feasible or not.
         samples: Further starting points drawn from the network's scores.
         rounds: Of `fgnn.infer.refine` after decoding; None goes on until the time limit.
+        both_ways: Average the network's scores over the model and its mirror image, where the structure is its own.
     """
     start = time.perf_counter()
     place = str(weights) if weights is not None else choose_weights(batch)
@@ -84,7 +87,7 @@ def solve_fgnn(
     reason = network.family.refusal(batch)
     if reason is not None:
         raise ValueError(f"Expected models that the weights {place!r} know: {reason}")
-    scores = score(network, batch)
+    scores = score(network, batch, both_ways=both_ways)
     answer = scores.argmax(2)
     timed_out = False
     if decode:
@@ -105,8 +108,12 @@ def _left(start: float, limit: float | None) -> float | None:
 
 
 @torch.no_grad()
-def score(network: nn.Module, batch: ModelBatch) -> Tensor:
-    """The network's scores (B, N, K), in slices that bound memory."""
+def score(network: nn.Module, batch: ModelBatch, *, both_ways: bool = False) -> Tensor:
+    """The network's scores (B, N, K), in slices that bound memory; ``both_ways``: the mean of those of the models and
+    of their mirror images, which mean the same, so that what the network does differently on the two cancels."""
+    image = mirrored(batch) if both_ways else None
+    if image is not None:
+        return (score(network, batch) + score(network, image).flip(1)) / 2
     edges = sum(t.scopes.numel() for t in batch.tables) + sum(u.scopes.numel() for u in batch.budgets)
     entries = _ENTRIES if batch.device.type == "cpu" else _ENTRIES_GPU
     step = max(1, entries // max(1, edges + batch.num_variables))

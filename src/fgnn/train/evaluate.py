@@ -24,12 +24,14 @@ from fgnn.train.strict import parse
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The qualities of one network on one data set, and the milliseconds an instance took."""
+    """The qualities of one network on one data set, and the milliseconds an instance took; ``both_ways`` is the raw
+    answer of scores averaged over a model and its mirror image."""
 
     raw: Quality
     decoded: Quality
     raw_ms: float
     decoded_ms: float
+    both_ways: Quality | None = None
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -41,12 +43,14 @@ def evaluate_network(network: MAPNetwork, examples: Examples, *, samples: int = 
     score(network, models.select(slice(0, min(len(models), 64))))  # first calls prepare structures and kernels
     scores, raw_seconds = _timed(lambda: score(network, models), models.device)
     answer, more = _timed(lambda: decode(models, scores, samples=samples), models.device)
+    averaged = score(network, models, both_ways=True)
     each = 1e3 / len(examples)
     return Evaluation(
         raw=Quality.of(models, scores.argmax(2), examples.labels),
         decoded=Quality.of(models, answer, examples.labels),
         raw_ms=raw_seconds * each,
         decoded_ms=(raw_seconds + more) * each,
+        both_ways=Quality.of(models, averaged.argmax(2), examples.labels),
     )
 
 
@@ -84,7 +88,7 @@ def data_to_test(
     if grid is not None:
         return {f"grid {grid.height} x {grid.width}": Data(grid=grid)}
     assert chain is not None
-    one = [ChainData((kind,), chain.length, chain.window, chain.budget) for kind in chain.kinds]
+    one = [ChainData((kind,), chain.length, chain.window, chain.budget) for kind in sorted(set(chain.kinds))]
     return {f"kind {c.kinds[0]}": Data(chain=c) for c in one}
 
 
