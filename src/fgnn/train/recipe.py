@@ -18,7 +18,8 @@ from fgnn.train.yaml_file import read_yaml
 
 @dataclass(frozen=True)
 class ChainData:
-    """Chains with window budgets (section 4.1): one or several kinds, mixed evenly where there are several."""
+    """Chains with window budgets (section 4.1): one or several kinds, mixed evenly where there are several (one named
+    twice comes twice as often)."""
 
     kinds: tuple[int, ...] = (1,)
     length: int = 30

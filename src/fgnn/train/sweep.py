@@ -21,12 +21,13 @@ from typing import Any
 import torch
 
 from fgnn.errors import InputError
-from fgnn.files import atomic_write
+from fgnn.files import atomic_write, is_file
 from fgnn.train.evaluate import evaluate
 from fgnn.train.recipe import Recipe, find_recipe
 from fgnn.train.run import run
 from fgnn.train.run_folder import RunFolder
 from fgnn.train.strict import parse
+from fgnn.train.yaml_file import parse_yaml, read_yaml
 from fgnn.weights import load_weights, save_weights
 
 _PART = 15 << 20  # bytes of a tar file
@@ -71,34 +72,35 @@ class Outcome:
 
 def read_plan(path: str | Path) -> Plan:
     """Read and check a plan; every recipe in it is checked too, before anything runs."""
-    import yaml
-
-    if not Path(path).is_file():
+    if not is_file(path):
         raise InputError("no such plan", file=path)
-    plan = parse(Plan, yaml.safe_load(Path(path).read_text(encoding="utf-8")), file=path)
+    plan = parse(Plan, read_yaml(path), file=path)
     names = [job.name for job in plan.jobs]
     for n, job in enumerate(plan.jobs):
         if job.name in names[:n]:
             raise InputError(f"Expected distinct names (got {job.name!r} twice)", file=path, place=f"jobs[{n}]")
         if job.after is not None and job.after not in names[:n]:
             raise InputError(f"Expected a job before this one (got {job.after!r})", file=path, place=f"jobs[{n}].after")
-        changed_recipe(job)
+        try:
+            changed_recipe(job)
+        except InputError as error:
+            raise InputError(str(error), file=path, place=f"jobs[{n}]") from error
     return plan
 
 
 def changed_recipe(job: Job) -> Recipe:
     """The job's recipe with its changes, written ``path.to.key=value`` with the value in YAML."""
-    import yaml
-
     path = find_recipe(job.recipe)
-    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    values = read_yaml(path)
     for change in job.changes:
         keys, _, value = change.partition("=")
         place = values
         *above, last = keys.strip().split(".")
         for key in above:
-            place = place.setdefault(key, {})
-        place[last] = yaml.safe_load(value)
+            place = place.setdefault(key, {}) if isinstance(place, dict) else None
+        if not isinstance(place, dict):
+            raise InputError(f"Expected path.to.key=value (got {change!r})", file=path)
+        place[last] = parse_yaml(value, file=path, place=keys.strip())
         if place[last] is None:
             del place[last]
     if job.fit is not None:
@@ -204,7 +206,8 @@ def _line(outcome: Outcome) -> str:
     ]
     for name, result in outcome.results.items():
         raw, decoded = _percents(result["raw"]), _percents(result["decoded"])
-        told.append(f"  {name}: raw {raw}; decoded {decoded}; {result['decoded_ms']:.3f} ms")
+        both = _percents(result["both_ways"]) if result.get("both_ways") else "none"
+        told.append(f"  {name}: raw {raw}; both ways {both}; decoded {decoded}; {result['decoded_ms']:.3f} ms")
     return "\n".join(told)
 
 
