@@ -37,20 +37,24 @@ class Evaluation:
         return asdict(self)
 
 
-def evaluate_network(network: MAPNetwork, examples: Examples, *, samples: int = 8) -> Evaluation:
+def evaluate_network(
+    network: MAPNetwork, examples: Examples, *, samples: int = 8, both_ways: bool = False
+) -> Evaluation:
     """Score, decode and compare; times are of the whole set in batches, the device's work included."""
     models = examples.models
     score(network, models.select(slice(0, min(len(models), 64))))  # first calls prepare structures and kernels
     scores, raw_seconds = _timed(lambda: score(network, models), models.device)
     answer, more = _timed(lambda: decode(models, scores, samples=samples), models.device)
-    averaged = score(network, models, both_ways=True)
+    averaged = (
+        Quality.of(models, score(network, models, both_ways=True).argmax(2), examples.labels) if both_ways else None
+    )
     each = 1e3 / len(examples)
     return Evaluation(
         raw=Quality.of(models, scores.argmax(2), examples.labels),
         decoded=Quality.of(models, answer, examples.labels),
         raw_ms=raw_seconds * each,
         decoded_ms=(raw_seconds + more) * each,
-        both_ways=Quality.of(models, averaged.argmax(2), examples.labels),
+        both_ways=averaged,
     )
 
 
@@ -63,6 +67,7 @@ def evaluate(
     chain: ChainData | None = None,
     grid: GridData | None = None,
     samples: int = 8,
+    both_ways: bool = False,
 ) -> dict[str, Evaluation]:
     """Evaluate weights or a run on its own data, or on other chains or grids, by kind; seeds never trained on."""
     network, card = load_network(place, device)
@@ -72,7 +77,7 @@ def evaluate(
         reason = network.family.refusal(examples.models)
         if reason is not None:
             raise InputError(f"Expected data that the weights know: {reason}", file=place)
-        found[name] = evaluate_network(network, examples, samples=samples)
+        found[name] = evaluate_network(network, examples, samples=samples, both_ways=both_ways)
     return found
 
 

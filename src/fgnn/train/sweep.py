@@ -150,7 +150,7 @@ def run_job(plan: Plan, job: Job, left: float | None) -> Outcome:
         outcome.steps, outcome.finished = state.step, state.total is not None and state.step >= state.total
         if job.evaluate:
             device = "cuda" if torch.cuda.is_available() and plan.device != "cpu" else "cpu"
-            found = evaluate(folder.path / "last.safetensors", instances=job.evaluate, device=device)
+            found = evaluate(folder.path / "last.safetensors", instances=job.evaluate, device=device, both_ways=True)
             outcome.results = {name: e.plain() for name, e in found.items()}
     except Exception as error:
         traceback.print_exc()
