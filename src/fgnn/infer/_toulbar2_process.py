@@ -6,6 +6,7 @@ import atexit
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -43,8 +44,10 @@ class Toulbar2Process:
             bufsize=0,
             start_new_session=True,
         )
+        assert self._child.stdin is not None
         assert self._child.stdout is not None
         assert self._child.stderr is not None
+        os.set_blocking(self._child.stdin.fileno(), False)  # a child that does not read must not hold us up
         self.channels = (self._child.stdout.fileno(), self._child.stderr.fileno())
         for channel in self.channels:
             os.set_blocking(channel, False)
@@ -53,12 +56,14 @@ class Toulbar2Process:
         self._chatter = b""
         self._task = -1
         self._deadline = np.inf
+        self._stalled = False
         self.solutions: list[NDArray[np.int64]] = []
         self.lower = 0
 
-    def send_structure(self, key: object, header: dict[str, Any], ints: NDArray[np.int64]) -> None:
-        """Make ``key`` the structure of the following tasks, unless it is already."""
+    def send_structure(self, key: object, header: dict[str, Any], ints: NDArray[np.int64], seconds: float) -> None:
+        """Make ``key`` the structure of the following tasks, unless it is; the child has ``seconds`` to read it."""
         if self.structure is not key:
+            self._deadline = time.monotonic() + seconds
             self._send(header | {"do": "structure"}, ints, np.zeros(0))
             self.structure = key
 
@@ -83,12 +88,12 @@ class Toulbar2Process:
                 self.read_chatter()
                 self.kill()  # what an interrupted search leaves behind is not worth trusting
             return answer
-        if self._child.poll() is not None:
+        if self._child.poll() is not None and not self._stalled:
             self._drain()
             self.read_chatter()
             return {"error": f"toulbar2 died (status {self._child.returncode}){self._last_words()}", "died": True}
         late = time.monotonic() - self._deadline
-        if late > _GRACE:
+        if late > _GRACE or self._stalled:
             self.kill()
             self._drain()
             self.read_chatter()
@@ -136,7 +141,16 @@ class Toulbar2Process:
         view = memoryview(line + ints.tobytes() + floats.tobytes())
         try:
             while view:
-                view = view[self._child.stdin.write(view) :]
+                sent = self._child.stdin.write(view)
+                if sent is not None:
+                    view = view[sent:]
+                    continue
+                left = self._deadline + _GRACE - time.monotonic()
+                if left <= 0:
+                    self._stalled = True
+                    self.kill()
+                    return
+                select.select([], [self._child.stdin], [], min(left, 1.0))
         except BrokenPipeError:
             pass  # `poll` finds the child dead and says so
 

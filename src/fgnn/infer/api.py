@@ -13,6 +13,7 @@ from typing import Any, overload
 
 import torch
 
+from fgnn.infer.halves import solve_in_halves
 from fgnn.infer.magnitude import check_magnitude
 from fgnn.infer.solution import Answer, OnProgress, Progress, Solution, SolutionBatch, conclude
 from fgnn.pgm import GraphicalModel, ModelBatch
@@ -76,10 +77,9 @@ def solve(
     """
     solver = solver_named(method)
     _check_options(method, solver, options)
-    if time_limit is not None and not time_limit > 0:
-        raise ValueError(f"Expected a positive time limit in seconds (got {time_limit})")
-    if device is not None and torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"Expected a device this machine has (got {device}, and torch sees no CUDA device)")
+    if time_limit is not None and not (isinstance(time_limit, int | float) and time_limit > 0):
+        raise ValueError(f"Expected a positive time limit in seconds (got {time_limit!r})")
+    _check_device(device)
     start = time.perf_counter()
     if isinstance(model, GraphicalModel):
         batch = ModelBatch.stack([model], device=device or "cpu")
@@ -90,7 +90,7 @@ def solve(
     check_magnitude(batch)
     best = _BestSoFar(progress)
     try:
-        answer = solver(batch, time_limit=time_limit, seed=seed, progress=best, **options)
+        answer = solve_in_halves(solver, batch, time_limit=time_limit, progress=best, seed=seed, **options)
     except KeyboardInterrupt:
         if best.assignment is None:
             raise
@@ -126,6 +126,15 @@ def solver_named(method: str) -> Callable[..., Answer]:
     module, name = SOLVERS[method].split(":")
     solver: Callable[..., Answer] = getattr(import_module(module), name)
     return solver
+
+
+def _check_device(device: torch.device | str | None) -> None:
+    try:
+        kind = "cpu" if device is None else torch.device(device).type
+    except RuntimeError:
+        raise ValueError(f"Expected a device such as cpu or cuda (got {device!r})") from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"Expected a device this machine has (got {device}, and torch sees no CUDA device)")
 
 
 def _check_options(method: str, solver: Callable[..., Answer], options: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fgnn.infer.bounds import factor_maxima
+from fgnn.infer.halves import solve_in_halves
 from fgnn.infer.solution import Answer, OnProgress, Progress
 from fgnn.pgm import ModelBatch
 
@@ -68,7 +69,9 @@ class Best:
         part = self.batch if whole else self.batch.select(rows)
         began = time.perf_counter()
         try:
-            answer = call(part, None if self.tell is None else self._reporter(method, rows))
+            tell = None if self.tell is None else self._reporter(method, rows)
+            answer = solve_in_halves(lambda some, *, time_limit, progress: call(some, progress), part, time_limit=None,
+                                     progress=tell)  # fmt: skip
         except (ImportError, ValueError, RuntimeError, MemoryError) as error:
             self.skipped[method] = str(error)
             return None

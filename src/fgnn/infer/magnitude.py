@@ -44,7 +44,8 @@ def _largest(values: Tensor) -> Tensor:
     if values.shape[0] > 1 and values.stride(0) == 0:
         values = values[:1]  # one copy of what all models share
     step = max(1, _CHUNK // max(1, values[:1].numel()))
-    found = [_finite(part).abs().amax() for part in values.split(step) if part.numel()]
+    starts = range(0, len(values), step) if values.numel() else range(0)
+    found = [_finite(values[at : at + step]).abs().amax() for at in starts]
     return torch.stack(found).amax().double() if found else torch.zeros((), dtype=torch.float64)
 
 

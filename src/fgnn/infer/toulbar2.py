@@ -202,7 +202,7 @@ class _Problem:
 
     def begin(self, process: Toulbar2Process, task: _Task, search: str, seconds: float) -> None:
         hint = task.best if task.cost is not None else np.zeros(0, np.int64)
-        process.send_structure(self.key, self.header, self.ints)
+        process.send_structure(self.key, self.header, self.ints, seconds)
         header = {
             "settings": SEARCHES[search] | self.settings,
             "seed": self.seed,

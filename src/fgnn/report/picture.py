@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.errors import need
+from fgnn.files import atomic_write
 from fgnn.pgm import GraphicalModel
 
 # A drawing of more nodes than this is a blot, and its layout takes minutes.
@@ -70,7 +71,8 @@ def draw_model(
         axes.set_title(title, fontsize=9)
     axes.set_axis_off()
     axes.margins(0.04, 0.12)
-    figure.savefig(path, bbox_inches="tight")
+    with atomic_write(path, "wb") as file:
+        figure.savefig(file, format=Path(path).suffix[1:] or "png", bbox_inches="tight")
     pyplot.close(figure)
     return Path(path)
 

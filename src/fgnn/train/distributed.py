@@ -84,6 +84,11 @@ def world(device: str) -> Iterator[tuple[World, torch.device]]:
         torch.distributed.destroy_process_group()
 
 
+def restarted() -> bool:
+    """Whether torchrun started this process again after one of its group died; the run then goes on by itself."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
 def pick_device(name: str) -> torch.device:
     """``auto`` is a CUDA device where there is one, else the CPU; any other name must be there."""
     if name == "auto":
