@@ -15,6 +15,7 @@ from fgnn.data.s3dis import BlockSet
 from fgnn.data.shapenet import Shapes
 from fgnn.errors import InputError
 from fgnn.points.cloud import Cloud, CloudReader, HeldCloud, open_cloud
+from fgnn.points.heights import height_columns
 from fgnn.points.segment import tile_features
 from fgnn.points.tiles import TileStore
 
@@ -119,6 +120,8 @@ def scan_pieces(
     points: int = 4096,
     scale: float = 1.0,
     colour: bool = False,
+    heights: Sequence[float] = (),
+    grow: float = 1.0,
     fewest: int = 64,
     most: int = 4,
     seed: int = 0,
@@ -128,7 +131,7 @@ def scan_pieces(
     Args:
         source: A file, or a cloud.
         field: The field that holds the labels.
-        size, points, scale, colour: As in `Segmenter`.
+        size, points, scale, colour, heights, grow: As in `Segmenter`.
         fewest: Tiles with fewer labelled points are left out.
         most: Pieces taken of one tile.
     """
@@ -149,12 +152,12 @@ def scan_pieces(
 
     rng = np.random.default_rng(seed)
     made, labels = [], []
-    with TileStore(reader, size, extra=extra, extra_width=width) as store:
+    with TileStore(reader, size, extra=extra, extra_width=width, points=points, grow=grow) as store:
         for tile in store.tiles():
             target = tile.extra[:, 0].astype(np.int16)
             if (target != IGNORE).sum() < fewest:
                 continue
-            values = tile_features(replace(tile, extra=tile.extra[:, 1:]), scale)
+            values = tile_features(replace(tile, extra=tile.extra[:, 1:]), scale, heights)
             order = rng.permutation(len(target))
             for at in range(0, min(len(order), most * points), points):
                 chosen = order[at : at + points]
@@ -166,7 +169,8 @@ def scan_pieces(
                 labels.append(target[chosen])
     if not made:
         nothing = torch.zeros(0, points, dtype=torch.int16)
-        return PointSet(torch.zeros(0, points, 2 + width), nothing, torch.zeros(0, dtype=torch.int64))
+        features = torch.zeros(0, points, 2 + width + height_columns(heights))
+        return PointSet(features, nothing, torch.zeros(0, dtype=torch.int64))
     return PointSet(
         torch.from_numpy(np.stack(made)), torch.from_numpy(np.stack(labels)), torch.zeros(len(made), dtype=torch.int64)
     )

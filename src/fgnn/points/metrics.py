@@ -50,6 +50,42 @@ def scene_score(counts: NDArray[np.int64]) -> SceneScore:
     )
 
 
+@dataclass(frozen=True)
+class GroundScore:
+    """The errors of a ground filter, as the ISPRS test counts them.
+
+    ``type_1`` is the share of ground points rejected, ``type_2`` the share of other points taken for ground, ``total``
+    the share of all points labelled wrongly; ``iou`` is that of ground, ``kappa`` Cohen's.
+    """
+
+    type_1: float
+    type_2: float
+    total: float
+    iou: float
+    kappa: float
+    points: int
+
+
+def ground_score(ground: NDArray[np.bool_], found: NDArray[np.bool_]) -> GroundScore:
+    """Score a filter: which points are ground, and which it took for ground."""
+    a, b = int((ground & found).sum()), int((ground & ~found).sum())
+    c, d = int((~ground & found).sum()), int((~ground & ~found).sum())
+    points = a + b + c + d
+    chance = ((a + b) * (a + c) + (c + d) * (b + d)) / points**2 if points else 0.0
+    return GroundScore(
+        type_1=_share(b, a + b),
+        type_2=_share(c, c + d),
+        total=_share(b + c, points),
+        iou=_share(a, a + b + c),
+        kappa=(_share(a + d, points) - chance) / (1 - chance) if chance < 1 else float("nan"),
+        points=points,
+    )
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else float("nan")
+
+
 def part_ious(target: NDArray[np.integer], predicted: NDArray[np.integer], parts: Sequence[int]) -> NDArray[np.float64]:
     """IoU of each of a category's parts on one shape; a part that neither occurs nor is predicted counts 1."""
     ious = np.ones(len(parts))

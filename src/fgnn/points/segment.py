@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.points.cloud import CHUNK, Cloud, HeldCloud, open_cloud, write_chunks
+from fgnn.points.heights import heights_above
 from fgnn.points.tiles import OnChunk, Tile, TileStore
 
 # Written for points that no network saw: those without finite coordinates.
@@ -31,6 +32,8 @@ class Segmenter:
         points: P, the points of a piece; tiles with more are cut into several, with fewer are filled with repeats.
         scale: Coordinates are divided by this.
         colour: Whether the network also reads colour (F = 3; zeros where the scan has none).
+        heights: Windows of `heights_above`, whose columns come last among the features; none for no such columns.
+        grow: How many times wider tiles may be where the scan is sparse.
         batch: Pieces per call of ``predict``.
     """
 
@@ -40,6 +43,8 @@ class Segmenter:
     points: int = 4096
     scale: float = 1.0
     colour: bool = False
+    heights: Sequence[float] = ()
+    grow: float = 1.0
     batch: int = 8
     seed: int = 0
 
@@ -114,7 +119,10 @@ def segment_file(
 
 def _store(reader: Any, segmenter: Segmenter, report: OnChunk | None) -> TileStore:
     extra = _colours if segmenter.colour else None
-    return TileStore(reader, segmenter.size, extra=extra, extra_width=segmenter.width, report=report)
+    return TileStore(
+        reader, segmenter.size, extra=extra, extra_width=segmenter.width, points=segmenter.points,
+        grow=segmenter.grow, report=report,
+    )  # fmt: skip
 
 
 def _colours(cloud: Cloud) -> NDArray[np.float32]:
@@ -140,7 +148,7 @@ def _pieces(store: TileStore, segmenter: Segmenter) -> Iterator[tuple[NDArray[np
     """Each tile's points shuffled and cut into pieces of P: their slots, features, and how many are not repeats."""
     rng = np.random.default_rng(segmenter.seed)
     for tile in store.tiles():
-        features = tile_features(tile, segmenter.scale)
+        features = tile_features(tile, segmenter.scale, segmenter.heights)
         order = rng.permutation(len(tile.slots))
         for at in range(0, len(order), segmenter.points):
             chosen = order[at : at + segmenter.points]
@@ -148,11 +156,14 @@ def _pieces(store: TileStore, segmenter: Segmenter) -> Iterator[tuple[NDArray[np
             yield tile.slots[chosen], features[np.concatenate([chosen, fill])], len(chosen)
 
 
-def tile_features(tile: Tile, scale: float) -> NDArray[np.float32]:
+def tile_features(tile: Tile, scale: float, heights: Sequence[float] = ()) -> NDArray[np.float32]:
     """x and y about the tile's middle, z above its lowest point, over ``scale``; then the further features."""
     xyz = tile.xyz.copy()
     xyz[:, 2] -= xyz[:, 2].min()
-    return np.concatenate([xyz / np.float32(scale), tile.extra], axis=1)
+    columns = [xyz / np.float32(scale), tile.extra]
+    if heights:
+        columns.append(heights_above(xyz, heights))
+    return np.concatenate(columns, axis=1)
 
 
 def _batched(pieces: Iterator[Any], size: int) -> Iterator[list[Any]]:

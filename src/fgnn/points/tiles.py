@@ -39,6 +39,8 @@ class TileStore:
         size: Side of a tile, in the scan's units.
         extra: Gives further features (n, F) of a chunk, e.g. colours; None for none.
         extra_width: F.
+        points: How many points a tile should hold; in a scan sparser than that tiles are wider, up to ``grow`` times.
+        grow: 1 for tiles of ``size`` always.
         folder: Where temporary files go; by default the system's.
         report: Told how far each pass is.
     """
@@ -49,6 +51,8 @@ class TileStore:
         size: float,
         extra: Callable[[Cloud], NDArray[np.float32]] | None = None,
         extra_width: int = 0,
+        points: int = 0,
+        grow: float = 1.0,
         folder: str | Path | None = None,
         report: OnChunk | None = None,
     ) -> None:
@@ -58,24 +62,33 @@ class TileStore:
         self._extra, self._report = extra, report
         self._folder = tempfile.TemporaryDirectory(dir=folder, prefix="fgnn-tiles-")
         try:
-            self._build(extra_width)
+            self._build(extra_width, points, grow)
         except BaseException:
             self.close()
             raise
 
-    def _build(self, extra_width: int) -> None:
+    def _build(self, extra_width: int, points: int, grow: float) -> None:
         low, high, self.count, self.valid = self._measure()
         self.origin = np.floor(low) if self.valid else np.zeros(3)
+        self._divide(high)
+        if grow > 1 and self.valid:
+            usual = 4 * float(np.median(np.diff(self.begin)))  # points of a tile: four cells
+            wider = min(grow, float(np.sqrt(points / usual)))
+            if wider > 1:
+                self.half *= wider
+                self._divide(high)
+        self.xyz: NDArray[np.float32] = self._map("xyz", np.float32, (self.valid, 3))
+        self.extra: NDArray[np.float32] = self._map("extra", np.float32, (self.valid, extra_width))
+        self.place: NDArray[np.int64] = self._map("place", np.int64, (self.valid,))  # slot -> point of the file
+        self._scatter()
+
+    def _divide(self, high: NDArray[np.float64]) -> None:
         spans = (
             np.floor((high - self.origin)[:2] / self.half).astype(np.int64) + 1 if self.valid else np.ones(2, np.int64)
         )
         self.shape: tuple[int, int] = (int(spans[0]), int(spans[1]))
         # A scan with one stray point far away must not ask for a table of empty cells: only those met are kept.
         self.cells, self.begin = self._count_cells()
-        self.xyz: NDArray[np.float32] = self._map("xyz", np.float32, (self.valid, 3))
-        self.extra: NDArray[np.float32] = self._map("extra", np.float32, (self.valid, extra_width))
-        self.place: NDArray[np.int64] = self._map("place", np.int64, (self.valid,))  # slot -> point of the file
-        self._scatter()
 
     def __enter__(self) -> TileStore:
         return self

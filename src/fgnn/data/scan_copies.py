@@ -1,0 +1,91 @@
+"""Further versions of a labelled scan to train on: as other flights over other land might have seen it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fgnn.data.labelled import Classes, PointSet, concat_sets, scan_pieces
+from fgnn.points.cloud import Cloud, read_cloud
+
+# With fewer versions than this to make, starting processes takes longer than the work.
+_WORTH_PROCESSES = 16
+
+
+def rolling(xy: NDArray[np.float64], rng: np.random.Generator, steepness: float) -> NDArray[np.float64]:
+    """A smooth surface: a slope and three long waves, together not much steeper than ``steepness``."""
+    height = xy @ (steepness * rng.normal(0, 0.5, 2))
+    for _ in range(3):
+        length, angle, phase = rng.uniform(40, 250), *rng.uniform(0, 2 * np.pi, 2)
+        wave = np.array([np.cos(angle), np.sin(angle)]) * 2 * np.pi / length
+        height = height + 0.4 * steepness * length / (2 * np.pi) * np.sin(xy @ wave + phase)
+    return np.asarray(height)
+
+
+def altered(cloud: Cloud, field: str, rng: np.random.Generator, stray: int | None = None) -> Cloud:
+    """A scan turned, mirrored, stretched, laid over a rolling surface and thinned by up to two thirds.
+
+    Args:
+        field: The field that holds the labels.
+        stray: Where given, a few points are moved far up or down and get this label.
+    """
+    xyz = cloud.xyz - np.median(cloud.xyz, axis=0)
+    angle = rng.uniform(0, 2 * np.pi)
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    xyz[:, :2] = xyz[:, :2] @ turn.T * rng.uniform(0.85, 1.15) * np.array([1.0, rng.choice([-1.0, 1.0])])
+    xyz[:, 2] *= rng.uniform(0.8, 1.2)
+    if rng.random() < 0.5:
+        xyz[:, 2] += rolling(xyz[:, :2], rng, rng.uniform(0, 0.3))
+    kept = rng.random(len(xyz)) < rng.choice([1.0, rng.uniform(0.33, 1.0)])
+    fields = dict(cloud.fields)
+    if stray is not None:
+        moved = rng.random(len(xyz)) < 10 ** rng.uniform(-4.5, -2.5)
+        count = int(moved.sum())
+        xyz[moved, 2] += rng.choice([-1, -1, 1], count) * rng.uniform(3, 40, count)
+        fields[field] = np.where(moved, stray, fields[field]).astype(fields[field].dtype)
+    return Cloud(xyz[kept], {name: values[kept] for name, values in fields.items()})
+
+
+def scan_versions(
+    files: Sequence[str | Path],
+    classes: Classes,
+    field: str,
+    copies: int = 0,
+    stray: int | None = None,
+    seed: int = 0,
+    **cut: Any,
+) -> list[PointSet]:
+    """The pieces of each scan as it is, and of ``copies`` altered versions of it; many are made in parallel.
+
+    Args:
+        cut: As in `scan_pieces`.
+    """
+    jobs = [(str(f), classes, field, copy, stray, seed, cut) for f in files for copy in range(copies + 1)]
+    workers = min(os.cpu_count() or 1, len(jobs))
+    if len(jobs) < _WORTH_PROCESSES or workers < 2:
+        made = [_version(job) for job in jobs]
+    else:
+        # spawn: a forked process may not use what CUDA or OpenMP began in its parent
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+            made = list(pool.map(_version, jobs, chunksize=1))
+    sets = [PointSet(*(torch.from_numpy(values) for values in arrays)) for arrays in made]
+    return [concat_sets(sets[k : k + copies + 1]) for k in range(0, len(sets), copies + 1)]
+
+
+def _version(job: tuple[str, Classes, str, int, int | None, int, dict[str, Any]]) -> tuple[NDArray[Any], ...]:
+    """One version of one scan, as arrays: they go between processes whole."""
+    file, classes, field, copy, stray, seed, cut = job
+    source: str | Cloud = file
+    if copy:
+        rng = np.random.default_rng([seed, copy, *Path(file).name.encode()])
+        source = altered(read_cloud(file), field, rng, stray)
+    pieces = scan_pieces(source, classes, field, seed=seed + copy, **cut)
+    return pieces.features.numpy(), pieces.label.numpy(), pieces.category.numpy()

@@ -1,0 +1,81 @@
+"""Heights above the surfaces that the lowest points suggest: context far beyond a point's neighbours.
+
+A raster holds the lowest point of every cell; a morphological opening over a window removes whatever stands on it and
+is narrower than the window. The height of a point above the opened raster is near 0 on level ground for windows of
+every width; on a roof it jumps where the window outgrows the house. On a slope it grows with the window, so the
+openings are done once more on what is left when a smooth surface through the widest opening is taken away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Rasters have at most this many cells a side: a tile with one stray point far away must not ask for more.
+_MOST_CELLS = 512
+
+
+def height_columns(windows: Sequence[float]) -> int:
+    """How many columns `heights_above` gives."""
+    return 2 * len(windows) + 3 if windows else 0
+
+
+def heights_above(xyz: NDArray[np.float32], windows: Sequence[float], cell: float = 1.0) -> NDArray[np.float32]:
+    """Heights of points above opened rasters of their lowest, and what a judge of heights must know besides.
+
+    Args:
+        xyz: Points of one tile, (P, 3), finite.
+        windows: Widths of the openings, in the units of the coordinates, the narrowest first.
+        cell: Side of a cell; larger where the points are sparser than one a cell.
+
+    Returns:
+        (P, 2 len(windows) + 3), arcsinh of: the height above each opening; above each opening of the levelled raster;
+        above a closing with the first window (points far below their surroundings are strongly negative); the slope
+        of the smooth surface; the typical spacing of the points.
+    """
+    from scipy.ndimage import distance_transform_edt, gaussian_filter, grey_closing, grey_opening, map_coordinates
+
+    if not len(xyz):
+        return np.zeros((0, height_columns(windows)), np.float32)
+    low, extent = xyz[:, :2].min(0), np.ptp(xyz[:, :2], axis=0)
+    spacing = float(np.sqrt(max(extent[0], cell) * max(extent[1], cell) / len(xyz)))
+    step = max(cell, spacing, float(extent.max()) / _MOST_CELLS)
+    at = (xyz[:, :2] - low) / np.float32(step)  # shape: (P, 2), in cells
+    shape = tuple(int(n) + 1 for n in np.floor(at.max(0)))
+    index = np.minimum(at.astype(np.int64), np.array(shape) - 1)
+    lowest = np.full(shape[0] * shape[1], np.inf, np.float32)
+    np.minimum.at(lowest, index[:, 0] * shape[1] + index[:, 1], xyz[:, 2])
+    raster = lowest.reshape(shape)
+    empty = np.isinf(raster)
+    if empty.any():  # the nearest cell that has a point
+        near = distance_transform_edt(empty, return_distances=False, return_indices=True)
+        raster = raster[tuple(near)]
+    place = np.clip(at.T - 0.5, 0, np.array(shape)[:, None] - 1)
+
+    def above(surface: NDArray[np.float32]) -> NDArray[np.float32]:
+        return np.asarray(xyz[:, 2] - map_coordinates(surface, place, order=1, mode="nearest"))
+
+    def openings(start: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+        made = [start]
+        for window in windows:
+            made.append(grey_opening(made[-1], size=_odd(window / step), mode="nearest"))
+        return made[1:]
+
+    opened = openings(raster)
+    smooth = gaussian_filter(opened[-1], sigma=max(1.0, windows[-1] / (4 * step)), mode="nearest")
+    levelled = [surface + smooth for surface in openings(raster - smooth)]
+    closed = grey_closing(opened[0], size=_odd(2 * windows[0] / step), mode="nearest")
+    steep = np.hypot(*np.gradient(smooth)) / step if min(shape) > 1 else np.zeros(shape, np.float32)
+    columns = [above(surface) for surface in (*opened, *levelled, closed)]
+    columns += [
+        map_coordinates(steep.astype(np.float32), place, order=1, mode="nearest"),
+        np.full(len(xyz), spacing, np.float32),
+    ]
+    return np.arcsinh(np.stack(columns, axis=1)).astype(np.float32)
+
+
+def _odd(cells: float) -> int:
+    """A window of an odd number of cells, three at least."""
+    return max(3, 2 * round((cells - 1) / 2) + 1)

@@ -1,0 +1,180 @@
+"""A ground filter for airborne LiDAR, trained and tested by folds: `python -m fgnn.train.ground FOLDER OUT`.
+
+Each fold holds out five of the fifteen ISPRS samples and trains on all other scans of the folder, so every sample is
+filtered once by a network that never saw it. The network of the first fold is the one that ships.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fgnn.data.ground import FOLDS, GROUND, UNKNOWN
+from fgnn.data.labelled import Classes, PointSet, concat_sets
+from fgnn.data.scan_copies import scan_versions
+from fgnn.errors import InputError
+from fgnn.files import atomic_write
+from fgnn.models.segmenter import load_segmenter
+from fgnn.points.cloud import Cloud, read_cloud
+from fgnn.points.metrics import GroundScore, ground_score
+from fgnn.points.segment import Segmenter, segment_cloud
+from fgnn.train.distributed import pick_device
+from fgnn.train.loop import train
+from fgnn.train.point_task import Loaded, PointTask
+from fgnn.train.recipe import Recipe, read_recipe
+from fgnn.train.run_folder import RunFolder
+from fgnn.weights import load_weights, save_weights
+
+NAME = "lidar-ground"
+Say = Callable[[str], None]
+
+
+def filter_errors(cloud: Cloud, segmenter: Segmenter) -> GroundScore:
+    """How a network filters one labelled scan; points of unknown class are left out of the count."""
+    found = segment_cloud(cloud, segmenter)
+    label = cloud.fields["classification"]
+    known = (label != UNKNOWN) & cloud.valid
+    return ground_score(label[known] == GROUND, found.label[known] == list(segmenter.classes).index("ground"))
+
+
+def filter_samples(
+    weights: str | Path, clouds: Mapping[str, Cloud], device: torch.device | str, say: Say, batch: int = 8
+) -> dict[str, GroundScore]:
+    """Filter each sample with these weights."""
+    segmenter = load_segmenter(weights, device, batch)
+    scores = {}
+    for name, cloud in clouds.items():
+        start = time.perf_counter()
+        scores[name] = filter_errors(cloud, segmenter)
+        s, rate = scores[name], len(cloud) / (time.perf_counter() - start)
+        say(
+            f"{name}: type I {100 * s.type_1:.2f} %, type II {100 * s.type_2:.2f} %, total {100 * s.total:.2f} %, "
+            f"IoU {100 * s.iou:.2f} %, {rate:,.0f} points/s"
+        )
+    return scores
+
+
+def mean_total(scores: Mapping[str, GroundScore]) -> float:
+    """The mean total error over samples, as the filter test is summed up."""
+    return float(np.mean([score.total for score in scores.values()]))
+
+
+class Folds:
+    """The pieces of all scans of a folder, made once for all folds."""
+
+    def __init__(self, folder: str | Path, recipe: Recipe, say: Say) -> None:
+        self.folder, self.recipe = Path(folder), recipe
+        data = recipe.data.scans
+        assert data is not None
+        self.classes = Classes.read(self.folder / data.classes)
+        files = sorted(self.folder.glob("*.npz"))
+        missing = sorted({n for fold in FOLDS for n in fold} - {f.stem for f in files})
+        if missing:
+            raise InputError(f"Expected {missing[0]}.npz, as `python -m fgnn.data.ground` makes it", file=folder)
+        start = time.perf_counter()
+        made = scan_versions(
+            files, self.classes, data.field, copies=data.copies, stray=data.stray, seed=recipe.seed, **data.cut()
+        )
+        self.pieces: dict[str, PointSet] = {f.stem: pieces for f, pieces in zip(files, made, strict=True)}
+        count = sum(len(p) for p in made)
+        say(f"{count:,} pieces of {len(files)} scans in {time.perf_counter() - start:.1f} s")
+
+    def loaded(self, held_out: Sequence[str]) -> Loaded:
+        """What one fold trains on and holds out."""
+        data = self.recipe.data.scans
+        assert data is not None
+        train = concat_sets([p for name, p in self.pieces.items() if name not in held_out])
+        files = [self.folder / f"{name}.npz" for name in held_out]
+        held = concat_sets(scan_versions(files, self.classes, data.field, seed=self.recipe.seed, **data.cut()))
+        return Loaded(train, held, self.classes.names, (), (), "scan: tile")
+
+
+def train_fold(folds: Folds, fold: int, out: Path, device: torch.device, say: Say) -> dict[str, GroundScore]:
+    """Train one fold, test it on the samples it held out, and leave its weights in ``out`` with the results."""
+    held = FOLDS[fold]
+    data = folds.recipe.data.scans
+    assert data is not None
+    # the card names the folder, not where it lay
+    scans = replace(data, root=folds.folder.name, held_out=tuple(f"{name}.npz" for name in held))
+    recipe = replace(folds.recipe, data=replace(folds.recipe.data, scans=scans))
+    folder = RunFolder(out / f"fold-{fold}")
+    folder.begin(recipe, device)
+    task = PointTask(recipe, device=device, loaded=folds.loaded(held))
+    say(f"fold {fold}: {len(task.train):,} pieces, {sum(p.numel() for p in task.network.parameters()):,} parameters")
+    train(recipe, task, folder, device=device)
+    clouds = {name: read_cloud(folds.folder / f"{name}.npz") for name in held}
+    scores = filter_samples(folder.path / "last.safetensors", clouds, device, say, batch=32)
+    say(f"fold {fold}: mean total error {100 * mean_total(scores):.2f} %")
+    weights = load_weights(folder.path / "last.safetensors")
+    card = dict(weights.card) | {"results": {name: asdict(s) for name, s in scores.items()}}
+    save_weights(out / f"{NAME}-{fold}.safetensors", weights.tensors, card)
+    return scores
+
+
+def train_all(
+    folder: str | Path, out: str | Path, *, seconds: float | None = None, steps: int | None = None,
+    device: str = "auto", folds: Sequence[int] = (0, 1, 2), copies: int | None = None, say: Say = print,
+) -> dict[str, Any]:  # fmt: skip
+    """Train and test the folds; ``seconds`` is for all of them together, loading apart.
+
+    Returns the figures, which ``ground.json`` holds; `lidar-ground.safetensors` is the first fold's network with the
+    figures of all folds on its card.
+    """
+    where, target = pick_device(device), Path(out)
+    target.mkdir(parents=True, exist_ok=True)
+    recipe = read_recipe(NAME)
+    if copies is not None:
+        assert recipe.data.scans is not None
+        recipe = replace(recipe, data=replace(recipe.data, scans=replace(recipe.data.scans, copies=copies)))
+    if steps is not None:
+        recipe = recipe.with_changes(steps=steps)
+    elif seconds is not None:
+        recipe = recipe.with_changes(seconds=seconds / len(folds))
+    if where.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    else:
+        recipe = replace(recipe, precision="fp32")
+    made = Folds(folder, recipe, say)
+    scores: dict[str, GroundScore] = {}
+    for fold in folds:
+        scores |= train_fold(made, fold, target, where, say)
+    figures = {
+        "samples": {name: asdict(scores[name]) for name in sorted(scores)},
+        "mean_total": mean_total(scores),
+        "folds": {str(fold): list(FOLDS[fold]) for fold in folds},
+    }
+    with atomic_write(target / "ground.json") as file:
+        json.dump(figures, file, indent=1)
+    weights = load_weights(target / f"{NAME}-{folds[0]}.safetensors")
+    card = dict(weights.card) | {"name": NAME, "cross_validation": figures}
+    save_weights(target / f"{NAME}.safetensors", weights.tensors, card)
+    say(f"{len(scores)} samples: mean total error {100 * figures['mean_total']:.2f} %")
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Train and test a ground filter by folds.")
+    parser.add_argument("folder", help="made by python -m fgnn.data.ground")
+    parser.add_argument("out")
+    parser.add_argument("--seconds", type=float, help="for all folds together, loading apart")
+    parser.add_argument("--steps", type=int, help="steps of each fold instead of seconds")
+    parser.add_argument("--folds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--copies", type=int)
+    parser.add_argument("--device", default="auto")
+    given = parser.parse_args()
+    train_all(
+        given.folder, given.out, seconds=given.seconds, steps=given.steps, device=given.device, folds=given.folds,
+        copies=given.copies, say=lambda text: print(text, flush=True),
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
