@@ -53,7 +53,15 @@ def test_value_and_gradients_equal_a_plain_loop(case: Case) -> None:
     assert worst(case, "triton", torch.float32) < 3e-6
 
 
-@pytest.mark.parametrize("case", [Case(), Case(factors=3, arity=3, q="types", batch=17)], ids=str)
+HALF = [
+    Case(),
+    Case(ragged=True, towards="variable", q="own", batch=2),
+    Case(factors=40, arity=5, variables=30, q="types", kind="sum", terms=9),
+    Case(factors=3, arity=3, q="types", batch=17),
+]
+
+
+@pytest.mark.parametrize("case", HALF, ids=str)
 def test_half_precision_keeps_its_digits(case: Case) -> None:
     assert worst(case, "triton", torch.float16) < 3e-3
 

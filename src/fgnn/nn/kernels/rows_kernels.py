@@ -17,11 +17,11 @@ from fgnn.nn.kernels.tiles import edge_ids, edge_tile, hidden, load_block, reduc
 
 
 @triton.jit
-def coefficient(coef, at, t, live, TYPED: tl.constexpr):
-    """φ_τ of each edge."""
+def coefficient(coef, at, t, live, T, TYPED: tl.constexpr):
+    """φ_τ of each edge; 0 where τ is past the last."""
     if TYPED:
         return (tl.load(coef + at, mask=live, other=-1) == t).to(tl.float32)
-    return tl.load(coef + at + t, mask=live, other=0).to(tl.float32)
+    return tl.load(coef + at + t, mask=live & (at + t < at + T), other=0)
 
 
 @triton.jit
@@ -48,11 +48,13 @@ def rows_forward(
         h = hidden(dst, src, dst_row, src_row, live, n0, N, BN, RELU, HAS_DST, CT)
         w_at = weight + column[None, :].to(tl.int64) * N + inner[:, None]  # shape: (BN, BM), W transposed
         mask = (inner < N)[:, None] & (column < M)[None, :]
+        f = coefficient(coef, coef_at, 0, live, T, TYPED)
         for t in range(T):
-            f = coefficient(coef, coef_at, t, live, TYPED).to(CT)
+            ahead = coefficient(coef, coef_at, t + 1, live, T, TYPED)  # on its way while this product runs
             w = load_block(w_at, mask, (N % BN == 0) and (M % BM == 0))
-            acc = tl.dot(h * f[:, None], w.to(CT), acc, input_precision=PREC)
+            acc = tl.dot(h * f.to(CT)[:, None], w.to(CT), acc, input_precision=PREC)
             w_at += N * M
+            f = ahead
     value, first = reduce_rows(acc, live, W, BR, BM, MAX)
     row = pid * BR + tl.arange(0, BR)
     keep = (row < total)[:, None] & (column < M)[None, :]
@@ -93,19 +95,21 @@ def rows_backward(
         column = tl.arange(0, BM)
         w_at = weight + column[:, None].to(tl.int64) * N + inner[None, :]
         mask = (column < M)[:, None] & (inner < N)[None, :]
+        f = coefficient(coef, coef_at, 0, live, T, TYPED)
         for t in range(T):
-            f = coefficient(coef, coef_at, t, live, TYPED)
+            ahead = coefficient(coef, coef_at, t + 1, live, T, TYPED)
             w = load_block(w_at, mask, (N % BN == 0) and (M % BM == 0))
             p = tl.dot(g, w.to(CT), input_precision=PREC)
-            dh += p * f[:, None]
+            dh += p * f.to(tl.float32)[:, None]
             if NEED_COEF:
                 d_f = tl.sum(p * h.to(tl.float32), 1)
                 tl.store(d_coef_at, d_f.to(d_coef.dtype.element_ty), mask=live)
                 d_coef_at += edges
             w_at += N * M
+            f = ahead
     else:
         for t in range(T):
-            f = coefficient(coef, coef_at, t, live, TYPED)
+            f = coefficient(coef, coef_at, t, live, T, TYPED).to(tl.float32)
             p = tl.zeros((BR * W, BN), tl.float32)
             for m0 in range(0, M, BM):
                 g = upstream(grad, arg, dst_row, place[:, None], live, m0, M, BM, MAX, CT)
@@ -136,34 +140,99 @@ def rows_backward(
 
 
 @triton.jit
+def edge_rows(
+    pid, source, edge, table, rows, total, D, S, E, A: tl.constexpr, W: tl.constexpr, BR: tl.constexpr,
+    HAS_EDGE: tl.constexpr, OWN_COEF: tl.constexpr,
+):  # fmt: skip
+    """Where the numbers of a tile's edges lie: rows of src, of dst and of φ, places, and which edges are real."""
+    sample, destination, at, place, live = edge_tile(pid, table, rows, total, A, W, BR)
+    src_row = sample * S + tl.load(source + at, mask=live, other=0).to(tl.int64)
+    e = edge_ids(edge, at, live, HAS_EDGE)
+    if OWN_COEF:
+        e += sample * E
+    return src_row, sample * D + destination, e, place, live
+
+
+@triton.jit
+def edge_numbers(
+    dst, src, coef, grad, arg, src_row, dst_row, e, live, t, n0, m0, T, N: tl.constexpr, M: tl.constexpr,
+    BN: tl.constexpr, BM: tl.constexpr, HAS_DST: tl.constexpr, TYPED: tl.constexpr, MAX: tl.constexpr, CT: tl.constexpr,
+):  # fmt: skip
+    """The numbers themselves, as they lie: src, dst, the gradient, who attained the maximum, and φ for some τ."""
+    inner = n0 + tl.arange(0, BN)
+    column = m0 + tl.arange(0, BM)
+    of_h = live[:, None] & (inner < N)[None, :] if N % BN else live[:, None]
+    of_g = live[:, None] & (column < M)[None, :] if M % BM else live[:, None]
+    h = tl.load(src + src_row[:, None] * N + inner[None, :], mask=of_h, other=0)
+    b = tl.load(dst + dst_row[:, None] * N + inner[None, :], mask=of_h, other=0) if HAS_DST else h
+    g_at = dst_row[:, None] * M + column[None, :]
+    g = tl.load(grad + g_at, mask=of_g, other=0)
+    w = tl.load(arg + g_at, mask=of_g, other=0) if MAX else g
+    if TYPED:
+        f = (tl.load(coef + e, mask=live, other=-1)[:, None] == t[None, :]).to(CT)
+    else:
+        f = tl.load(coef + e[:, None] * T + t[None, :], mask=live[:, None] & (t < T)[None, :], other=0).to(CT)
+    return h, b, g, w, f
+
+
+@triton.jit
 def rows_weight(
     dst, src, coef, source, edge, table, grad, arg, d_weight, rows, total, D, S, E, T, splits,
     N: tl.constexpr, M: tl.constexpr, A: tl.constexpr, W: tl.constexpr, BR: tl.constexpr, BN: tl.constexpr,
     BM: tl.constexpr, BT: tl.constexpr, RELU: tl.constexpr, HAS_DST: tl.constexpr, HAS_EDGE: tl.constexpr,
     TYPED: tl.constexpr, OWN_COEF: tl.constexpr, MAX: tl.constexpr, CT: tl.constexpr, PREC: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """A share of dW_τ = Σ_e φ_eτ g_e h_eᵀ for BT values of τ, (splits, T, M, N)."""
+    """A share of dW_τ = Σ_e φ_eτ g_e h_eᵀ for BT values of τ, (splits, T, M, N).
+
+    AHEAD: one program fills a processor, so nothing else hides how long its gathers take; the numbers of the next tile,
+    and where those of the tile after it lie, are on their way while a product runs.
+    """
     t0 = tl.program_id(0) * BT
     share = tl.program_id(1)
     n0 = (tl.program_id(2) % tl.cdiv(N, BN)) * BN
     m0 = (tl.program_id(2) // tl.cdiv(N, BN)) * BM
     t = t0 + tl.arange(0, BT)
     acc = tl.zeros((BT * BN, BM), tl.float32)
-    for pid in range(share, tl.cdiv(total, BR), splits):
-        sample, destination, at, place, live = edge_tile(pid, table, rows, total, A, W, BR)
-        src_row = sample * S + tl.load(source + at, mask=live, other=0).to(tl.int64)
-        dst_row = sample * D + destination
-        e = edge_ids(edge, at, live, HAS_EDGE)
-        if OWN_COEF:
-            e += sample * E
-        h = hidden(dst, src, dst_row, src_row, live, n0, N, BN, RELU, HAS_DST, CT)
-        g = upstream(grad, arg, dst_row, place[:, None], live, m0, M, BM, MAX, CT)
-        if TYPED:
-            f = (tl.load(coef + e, mask=live, other=-1)[:, None] == t[None, :]).to(CT)
+    if AHEAD:
+        src_row, dst_row, e, place, live = edge_rows(
+            share, source, edge, table, rows, total, D, S, E, A, W, BR, HAS_EDGE, OWN_COEF
+        )
+        h, b, g, w, f = edge_numbers(
+            dst, src, coef, grad, arg, src_row, dst_row, e, live, t, n0, m0, T, N, M, BN, BM, HAS_DST, TYPED, MAX, CT
+        )
+        at = place
+        src_row, dst_row, e, place, live = edge_rows(
+            share + splits, source, edge, table, rows, total, D, S, E, A, W, BR, HAS_EDGE, OWN_COEF
+        )
+    for pid in tl.range(share, tl.cdiv(total, BR), splits, num_stages=1 if AHEAD else None):
+        if AHEAD:
+            next_h, next_b, next_g, next_w, next_f = edge_numbers(
+                dst, src, coef, grad, arg, src_row, dst_row, e, live, t, n0, m0, T, N, M, BN, BM, HAS_DST, TYPED, MAX,
+                CT,
+            )  # fmt: skip
+            next_at = place
+            src_row, dst_row, e, place, live = edge_rows(
+                pid + 2 * splits, source, edge, table, rows, total, D, S, E, A, W, BR, HAS_EDGE, OWN_COEF
+            )
         else:
-            f = tl.load(coef + e[:, None] * T + t[None, :], mask=live[:, None] & (t < T)[None, :], other=0).to(CT)
-        x = tl.reshape(f[:, :, None] * h[:, None, :], (BR * W, BT * BN))
-        acc = tl.dot(tl.trans(x), g, acc, input_precision=PREC)
+            src_row, dst_row, e, at, live = edge_rows(
+                pid, source, edge, table, rows, total, D, S, E, A, W, BR, HAS_EDGE, OWN_COEF
+            )
+            h, b, g, w, f = edge_numbers(
+                dst, src, coef, grad, arg, src_row, dst_row, e, live, t, n0, m0, T, N, M, BN, BM, HAS_DST, TYPED, MAX,
+                CT,
+            )  # fmt: skip
+        if HAS_DST:
+            h += b
+        if RELU:
+            h = tl.maximum(h, tl.zeros_like(h), propagate_nan=tl.PropagateNan.ALL)
+        if MAX:
+            g = tl.where(w == at[:, None].to(arg.dtype.element_ty), g, tl.zeros_like(g))
+        x = tl.reshape(f[:, :, None] * h.to(CT)[:, None, :], (BR * W, BT * BN))
+        acc = tl.dot(tl.trans(x), g.to(CT), acc, input_precision=PREC)
+        if AHEAD:
+            h, b, g, w, f, at = next_h, next_b, next_g, next_w, next_f, next_at
     line = tl.arange(0, BT * BN)
     tau = t0 + line // BN
     inner = n0 + line % BN

@@ -1,0 +1,108 @@
+"""Time and memory of a call forward, and forward and backward: as called, and as the device alone takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fgnn.bench.common import timed
+
+
+def measure(
+    form: Callable[..., Tensor], inputs: list[Tensor], fixed: list[Tensor], repeats: int, *, replay: bool = True
+) -> dict[str, Any]:
+    """Median milliseconds and extra bytes of forward, and of forward and backward to inputs and parameters.
+
+    ``forward_ms`` and ``both_ms`` are the device's time: on a GPU replays of a captured graph where ``replay`` is set,
+    for else small work is timed by how fast Python calls it. ``…_called_ms`` are the calls as they are.
+
+    Args:
+        form: A function of ``inputs`` and then ``fixed``.
+        inputs: Tensors that gradients go to.
+        fixed: Tensors that none go to.
+    """
+    leaves = [x.detach().clone().requires_grad_() for x in inputs]
+    device = fixed[0].device if fixed else leaves[0].device
+
+    def forward() -> Tensor:
+        with half_precision(device):
+            return form(*leaves, *fixed)
+
+    upstream = torch.randn_like(forward())
+
+    def both() -> None:
+        forward().backward(upstream)  # type: ignore[no-untyped-call]
+        for leaf in leaves:
+            leaf.grad = None
+
+    row: dict[str, Any] = {}
+    for name, work in (("forward", forward), ("both", both)):
+        called, row[f"{name}_bytes"] = time_of(work, device, repeats)
+        row[f"{name}_called_ms"] = called
+        replayed = replay_time(work, repeats) if replay and device.type == "cuda" else None
+        row[f"{name}_ms"] = called if replayed is None else replayed
+        row[f"{name}_replayed"] = replayed is not None
+    return row
+
+
+def compare(mine: dict[str, Any], other: dict[str, Any]) -> dict[str, float]:
+    """How many times as long the other takes, by the device's time and as called."""
+    return {
+        "forward": other["forward_ms"] / mine["forward_ms"],
+        "forward + backward": other["both_ms"] / mine["both_ms"],
+        "forward, called": other["forward_called_ms"] / mine["forward_called_ms"],
+        "forward + backward, called": other["both_called_ms"] / mine["both_called_ms"],
+    }
+
+
+def replay_time(work: Callable[[], Any], repeats: int) -> float | None:
+    """Median milliseconds of replays of one captured call; None where it cannot be captured."""
+    side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph, stream=side):
+            kept = work()
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return None
+    taken, _ = time_of(graph.replay, torch.device("cuda"), repeats)
+    del kept
+    return taken
+
+
+def half_precision(device: torch.device) -> torch.autocast:
+    """bfloat16 autocast on a GPU, float32 on a CPU."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
+
+
+def time_of(work: Callable[[], Any], device: torch.device, repeats: int) -> tuple[float, int | None]:
+    """Median milliseconds and bytes on top; on a GPU by events around calls that follow each other at once."""
+    if device.type != "cuda":
+        taken = timed(work, repeats=repeats, warmup=2, device=device)
+        return 1000 * taken.median, taken.peak_bytes
+    for _ in range(3):
+        work()
+    torch.cuda.synchronize(device)
+    held = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    work()
+    torch.cuda.synchronize(device)
+    peak = torch.cuda.max_memory_allocated(device) - held
+    event: Any = torch.cuda.Event
+    marks = [(event(enable_timing=True), event(enable_timing=True)) for _ in range(repeats)]
+    for begin, end in marks:
+        begin.record()
+        work()
+        end.record()
+    torch.cuda.synchronize(device)
+    return median(begin.elapsed_time(end) for begin, end in marks), peak

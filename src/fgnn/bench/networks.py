@@ -1,0 +1,70 @@
+"""Whole layers and networks against their own plain torch path: many small graphs, and the paper's point network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fgnn.bench.measure import compare, half_precision, measure
+from fgnn.nn import graphed, use_backend
+
+
+def small_graphs(device: str, seed: int, repeats: int) -> dict[str, Any]:
+    """A layer on 4,096 chain models of one structure, windows of 8 and pairs, by form of Q."""
+    import fgnn
+
+    torch.manual_seed(seed)
+    batch = 4096
+    windows, pairs = [list(range(i, i + 8)) for i in range(23)], [[i, i + 1] for i in range(29)]
+    groups = {"window": fgnn.FactorGroup(torch.tensor(windows)), "pair": fgnn.FactorGroup(torch.tensor(pairs))}
+    graph = fgnn.FactorGraph(30, groups).to(device)
+    rows = {}
+    for q in ("table", "basis"):
+        layer = fgnn.nn.FGNNLayer(
+            variable_in=64, factor_in={"window": 64, "pair": 64}, edge_in={"window": 8, "pair": 2}, out=64, q=q
+        ).to(device)
+        gs = {name: torch.randn(batch, n, 64, device=device) for name, n in (("window", 23), ("pair", 29))}
+        edges = {name: torch.eye(n, device=device) for name, n in (("window", 8), ("pair", 2))}  # the place, one-hot
+        f = torch.randn(batch, 30, 64, device=device)
+
+        def form(f: Tensor, layer: Any = layer, gs: Any = gs, edges: Any = edges) -> Tensor:
+            made, _ = layer(graph, f, gs, edges)
+            return made  # type: ignore[no-any-return]
+
+        with half_precision(f.device):
+            fast = graphed(layer, graph, f.detach().clone().requires_grad_(), gs, edges)
+
+        def recorded(f: Tensor, fast: Any = fast, gs: Any = gs, edges: Any = edges) -> Tensor:
+            made, _ = fast(graph, f, gs, edges)
+            return made  # type: ignore[no-any-return]
+
+        rows[q] = _against_plain(form, recorded, [f], [], repeats)
+    return rows
+
+
+def point_network(device: str, seed: int, repeats: int) -> dict[str, Any]:
+    """The paper's point network on 8 clouds of 4,096 points, its neighbours found anew in every call."""
+    from fgnn.models.point_fgnn import PointFGNN
+
+    torch.manual_seed(seed)
+    network = PointFGNN(inputs=9, classes=13).to(device)
+    x = torch.rand(8, 4096, 9, device=device)
+
+    def form(x: Tensor) -> Tensor:
+        made: Tensor = network(x)
+        return made
+
+    return _against_plain(form, None, [], [x], repeats)
+
+
+def _against_plain(form: Any, recorded: Any, inputs: list[Tensor], fixed: list[Tensor], repeats: int) -> dict[str, Any]:
+    """Ours and the plain path, and the ratios; what a recorded call takes, where one is given."""
+    mine = measure(form, inputs, fixed, repeats)
+    with use_backend("torch"):
+        plain = measure(form, inputs, fixed, repeats)
+    row = {"ours": mine, "plain torch": plain, **compare(mine, plain)}
+    if recorded is not None:
+        row["ours, recorded"] = measure(recorded, inputs, fixed, repeats, replay=False)
+    return row
