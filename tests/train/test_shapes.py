@@ -54,10 +54,11 @@ def test_jobs_leave_weights_logs_and_scores(folder: Path, tmp_path: Path, capsys
     assert protocols[0] == "one pass"
     assert "one pass, without shapes also trained on" in protocols
     weights = load_weights(tmp_path / "out" / "shapes-fgnn.safetensors")
+    assert weights.name == "shapes-fgnn"
     assert str(folder) not in json.dumps(dict(weights.card))
     assert not (tmp_path / "out" / "shapes-pointnet.safetensors").exists()  # larger than was allowed
     log = (tmp_path / "out" / "shapes-log.jsonl").read_text().splitlines()
-    assert [json.loads(line)["run"] for line in log] == ["fgnn"] * 3 + ["pointnet"] * 3
+    assert [json.loads(line)["run"] for line in log] == ["shapes-fgnn"] * 3 + ["shapes-pointnet"] * 3
 
 
 def test_a_failing_job_does_not_stop_the_next(folder: Path, tmp_path: Path) -> None:

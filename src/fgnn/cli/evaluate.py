@@ -49,7 +49,7 @@ def evaluate(
     from fgnn.train.distributed import pick_device
     from fgnn.train.evaluate import evaluate as evaluate_weights
     from fgnn.train.recipe import ChainData, GridData
-    from fgnn.weights import read_card
+    from fgnn.weights.cards import read_card
 
     if read_card(weights).get("task") == "points":
         if kind or length is not None or window is not None or grid:
@@ -113,14 +113,14 @@ def _points(
         print(json.dumps(found))
         return
     names = list(dict.fromkeys(name for metrics in found.values() for name in metrics))
-    rows = [
-        [name, *("–" if name not in m else f"{m[name]:,.0f}" if name in _COUNTS else f"{100 * m[name]:.2f}" for m in found.values())]
-        for name in names
-    ]  # fmt: skip
+    rows = [[name, *(_told(name, metrics.get(name)) for metrics in found.values())] for name in names]
     print(Table(["percent", *found], rows, Path(weights).name).text())
 
 
-_COUNTS = ("shapes", "rooms")
+def _told(name: str, value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if name in ("shapes", "rooms") else f"{100 * value:.2f}"
 
 
 def _size(text: str) -> tuple[int, int]:

@@ -54,6 +54,18 @@ class Setting:
     device: str = "cpu"
     compile: bool = False
     runs: Path = Path("runs/reproduce")
+    data: str | None = None
+    run: str | None = None
+
+    @property
+    def shape_runs(self) -> Path:
+        """Where networks on shapes were trained."""
+        return self.runs.parent / "shapes"
+
+    @property
+    def room_runs(self) -> Path:
+        """Where networks on rooms are trained, by fold."""
+        return self.runs.parent / "rooms"
 
 
 def fresh_set(setting: Setting, kind: int) -> Examples:

@@ -6,14 +6,20 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fgnn.files import atomic_write
 from fgnn.report.html import Page
 from fgnn.report.provenance import add_provenance
 from fgnn.report.tables import Table
-from fgnn.train.experiment import Cell, Setting
+from fgnn.train.experiment import Setting
 from fgnn.train.run_folder import environment
+
+
+class Plain(Protocol):
+    """Numbers that can be written down."""
+
+    def plain(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +28,7 @@ class Output:
 
     name: str
     setting: Setting
-    cells: Sequence[Cell]
+    cells: Sequence[Plain]
     tables: Sequence[Table]
     page: Page
     seconds: float

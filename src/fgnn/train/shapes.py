@@ -60,7 +60,7 @@ def read_jobs(words: list[str], data: str, changes: list[str], prefix: str = "sh
         except ValueError as error:
             raise InputError(f"Expected NAME:SECONDS (got {word!r})") from error
         own = (f"data.shapes.root={data}", *changes)
-        job = Job(name, f"{prefix}-{name}", own, fit=fit or None)
+        job = Job(f"{prefix}-{name}", f"{prefix}-{name}", own, fit=fit or None)
         jobs.append((job, changed_recipe(job)))
     return jobs
 
@@ -137,7 +137,7 @@ def write_results(outcomes: list[Outcome], runs: Path, out: Path, largest: int) 
     for outcome in outcomes:
         made = runs / outcome.name / f"{outcome.name}.safetensors"
         if made.is_file() and made.stat().st_size <= largest:
-            with atomic_write(out / f"shapes-{made.name}", "wb") as binary:
+            with atomic_write(out / made.name, "wb") as binary:
                 binary.write(made.read_bytes())
 
 
