@@ -47,11 +47,22 @@ def _backend() -> str:
     return "triton" if why is None else f"torch ({why})"
 
 
+def _methods() -> list[str]:
+    """The methods of `solve` that work here."""
+    from importlib.util import find_spec
+
+    from fgnn.infer.api import SOLVERS
+
+    absent = {"toulbar2"} if find_spec("pytoulbar2") is None else set()
+    return [name for name in SOLVERS if name not in absent]
+
+
 def gather() -> dict[str, Any]:
     """The facts as plain values."""
     import torch
 
     import fgnn
+    from fgnn.weights import weight_names
 
     packages = {}
     for name in _PACKAGES:
@@ -68,5 +79,7 @@ def gather() -> dict[str, Any]:
         "cuda": ", ".join(devices) if devices else "none",
         "layer backend": _backend(),
         "executable": sys.executable,
+        "methods": ", ".join(_methods()),
+        "weights": ", ".join(weight_names()) or "none",
         "packages": packages,
     }

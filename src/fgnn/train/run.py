@@ -11,6 +11,7 @@ from torch import nn
 
 from fgnn.errors import InputError
 from fgnn.models.config import NetworkConfig
+from fgnn.nn import NotationError
 from fgnn.report.run_page import write_run_page
 from fgnn.train.distributed import World, restarted
 from fgnn.train.distributed import world as join_world
@@ -103,7 +104,10 @@ def make_task(recipe: Recipe, world: World | None = None, device: torch.device |
         from fgnn.train.point_task import PointTask
 
         return PointTask(recipe, world, device)
-    return MAPTask(recipe, world, device)
+    try:
+        return MAPTask(recipe, world, device)
+    except NotationError as error:
+        raise InputError(str(error), place="network.architecture") from error
 
 
 def prepare(

@@ -1,0 +1,24 @@
+"""What `make demo` shows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from fgnn.cli import app
+
+
+def test_the_demo_shows_the_table_and_draws_a_model(tmp_path: Path) -> None:
+    found = CliRunner().invoke(app, ["demo", "--count", "4", "--out", str(tmp_path)])
+    assert found.exit_code == 0, found.output
+    for method in ("exact", "LP (HiGHS)", "AD3", "max-product, damped", "FGNN, paper", "FGNN, deep + decode"):
+        assert method in found.output
+    assert (tmp_path / "factor_graph.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "table1.html").is_file()
+    cells = json.loads((tmp_path / "table1.json").read_text())["cells"]
+    exact = [c for c in cells if c["method"] == "exact"]
+    assert [c["quality"]["agreement"] for c in exact] == [1.0, 1.0, 1.0]
+    decoded = [c for c in cells if c["method"] == "FGNN, deep + decode"]
+    assert all(c["quality"]["feasible"] == 1.0 for c in decoded)
