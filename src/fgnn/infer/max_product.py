@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -15,12 +16,15 @@ from fgnn.infer.messages import LIMIT
 from fgnn.infer.solution import Answer, OnProgress, Progress
 from fgnn.infer.sweeps import Rule, Sweep, flooding, residual, sequential
 from fgnn.infer.wiring import Numbers, Wiring, can_forbid
+from fgnn.infer.workers import side_by_side
 from fgnn.pgm import ModelBatch
 
 # Message bytes worked on at once: about what the caches hold on a CPU, and a share of the memory on a GPU.
-_CPU_BYTES = 1 << 20
+_CPU_BYTES = 1 << 21
 _CPU_BYTES_IN_TURNS = 1 << 22
 _GPU_BYTES = 1 << 28
+# Fewer models than this are no work for a thread of their own.
+_FEWEST_OF_A_THREAD = 64
 # Iterations between looks at what has converged: each look waits for the device.
 _CHECK_EVERY = 8
 _CHECK_EVERY_FUSED = 16  # where these iterations are one operation
@@ -93,31 +97,68 @@ def solve_max_product(
         batch = batch.to(dtype=torch.float32)
     wiring = Wiring.of(batch, full=not normalise or can_forbid(batch))
     rule = Rule(own=variant == "paper", normalise=normalise)
-    fused: FusedFlooding | None = None
-    if schedule == "flooding" or not wiring.groups:
-        sweep = flooding(wiring, rule)
-        fused = fused_flooding(wiring, rule, len(batch)) if decode == "last" else None
-    elif schedule == "sequential":
-        sweep = sequential(wiring, rule, seed, random=order == "random")
+    deadline = math.inf if time_limit is None else time.perf_counter() + time_limit
+    crew: list[_Run] = []
+    spans = _shares(batch) if schedule == "flooding" else [slice(0, len(batch))]
+    for share in spans:
+        fused: FusedFlooding | None = None
+        if schedule == "flooding" or not wiring.groups:
+            sweep = flooding(wiring, rule)
+            fused = fused_flooding(wiring, rule, len(batch)) if decode == "last" else None
+        elif schedule == "sequential":
+            sweep = sequential(wiring, rule, seed, random=order == "random")
+        else:
+            sweep = residual(wiring, rule)
+        run = _Run(
+            batch=batch if len(spans) == 1 else batch.select(share),
+            wiring=wiring,
+            sweep=sweep,
+            fused=fused,
+            in_turns=schedule == "sequential",
+            iterations=iterations if wiring.groups else 0,
+            rate=1.0 - damping,
+            tolerance=tolerance,
+            best=decode == "best",
+            normalise=normalise,
+            keep_beliefs=keep_beliefs,
+            deadline=deadline,
+            progress=None if crew else progress,
+            crew=crew,
+        )
+        crew.append(run)
+    if batch.device.type == "cpu" and schedule == "flooding" and len(batch) >= _FEWEST_OF_A_THREAD:
+        side_by_side([run.solve for run in crew], lambda: _end(crew))
     else:
-        sweep = residual(wiring, rule)
-    run = _Run(
-        batch=batch,
-        wiring=wiring,
-        sweep=sweep,
-        fused=fused,
-        in_turns=schedule == "sequential",
-        iterations=iterations if wiring.groups else 0,
-        rate=1.0 - damping,
-        tolerance=tolerance,
-        best=decode == "best",
-        normalise=normalise,
-        keep_beliefs=keep_beliefs,
-        deadline=math.inf if time_limit is None else time.perf_counter() + time_limit,
-        progress=progress,
-    )
-    run.solve()
-    return run.answer()
+        crew[0].solve()
+    return _joined([run.answer() for run in crew])
+
+
+def _shares(batch: ModelBatch) -> list[slice]:
+    """The models of each thread: on a CPU about as many for every core."""
+    threads = torch.get_num_threads() if batch.device.type == "cpu" else 1
+    parts = max(1, min(threads, len(batch) // _FEWEST_OF_A_THREAD))
+    cuts = [len(batch) * i // parts for i in range(parts + 1)]
+    return [slice(a, b) for a, b in pairwise(cuts)]
+
+
+def _end(crew: list[_Run]) -> None:
+    """Let no run go on: what it has is not asked for any more."""
+    for run in crew:
+        run.deadline = -math.inf
+
+
+def _joined(parts: list[Answer]) -> Answer:
+    if len(parts) == 1:
+        return parts[0]
+    names = ("bound", "proved", "converged", "iterations", "timed_out")
+    known = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+    info: dict[str, Any] = dict(parts[0].info)
+    most = max(part.info["deltas"].shape[1] for part in parts)
+    deltas = [torch.nn.functional.pad(part.info["deltas"], (0, most - part.info["deltas"].shape[1])) for part in parts]
+    info["deltas"] = torch.cat(deltas)
+    if "beliefs" in info:
+        info["beliefs"] = torch.cat([part.info["beliefs"] for part in parts])
+    return Answer.of(torch.cat([part.assignment for part in parts]), **known, info=info)
 
 
 class _Run:
@@ -142,6 +183,7 @@ class _Run:
         keep_beliefs: bool,
         deadline: float,
         progress: OnProgress | None,
+        crew: list[_Run],
     ) -> None:
         self.batch, self.wiring, self.sweep, self.fused, self.in_turns = batch, wiring, sweep, fused, in_turns
         self.iterations, self.tolerance = iterations, tolerance
@@ -152,6 +194,7 @@ class _Run:
         self.started, self.deadline, self.progress = time.perf_counter(), deadline, progress
         self.news_due = self.started + _NEWS_EVERY_SECONDS
         self.turns = 0
+        self.crew, self.moving = crew, len(batch)  # all runs of a call; the models of this one that still move
         self.numbers = Numbers.of(batch, wiring)
         count, device = len(batch), batch.device
         self.assignment = torch.zeros(count, batch.num_variables, dtype=torch.int64, device=device)
@@ -177,7 +220,8 @@ class _Run:
                 if late or self.iterations == 0:
                     self._stop(pool, range(waiting, count, width), late)
                     return
-                if len(pool.models) - left >= len(pool.models) * _MOST_AT_REST:
+                size = pool.models.shape[0]
+                if size - left >= size * _MOST_AT_REST:
                     self._retire(pool.at(~pool.active))
                     # under a shared order all models of a pool are at the same iteration, so none may join
                     fresh = min(width - left, count - waiting) if left == 0 or not self.in_turns else 0
@@ -186,8 +230,10 @@ class _Run:
                     waiting += fresh
                     turn = 0 if left == 0 else turn
                     if not len(pool.models):
+                        self.moving = 0
                         return
-                self._tell(f"{count - waiting + int(pool.active.sum())} of {count} models still move", pool)
+                self.moving = count - waiting + pool.models.shape[0]
+                self._tell(pool)
             if self.fused is not None:
                 self._make_room(every)
                 self.fused.run(
@@ -232,7 +278,7 @@ class _Run:
         each = (len(self.wiring.belief_of) + cells + 1) * self.batch.unary.element_size()
         if self.batch.device.type != "cpu":
             return max(1, _GPU_BYTES // each)
-        on_cpu = _CPU_BYTES_IN_TURNS if self.in_turns else _CPU_BYTES * torch.get_num_threads()
+        on_cpu = _CPU_BYTES_IN_TURNS if self.in_turns else _CPU_BYTES
         return max(1, on_cpu // each)
 
     def _stop(self, pool: _Pool, waiting: range, late: bool) -> None:
@@ -252,12 +298,14 @@ class _Run:
         self.deltas.index_put_((pool.done, pool.models), change.masked_fill(~pool.active, 0.0))
         moves = change > self.tolerance
         pool.done += pool.active
-        pool.settled |= pool.active & ~moves
-        pool.active &= moves & (pool.done < self.iterations)
+        pool.settled |= pool.active > moves
+        pool.active &= moves
+        if self.turns >= self.iterations:  # no model has more behind it
+            pool.active &= pool.done < self.iterations
 
     def _make_room(self, more: int) -> None:
         """Rows of deltas for so many more iterations, which are counted."""
-        while self.turns + more >= len(self.deltas) and len(self.deltas) <= self.iterations:
+        while self.turns + more >= self.deltas.shape[0] <= self.iterations:
             self.deltas = torch.cat([self.deltas, torch.zeros_like(self.deltas)])[: self.iterations + 1]
         self.turns += more
 
@@ -290,12 +338,14 @@ class _Run:
         if self.beliefs is not None:
             self.beliefs[models] = beliefs
 
-    def _tell(self, note: str, pool: _Pool) -> None:
+    def _tell(self, pool: _Pool) -> None:
         now = time.perf_counter()
         if self.progress is None or now < self.news_due:
             return
         self.news_due = now + _NEWS_EVERY_SECONDS
-        if len(self.batch) > 1:
+        count = sum(len(run.batch) for run in self.crew)
+        if count > 1:
+            note = f"{sum(run.moving for run in self.crew)} of {count} models still move"
             self.progress(Progress("max-product", now - self.started, -math.inf, math.inf, note))
             return
         found = self.assignment if self.best else self._decode(pool)

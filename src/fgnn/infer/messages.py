@@ -103,9 +103,10 @@ class PairClamp:
         return PairClamp(change(self.sign), shift, low, high)
 
     def ratios(self, nu: Tensor, out: Tensor) -> Tensor:
-        """The messages (2, C, B) for incoming ratios (2, C, B)."""
+        """The messages (2, C, B) for incoming ratios (2, C, B), which ``out`` may overwrite."""
+        first = nu[0].clone() if out.data_ptr() == nu.data_ptr() else nu[0]
         for shift, low, high, come, to in zip(
-            self.shift, self.low, self.high, reversed(nu.unbind(0)), out.unbind(0), strict=True
+            self.shift, self.low, self.high, (nu[1], first), out.unbind(0), strict=True
         ):
             if self.sign.shape[-1] == nu.shape[-1]:
                 torch.clamp(torch.addcmul(shift, self.sign, come, out=to), low, high, out=to)
@@ -131,7 +132,7 @@ def budget_ratios(d: Tensor, at_least: Bound, at_most: Bound, out: Tensor | None
         d: Shape (n, C, B).
         at_least: The least number of ones.
         at_most: The greatest number of ones.
-        out: Where to put the messages, shape (n, C, B).
+        out: Where to put the messages, shape (n, C, B); may be ``d``.
     """
     limit = LIMIT[d.dtype]
     floor = not (isinstance(at_least, int) and at_least == 0)
@@ -139,18 +140,20 @@ def budget_ratios(d: Tensor, at_least: Bound, at_most: Bound, out: Tensor | None
     ranks = tuple(r for b in bounds if isinstance(b, int) for r in (b, b + 1) if 1 <= r <= d.shape[0])
     order = ranked(d, ranks if all(isinstance(b, int) for b in bounds) else None)
     # Selection by a factor of 0 or 1 and an extremum: exact, and on a CPU many times faster than `where`.
-    kth, following = _around(order, at_most)
-    messages = torch.empty_like(d) if out is None else out
-    torch.lt(d, kth, out=messages)
-    messages.mul_(-kth.clamp(0, limit))
-    torch.minimum(messages, -following.clamp(0, limit), out=messages)
+    spared: Tensor | None = None
     if floor:
         kth, following = _around(order, at_least)
         spared = torch.empty_like(d)
         torch.ge(d, kth, out=spared)
         spared.mul_(-following.clamp(-limit, 0))
-        messages += torch.maximum(spared, -kth.clamp(-limit, 0), out=spared)
-    return messages
+        torch.maximum(spared, -kth.clamp(-limit, 0), out=spared)
+    kth, following = _around(order, at_most)
+    messages = torch.empty_like(d) if out is None else out
+    fits, other = -kth.clamp(0, limit), -following.clamp(0, limit)
+    torch.lt(d, kth, out=messages)
+    messages.mul_(fits)
+    torch.minimum(messages, other, out=messages)
+    return messages if spared is None else messages.add_(spared)
 
 
 def _around(order: Tensor | list[Tensor], k: Bound) -> tuple[Tensor, Tensor]:

@@ -45,13 +45,18 @@ class Workspace:
     """Memory that iterations use again: to ask for it anew costs a CPU as much as the arithmetic."""
 
     nu: Tensor  # shape: as the messages
-    proposed: Tensor  # shape: (Q, B)
+    incoming: list[Tensor] | None  # shape: (height, C, B) each: the part of ``nu`` that is a group's; None: has flags
+    proposed: Tensor  # shape: (Q, B), the same memory as ``nu`` where no flags stand between
     outgoing: list[Tensor]  # shape: (height, C, B) each: the part of ``proposed`` that is a group's
 
     @classmethod
     def like(cls, wiring: Wiring, messages: Tensor) -> Workspace:
+        nu = torch.empty_like(messages)
+        if not wiring.full:
+            parts = wiring.by_group(nu)
+            return cls(nu, parts, nu, parts)
         proposed = torch.empty_like(messages[: wiring.num_messages])
-        return cls(torch.empty_like(messages), proposed, wiring.by_group(proposed))
+        return cls(nu, None, proposed, wiring.by_group(proposed))
 
 
 def flooding_step(
@@ -71,7 +76,7 @@ def flooding_step(
     if work is None or wiring.full:
         stepped, change = _blend(wiring, messages, proposed, rate)
     else:
-        change = torch.sub(proposed, messages, out=work.nu)
+        change = proposed.sub_(messages)
         stepped = messages.addcmul_(change, rate)
     if wiring.ratios_only:
         return stepped, change.abs_().amax(0)  # binary variables: the span is the ratio's change, in one reduction
@@ -83,10 +88,9 @@ def proposals(wiring: Wiring, rule: Rule, numbers: Numbers, messages: Tensor, wo
     work = Workspace.like(wiring, messages) if work is None else work
     beliefs = wiring.beliefs(numbers.unary, messages)
     nu = torch.index_select(beliefs, 0, wiring.belief_of, out=work.nu)
-    nu = wiring.values(nu if rule.own else nu.sub_(messages))
-    for group, potentials, come, out in zip(
-        wiring.groups, numbers.factors, wiring.by_group(nu), work.outgoing, strict=True
-    ):
+    nu = nu if rule.own else nu.sub_(messages)
+    incoming = wiring.by_group(wiring.values(nu)) if work.incoming is None else work.incoming
+    for group, potentials, come, out in zip(wiring.groups, numbers.factors, incoming, work.outgoing, strict=True):
         group_messages(group, potentials, come, wiring.full, rule.normalise, out)
     return work.proposed
 

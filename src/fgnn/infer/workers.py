@@ -1,0 +1,45 @@
+"""Parts of a CPU's work side by side, each on a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import torch
+
+
+def side_by_side(jobs: Sequence[Callable[[], None]], stop: Callable[[], None]) -> None:
+    """Run all jobs, each on one core; ``stop`` asks them to end when one of them, or the wait for them, breaks off.
+
+    Two halves of a batch on two cores are quicker than every operation on both: nothing waits after each, and what a
+    core works on stays in its cache. Tiny numbers count as zero on these threads: a damped message that fades away
+    halves itself down through them, at a hundred times the cost of others.
+    """
+    threads = torch.get_num_threads()
+    broken: list[BaseException] = []
+
+    def work(job: Callable[[], None]) -> None:
+        torch.set_num_threads(1)
+        torch.set_flush_denormal(True)  # of this thread, which ends with its job
+        try:
+            job()
+        except BaseException as error:
+            broken.append(error)
+            stop()
+
+    crew = [threading.Thread(target=work, args=(job,), daemon=True) for job in jobs]
+    try:
+        for one in crew:
+            one.start()
+        for one in crew:
+            one.join()
+    except BaseException:
+        stop()
+        for one in crew:
+            if one.ident is not None:
+                one.join()
+        raise
+    finally:
+        torch.set_num_threads(threads)  # what the next new thread begins with
+    if broken:
+        raise broken[0]
