@@ -7,11 +7,11 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from fgnn.cli import app
+from fgnn.cli import build_app
 
 
 def test_the_demo_shows_the_table_and_draws_a_model(tmp_path: Path) -> None:
-    found = CliRunner().invoke(app, ["demo", "--count", "4", "--out", str(tmp_path)])
+    found = CliRunner().invoke(build_app(), ["demo", "--count", "4", "--out", str(tmp_path)])
     assert found.exit_code == 0, found.output
     for method in ("exact", "LP (HiGHS)", "AD3", "max-product, damped", "FGNN, paper", "FGNN, deep + decode"):
         assert method in found.output
