@@ -96,7 +96,8 @@ def describe(head: Mapping[str, Any]) -> str:
 
 
 def write_result(name: str, payload: Mapping[str, Any], out: str | Path | None = None) -> Path:
-    """Keep a result as JSON, a page beside it: in ``out``, a file or a folder, by default ``benchmarks/results``."""
+    """Keep a result as JSON, a page and a chart beside it: in ``out``, a file or a folder, by default ``RESULTS``."""
+    from fgnn.bench.chart import write_chart
     from fgnn.files import atomic_write
     from fgnn.report.bench_page import write_bench_page
 
@@ -107,6 +108,7 @@ def write_result(name: str, payload: Mapping[str, Any], out: str | Path | None =
         json.dump(payload, handle, indent=2)
         handle.write("\n")
     write_bench_page(payload, file.with_suffix(".html"))
+    write_chart(payload, file.with_suffix(".svg"))
     return file
 
 
