@@ -137,7 +137,7 @@ def _hdf5(folder: Path, split: str) -> Shapes:
         except (OSError, KeyError) as error:
             raise InputError(f"cannot be read as ShapeNet-Part HDF5 ({error})", file=file) from error
     kinds = np.concatenate(category)
-    names = np.array([f"{SYNSETS[c]}/h5-{i}" for i, c in enumerate(kinds)])
+    names = np.array([f"{SYNSETS[c]}/h5-{split}-{i}" for i, c in enumerate(kinds)])  # this layout has no ids
     return _uniform(np.concatenate(xyz), np.concatenate(label), kinds, names)
 
 

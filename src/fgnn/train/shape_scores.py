@@ -120,7 +120,7 @@ def score_shapes(
     every = np.ones(len(shapes), bool)
     once = label_shapes(network, clouds, **options)
     made = [table("one pass", once, every)]
-    if not fresh.all():
+    if fresh.any() and not fresh.all():
         made.append(table("one pass, without shapes also trained on", once, fresh))
     free = label_shapes(network, clouds, restrict=False, **options)
     made.append(table("one pass, argmax over all parts", free, every))

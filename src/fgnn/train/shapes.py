@@ -90,7 +90,9 @@ def run_job(job: Job, recipe: Recipe, folder: RunFolder, device: str, budget: fl
 
 def train_job(outcome: Outcome, recipe: Recipe, folder: RunFolder, device: str, budget: float | None) -> None:
     """Train, or go on."""
-    resume = folder.config.is_file()
+    resume = folder.checkpoint.is_file()
+    if not resume:
+        folder.config.unlink(missing_ok=True)  # of a run that ended before its first checkpoint
     try:
         state, _ = run(folder.path if resume else recipe, folder.path, device=device, resume=resume, time_budget=budget)
         outcome.finished = state.total is not None and state.step >= state.total
