@@ -12,10 +12,11 @@ import torch
 from rich.console import Console
 
 import fgnn
-from fgnn.bench import solvers
+from fgnn.bench import growth, solvers
 from fgnn.bench.chain_table import Method, chain_table, print_table
 from fgnn.bench.common import number, timed, write_result
 from fgnn.bench.numpy_max_product import numpy_max_product
+from fgnn.bench.pgmax_max_product import pgmax_max_product
 from fgnn.data import ChainMAP
 
 FEW = {
@@ -61,18 +62,15 @@ def test_the_chain_table_fits_80_columns() -> None:
 def test_the_solver_bench_writes_what_it_prints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, value in {
-        "_LP_MODELS": 4,
-        "_TOULBAR2_MODELS": 2,
-        "_LOOP_MODELS": 2,
-        "_VARIABLES": 200,
-        "_SWEEPS": 3,
-    }.items():
+    for name, value in {"_LP_MODELS": 4, "_TOULBAR2_MODELS": 2, "_LOOP_MODELS": 2, "_PGMAX_MODELS": 2}.items():
         monkeypatch.setattr(solvers, name, value)
-    monkeypatch.setattr(solvers, "timed", partial(timed, repeats=1, warmup=0))
+    monkeypatch.setattr(growth, "_VARIABLES", {"cpu": 200})
+    monkeypatch.setattr(growth, "_SWEEPS", 3)
+    for module in (growth, solvers):
+        monkeypatch.setattr(module, "timed", partial(timed, repeats=1, warmup=0))
     monkeypatch.setitem(solvers.OPTIONS, "ad3", {"iterations": 20})
-    monkeypatch.setattr(solvers, "LENGTHS", (20, 40))
-    monkeypatch.setattr(solvers, "WINDOWS", (8, 10))
+    few = partial(growth.growth, lengths=(20, 40), windows=(8, 10))
+    monkeypatch.setattr(solvers, "growth", few)
     result = solvers.run(count=8, out=str(tmp_path))
     kept = json.loads((tmp_path / "solvers-cpu.json").read_text())
     assert kept["methods"]["exact"]["optimal"] == 100
@@ -83,11 +81,32 @@ def test_the_solver_bench_writes_what_it_prints(
     printed = capsys.readouterr().out
     assert "Growth with the length" in printed
     assert "max-product : NumPy loop" in printed
+    assert (tmp_path / "solvers-cpu.png").read_bytes().startswith(b"\x89PNG")
+    assert "auto, one model" in (tmp_path / "solvers-cpu.svg").read_text()
+
+
+def test_toulbar2_is_not_asked_about_longer_chains_than_it_can_prove(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pytoulbar2")
+    monkeypatch.setattr(growth, "_VARIABLES", {"cpu": 1})
+    monkeypatch.setattr(growth, "timed", partial(timed, repeats=1, warmup=0))
+    rows = growth.table([ChainMAP(2, length=n) for n in (10, 200, 210)], "cpu", 0, 1.0)
+    assert [row.get("toulbar2_status") for row in rows] == ["optimal", "time-limit", None]
+    assert rows[0]["toulbar2_short_by"] == pytest.approx(0.0, abs=1e-6)
+    assert rows[1]["toulbar2_short_by"] >= -1e-6
+
+
+@pytest.mark.parametrize("kind", [1, 2])
+def test_pgmax_where_it_is_installed_does_the_work_of_max_product(kind: int) -> None:
+    pytest.importorskip("pgmax")
+    batch = ChainMAP(kind, length=12).sample(4, seed=1)
+    found, _ = pgmax_max_product(batch, iterations=30)
+    ours = fgnn.solve(batch, "max-product", iterations=30, tolerance=-1.0)
+    assert float((found == ours.assignment).double().mean()) > 0.9
 
 
 def test_feasible_states_are_those_of_the_last_variables() -> None:
-    assert solvers.feasible_states(20, 5) == 16_664
-    assert solvers.growth_exponent([1, 10, 100], [3, 30, 300]) == pytest.approx(1.0)
+    assert growth.feasible_states(20, 5) == 16_664
+    assert growth.growth_exponent([1, 10, 100], [3, 30, 300]) == pytest.approx(1.0)
 
 
 def test_a_timing_is_a_median_with_its_result() -> None:

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
 import torch
 
 from fgnn.bench.common import describe, environment, number, show, timed, write_result
+from fgnn.bench.growth import draw_growth, growth, print_growth
 from fgnn.bench.numpy_max_product import numpy_max_product
+from fgnn.bench.pgmax_max_product import pgmax_max_product
 from fgnn.data import ChainMAP
 from fgnn.infer import SolutionBatch, solve
 from fgnn.pgm import ModelBatch
 
-LENGTHS = (30, 100, 300, 1000, 3000)
-WINDOWS = (8, 12, 16, 20)
-# Peers that take one model at a time see so many of the models.
-_LP_MODELS, _TOULBAR2_MODELS, _LOOP_MODELS = 200, 50, 200
-# In the tables of growth every length has about as many variables in all, and max-product a fixed number of iterations.
-_VARIABLES, _SWEEPS = 30_000, 50
+# Peers that take one model at a time, or much longer, see so many of the models.
+_LP_MODELS, _TOULBAR2_MODELS, _LOOP_MODELS, _PGMAX_MODELS = 200, 50, 200, 32
 
 # Of the solvers, in all tables.
 OPTIONS: dict[str, dict[str, Any]] = {"exact": {}, "max-product": {}, "ad3": {}, "lp": {}}
 
 # What the ratios are expected to be at least.
 BARS = {"exact : toulbar2": 200.0, "ad3 : LP (HiGHS)": 1.0, "max-product : NumPy loop": 20.0}
-CUDA_BARS = {"ad3 : LP (HiGHS)": 100.0, "exact, models/s": 300_000.0}
+CUDA_BARS = {"ad3 : LP (HiGHS)": 100.0}
+CUDA_RATES = {"exact": 1_000_000.0, "ad3": 100_000.0}
 
 
 def run(
@@ -36,7 +35,7 @@ def run(
     kind: int = 1,
     device: str = "cpu",
     seed: int = 0,
-    growth: bool = True,
+    grow: bool = True,
     toulbar2_limit: float = 0.0,
     out: str | None = None,
     quiet: bool = False,
@@ -48,21 +47,23 @@ def run(
         kind: Of the chain data.
         device: Of the tensor methods. Peers run on the CPU always.
         seed: Of the models.
-        growth: Also time longer chains and wider windows.
-        toulbar2_limit: Seconds for toulbar2 on each of those (0: leave it out).
+        grow: Also time longer chains and wider windows, and draw a picture of them.
+        toulbar2_limit: Seconds for toulbar2 on each of those (0: leave it out); not on longer chains than the first
+            that it does not prove.
         out: Where to write the JSON; see `write_result`.
         quiet: Print nothing.
     """
     head = environment(device)
     result: dict[str, Any] = {"benchmark": "solvers", "environment": head, "count": count, "kind": kind, "seed": seed}
     result |= _per_model(count, kind, device, seed)
-    if growth:
-        result["lengths"] = _growth([ChainMAP(2, length=n) for n in LENGTHS], device, seed, toulbar2_limit)
-        result["windows"] = _growth([ChainMAP(2, length=100, window=w) for w in WINDOWS], device, seed, toulbar2_limit)
+    if grow:
+        result |= growth(device, seed, toulbar2_limit)
     if not quiet:
         _print(result)
-    result["file"] = str(write_result(f"solvers-{torch.device(device).type}", result, out))
-    return result
+    file = write_result(f"solvers-{torch.device(device).type}", result, out)
+    if grow:
+        draw_growth(result, Path(file))
+    return result | {"file": str(file)}
 
 
 # ---- time per model -------------------------------------------------------------------------------------------
@@ -129,6 +130,13 @@ def _per_model(count: int, kind: int, device: str, seed: int) -> dict[str, Any]:
         lambda b: solve(host.select(slice(b, b + 1)), "toulbar2").assignment[0],
         median,  # branch and bound takes very long on a few
     )
+    some = host.select(slice(0, _PGMAX_MODELS))
+    try:
+        states, seconds = pgmax_max_product(some)
+    except (ImportError, AttributeError) as error:  # the latter under a JAX newer than it knows
+        skipped["PGMax"] = f"{error} (pip install pgmax 'jax<0.7')"
+    else:
+        row("PGMax", some.score(states), agreement(states), seconds / len(some))
     models = [host.model(b) for b in range(min(_LOOP_MODELS, count))]
     one_by_one("NumPy loop", _LOOP_MODELS, lambda b: torch.as_tensor(numpy_max_product(models[b])[0]), mean)
     return {"methods": rows, "skipped": skipped, "ratios": _ratios(rows, torch.device(device).type)}
@@ -136,16 +144,14 @@ def _per_model(count: int, kind: int, device: str, seed: int) -> dict[str, Any]:
 
 def _ratios(rows: dict[str, dict[str, Any]], device: str) -> dict[str, dict[str, Any]]:
     """How much less time per model the first takes than the second, beside what is expected."""
-    bars = CUDA_BARS if device == "cuda" else {}
+    bars: dict[str, float | None] = {**BARS, **(CUDA_BARS if device == "cuda" else {}), "max-product : PGMax": None}
     found: dict[str, dict[str, Any]] = {}
-    for name in BARS:
+    for name, expected in bars.items():
         mine, peer = name.split(" : ")
         if mine in rows and peer in rows:
-            ratio = rows[peer]["ms_per_model"] / rows[mine]["ms_per_model"]
-            found[name] = {"ratio": ratio, "expected": bars.get(name, BARS[name])}
-    if device == "cuda" and "exact" in rows:
-        expected = CUDA_BARS["exact, models/s"]
-        found["exact, models/s"] = {"ratio": rows["exact"]["models_per_second"], "expected": expected}
+            found[name] = {"ratio": rows[peer]["ms_per_model"] / rows[mine]["ms_per_model"], "expected": expected}
+    for name, least in CUDA_RATES.items() if device == "cuda" else ():
+        found[f"{name}, models/s"] = {"ratio": rows[name]["models_per_second"], "expected": least}
     if {"ad3", "LP (HiGHS)"} <= rows.keys():
         ours, lp = rows["ad3"]["bound"], rows["LP (HiGHS)"]["bound"]
         gaps = [abs(a - b) / max(1.0, abs(b)) for a, b in zip(ours, lp, strict=False)]
@@ -153,48 +159,6 @@ def _ratios(rows: dict[str, dict[str, Any]], device: str) -> dict[str, dict[str,
     for taken in rows.values():
         taken.pop("bound", None)
     return found
-
-
-# ---- growth ---------------------------------------------------------------------------------------------------
-
-
-def feasible_states(window: int, at_most: int) -> int:
-    """How many states of the last ``window - 1`` variables an elimination step goes through."""
-    return sum(math.comb(window - 1, ones) for ones in range(min(at_most, window - 1) + 1))
-
-
-def _growth(families: Sequence[ChainMAP], device: str, seed: int, toulbar2_limit: float) -> list[dict[str, Any]]:
-    """Seconds per model as chains or windows grow."""
-    options = {name: OPTIONS[name] for name in ("exact", "max-product", "ad3")}
-    options["max-product"] = options["max-product"] | {"iterations": _SWEEPS, "tolerance": -1.0}
-    table = []
-    for data in families:
-        states = feasible_states(data.window, data.budget)
-        entry: dict[str, Any] = {"length": data.length, "window": data.window, "feasible_states": states}
-        models = max(1, _VARIABLES // data.length)
-        batch = data.sample(models, seed=seed, device=device, source="cpu")
-        for name, chosen in options.items():
-            # wide windows cost elimination so much a model that a few show it
-            some = batch.select(slice(0, max(1, min(models, 20_000_000 // (states * data.length)))))
-            some = some if name == "exact" else batch
-            try:
-                taken = timed(lambda m=name, s=some, c=chosen: solve(s, m, **c), device=device)  # type: ignore[misc]
-            except ImportError:
-                continue
-            entry[name] = taken.median / len(some)
-        if toulbar2_limit > 0:
-            found = solve(batch.select(slice(0, 1)).to("cpu"), "toulbar2", time_limit=toulbar2_limit)
-            entry["toulbar2"] = found.seconds
-            entry["toulbar2_status"] = found.status[0]
-        table.append(entry)
-    return table
-
-
-def growth_exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
-    """The p of time ~ size^p, by least squares in logarithms."""
-    x, y = torch.tensor(sizes).double().log(), torch.tensor(seconds).double().log()
-    x, y = x - x.mean(), y - y.mean()
-    return float((x * y).sum() / (x * x).sum())
 
 
 # ---- printing -------------------------------------------------------------------------------------------------
@@ -212,7 +176,7 @@ def _print(result: Mapping[str, Any]) -> None:
     for name, why in result["skipped"].items():
         print(f"left out: {name}: {why}")
     ratios = [
-        (name, number(r["ratio"]), number(r["expected"]), "yes" if r["ratio"] >= r["expected"] else "no")
+        (name, number(r["ratio"]), number(r["expected"]), _reached(r["ratio"], r["expected"]))
         for name, r in result["ratios"].items()
     ]
     show("Ratios of time per model", ("", "measured", "expected", "reached"), ratios)
@@ -221,24 +185,8 @@ def _print(result: Mapping[str, Any]) -> None:
         print(f"ad3's value differs from HiGHS's by at most {gap:.1e} (relative)")
     for name, size in (("lengths", "length"), ("windows", "window")):
         if name in result:
-            _print_growth(name, size, result[name])
+            print_growth(size, result[name])
 
 
-def _print_growth(name: str, size: str, table: Sequence[Mapping[str, Any]]) -> None:
-    methods = [m for m in ("exact", "max-product", "ad3", "toulbar2") if m in table[0]]
-    rows: list[list[object]] = []
-    for entry in table:
-        cells: list[object] = [entry[size], entry["feasible_states"]]
-        for method in methods:
-            told = number(1000 * entry[method])
-            proved = method != "toulbar2" or entry["toulbar2_status"] == "optimal"
-            cells.append(told if proved else f"> {told}")
-        rows.append(cells)
-    sizes = [float(entry[size]) for entry in table]
-    exponents = [growth_exponent(sizes, [entry[m] for entry in table]) for m in methods]
-    rows.append(["time ~ size^p, p =", "", *(f"{p:.2f}" for p in exponents)])
-    if size == "window":
-        states = [float(entry["feasible_states"]) for entry in table]
-        exponents = [growth_exponent(states, [entry[m] for entry in table]) for m in methods]
-        rows.append(["time ~ states^p, p =", "", *(f"{p:.2f}" for p in exponents)])
-    show(f"Growth with the {size} (ms a model)", (size, "feasible states", *methods), rows)
+def _reached(ratio: float, expected: float | None) -> str | None:
+    return None if expected is None else "yes" if ratio >= expected else "no"

@@ -34,7 +34,7 @@ def solvers(
     _check_device(device)
     _run(
         "fgnn.bench.solvers",
-        count=count, kind=kind, device=device, seed=seed, growth=growth, toulbar2_limit=toulbar2_limit, out=out,
+        count=count, kind=kind, device=device, seed=seed, grow=growth, toulbar2_limit=toulbar2_limit, out=out,
     )  # fmt: skip
 
 
