@@ -264,10 +264,11 @@ class DeepNetwork(nn.Module):
                 at += 1
                 last = at == self.repeat * len(self.blocks)
                 if last or (self.training and self.supervise and at % 4 == 0):
-                    found.append(self._read(f))
+                    found.append(self.read(f))
         return found
 
-    def _read(self, f: Tensor) -> Tensor:
+    def read(self, f: Tensor) -> Tensor:
+        """The scores that features of variables stand for.  # shape: (B, N, states)"""
         with torch.autocast(f.device.type, enabled=False):
             scores: Tensor = self.readout(self.norm(f))
         return scores
