@@ -51,21 +51,15 @@ class _Allowed:
         return self._known[key]
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Something that limits the joint states of the positions in ``mask``."""
-
-    mask: int
-
-    def bits(self, fresh: int, given: int) -> float:
-        """log2 of a bound on the states of the positions ``fresh``, next to any one state of those in ``given``."""
-        raise NotImplementedError
+# A part limits the joint states of the positions in its ``mask``: its ``bits(fresh, given)`` is log2 of a bound on the
+# states of the positions ``fresh``, next to any one state of those in ``given``.
 
 
 @dataclass(frozen=True)
-class _ListPart(_Part):
+class _ListPart:
     """A list that an earlier step makes."""
 
+    mask: int
     length: float  # log2
 
     def bits(self, fresh: int, given: int) -> float:
@@ -73,9 +67,10 @@ class _ListPart(_Part):
 
 
 @dataclass(frozen=True)
-class _LimitPart(_Part):
+class _LimitPart:
     """A budget over ``size`` variables, of which those in ``mask`` are here."""
 
+    mask: int
     size: int
     lower: int
     upper: int
@@ -86,9 +81,10 @@ class _LimitPart(_Part):
 
 
 @dataclass(frozen=True)
-class _TablePart(_Part):
+class _TablePart:
     """A table with forbidden entries; ``places`` are the positions of its axes."""
 
+    mask: int
     places: tuple[int, ...]
     table: _Allowed
 
@@ -97,6 +93,9 @@ class _TablePart(_Part):
         return self.table.bits(
             tuple(a for a in axes if fresh >> self.places[a] & 1), tuple(a for a in axes if given >> self.places[a] & 1)
         )
+
+
+_Part = _ListPart | _LimitPart | _TablePart
 
 
 def estimate(problem: Problem, buckets: Sequence[Bucket]) -> list[Size]:
