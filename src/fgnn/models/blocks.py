@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from fgnn.nn.norm import NodeBatchNorm
 from fgnn.points.knn import kernels_at_hand
 from fgnn.points.knn_grid import by_tiles
 
@@ -44,17 +45,24 @@ class Dense(nn.Module):
         nn.init.xavier_uniform_(self.linear.weight)
         if bias:
             nn.init.zeros_(self.linear.bias)
-        self.norm = nn.BatchNorm1d(outputs, eps=eps, momentum=momentum) if norm else None
+        self.norm = NodeBatchNorm(outputs) if norm else None
+        if self.norm is not None:
+            self.norm.norm.eps, self.norm.norm.momentum = eps, momentum
         kind = _ACTIVATIONS[activation]
         self.activation = None if kind is None else kind(0.2) if activation == "leaky" else kind()
         self.norm_last = norm_last
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.norm is not None and not self.norm_last and self.norm.fused(x):
+            # the norm's kernels take the bias and the ReLU along
+            relu = isinstance(self.activation, nn.ReLU)
+            x = self.norm(nn.functional.linear(x, self.linear.weight), self.linear.bias, relu=relu)
+            return x if relu or self.activation is None else self.activation(x)
         x = self.linear(x)
         if self.activation is not None and self.norm_last:
             x = self.activation(x)
         if self.norm is not None:
-            x = self.norm(x.reshape(-1, x.shape[-1])).reshape(x.shape)
+            x = self.norm(x)
         if self.activation is not None and not self.norm_last:
             x = self.activation(x)
         return x
