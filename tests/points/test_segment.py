@@ -9,7 +9,8 @@ import pytest
 
 from fgnn.data.scenes import make_terrain
 from fgnn.errors import InputError
-from fgnn.points.cloud import Cloud, open_cloud, read_cloud, write_cloud
+from fgnn.points.cloud import Cloud, HeldCloud, open_cloud, read_cloud, write_cloud
+from fgnn.points.heights import height_columns
 from fgnn.points.segment import UNLABELLED, Segmenter, segment_cloud, segment_file
 from fgnn.points.tiles import TileStore
 
@@ -111,3 +112,71 @@ def test_a_truncated_scan_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(InputError):
         segment_file(tmp_path / "a.laz", tmp_path / "b.laz", segmenter())
     assert [p.name for p in tmp_path.iterdir()] == ["a.laz"]
+
+
+@pytest.mark.parametrize("votes", [1, 2, 4])
+def test_every_point_gets_as_many_votes_as_asked_for(votes: int) -> None:
+    cloud = make_terrain(1500, seed=5)
+    with TileStore(HeldCloud(cloud), size=8.0) as store:
+        times = np.zeros(1500, dtype=int)
+        for tile in store.tiles(votes):
+            times[tile.slots] += 1
+        assert (times == votes).all()
+        with pytest.raises(ValueError, match="Expected 1, 2 or 4 votes"):
+            next(store.tiles(3))
+    result = segment_cloud(cloud, segmenter(votes=votes))
+    assert (result.label != UNLABELLED).all()
+
+
+def test_tiles_widen_where_points_are_sparse() -> None:
+    cloud = make_terrain(4000, seed=6)  # about four points a square metre
+    for points, grow, expected in ((400, 3.0, 10.0), (1600, 3.0, 20.0), (10_000, 3.0, 30.0), (1600, 1.0, 10.0)):
+        with TileStore(HeldCloud(cloud), size=10.0, points=points, grow=grow) as store:
+            assert 2 * store.half == pytest.approx(expected, rel=0.15)
+
+
+def test_heights_come_last_among_the_features_and_a_file_gets_them_too(tmp_path: Path) -> None:
+    widths = []
+
+    def low(features: np.ndarray) -> np.ndarray:
+        widths.append(features.shape[2])
+        high = features[..., 6] > 1.0
+        return np.stack([~high, high], axis=-1).astype(np.float32)
+
+    terrain = make_terrain(6000, seed=7)
+    write_cloud(terrain, tmp_path / "a.ply")
+    rule = Segmenter(low, ["ground", "other"], size=40.0, points=512, scale=5.0, heights=(3.0, 12.0), colour=True)
+    segment_file(tmp_path / "a.ply", tmp_path / "b.ply", rule)
+    held = segment_cloud(terrain, rule)
+    assert set(widths) == {3 + 3 + height_columns((3.0, 12.0))}  # no colour in the scan: zeros stand for it
+    labels = read_cloud(tmp_path / "b.ply").fields["label"]
+    assert (labels == held.label).mean() > 0.999  # the file holds millimetres
+
+
+def test_unknown_fields_of_every_type_survive(tmp_path: Path) -> None:
+    terrain = make_terrain(300)
+    odd = {
+        "amplitude": np.linspace(0, 1, 300), "flag": (np.arange(300) % 2).astype(np.uint8),
+        "tag": np.arange(300, dtype=np.int32) - 150, "label": np.full(300, 7, np.uint8),
+    }  # fmt: skip
+    for suffix in (".laz", ".ply", ".npz"):
+        write_cloud(Cloud(terrain.xyz, odd), tmp_path / f"a{suffix}")
+        segment_file(tmp_path / f"a{suffix}", tmp_path / f"b{suffix}", segmenter())
+        after = read_cloud(tmp_path / f"b{suffix}").fields
+        for name in ("amplitude", "flag", "tag"):
+            np.testing.assert_array_equal(after[name], odd[name])
+        np.testing.assert_array_equal(after["label_original"], odd["label"])
+        assert set(np.unique(after["label"])) <= {0, 1}
+
+
+@pytest.mark.parametrize("suffix", [".ply", ".laz", ".npy", ".npz", ".pcd", ".csv"])
+def test_a_truncated_scan_of_any_format_is_one_line_and_leaves_nothing(tmp_path: Path, suffix: str) -> None:
+    scan = tmp_path / f"a{suffix}"
+    write_cloud(make_terrain(2000), scan)
+    data = scan.read_bytes()
+    scan.write_bytes(data[: len(data) // 2] if suffix != ".csv" else data[: len(data) // 2] + b",")
+    with pytest.raises(InputError) as told:
+        segment_file(scan, tmp_path / f"b{suffix}", segmenter())
+    assert "\n" not in str(told.value)
+    assert str(scan) in str(told.value)
+    assert [p.name for p in tmp_path.iterdir()] == [scan.name]

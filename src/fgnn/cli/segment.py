@@ -13,7 +13,8 @@ import typer
 def segment(
     scan: Annotated[Path, typer.Argument(help="A cloud: .ply .las .laz .pcd .xyz .txt .csv .npy .npz.")],
     model: Annotated[
-        str, typer.Option("--model", "-m", help="Packaged weights by name, a weights file or a run's folder.")
+        str,
+        typer.Option("--model", "--weights", "-m", help="Packaged weights by name, a weights file or a run's folder."),
     ] = "lidar-ground",
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The labelled scan; by default NAME.labelled.SUFFIX.")
@@ -26,6 +27,9 @@ def segment(
     category: Annotated[str | None, typer.Option(help="What the object is, for weights that label parts.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     batch: Annotated[int, typer.Option(help="Pieces labelled at once.")] = 8,
+    votes: Annotated[
+        int, typer.Option(help="Overlapping tiles that label each point: 4, 2 or 1. Fewer are quicker and worse.")
+    ] = 4,
 ) -> None:
     """Label every point of a scan of any size; all its fields are kept, `label` and `confidence` are added.
 
@@ -53,6 +57,8 @@ def segment(
         raise InputError("Expected another file for --out than the scan itself", file=target)
     if batch < 1:
         raise InputError(f"Expected --batch of at least 1 (got {batch})")
+    if votes not in (1, 2, 4):
+        raise InputError(f"Expected --votes of 1, 2 or 4 (got {votes})")
     for file in (target, html):  # before the work, not after it
         if file is not None and file.parent.is_dir():
             check_folder(file.parent)
@@ -69,7 +75,7 @@ def segment(
         sample: Cloud | None = shown
     else:
         keep = MAX_POINTS if html is not None or report is not None else 0
-        counts, kept = segment_file(scan, target, load_segmenter(model, where, batch), progress, keep=keep)
+        counts, kept = segment_file(scan, target, load_segmenter(model, where, batch, votes), progress, keep=keep)
         sample = kept if kept is not None or not keep else read_cloud(target)  # an empty scan keeps nothing
     progress.close()
     seconds = time.perf_counter() - start

@@ -37,7 +37,7 @@ def load_point_network(weights: Weights, device: torch.device | str = "cpu") -> 
     return network.to(device).eval()
 
 
-def load_segmenter(model: str | Path, device: torch.device | str = "cpu", batch: int = 8) -> Segmenter:
+def load_segmenter(model: str | Path, device: torch.device | str = "cpu", batch: int = 8, votes: int = 4) -> Segmenter:
     """What labels scans with packaged weights, a weights file or a run."""
     weights = load_weights(model)
     network = load_point_network(weights, device)
@@ -54,6 +54,7 @@ def load_segmenter(model: str | Path, device: torch.device | str = "cpu", batch:
     return Segmenter(
         predict, tuple(card["classes"]), size=cut["size"], points=cut["points"], scale=cut["scale"],
         colour=cut["colour"], heights=tuple(cut.get("heights", ())), grow=cut.get("grow", 1.0), batch=batch,
+        votes=votes,
     )  # fmt: skip
 
 

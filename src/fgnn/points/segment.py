@@ -35,6 +35,7 @@ class Segmenter:
         heights: Windows of `heights_above`, whose columns come last among the features; none for no such columns.
         grow: How many times wider tiles may be where the scan is sparse.
         batch: Pieces per call of ``predict``.
+        votes: How many tiles label each point: 4, 2 or 1; fewer are quicker and worse at the edges of tiles.
     """
 
     predict: Predict
@@ -47,6 +48,7 @@ class Segmenter:
     grow: float = 1.0
     batch: int = 8
     seed: int = 0
+    votes: int = 4
 
     @property
     def width(self) -> int:
@@ -99,7 +101,8 @@ def segment_file(
                 known = slots >= 0
                 label[known], confidence[known] = _decide(np.asarray(votes[slots[known]]))
                 done += len(cloud)
-                np.add.at(tally, label, 1)
+                store.release()
+                np.add(tally, np.bincount(label, minlength=256), out=tally)
                 fuller = cloud.with_fields(label=label, confidence=confidence)
                 if step:
                     kept.append(_every(fuller, step))
@@ -140,14 +143,14 @@ def _vote(store: TileStore, segmenter: Segmenter, report: OnChunk | None) -> NDA
             votes[slots] += p[:real]  # a slot stands once among the real points of a piece
             done += real
         if report is not None:
-            report("labelling", min(done // 4, store.valid), store.valid)
+            report("labelling", min(done // segmenter.votes, store.valid), store.valid)
     return votes
 
 
 def _pieces(store: TileStore, segmenter: Segmenter) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32], int]]:
     """Each tile's points shuffled and cut into pieces of P: their slots, features, and how many are not repeats."""
     rng = np.random.default_rng(segmenter.seed)
-    for tile in store.tiles():
+    for tile in store.tiles(segmenter.votes):
         features = tile_features(tile, segmenter.scale, segmenter.heights)
         order = rng.permutation(len(tile.slots))
         for at in range(0, len(order), segmenter.points):

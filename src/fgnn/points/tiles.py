@@ -1,12 +1,13 @@
 """A scan of any size cut into overlapping square tiles, on disk.
 
 Three passes over the file (measure, count, sort) put the points, cell by cell, into temporary mapped files; a cell is
-half a tile wide and a tile is two by two cells, so every point lies in four tiles and is voted on four times. Memory
-holds one chunk of the file and one tile.
+half a tile wide and a tile is two by two cells, so every point lies in four tiles and is voted on four times, or in two
+or one of a choice of them. Memory holds one chunk of the file and one tile; mapped pages are given back as they go.
 """
 
 from __future__ import annotations
 
+import mmap
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.points.cloud import CHUNK, Cloud, CloudReader
+
+# Tiles between two times that mapped pages are given back.
+_TILES_HELD = 64
+# Which corners of tiles are used for so many votes: every cell is covered by exactly that many.
+_CHOICES: dict[int, Callable[[int, int], bool]] = {
+    4: lambda i, j: True,
+    2: lambda i, j: (i + j) % 2 == 0,
+    1: lambda i, j: i % 2 == 0 and j % 2 == 0,
+}
 
 OnChunk = Callable[[str, int, int], None]  # what is being done, points done, points in all
 
@@ -60,6 +70,7 @@ class TileStore:
             raise ValueError(f"Expected a positive tile size (got {size})")
         self.reader, self.half = reader, size / 2
         self._extra, self._report = extra, report
+        self._maps: list[NDArray[Any]] = []
         self._folder = tempfile.TemporaryDirectory(dir=folder, prefix="fgnn-tiles-")
         try:
             self._build(extra_width, points, grow)
@@ -100,6 +111,7 @@ class TileStore:
 
     def close(self) -> None:
         """Remove the temporary files."""
+        self._maps.clear()
         for name in ("xyz", "extra", "place"):
             if hasattr(self, name):
                 delattr(self, name)
@@ -113,9 +125,24 @@ class TileStore:
         """How many tiles there are."""
         return len(self._corners())
 
-    def tiles(self) -> Iterator[Tile]:
-        """All tiles that hold a point, each two by two cells."""
-        for i, j in self._corners():
+    def release(self) -> None:
+        """Give back the memory of mapped pages, which would grow with the scan; the system's cache keeps the data."""
+        for array in self._maps:
+            array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
+
+    def tiles(self, votes: int = 4) -> Iterator[Tile]:
+        """Tiles that hold a point, each two by two cells.
+
+        Args:
+            votes: How many of them every point lies in: 4 for all tiles, 2 for every other one as on a chess board,
+                1 for tiles side by side.
+        """
+        keep = _CHOICES.get(votes)
+        if keep is None:
+            raise ValueError(f"Expected 1, 2 or 4 votes (got {votes})")
+        for number, (i, j) in enumerate(corner for corner in self._corners() if keep(*corner)):
+            if number % _TILES_HELD == 0:
+                self.release()
             slots = np.concatenate([self._slots(i + di, j + dj) for di in (0, 1) for dj in (0, 1)])
             middle = np.array([(i + 1) * self.half, (j + 1) * self.half, 0.0], dtype=np.float32)
             yield Tile(slots, np.asarray(self.xyz[slots]) - middle, np.asarray(self.extra[slots]))
@@ -126,6 +153,7 @@ class TileStore:
         for at in range(0, self.valid, CHUNK):
             part = np.asarray(self.place[at : at + CHUNK])
             slots[part] = np.arange(at, at + len(part))
+            self.release()
         return slots
 
     # ---- inner --------------------------------------------------------------------------------------------
@@ -169,6 +197,7 @@ class TileStore:
             if self._extra is not None:
                 self.extra[slots] = self._extra(part)[inside]
             done += len(part)
+            self.release()
             self._tell("sorting", done)
 
     def _slots(self, i: int, j: int) -> NDArray[np.int64]:
@@ -191,6 +220,7 @@ class TileStore:
         array = np.memmap(Path(self._folder.name) / name, dtype=dtype, mode="w+", shape=shape)
         if fill:
             array[:] = fill
+        self._maps.append(array)
         return array
 
     def _tell(self, what: str, done: int) -> None:

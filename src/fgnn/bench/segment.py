@@ -1,0 +1,118 @@
+"""`python -m fgnn.bench.segment`: `fgnn segment` on a generated scan, its speed and its memory, as a person runs it."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fgnn.bench.common import describe, environment, number, show, write_result
+from fgnn.data.large_scan import write_terrain
+from fgnn.errors import InputError
+
+# Prints the peak of its own resident memory after the command is done.
+_MEASURED = """
+import resource, sys
+from fgnn.cli import build_app
+try:
+    build_app()(sys.argv[1:], standalone_mode=False)
+finally:
+    print("PEAK", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr, flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """One run of the command, file to file, start of the interpreter included."""
+
+    points: int
+    votes: int
+    seconds: float
+    points_per_second: float
+    peak_bytes: int
+    megabytes_in: float
+    megabytes_out: float
+
+
+def measure(scan: Path, points: int, model: str, device: str, votes: int, batch: int) -> Labelled:
+    """Label a scan in a process of its own."""
+    out = scan.with_name(f"labelled{scan.suffix}")
+    command = [
+        sys.executable, "-c", _MEASURED, "segment", str(scan), "--model", model, "--out", str(out), "--device", device,
+        "--votes", str(votes), "--batch", str(batch),
+    ]  # fmt: skip
+    start = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    seconds = time.perf_counter() - start
+    if done.returncode:
+        raise InputError(f"fgnn segment failed: {done.stderr.strip().splitlines()[-1]}", file=scan)
+    peak = next(int(line.split()[1]) for line in done.stderr.splitlines() if line.startswith("PEAK"))
+    sizes = [file.stat().st_size / 1e6 for file in (scan, out)]
+    out.unlink()
+    return Labelled(points, votes, seconds, points / seconds, peak * 1024, *sizes)
+
+
+def run(
+    points: tuple[int, ...] = (1_000_000, 10_000_000),
+    model: str = "lidar-ground",
+    device: str = "cpu",
+    votes: tuple[int, ...] = (4,),
+    batch: int = 8,
+    out: str | Path | None = None,
+    suffix: str = ".laz",
+) -> dict[str, Any]:
+    """Label generated scans of these sizes and keep the figures as ``segment.json`` (``segment-cuda.json``)."""
+    head = environment(device)
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="fgnn-segment-") as folder:
+        for count in points:
+            scan = Path(folder) / f"scan{suffix}"
+            write_terrain(scan, count, seed=1)
+            for many in votes:
+                rows.append(measure(scan, count, model, device, many, batch))
+                print(f"{count:,} points, {many} votes: {rows[-1].seconds:.0f} s", file=sys.stderr, flush=True)
+            scan.unlink()
+    payload = {
+        "benchmark": "segment",
+        "environment": head,
+        "setting": {"model": model, "device": device, "batch": batch, "format": suffix},
+        "rows": [asdict(row) for row in rows],
+    }
+    file = write_result("segment" if device == "cpu" else f"segment-{device.partition(':')[0]}", payload, out)
+    show(
+        f"fgnn segment --model {model}, generated {suffix} scans of 4 points a square metre",
+        ("points", "votes", "seconds", "points/s", "peak MB", "file MB", "labelled MB"),
+        [
+            (
+                f"{r.points:,}", r.votes, number(r.seconds), number(r.points_per_second), number(r.peak_bytes / 1e6),
+                number(r.megabytes_in), number(r.megabytes_out),
+            )
+            for r in rows
+        ],
+    )  # fmt: skip
+    print(f"{describe(head)}\n{file}")
+    return payload
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Speed and memory of fgnn segment on generated scans.")
+    parser.add_argument("--points", type=int, nargs="+", default=[1_000_000, 10_000_000])
+    parser.add_argument("--votes", type=int, nargs="+", default=[4])
+    parser.add_argument("--model", default="lidar-ground")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--suffix", default=".laz", help=".laz, or .npy where laspy is not installed")
+    parser.add_argument("--out")
+    given = parser.parse_args()
+    run(
+        tuple(given.points), given.model, given.device, tuple(given.votes), given.batch, given.out, given.suffix
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Heights above opened surfaces tell roofs and trees from ground, on slopes too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fgnn.points.heights import height_columns, heights_above
+from fgnn.points.metrics import ground_score
+from fgnn.points.morphological import morphological_ground
+
+WINDOWS = (3.0, 6.0, 12.0, 24.0)
+
+
+def land(slope: float = 0.0, points: int = 6000, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """A slope of 60 m by 60 m with a house of 10 m by 10 m, 5 m high; which points are ground."""
+    rng = np.random.default_rng(seed)
+    xy = rng.uniform(0, 60, (points, 2))
+    house = ((xy > 25) & (xy < 35)).all(1)
+    z = slope * xy[:, 0] + 5.0 * house + rng.normal(0, 0.03, points)
+    return np.column_stack([xy, z]).astype(np.float32), ~house
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.4])
+def test_a_house_stands_above_the_surface_of_a_window_wider_than_it(slope: float) -> None:
+    xyz, ground = land(slope)
+    heights = np.sinh(heights_above(xyz, WINDOWS))
+    assert heights.shape == (len(xyz), height_columns(WINDOWS))
+    narrow, wide = heights[:, 1], heights[:, 3]
+    house = ~ground
+    inner = house & (np.abs(xyz[:, :2] - 30) < 3).all(1)
+    assert np.median(narrow[inner]) < 2.5 + slope * 6
+    assert np.median(wide[inner]) > 4.0
+    levelled = heights[:, len(WINDOWS) + 3]
+    far = ground & (np.abs(xyz[:, :2] - 30) > 12).any(1)
+    assert np.median(np.abs(levelled[far])) < 0.6
+    assert np.median(levelled[inner]) > 3.5
+
+
+def test_a_point_far_below_shows_in_the_closing_and_moves_no_neighbour() -> None:
+    xyz, _ = land()
+    plain = heights_above(xyz, WINDOWS)
+    stray = xyz.copy()
+    stray[17, 2] -= 30
+    found = heights_above(stray, WINDOWS)
+    assert np.sinh(found[17, 2 * len(WINDOWS)]) < -20
+    far = np.abs(xyz[:, :2] - xyz[17, :2]).max(1) > 3
+    assert np.median(np.abs(found[far, : len(WINDOWS)] - plain[far, : len(WINDOWS)])) < 1e-6
+
+
+@pytest.mark.parametrize("points", [0, 1, 2, 5])
+def test_few_points_and_points_in_one_place_do_no_harm(points: int) -> None:
+    for xyz in (land(points=6000)[0][:points], np.ones((points, 3), np.float32)):
+        assert np.isfinite(heights_above(xyz, WINDOWS)).all()
+        assert morphological_ground(xyz.astype(np.float64)).shape == (points,)
+
+
+def test_one_stray_point_far_away_asks_for_no_huge_raster() -> None:
+    xyz = np.concatenate([land()[0], [[1e7, 1e7, 0.0]]]).astype(np.float32)
+    assert np.isfinite(heights_above(xyz, WINDOWS)).all()
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.3])
+def test_the_classical_filter_finds_the_house(slope: float) -> None:
+    xyz, ground = land(slope)
+    score = ground_score(ground, morphological_ground(xyz.astype(np.float64)))
+    assert score.total < 0.03
+
+
+def test_ground_scores_equal_a_count_by_hand() -> None:
+    truth = np.array([1, 1, 1, 1, 0, 0], bool)
+    found = np.array([1, 1, 1, 0, 1, 0], bool)
+    score = ground_score(truth, found)
+    assert (score.type_1, score.type_2, score.total, score.iou) == (1 / 4, 1 / 2, 2 / 6, 3 / 5)
+    expected = 4 / 6 * 4 / 6 + 2 / 6 * 2 / 6
+    assert score.kappa == pytest.approx((4 / 6 - expected) / (1 - expected))
+    assert np.isnan(ground_score(np.ones(2, bool), np.ones(2, bool)).type_2)
