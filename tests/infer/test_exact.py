@@ -276,6 +276,7 @@ def test_a_pedigree_is_solved_through_its_few_feasible_states(data_dir: Path, tm
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_the_gpu_gives_the_cpu_answer() -> None:
     batch = ModelBatch.stack([chain(seed) for seed in range(50)])
     cpu, gpu = solve(batch, "exact"), solve(batch, "exact", device="cuda")
