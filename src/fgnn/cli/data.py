@@ -1,4 +1,4 @@
-"""`fgnn data`: fixed, seeded sets of generated models with exact labels."""
+"""`fgnn data`: fixed, seeded sets of generated models with exact labels; published files checked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-data = typer.Typer(help="Draw labelled models and write them to a folder.", no_args_is_help=True)
+data = typer.Typer(
+    help="Draw labelled models and write them to a folder; check data sets that you have.", no_args_is_help=True
+)
 
 _Out = Annotated[Path, typer.Option("--out", "-o", help="The folder to write to.")]
 _Count = Annotated[int, typer.Option("--count", "-n", min=1, help="How many models.")]
@@ -49,6 +51,26 @@ def grid(
     from fgnn.data import GridMAP
 
     _write(GridMAP(height=height, width=width, patch=patch), out, count, seed)
+
+
+@data.command()
+def check(
+    folder: Annotated[Path, typer.Argument(help="The folder of the data set.")],
+) -> None:
+    """Compare files of S3DIS or ShapeNet-Part with the published ones, by md5; exit 1 where one differs or is missing.
+
+    Example: fgnn data check indoor3d_sem_seg_hdf5_data
+    """
+    from fgnn.data.release import check_release
+
+    found = check_release(folder)
+    for one in found:
+        print(f"{one.status:<14} {one.name}")
+    wrong = sum(one.status != "as published" for one in found)
+    told = ", ".join(dict.fromkeys(one.release for one in found))
+    print(f"{len(found) - wrong} of {len(found)} files as published: {told}")
+    if wrong:
+        raise typer.Exit(1)
 
 
 def _write(family: Any, out: Path, count: int, seed: int) -> None:

@@ -1,0 +1,86 @@
+"""The real office goes the whole way: raw text, collected array, HDF5 blocks, training, the three tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fgnn.data.s3dis import CLASSES, BlockSet, Room, collect_room, load_blocks, load_room, rooms, save_blocks, save_room
+from fgnn.data.scenes import make_room
+from fgnn.models.point_config import PointConfig
+from fgnn.models.segmenter import load_point_network
+from fgnn.points.blocks import sampled_blocks
+from fgnn.points.metrics import scene_score
+from fgnn.train.recipe import Data, Optimiser, Recipe, RoomData, Schedule
+from fgnn.train.room_scores import PROTOCOLS, labeller, score_rooms
+from fgnn.train.run import run
+from fgnn.weights import load_weights
+
+
+def write_release(xyz: np.ndarray, label: np.ndarray, instance: np.ndarray, folder: Path) -> None:
+    """A room of the raw release: one text file for each object."""
+    notes = folder / "Annotations"
+    notes.mkdir(parents=True)
+    for thing in np.unique(instance):
+        inside = instance == thing
+        rows = np.concatenate([xyz[inside], np.full((int(inside.sum()), 3), 128)], axis=1)
+        name = f"{CLASSES[int(np.bincount(label[inside]).argmax())]}_{int(thing) + 1}.txt"
+        np.savetxt(notes / name, rows, fmt="%.3f %.3f %.3f %d %d %d")
+
+
+@pytest.mark.data
+def test_the_real_office_from_raw_text_to_scores(data_dir: Path, tmp_path: Path) -> None:
+    with np.load(data_dir / "scans" / "s3dis_room.npz") as data:
+        some = np.random.default_rng(0).permutation(len(data["label"]))[:60_000]
+        xyz, label = data["xyz_mm"][some] / 1000.0, data["label"][some].astype(np.int64)
+        instance = data["instance"][some].astype(np.int64)
+    write_release(xyz, label, instance, tmp_path / "raw" / "Area_2" / "office_1")
+    office = collect_room(tmp_path / "raw" / "Area_2" / "office_1")
+    assert office.name == "Area_2_office_1"
+    assert len(office.xyz) == 60_000
+    assert np.bincount(office.label, minlength=13).tolist() == np.bincount(label, minlength=13).tolist()
+
+    collected = tmp_path / "npy"
+    collected.mkdir()
+    again = load_room(save_room(office, collected))
+    np.testing.assert_array_equal(again.xyz, office.xyz)
+    for seed in (1, 2):
+        save_room(make_room(f"Area_1_office_{seed}", seed=seed, density=150), collected)
+
+    cut = [
+        (block, room.name)
+        for room in rooms(collected)
+        for block in sampled_blocks(room.xyz, room.rgb, room.label, 0.5, points=512)
+    ]
+    blocks = BlockSet(
+        np.stack([b.features for b, _ in cut]),
+        np.stack([b.label for b, _ in cut]).astype(np.uint8),
+        np.array([name for _, name in cut]),
+    )
+    save_blocks(blocks, tmp_path / "h5", per_file=50)
+    assert len(load_blocks(tmp_path / "h5").room) == len(cut)
+
+    recipe = Recipe(
+        data=Data(rooms=RoomData(str(tmp_path / "h5"), area=2)), points=PointConfig("pointnet"),
+        optimiser=Optimiser("adam", 1e-3), schedule=Schedule("constant"), batch=8, steps=30, log_every=10,
+        checkpoint_every=10,
+    )  # fmt: skip
+    state, folder = run(recipe, tmp_path / "run", device="cpu")
+    assert state.metrics is not None
+    network = load_point_network(load_weights(folder.path))
+    seen = {}
+    for protocol in PROTOCOLS:
+        counts = score_rooms(labeller(network), _small(office), protocol, seed=0, points=512)
+        score = scene_score(counts)
+        seen[protocol] = int(counts.sum())
+        assert 0 < score.accuracy < 1
+        assert 0 < score.mean_iou < 1
+    assert seen["all-points"] == seen["voted"] == len(_small(office)[0].xyz)
+
+
+def _small(office: Room) -> list[Room]:
+    """A corner of the office: voting goes over every point several times."""
+    inside = (office.xyz[:, :2] < 2.2).all(1)
+    return [Room(office.name, office.xyz[inside], office.rgb[inside], office.label[inside])]
