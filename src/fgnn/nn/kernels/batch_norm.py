@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from fgnn.nn.kernels.config import Tile, block, cdiv, processors
 
-_SHARES = 32  # partial sums that one step of the last addition takes
+_SHARES = 128  # partial sums that one step of the last addition takes: few steps, each waits for memory
 
 
 def batch_norm_relu(
