@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.errors import InputError, need
-from fgnn.files import atomic_write
+from fgnn.files import atomic_write, write_npy
 
 CLASSES = (
     "ceiling", "floor", "wall", "beam", "column", "window", "door", "table", "chair", "sofa", "bookcase", "board",
@@ -87,7 +87,7 @@ def save_room(room: Room, folder: str | Path) -> Path:
     path = Path(folder) / f"{room.name}.npy"
     rows = np.concatenate([room.xyz, np.round(room.rgb * 255), room.label[:, None]], axis=1)
     with atomic_write(path, "wb") as out:
-        np.save(out, rows.astype(np.float64), allow_pickle=False)
+        write_npy(out, rows.astype(np.float64))
     return path
 
 

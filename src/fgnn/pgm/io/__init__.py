@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from fgnn.errors import InputError
+from fgnn.exhausted import out_of_disk
 from fgnn.files import atomic_write
 from fgnn.pgm.io.bif import read_bif
 from fgnn.pgm.io.cfn import read_cfn
@@ -110,6 +111,8 @@ def write_model(model: GraphicalModel, path: str | Path) -> None:
     except InputError as error:
         raise InputError(str(error), file=target) from error
     except OSError as error:
+        if out_of_disk(error):  # no fault of the name
+            raise
         fail(error.strerror or str(error), target)
 
 

@@ -1,0 +1,84 @@
+"""Everything the package writes, as functions of a folder: small enough to be broken off hundreds of times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import fgnn
+from fgnn.data import ChainMAP
+from fgnn.data.scenes import make_terrain
+from fgnn.data.stored import load_models
+from fgnn.points.cloud import read_cloud, write_cloud
+from fgnn.report.html import Page
+from fgnn.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from fgnn.weights import load_weights, save_weights
+
+
+def model(variables: int = 40) -> fgnn.GraphicalModel:
+    made = fgnn.GraphicalModel([2] * variables)
+    made.add_unaries(np.random.default_rng(0).normal(size=2 * variables))
+    for i in range(variables - 1):
+        made.add_table((i, i + 1), [[0.0, 0.1], [0.2, 1.0]])
+    made.add_budget(range(8), at_most=3)
+    return made
+
+
+def _tensors(write: Callable[..., Any], name: str, folder: Path) -> None:
+    tensors = {"w": torch.arange(2000, dtype=torch.float32)}
+    write(folder / name, Checkpoint(tensors, {"state": {}}) if write is save_checkpoint else tensors, *(
+        () if write is save_checkpoint else ({"name": "w"},)
+    ))  # fmt: skip
+
+
+def _page(folder: Path) -> None:
+    page = Page("A page")
+    page.heading("Numbers")
+    page.code("x" * 3000)
+    page.write(folder / "page.html")
+
+
+def _page_is_whole(folder: Path) -> None:
+    assert (folder / "page.html").read_text(encoding="utf-8").rstrip().endswith("</html>")
+
+
+# What writes a file of a name, and what reads it back and fails unless it is whole.
+WRITERS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
+    name: (
+        partial(lambda name, folder: fgnn.write_model(model(), folder / name), name),
+        partial(lambda name, folder: fgnn.read_model(folder / name), name),
+    )
+    for name in ("model.uai", "model.fgm", "model.uai.gz", "model.fgm.xz")
+}
+WRITERS |= {
+    name: (
+        partial(lambda name, folder: write_cloud(make_terrain(500, seed=0), folder / name), name),
+        partial(lambda name, folder: read_cloud(folder / name), name),
+    )
+    for name in ("scan.ply", "scan.las", "scan.laz", "scan.pcd", "scan.xyz", "scan.npy", "scan.npz")
+}
+WRITERS |= {
+    "weights.safetensors": (
+        partial(_tensors, save_weights, "weights.safetensors"),
+        lambda folder: load_weights(folder / "weights.safetensors"),
+    ),
+    "checkpoint.safetensors": (
+        partial(_tensors, save_checkpoint, "checkpoint.safetensors"),
+        lambda folder: load_checkpoint(folder / "checkpoint.safetensors"),
+    ),
+    "set/models.safetensors": (
+        lambda folder: ChainMAP(kind=1, length=8, window=4).save(folder / "set", 20, seed=0),
+        lambda folder: load_models(folder / "set"),
+    ),
+    "page.html": (_page, _page_is_whole),
+}
+
+
+def main(name: str) -> None:
+    """Write one, in the present folder; called in the nursery's children in place of the command line."""
+    WRITERS[name][0](Path.cwd())
