@@ -90,14 +90,14 @@ def rows_tile(kind: str, n: int, m: int, lines: int, dtype: torch.dtype, device:
     elif kind == "backward":
         # the gradient of a tile is gathered once where all its columns fit
         columns, inner = block(m, 256 if half and wide else 64), block(n, 64)
-        size, warps = (64, 4) if columns <= 128 else (128, 8)
+        size, warps = 64, 4
     else:
         columns, inner = block(m, 64), block(n, 64)
         size, warps = 64, 8
     while size > 32 and lines < size * processors(device):
         size //= 2
         warps = 4
-    return Tile(size, inner, columns, warps, 3 if kind != "weight" and half and wide else 2)
+    return Tile(size, inner, columns, warps, 3 if kind != "weight" and half and wide and columns <= 128 else 2)
 
 
 def weight_terms(terms: int, dtype: torch.dtype) -> int:

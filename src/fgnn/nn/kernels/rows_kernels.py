@@ -17,11 +17,11 @@ from fgnn.nn.kernels.tiles import edge_ids, edge_tile, hidden, load_block, reduc
 
 
 @triton.jit
-def coefficient(coef, at, t, live, T, TYPED: tl.constexpr):
-    """φ_τ of each edge; 0 where τ is past the last."""
+def coefficient(coef, at, t, live, TYPED: tl.constexpr):
+    """φ_τ of each edge."""
     if TYPED:
         return (tl.load(coef + at, mask=live, other=-1) == t).to(tl.float32)
-    return tl.load(coef + at + t, mask=live & (at + t < at + T), other=0)
+    return tl.load(coef + at + t, mask=live, other=0).to(tl.float32)
 
 
 @triton.jit
@@ -48,13 +48,11 @@ def rows_forward(
         h = hidden(dst, src, dst_row, src_row, live, n0, N, BN, RELU, HAS_DST, CT)
         w_at = weight + column[None, :].to(tl.int64) * N + inner[:, None]  # shape: (BN, BM), W transposed
         mask = (inner < N)[:, None] & (column < M)[None, :]
-        f = coefficient(coef, coef_at, 0, live, T, TYPED)
         for t in range(T):
-            ahead = coefficient(coef, coef_at, t + 1, live, T, TYPED)  # on its way while this product runs
+            f = coefficient(coef, coef_at, t, live, TYPED).to(CT)
             w = load_block(w_at, mask, (N % BN == 0) and (M % BM == 0))
-            acc = tl.dot(h * f.to(CT)[:, None], w.to(CT), acc, input_precision=PREC)
+            acc = tl.dot(h * f[:, None], w.to(CT), acc, input_precision=PREC)
             w_at += N * M
-            f = ahead
     value, first = reduce_rows(acc, live, W, BR, BM, MAX)
     row = pid * BR + tl.arange(0, BR)
     keep = (row < total)[:, None] & (column < M)[None, :]
@@ -95,21 +93,19 @@ def rows_backward(
         column = tl.arange(0, BM)
         w_at = weight + column[:, None].to(tl.int64) * N + inner[None, :]
         mask = (column < M)[:, None] & (inner < N)[None, :]
-        f = coefficient(coef, coef_at, 0, live, T, TYPED)
         for t in range(T):
-            ahead = coefficient(coef, coef_at, t + 1, live, T, TYPED)
+            f = coefficient(coef, coef_at, t, live, TYPED)
             w = load_block(w_at, mask, (N % BN == 0) and (M % BM == 0))
             p = tl.dot(g, w.to(CT), input_precision=PREC)
-            dh += p * f.to(tl.float32)[:, None]
+            dh += p * f[:, None]
             if NEED_COEF:
                 d_f = tl.sum(p * h.to(tl.float32), 1)
                 tl.store(d_coef_at, d_f.to(d_coef.dtype.element_ty), mask=live)
                 d_coef_at += edges
             w_at += N * M
-            f = ahead
     else:
         for t in range(T):
-            f = coefficient(coef, coef_at, t, live, T, TYPED).to(tl.float32)
+            f = coefficient(coef, coef_at, t, live, TYPED)
             p = tl.zeros((BR * W, BN), tl.float32)
             for m0 in range(0, M, BM):
                 g = upstream(grad, arg, dst_row, place[:, None], live, m0, M, BM, MAX, CT)

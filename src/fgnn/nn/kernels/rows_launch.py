@@ -157,7 +157,7 @@ def _weight(
     kernels.rows_weight[(cdiv(terms, group), splits, blocks)](
         dst, src, coef, source, edge, table, grad, arg, partial, per_sample, total, count, sources, source.shape[0],
         terms, splits, **flags, N=n, M=m, A=arity, W=width, BR=lines // width, BN=tile.inner, BM=tile.columns,
-        BT=group, AHEAD=src.dtype != torch.float32, num_warps=tile.warps, num_stages=tile.stages,
+        BT=group, AHEAD=src.dtype != torch.float32 and tile.warps == 8, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return partial[0] if splits == 1 else partial.sum(0)
 
