@@ -95,6 +95,15 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         load_shapenet_part(tmp_path, "test")
 
 
+def test_a_packed_file_cut_short_is_one_line(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "train_0.npz", planes=np.zeros((2, 3, 4, 8), np.uint8))
+    with pytest.raises(InputError, match="packed ShapeNet-Part"):
+        load_shapenet_part(tmp_path, "train")
+    (tmp_path / "val.npz").write_bytes((tmp_path / "train_0.npz").read_bytes()[:50])
+    with pytest.raises(InputError, match=r"val\.npz"):
+        load_shapenet_part(tmp_path, "val")
+
+
 @pytest.mark.data
 def test_the_packed_files_have_the_official_sizes(data_dir: Path) -> None:
     test = load_shapenet_part(data_dir / "shapenet_part", "test")

@@ -10,7 +10,7 @@ from torch import nn
 
 from fgnn.models.blocks import nearest, set_norm_momentum
 from fgnn.models.dgcnn import DGCNN, DGCNNPart, edge_features
-from fgnn.models.pointcnn import PointCNN, XBack, XLayer, farthest
+from fgnn.models.pointcnn import SHAPENET_DOWN, SHAPENET_UP, PointCNN, XBack, XLayer, farthest
 from fgnn.models.pointnet import PointNet, PointNetPart, orthogonality
 
 
@@ -88,6 +88,30 @@ def test_pointcnn_goes_down_and_up_again() -> None:
     assert all(p.grad is not None for p in network.parameters())
     with pytest.raises(ValueError, match="Expected features exactly where"):
         network(torch.rand(2, 24, 3))
+
+
+def _x_convolution(inputs: int, lifted: int, outputs: int, k: int, multiplier: int) -> int:
+    """The lift of positions, the k × k matrix in three steps, and the convolution in two; norms have two a feature."""
+    lift = _layers(3, lifted, lifted, bias=False)
+    matrix = 3 * k * k * k + 2 * k * k + 2 * (k**3 + 2 * k * k)
+    both = inputs + lifted
+    return lift + matrix + both * k * multiplier + _layers(both * multiplier, outputs, bias=False)
+
+
+def test_pointcnn_for_scenes_and_parts() -> None:
+    features = _layers(6, 64, bias=False)
+    down = (
+        _x_convolution(64, 64, 256, 8, 4) + _x_convolution(256, 64, 512, 12, 2)
+        + _x_convolution(512, 128, 768, 16, 2) + _x_convolution(768, 192, 1024, 16, 2)
+    )  # fmt: skip
+    up = (
+        _x_convolution(1024, 256, 1024, 16, 1) + _x_convolution(1024, 256, 768, 16, 1)
+        + _x_convolution(768, 192, 512, 12, 1) + _x_convolution(512, 128, 256, 8, 1)
+    )  # fmt: skip
+    fuse = sum(_layers(2 * c, c, bias=False) for c in (1024, 768, 512, 256))
+    head = _layers(256, 256, 256, bias=False) + _layers(256, 13, norm=False)
+    assert _count(PointCNN()) == features + down + up + fuse + head == 10_928_717
+    assert _count(PointCNN(0, 50, SHAPENET_DOWN, SHAPENET_UP)) == 4_209_266
 
 
 def test_farthest_points_spread() -> None:

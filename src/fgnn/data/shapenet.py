@@ -112,7 +112,7 @@ def _packed(folder: Path, split: str) -> Shapes:
 def _unpack(file: Path) -> tuple[NDArray[Any], ...]:
     """Points (S, P, 3), labels, categories and names of one packed file."""
     try:
-        with np.load(file, allow_pickle=False) as data:
+        with open(file, "rb") as raw, np.load(raw, allow_pickle=False) as data:
             planes, rest = data["planes"], tuple(data[key] for key in ("label", "category", "name"))
     except (OSError, ValueError, KeyError, EOFError, LZMAError, BadZipFile, zlib.error) as error:
         raise InputError(f"cannot be read as packed ShapeNet-Part ({error})", file=file) from error
