@@ -143,6 +143,9 @@ def test_other_weights_to_start_from(tmp_path: Path) -> None:
     recipe = small_recipe(steps=5, start_from=str(first.path), ema=None)
     _, second = run(recipe, tmp_path / "second", device="cpu")
     assert second.lines()[0]["loss"] < first.lines()[0]["loss"]
+    began = load_weights(second.path).card["began_with"]
+    assert began["name"] == "small"
+    assert began["instances_seen"] == 40 * 16
     other = replace(recipe, network=NetworkConfig("deep", width=12, blocks=2, bases=2))
     with pytest.raises(InputError, match="Expected weights of the recipe's network"):
         run(other, tmp_path / "third", device="cpu")

@@ -33,7 +33,7 @@ from fgnn.train.schedule import rate_factor
 from fgnn.train.strict import plain
 from fgnn.train.task import Loss, Task
 from fgnn.train.update import Update
-from fgnn.weights import save_weights
+from fgnn.weights import load_weights, save_weights
 
 
 @dataclass
@@ -255,7 +255,18 @@ def write_weights(
         "metrics": state.metrics or {},
         "command": environment(device)["command"],
     }
+    if recipe.start_from is not None:
+        card["began_with"] = began_with(recipe.start_from)
     save_weights(folder.path / f"{which}.safetensors", network.state_dict(), card)
+
+
+def began_with(place: str) -> dict[str, Any]:
+    """What a card says of the weights a run started from: their name, and what was spent on them."""
+    try:
+        card = load_weights(place).card
+    except InputError:  # gone since; the run itself does not need them any more
+        return {"name": place}
+    return {key: card[key] for key in ("name", "instances_seen", "hours", "began_with") if key in card}
 
 
 def _validate(task: Task, network: nn.Module, world: World, device: torch.device) -> dict[str, float]:
