@@ -71,7 +71,7 @@ def _cell_numbers(xy: NDArray[np.float64], side: float, seed: int, count: int) -
     """``count`` numbers in 0..1 for the cell each point lies in, always the same for one cell."""
     cell = np.floor(xy / side).astype(np.uint64)
     state = cell[:, 0] * np.uint64(0x9E3779B97F4A7C15) + cell[:, 1] * np.uint64(0xC2B2AE3D27D4EB4F)
-    state += np.uint64(seed % (1 << 32)) * np.uint64(0x165667B19E3779F9)
+    state += np.uint64(seed * 0x165667B19E3779F9 % (1 << 64))
     numbers = []
     for _ in range(count):  # splitmix64
         state = state + np.uint64(0x9E3779B97F4A7C15)

@@ -146,7 +146,7 @@ def train_all(
     scores: dict[str, GroundScore] = {}
     for fold in folds:
         scores |= train_fold(made, fold, target, where, say)
-    figures = {
+    figures: dict[str, Any] = {
         "samples": {name: asdict(scores[name]) for name in sorted(scores)},
         "mean_total": mean_total(scores),
         "folds": {str(fold): list(FOLDS[fold]) for fold in folds},
