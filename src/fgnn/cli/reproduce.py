@@ -16,9 +16,11 @@ EXPERIMENTS: dict[str, str] = {
     "table1": "fgnn.train.table1:reproduce_table1",
     "ablation": "fgnn.train.ablation:reproduce_ablation",
     "transfer": "fgnn.train.transfer:reproduce_transfer",
+    "depth": "fgnn.train.depth:reproduce_depth",
     "table2": "fgnn.train.table2:reproduce_table2",
     "table3": "fgnn.train.table3:reproduce_table3",
     "grids": "fgnn.train.grids:reproduce_grids",
+    "ground": "fgnn.train.ground_table:reproduce_ground",
 }
 
 
@@ -31,9 +33,12 @@ def reproduce(
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="Fresh instances of each kind; for table3 shapes in all.")
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="The folder of S3DIS (table2) or ShapeNet-Part (table3).")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="The folder of S3DIS (table2), ShapeNet-Part (table3) or the ISPRS samples (ground)."),
+    ] = None,
     run: Annotated[
-        str | None, typer.Option(help="A run or weights to score for table3, instead of those at hand.")
+        str | None, typer.Option(help="A run or weights to score for table3 or ground, instead of those at hand.")
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the JSON, Markdown and HTML.")] = Path("out"),
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
@@ -64,6 +69,8 @@ def reproduce(
         seed=seed,
         device=str(pick_device(device)),
         compile=compile,
+        data=None if data is None else str(data),
+        run=run,
     )
     check_folder(out)
     module, name = EXPERIMENTS[experiment].split(":")
