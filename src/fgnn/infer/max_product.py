@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -16,15 +15,13 @@ from fgnn.infer.messages import LIMIT
 from fgnn.infer.solution import Answer, OnProgress, Progress
 from fgnn.infer.sweeps import Rule, Sweep, flooding, residual, sequential
 from fgnn.infer.wiring import Numbers, Wiring, can_forbid
-from fgnn.infer.workers import side_by_side
+from fgnn.infer.workers import shares, side_by_side, worth_threads
 from fgnn.pgm import ModelBatch
 
 # Message bytes worked on at once: about what the caches hold on a CPU, and a share of the memory on a GPU.
 _CPU_BYTES = 1 << 21
 _CPU_BYTES_IN_TURNS = 1 << 22
 _GPU_BYTES = 1 << 28
-# Fewer models than this are no work for a thread of their own.
-_FEWEST_OF_A_THREAD = 64
 # Iterations between looks at what has converged: each look waits for the device.
 _CHECK_EVERY = 8
 _CHECK_EVERY_FUSED = 16  # where these iterations are one operation
@@ -99,7 +96,7 @@ def solve_max_product(
     rule = Rule(own=variant == "paper", normalise=normalise)
     deadline = math.inf if time_limit is None else time.perf_counter() + time_limit
     crew: list[_Run] = []
-    spans = _shares(batch) if schedule == "flooding" else [slice(0, len(batch))]
+    spans = shares(len(batch), batch.device) if schedule == "flooding" else [slice(0, len(batch))]
     for share in spans:
         fused: FusedFlooding | None = None
         if schedule == "flooding" or not wiring.groups:
@@ -126,19 +123,11 @@ def solve_max_product(
             crew=crew,
         )
         crew.append(run)
-    if batch.device.type == "cpu" and schedule == "flooding" and len(batch) >= _FEWEST_OF_A_THREAD:
+    if schedule == "flooding" and worth_threads(len(batch), batch.device):
         side_by_side([run.solve for run in crew], lambda: _end(crew))
     else:
         crew[0].solve()
     return _joined([run.answer() for run in crew])
-
-
-def _shares(batch: ModelBatch) -> list[slice]:
-    """The models of each thread: on a CPU about as many for every core."""
-    threads = torch.get_num_threads() if batch.device.type == "cpu" else 1
-    parts = max(1, min(threads, len(batch) // _FEWEST_OF_A_THREAD))
-    cuts = [len(batch) * i // parts for i in range(parts + 1)]
-    return [slice(a, b) for a, b in pairwise(cuts)]
 
 
 def _end(crew: list[_Run]) -> None:

@@ -4,8 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
+
+# Fewer models than this are no work for a thread of their own.
+_FEWEST = 64
+
+
+def shares(models: int, device: torch.device) -> list[slice]:
+    """The models of each thread: on a CPU about as many for every core, elsewhere all together."""
+    threads = torch.get_num_threads() if device.type == "cpu" else 1
+    parts = max(1, min(threads, models // _FEWEST))
+    return [slice(a, b) for a, b in pairwise([models * i // parts for i in range(parts + 1)])]
+
+
+def worth_threads(models: int, device: torch.device) -> bool:
+    """Whether `side_by_side` is the quicker way, be it for one share."""
+    return device.type == "cpu" and models >= _FEWEST
 
 
 def side_by_side(jobs: Sequence[Callable[[], None]], stop: Callable[[], None]) -> None:

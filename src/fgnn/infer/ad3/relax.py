@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -30,7 +31,12 @@ class Limits:
     iterations: int
     tolerance: float
     deadline: float = float("inf")  # by time.monotonic
+    stopped: threading.Event = field(default_factory=threading.Event)  # nobody waits for the answer any more
     cuts: tuple[float, ...] = (0.5,)  # where marginals of binary variables are rounded up, each tried
+
+    @property
+    def late(self) -> bool:
+        return self.stopped.is_set() or time.monotonic() >= self.deadline
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +124,7 @@ def relax(
         was = out.converged[here]
         ended = _look(layout, exact, state, out, here, limits, least, bottom)
         out.iterations[here] = torch.where(was, out.iterations[here], done)
-        last = done >= limits.iterations or time.monotonic() >= limits.deadline
+        last = done >= limits.iterations or limits.late
         if tell is not None:
             tell(out, exact.scale)
         going = torch.nonzero(~ended).squeeze(1)  # the one wait for the device

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from fgnn.infer.ad3.rounding import rows_to_states
 from fgnn.infer.ad3.search import search, unsolved
 from fgnn.infer.bounds import factor_maxima
 from fgnn.infer.solution import Answer, OnProgress, Progress
+from fgnn.infer.workers import shares, side_by_side, worth_threads
 from fgnn.pgm import ModelBatch
 
 _PROOF = 1e-9
@@ -78,8 +80,18 @@ def solve_ad3(
             late = time.monotonic() >= deadline
             parts.append(unsolved(chunk) if late else search(chunk, layout, dtype, limits, max_nodes, begin, progress))
         return _join(parts)
-    record = _Record.of(batch, rounding)
-    _relax_all(batch, layout, dtype, limits, size, record, begin, progress)
+    records: list[_Record] = []
+    jobs: list[Callable[[], None]] = []
+    for share in shares(len(batch), batch.device):
+        part = batch.select(share)
+        records.append(_Record.of(part, rounding))
+        told = None if jobs else progress
+        jobs.append(partial(_relax_all, part, layout, dtype, limits, size, records[-1], begin, told, records))
+    if worth_threads(len(batch), batch.device):
+        side_by_side(jobs, limits.stopped.set)
+    else:
+        jobs[0]()
+    record = _Record.joined(records)
     score = batch.score(record.states)
     met = (score >= record.bound - _PROOF * record.bound.abs().clamp(min=1.0)) & (score > -torch.inf)
     return Answer.of(
@@ -112,6 +124,14 @@ class _Record:
             batch.unary.argmax(2), torch.full_like(bound, -torch.inf), bound, counts.bool(), counts.clone(), rounding
         )
 
+    @classmethod
+    def joined(cls, parts: list[_Record]) -> _Record:
+        if len(parts) == 1:
+            return parts[0]
+        names = ("states", "score", "bound", "converged", "iterations")
+        known = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+        return cls(**known, rounding=parts[0].rounding)
+
     def take(self, layout: Layout, which: Tensor, found: Relaxed, scale: Tensor) -> None:
         states = rows_to_states(layout, found.x if self.rounding == "best" else found.last)
         score = found.score * scale
@@ -133,8 +153,12 @@ def _relax_all(
     record: _Record,
     begin: float,
     progress: OnProgress | None,
+    records: list[_Record],
 ) -> None:
-    """Relax chunk by chunk; the few models of each that take long are gathered and go on together."""
+    """Relax chunk by chunk; the few models of each that take long are gathered and go on together.
+
+    ``records`` are those of all shares of the call, for the news.
+    """
     todo = torch.arange(len(batch), device=batch.device)
     warm: Warm | None = None
     cap = limits.iterations if len(batch) <= size else min(limits.iterations, _FIRST_WAVE)
@@ -142,7 +166,7 @@ def _relax_all(
     while len(todo):
         left, ends = [], []
         for start in range(0, len(todo), size):
-            if time.monotonic() >= limits.deadline:
+            if limits.late:
                 return
             which = todo[start : start + size]
             chunk = batch.select(slice(start, start + size) if warm is None else which)
@@ -156,8 +180,9 @@ def _relax_all(
             ends.append(Warm(found.end.z[:, slow], found.end.cells[:, slow], cap))
             if progress is not None and time.monotonic() - told > 0.5 and len(batch) > 1:
                 told = time.monotonic()
-                note = f"{int(record.converged.sum())} of {len(batch)} models"
-                progress(Progress("ad3", told - begin, -torch.inf, torch.inf, note, record.states.clone()))
+                known = _Record.joined(records)
+                note = f"{int(known.converged.sum())} of {len(known.states)} models"
+                progress(Progress("ad3", told - begin, -torch.inf, torch.inf, note, known.states.clone()))
         if cap >= limits.iterations:
             return
         todo = torch.cat(left)
