@@ -11,6 +11,7 @@ import torch
 
 from fgnn.data.scenes import make_shapes
 from fgnn.data.shapenet import CATEGORIES, PARTS
+from fgnn.errors import InputError
 from fgnn.models.point_config import PointConfig
 from fgnn.points.metrics import shape_score
 from fgnn.train.point_task import PointTask
@@ -19,8 +20,12 @@ from fgnn.train.run import run
 from fgnn.train.shape_data import split_set, split_shapes
 from fgnn.train.shape_scores import label_shapes, score_shapes, vary
 from fgnn.train.shapes import main
+from fgnn.train.ship_shapes import ship_shapes
 from fgnn.weights import load_weights
 from tests.data.test_shapenet import as_hdf5
+
+
+SMALL = "Input - FGNN(32) - FC(64) - GlobalPooling - FC(N)"
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def small(folder: Path, **changes: object) -> Recipe:
     settings: dict[str, object] = {
-        "points": PointConfig("fgnn", k=8, bases=4, notation="Input - FGNN(32) - FC(64) - GlobalPooling - FC(N)"),
+        "points": PointConfig("fgnn", k=8, bases=4, notation=SMALL),
         "optimiser": Optimiser("adamw", 5e-3), "schedule": Schedule("constant"), "batch": 8, "steps": 6,
         "log_every": 2, "checkpoint_every": 2,
     }  # fmt: skip
@@ -42,9 +47,10 @@ def small(folder: Path, **changes: object) -> Recipe:
 def test_jobs_leave_weights_logs_and_scores(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = [
         "epochs=null", "steps=3", "log_every=1", "checkpoint_every=1", "batch=4", "data.shapes.points=64", "points.k=8",
+        f"points.notation={SMALL}",
     ]  # fmt: skip
-    command = ["fgnn", "pointnet", "--data", str(folder), "--out", str(tmp_path / "out"), "--runs", str(tmp_path / "r")]
-    command += ["--device", "cpu", "--votes", "2", "--largest", str(7 << 20)]
+    command = ["fgnn", "dgcnn", "--data", str(folder), "--out", str(tmp_path / "out"), "--runs", str(tmp_path / "r")]
+    command += ["--device", "cpu", "--votes", "2", "--largest", str(2 << 20)]
     outcomes = main([*command, *(f"--set={s}" for s in settings)])
     assert [o.error for o in outcomes] == ["", ""]
     assert all(o.finished and o.steps == 3 for o in outcomes)
@@ -55,9 +61,28 @@ def test_jobs_leave_weights_logs_and_scores(folder: Path, tmp_path: Path, capsys
     weights = load_weights(tmp_path / "out" / "shapes-fgnn.safetensors")
     assert weights.name == "shapes-fgnn"
     assert str(folder) not in json.dumps(dict(weights.card))
-    assert not (tmp_path / "out" / "shapes-pointnet.safetensors").exists()  # larger than was allowed
+    assert not (tmp_path / "out" / "shapes-dgcnn.safetensors").exists()  # larger than was allowed
     log = (tmp_path / "out" / "shapes-log.jsonl").read_text().splitlines()
-    assert [json.loads(line)["run"] for line in log] == ["shapes-fgnn"] * 3 + ["shapes-pointnet"] * 3
+    assert [json.loads(line)["run"] for line in log] == ["shapes-fgnn"] * 3 + ["shapes-dgcnn"] * 3
+
+
+def test_results_become_weights_and_records(folder: Path, tmp_path: Path) -> None:
+    settings = ["epochs=null", "steps=1", "log_every=1", "checkpoint_every=1", "batch=4", "data.shapes.points=64"]
+    command = ["fgnn", "dgcnn", "--data", str(folder), "--out", str(tmp_path / "out"), "--runs", str(tmp_path / "r")]
+    command += ["--device", "cpu", "--votes", "1", "--set=points.k=8", f"--set=points.notation={SMALL}"]
+    outcomes = main([*command, *(f"--set={s}" for s in settings)])
+    kept = ship_shapes(tmp_path / "out", ["shapes-fgnn"], tmp_path / "package", "how it was made")
+    assert kept == ["shapes-fgnn"]
+    weights = load_weights(tmp_path / "package" / "shapes-fgnn.safetensors")
+    assert weights.card["results"] == outcomes[0].scores
+    assert weights.card["command"] == "how it was made"
+    records = json.loads((tmp_path / "package" / "records.json").read_text())
+    assert list(records) == ["shapes-dgcnn"]
+    assert records["shapes-dgcnn"]["results"][0]["instance"] == outcomes[1].scores[0]["instance"]
+    with pytest.raises(InputError, match="Expected scores of shapes-pointnet"):
+        ship_shapes(tmp_path / "out", ["shapes-pointnet"], tmp_path / "package")
+    with pytest.raises(InputError, match=r"shapes\.json"):
+        ship_shapes(tmp_path, [])
 
 
 def test_a_failing_job_does_not_stop_the_next(folder: Path, tmp_path: Path) -> None:
