@@ -24,7 +24,6 @@ from fgnn.train.ship_shapes import ship_shapes
 from fgnn.weights import load_weights
 from tests.data.test_shapenet import as_hdf5
 
-
 SMALL = "Input - FGNN(32) - FC(64) - GlobalPooling - FC(N)"
 
 
