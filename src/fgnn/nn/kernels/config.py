@@ -109,10 +109,11 @@ def typed_tile(kind: str, n: int, m: int, items: int, dtype: torch.dtype, device
     """For the kernels over items: ``kind`` is forward, nodes, places or weight."""
     half, wide = dtype != torch.float32, roomy(device)
     columns, inner = block(m, 128 if half and wide else 64), block(n, 64 if half else 32)
-    return Tile(block(items, 64), inner, columns, 4, 3 if kind == "nodes" and wide else 2)
+    warps = 8 if columns > 64 and kind in ("nodes", "weight") else 4
+    return Tile(block(items, 64), inner, columns, warps, 3 if kind == "nodes" and wide else 2)
 
 
-def splits_of(programs: int, steps: int, entries: int, device: torch.device) -> int:
+def splits_of(programs: int, steps: int, entries: int, device: torch.device, side_by_side: int = 1) -> int:
     """Into how many shares a sum over ``steps`` is cut: enough programs, and a buffer that stays small."""
-    wanted = cdiv(processors(device), max(programs, 1))
+    wanted = cdiv(side_by_side * processors(device), max(programs, 1))
     return max(1, min(wanted, steps, _PARTIALS // max(entries, 1)))

@@ -117,7 +117,7 @@ def _typed(
     kinds: list[Tensor] = []
     arity = layout.longest if case == "places" else 0
     if case != "places":
-        lists += [layout.destination, layout.ptr, *layout.incident]
+        lists += [layout.ptr, layout.incident[1]]
         kinds = list(layout.typed(coefficients) if isinstance(coefficients, EdgeTypes) else layout.one_each)
     if isinstance(coefficients, Tensor):
         # Q once per structure: its edges, not edges times samples

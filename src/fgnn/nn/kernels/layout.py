@@ -15,7 +15,7 @@ _WIDEST = 64
 _WIDTHS = (4, 8, 16, 32)
 # What is derived from a frozen object is kept on it: made once, gone with it, and plain to a compiler.
 _KEPT = "_kept_by_kernels"
-Lists = tuple[Tensor, Tensor, Tensor]
+Lists = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +71,11 @@ class Layout:
         return torch.arange(self.edges, device=self.source.device, dtype=self.source.dtype)
 
     def typed(self, types: EdgeTypes) -> Lists:
-        """The type at each list position, positions sorted by type, and where those of each type begin."""
+        """The type at each list position (E,), edges by type (E, 4), where each type begins, and the walk (2 E, 4).
+
+        An edge is its destination, its place there, its source and its type. The walk lists the edges of each
+        destination and then of each source.
+        """
         kept: dict[Side, tuple[Layout, Lists]] | None = getattr(types, _KEPT, None)
         if kept is None:
             kept = {}
@@ -80,18 +84,22 @@ class Layout:
             kind = types.index if self.edge is None else types.index[self.edge.long()]
             counts = torch.bincount(kind, minlength=types.num_types)
             ptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-            small = self.source.dtype
-            lists = (kind.to(small), torch.argsort(kind, stable=True).to(small), ptr.to(small))
-            kept[self.towards] = (self, lists)
+            kept[self.towards] = (self, self._lists(kind, torch.argsort(kind, stable=True), ptr))
         return kept[self.towards][1]
 
     @cached_property
     def one_each(self) -> Lists:
         """As :meth:`typed` where every edge is a type of its own."""
-        kind = self.list_order if self.edge is None else self.edge
+        kind = (self.list_order if self.edge is None else self.edge).long()
         order = torch.empty_like(kind)
-        order[kind.long()] = self.list_order
-        return kind, order, torch.arange(self.edges + 1, device=kind.device, dtype=kind.dtype)
+        order[kind] = self.list_order.long()
+        return self._lists(kind, order, torch.arange(self.edges + 1, device=kind.device))
+
+    def _lists(self, kind: Tensor, order: Tensor, ptr: Tensor) -> Lists:
+        small = self.source.dtype
+        place = self.list_order - self.ptr[self.destination.long()]
+        edges = torch.stack([self.destination, place, self.source, kind.to(small)], 1)
+        return kind.to(small), edges[order], ptr.to(small), edges[self.incident[0].long()]
 
 
 def layout_of(incidence: Incidence, towards: Side, per_edge: bool = False) -> Layout:

@@ -28,11 +28,9 @@ def forward(
         dst: (B, D, n) or None.
         src: (B, S, n).
         weight: (T, m, n).
-        kinds: The type at each list position (E,), positions by type (E,) and where each type begins (T + 1,); none
-            where the type is the place.
-        lists: source (E,), destination (E,), ptr (D + 1,), and for each destination and then each source
-            the positions of its edges (2 E,) and where they begin (D + S + 1,); only the
-            first where the type is the place.
+        kinds: See ``Layout.typed``; none where the type is the place.
+        lists: source (E,), ptr (D + 1,), and where the edges of each destination and then of each source begin in
+            the walk (D + S + 1,); only the first where the type is the place.
         sizes: D, A where the type is the place (else 0), and the largest number of edges of one destination.
     """
     from fgnn.nn.kernels import typed_kernels as kernels
@@ -45,7 +43,7 @@ def forward(
     tile = typed_tile("forward", n, m, items, src.dtype, src.device)
     if out.numel():
         kernels.typed_forward[(cdiv(items, tile.lines) * nodes, cdiv(m, tile.columns))](
-            dst, src, None if arity else kinds[0], weight, lists[0], None if arity else lists[2], out, arg, items,
+            dst, src, None if arity else kinds[0], weight, lists[0], None if arity else lists[1], out, arg, items,
             count, sources, N=n, M=m, A=arity, BI=tile.lines, BN=tile.inner, BM=tile.columns, BY_ITEM=arity > 0,
             **_flags(dst, src, relu, maximum), num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
@@ -96,8 +94,8 @@ def _nodes(
     nodes = (count if wants[0] else 0) + (sources if wants[1] else 0)
     tile = typed_tile("nodes", n, m, batch, src.dtype, src.device)
     kernels.typed_nodes[(cdiv(batch, tile.lines) * nodes, cdiv(n, tile.inner))](
-        dst, src, kinds[0], weight, *lists, grad, arg, d_dst, d_src, batch, count, sources, first, nodes,
-        N=n, M=m, BI=tile.lines, BN=tile.inner, BM=tile.columns, **flags,
+        dst, src, weight, kinds[3], lists[2], grad, arg, d_dst, d_src, batch, count, sources, first, nodes,
+        N=n, M=m, BI=tile.lines, BN=tile.inner, BM=tile.columns, AHEAD=n <= tile.inner and m <= tile.columns, **flags,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
 
@@ -140,13 +138,12 @@ def _weight(
     tile = typed_tile("weight", n, m, items, src.dtype, src.device)
     blocks = cdiv(n, tile.inner) * cdiv(m, tile.columns)
     steps = cdiv(items, tile.lines) * (1 if arity else cdiv(lists[0].shape[0], terms))
-    splits = splits_of(terms * blocks, steps, weight.numel(), src.device)
+    splits = splits_of(terms * blocks, steps, weight.numel(), src.device, side_by_side=2)
     partial = src.new_empty((splits, *weight.shape), dtype=torch.float32)
-    source, destination, ptr = (lists[0], None, None) if arity else lists[:3]
-    order, kind_ptr = (None, None) if arity else kinds[1:3]
+    by_kind, kind_ptr = (None, None) if arity else kinds[1:3]
     kernels.typed_weight[(terms, splits, blocks)](
-        dst, src, source, destination, ptr, order, kind_ptr, grad, arg, partial, items, count, src.shape[1], terms,
-        splits, N=n, M=m, A=arity, BI=tile.lines, BN=tile.inner, BM=tile.columns, BY_ITEM=arity > 0,
+        dst, src, lists[0], by_kind, kind_ptr, grad, arg, partial, items, count, src.shape[1], terms, splits,
+        N=n, M=m, A=arity, BI=tile.lines, BN=tile.inner, BM=tile.columns, BY_ITEM=arity > 0,
         **flags, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return partial[0] if splits == 1 else partial.sum(0)
