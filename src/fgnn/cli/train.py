@@ -9,7 +9,10 @@ import typer
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="A recipe file, a packaged recipe's name, or a folder of model files.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(help="A recipe file, a packaged recipe's name, or a folder of model files or labelled scans."),
+    ],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The run's folder; by default runs/NAME.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's checkpoint.")] = False,

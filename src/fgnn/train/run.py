@@ -20,6 +20,7 @@ from fgnn.train.map_task import MAPTask
 from fgnn.train.progress import TrainingProgress
 from fgnn.train.recipe import Data, Optimiser, Recipe, Schedule, read_recipe
 from fgnn.train.run_folder import RunFolder
+from fgnn.train.scan_folder import is_scan_folder, scan_recipe
 from fgnn.train.task import Task
 from fgnn.weights import load_weights
 
@@ -52,7 +53,7 @@ def run(
     on_log: Callable[[dict[str, Any]], None] | None = None,
     **changes: Any,
 ) -> tuple[State, RunFolder]:
-    """Train by a recipe (a file, a packaged name, a `Recipe`) or on a folder of model files.
+    """Train by a recipe (a file, a packaged name, a `Recipe`) or on a folder of model files or of labelled scans.
 
     Args:
         what: The recipe or the folder; a run's own folder with ``resume``.
@@ -122,7 +123,7 @@ def prepare(
             if not resume:
                 raise InputError("this folder holds a run; go on with --resume", file=what)
             return own.recipe(), own
-        recipe = folder_recipe(what)
+        recipe = scan_recipe(what) if is_scan_folder(what) else folder_recipe(what)
     else:
         recipe = read_recipe(what)
     if changes:
