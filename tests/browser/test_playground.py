@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,23 @@ def test_stepping_through_messages(open_page: Any) -> None:
     open_page.get_by_text("after iteration 2 of 12").wait_for()
 
 
+def test_messages_and_beliefs_of_a_node_are_shown_as_numbers(open_page: Any) -> None:
+    open_page.click("[data-key=variable-2]")
+    open_page.click("#run")
+    open_page.get_by_text("after iteration 1 of 12").wait_for()
+    first = open_page.inner_text("#state")
+    assert "belief" in first
+    assert first.count("from table") == 2  # its neighbours in the chain
+    assert "from budget" in first
+    open_page.click("#forward")
+    assert open_page.inner_text("#state") != first
+    open_page.locator("[data-key=factor-0]").focus()
+    open_page.keyboard.press("Enter")
+    told = open_page.inner_text("#state")
+    assert "to variable 0" in told
+    assert "from variable 1" in told
+
+
 def test_the_network_steps_too_and_agrees(open_page: Any) -> None:
     open_page.select_option("#example", "grid")
     open_page.wait_for_selector("[data-key=variable-8]")
@@ -59,6 +77,10 @@ def test_the_network_steps_too_and_agrees(open_page: Any) -> None:
     open_page.get_by_text("network and messages differ by").wait_for()
     told = open_page.inner_text("#told")
     assert float(told.rsplit(" ", 1)[1]) < 1e-6
+    assert "after FGNN layer 1 of 12" in told
+    open_page.focus("#forward")
+    open_page.keyboard.press("Enter")
+    open_page.get_by_text("after FGNN layer 2 of 12").wait_for()
 
 
 def test_editing_a_potential_changes_the_answer(open_page: Any) -> None:
@@ -139,6 +161,48 @@ def test_a_link_holds_the_model(open_page: Any, browser: Any) -> None:
     other.click("[data-key=variable-0]")
     assert other.get_by_label("θ(1)").input_value() == "12.5"
     other.close()
+
+
+@pytest.mark.parametrize(
+    "model", ["", "{}", "[]", '{"variables": [null]}', '{"variables": [{"states": 2}], "factors": [{"scope": [9]}]}']
+)
+def test_a_broken_link_is_told_and_the_page_still_works(page: Any, url: str, model: str) -> None:
+    page.goto(f"{url}#{base64.b64encode(model.encode()).decode() or 'x'}")
+    page.wait_for_selector("[data-key=variable-9]")
+    assert page.inner_text("#error")
+    page.select_option("#method", "exact")
+    page.click("#solve")
+    page.wait_for_selector("#results tbody tr[aria-selected=true]")
+
+
+def test_methods_are_compared_by_score_bound_and_time(open_page: Any) -> None:
+    open_page.click("#compare")
+    open_page.wait_for_selector("#results tbody tr:nth-child(7)", timeout=60_000)
+    rows = open_page.locator("#results tbody tr").all_inner_texts()
+    assert {row.split("\t")[0] for row in rows} >= {"exact", "lp", "ad3", "max-product"}
+    assert all(len(row.split("\t")) == 5 for row in rows)
+
+
+def test_a_table_and_a_budget_are_edited_and_a_node_is_dragged(open_page: Any) -> None:
+    open_page.click("[data-key=factor-0]")
+    field = open_page.get_by_label("θ(1, 1)")
+    field.fill("-inf")
+    field.press("Tab")
+    assert not open_page.inner_text("#error")
+    open_page.locator("[data-key^=factor-][aria-label^=budget]").first.focus()
+    open_page.keyboard.press("Enter")
+    open_page.get_by_label("at most").fill("1")
+    open_page.get_by_label("at most").press("Tab")
+    assert "0 to 1 of variables" in str(
+        open_page.locator("[data-key^=factor-][aria-label^=budget]").first.get_attribute("aria-label")
+    )
+    circle = open_page.locator("[data-key=variable-4] circle")
+    before, box = float(circle.get_attribute("cx")), circle.bounding_box()
+    open_page.mouse.move(box["x"] + 8, box["y"] + 8)
+    open_page.mouse.down()
+    open_page.mouse.move(box["x"] + 48, box["y"] + 8, steps=4)
+    open_page.mouse.up()
+    assert float(circle.get_attribute("cx")) == pytest.approx(before + 40, abs=2)
 
 
 def test_a_screenshot_shows_nodes_of_every_kind(open_page: Any, tmp_path: Path) -> None:

@@ -67,6 +67,16 @@ def test_a_class_can_be_hidden_and_the_view_turned_by_keyboard(viewer: Any, tmp_
     viewer.keyboard.press("r")
 
 
+def test_a_sample_shows_the_counts_of_the_whole(page: Any, tmp_path: Path) -> None:
+    cloud = Cloud(np.random.default_rng(0).random((50, 3)))
+    totals = {"a": 4_000_000, "b": 1_000_000}
+    write_viewer(cloud, np.arange(50) % 2, tmp_path / "v.html", ["a", "b"], totals=totals)
+    page.goto((tmp_path / "v.html").as_uri())
+    page.wait_for_selector("#view[data-frames]")
+    assert "4,000,000" in page.inner_text("#legend")
+    assert "50 of 5,000,000 points" in page.inner_text("#foot")
+
+
 def test_an_empty_cloud_is_a_page_too(page: Any, tmp_path: Path) -> None:
     write_viewer(Cloud(np.zeros((0, 3))), np.zeros(0, np.uint8), tmp_path / "v.html", ["a"])
     page.goto((tmp_path / "v.html").as_uri())

@@ -1,0 +1,52 @@
+"""The pages that commands write, in a real browser: they draw, say nothing wrong, and ask nobody for anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fgnn.report.bench_page import write_bench_page
+from fgnn.report.run_page import make_run_page
+from fgnn.report.segment_page import write_segment_page
+from fgnn.train.recipe import recipe_yaml
+from tests.train.helpers import small_recipe
+
+ENVIRONMENT = {"torch": "2", "device": "cpu", "command": "fgnn something"}
+
+
+def of_a_run(path: Path) -> None:
+    lines = [
+        {"step": s, "loss": 1 / s, "agreement": 0.5, "rate": 0.1, "per_second": 9.0, "seconds": float(s)}
+        for s in (1, 2, 3)
+    ]
+    make_run_page("a </style><b>", recipe_yaml(small_recipe(steps=3)), ENVIRONMENT, lines).write(path)
+
+
+def of_a_benchmark(path: Path) -> None:
+    methods = {"exact": {"ms_per_model": 0.04}, "toulbar2": {"ms_per_model": 16.0}}
+    write_bench_page({"benchmark": "solvers", "environment": ENVIRONMENT, "seed": 0, "methods": methods}, path)
+
+
+def of_a_scan(path: Path) -> None:
+    write_segment_page(
+        path, scan="a.laz", out="b.laz", model="m", classes=["a", "b"], counts={"a": 3, "b": 1},
+        label=np.array([0, 0, 0, 1]), confidence=np.array([0.9, 0.8, 0.7, 0.6]), seconds=1.0, environment=ENVIRONMENT,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [of_a_run, of_a_benchmark, of_a_scan], ids=lambda f: f.__name__)
+def test_a_page_draws_and_asks_for_nothing(make: Any, page: Any, tmp_path: Path) -> None:
+    make(tmp_path / "page.html")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((tmp_path / "page.html").as_uri())
+    for chart in page.locator("svg.chart").all():
+        box = chart.bounding_box()
+        assert box["width"] > 300
+        assert box["height"] > 150
+    assert page.locator("svg.chart").count() >= 1
+    assert "fgnn something" in page.inner_text("pre >> nth=-1")
+    assert asked == [(tmp_path / "page.html").as_uri()]
