@@ -35,7 +35,7 @@ def heights_above(xyz: NDArray[np.float32], windows: Sequence[float], cell: floa
         above a closing with the first window (points far below their surroundings are strongly negative); the slope
         of the smooth surface; the typical spacing of the points.
     """
-    from scipy.ndimage import distance_transform_edt, gaussian_filter, grey_closing, grey_opening, map_coordinates
+    from scipy.ndimage import distance_transform_edt, gaussian_filter, grey_closing, grey_opening
 
     if not len(xyz):
         return np.zeros((0, height_columns(windows)), np.float32)
@@ -52,10 +52,6 @@ def heights_above(xyz: NDArray[np.float32], windows: Sequence[float], cell: floa
     if empty.any():  # the nearest cell that has a point
         near = distance_transform_edt(empty, return_distances=False, return_indices=True)
         raster = raster[tuple(near)]
-    place = np.clip(at.T - 0.5, 0, np.array(shape)[:, None] - 1)
-
-    def above(surface: NDArray[np.float32]) -> NDArray[np.float32]:
-        return np.asarray(xyz[:, 2] - map_coordinates(surface, place, order=1, mode="nearest"))
 
     def openings(start: NDArray[np.float32]) -> list[NDArray[np.float32]]:
         made = [start]
@@ -68,12 +64,27 @@ def heights_above(xyz: NDArray[np.float32], windows: Sequence[float], cell: floa
     levelled = [surface + smooth for surface in openings(raster - smooth)]
     closed = grey_closing(opened[0], size=_odd(2 * windows[0] / step), mode="nearest")
     steep = np.hypot(*np.gradient(smooth)) / step if min(shape) > 1 else np.zeros(shape, np.float32)
-    columns = [above(surface) for surface in (*opened, *levelled, closed)]
-    columns += [
-        map_coordinates(steep.astype(np.float32), place, order=1, mode="nearest"),
-        np.full(len(xyz), spacing, np.float32),
-    ]
-    return np.arcsinh(np.stack(columns, axis=1)).astype(np.float32)
+    surfaces = np.stack([*opened, *levelled, closed, steep.astype(np.float32)], axis=2)
+    columns = np.empty((len(xyz), surfaces.shape[2] + 1), np.float32)
+    columns[:, :-1] = _between_cells(surfaces, at)
+    columns[:, :-2] = xyz[:, 2:] - columns[:, :-2]
+    columns[:, -1] = spacing
+    return np.arcsinh(columns)
+
+
+def _between_cells(surfaces: NDArray[np.float32], at: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Values (P, S) at places in cells, linear between the middles of cells; surfaces (rows, columns, S)."""
+    rows, width, _ = surfaces.shape
+    flat = surfaces.reshape(rows * width, -1)
+    place = np.clip(at - np.float32(0.5), 0, np.array([rows - 1, width - 1], np.float32))
+    low = np.floor(place).astype(np.int64)
+    share = place - low.astype(np.float32)
+    high = np.minimum(low + 1, [rows - 1, width - 1])
+    out = np.zeros((len(at), flat.shape[1]), np.float32)
+    for i, a in ((low[:, 0], 1 - share[:, 0]), (high[:, 0], share[:, 0])):
+        for j, b in ((low[:, 1], 1 - share[:, 1]), (high[:, 1], share[:, 1])):
+            out += flat[i * width + j] * (a * b)[:, None]
+    return out
 
 
 def _odd(cells: float) -> int:
