@@ -78,7 +78,7 @@ def _factors(
 
 @triton.jit
 def _variables(
-    z, q, p, total, unary, share, lower, upper, var_edge, cols, live, B, V, ALPHA,
+    z, q, p, total, unary, share, lower, upper, var_edge, cols, live, B, V, ALPHA: tl.constexpr,
     DEG: tl.constexpr, PUSHED: tl.constexpr, MEAN: tl.constexpr,
 ):  # fmt: skip
     """p from q, z moved on and added to ``total``: `steps.variable_step`; gives how far p and q are apart."""
@@ -111,9 +111,9 @@ def _variables(
 def advance_kernel(
     z, q, p, tau, total, count, then, before, z2, q2, tau2, push, unary, share, lower, upper,
     first, second, weight, middle, sign, pair_edge, low, high, budget_edge, var_edge,
-    B, E, V, PAIRS, BUDGETS, done, steps, blocks, CHECK, ALPHA, HALVED, LESS, LONG,
-    DEG: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, SIGNED: tl.constexpr,
-    PUSHED: tl.constexpr,
+    B, E, V, PAIRS, BUDGETS, done, steps, blocks, CHECK: tl.constexpr, ALPHA: tl.constexpr, HALVED: tl.constexpr,
+    LESS: tl.constexpr, LONG: tl.constexpr, DEG: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK: tl.constexpr, SIGNED: tl.constexpr, PUSHED: tl.constexpr,
 ):  # fmt: skip
     """``blocks`` times: ``steps`` iterations, then `average.Average.restart`, then q of where that left z."""
     cols = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -156,7 +156,8 @@ def advance_kernel(
         tl.debug_barrier()
         best = tl.minimum(now, mean)
         due = (best <= HALVED * HALVED * at_start) | ((best <= LESS * LESS * at_start) & (best > at_look))
-        due = (due | (n >= LONG * done)) & (n > CHECK)
+        enough = (LONG * tl.cast(done, tl.float64)).to(n.dtype)
+        due = (due | (n >= enough)) & (n > CHECK)
         jump = due & (mean < now)
         at_start = tl.where(due | (at_start == float("inf")), best, at_start)
         at_look = tl.where(due, float("inf"), best)
