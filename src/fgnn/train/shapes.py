@@ -25,7 +25,7 @@ from fgnn.models.segmenter import load_point_network
 from fgnn.train.distributed import pick_device
 from fgnn.train.recipe import Recipe, ShapeData
 from fgnn.train.run import run
-from fgnn.train.run_folder import RunFolder, hardware
+from fgnn.train.run_folder import RunFolder, environment, hardware
 from fgnn.train.shape_data import split_set, split_shapes
 from fgnn.train.shape_scores import score_shapes
 from fgnn.train.sweep import Job, changed_recipe
@@ -129,7 +129,14 @@ def score_job(outcome: Outcome, folder: RunFolder, device: str, votes: int) -> N
 def write_results(outcomes: list[Outcome], runs: Path, out: Path, largest: int) -> None:
     """All scores, the log of every run, and the weights that are not too large."""
     out.mkdir(parents=True, exist_ok=True)
-    summary = {"hardware": hardware(pick_device("auto")), "jobs": [vars(o) for o in outcomes]}
+    here = pick_device("auto")
+    summary = {
+        "benchmark": "shapes",
+        "environment": environment(here),
+        "hardware": hardware(here),
+        "jobs": [vars(o) for o in outcomes],
+        "mIoU in percent": {name: row for o in outcomes for name, row in percents(o).items()},
+    }
     with atomic_write(out / "shapes.json") as file:
         json.dump(summary, file, indent=1)
     with atomic_write(out / "shapes-log.jsonl") as file:
@@ -141,6 +148,15 @@ def write_results(outcomes: list[Outcome], runs: Path, out: Path, largest: int) 
         if made.is_file() and made.stat().st_size <= largest:
             with atomic_write(out / made.name, "wb") as binary:
                 binary.write(made.read_bytes())
+
+
+def percents(outcome: Outcome) -> dict[str, dict[str, float]]:
+    """A row for each protocol: means, then every category."""
+    rows = {}
+    for score in outcome.scores:
+        means = {"instance": score["instance"], "category mean": score["class_average"], **score["category"]}
+        rows[f"{outcome.name}, {score['protocol']}"] = {key: round(100 * value, 2) for key, value in means.items()}
+    return rows
 
 
 def told(outcome: Outcome) -> str:
