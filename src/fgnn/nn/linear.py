@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.functional import forced_backend
 from fgnn.nn.kernels import unsupported
-from fgnn.nn.kernels.linear import WIDEST, linear_fused
+from fgnn.nn.kernels.linear import WIDEST, linear_fused, linear_pair
 
 _HALF = (torch.bfloat16, torch.float16)
 _ANY = Aggregation()
@@ -29,6 +29,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool 
         return linear_fused(x, weight, bias, relu, _dtype(x))
     made = nn.functional.linear(x, weight, bias)
     return made.relu() if relu else made
+
+
+def linear_parts(x: Tensor, weight: Tensor, bias: Tensor | None, x2: Tensor, weight2: Tensor) -> tuple[Tensor, Tensor]:
+    """Two linear layers with as many outputs, the second without bias: x Θᵀ + β and x₂ Θ₂ᵀ."""
+    if has_kernel(x, weight) and has_kernel(x2, weight2):
+        return linear_pair(x, weight, bias, x2, weight2, _dtype(x))
+    return linear(x, weight, bias), linear(x2, weight2)
 
 
 def has_kernel(x: Tensor, weight: Tensor) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.nn.functional import Activation
-from fgnn.nn.linear import linear
+from fgnn.nn.linear import linear, linear_parts
 
 _ACTIVATIONS: tuple[Activation, ...] = ("relu", "identity")
 
@@ -82,17 +82,25 @@ class Message(nn.Module):
         Returns:
             a (..., C, width), with the bias, and b (..., N, width).
         """
+        if all([self._reads(g, self.factor_weight), self._reads(f, self.variable_weight)]):
+            return linear_parts(g, self.factor_weight, self.bias, f, self.variable_weight)  # type: ignore[arg-type]
         a = self._part(g, self.factor_weight, self.bias, factors)
         return a, self._part(f, self.variable_weight, None, variables)
 
-    def _part(self, x: Tensor | None, weight: Tensor, bias: Tensor | None, count: int) -> Tensor:
+    def _reads(self, x: Tensor | None, weight: Tensor) -> bool:
+        """Whether there are features to read; they must be there where there are weights for them."""
         if x is None or weight.shape[1] == 0:
             if weight.shape[1]:
                 raise ValueError(f"Expected features of length {weight.shape[1]} (got none)")
-            row = weight.new_zeros(weight.shape[0]) if bias is None else bias
-            return row.expand(count, -1)
+            return False
         if x.shape[-1] != weight.shape[1]:
             raise ValueError(f"Expected features of length {weight.shape[1]} (got {x.shape[-1]})")
+        return True
+
+    def _part(self, x: Tensor | None, weight: Tensor, bias: Tensor | None, count: int) -> Tensor:
+        if x is None or weight.shape[1] == 0:
+            row = weight.new_zeros(weight.shape[0]) if bias is None else bias
+            return row.expand(count, -1)
         return linear(x, weight, bias)
 
     def per_edge(self, a: Tensor, b: Tensor, factor: Tensor, variable: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fgnn.nn import use_backend
-from fgnn.nn.linear import has_kernel, linear
+from fgnn.nn.linear import has_kernel, linear, linear_parts
 
 _TRITON = find_spec("triton") is not None and tuple(map(int, version("triton").split(".")[:2])) >= (3, 9)
 DEVICES = [
@@ -64,6 +64,30 @@ def test_value_and_gradients_are_float64s(
         assert mine.grad is not None
         assert mine.grad.dtype == torch.float32
         assert _distance(mine.grad, other.grad) < 4e-3  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize(("k", "k2", "rows", "rows2"), [(5, 20, 300, 40), (64, 64, 70, 200), (128, 3, 10, 10)])
+def test_two_layers_at_once_are_two_layers(k: int, k2: int, rows: int, rows2: int, frozen: bool, device: str) -> None:
+    first, second = _draw((rows,), k, 33, device), _draw((2, rows2), k2, 33, device)
+    dtype = torch.float16
+    given = [t.to(dtype).float().requires_grad_() for t in (*first[:3], *second[:2])]
+    for index in (1, 2, 4) if frozen else ():
+        given[index].requires_grad_(False)
+    exact = [t.detach().double().requires_grad_(t.requires_grad) for t in given]
+    with use_backend("triton"), torch.autocast(device, dtype):
+        found = linear_parts(*given)
+    wanted = torch.nn.functional.linear(*exact[:3]), torch.nn.functional.linear(*exact[3:])
+    up = [first[3].to(dtype), second[3].to(dtype)]
+    torch.autograd.backward(found, up)
+    torch.autograd.backward(wanted, [u.double() for u in up])
+    for mine, other in zip(found, wanted, strict=True):
+        assert _distance(mine, other) < 2e-3
+    for mine, other in zip(given, exact, strict=True):
+        assert (mine.grad is None) == (other.grad is None)
+        if mine.grad is not None:
+            assert _distance(mine.grad, other.grad) < 4e-3  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -1,4 +1,4 @@
-"""A small linear layer on very many rows: one pass over the rows forward, and one backward for both gradients.
+"""A small linear layer on very many rows, or two of them side by side: one pass over the rows each way.
 
 .. math:: y &= \\sigma(x \\Theta^\\top + \\beta), \\qquad \\bar z = \\sigma'(\\cdot)\\, \\bar y \\\\
           \\bar x &= \\bar z \\Theta, \\quad \\bar\\Theta = \\bar z^\\top x, \\quad \\bar\\beta = \\sum \\bar z
@@ -16,13 +16,12 @@ import triton.language as tl
 
 
 @triton.jit
-def linear_forward(
-    x, weight, bias, out, rows,
-    K: tl.constexpr, M: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, BM: tl.constexpr, RELU: tl.constexpr,
-    HAS_BIAS: tl.constexpr, CT: tl.constexpr, PREC: tl.constexpr,
+def forward_tile(
+    x, weight, bias, out, tile, rows, K: tl.constexpr, M: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr,
+    BM: tl.constexpr, RELU: tl.constexpr, HAS_BIAS: tl.constexpr, CT: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """BR rows of y, all of its M columns."""
-    r = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
+    r = (tile * BR + tl.arange(0, BR)).to(tl.int64)
     k = tl.arange(0, BK)
     o = tl.arange(0, BM)
     given = tl.load(x + r[:, None] * K + k[None, :], mask=(r < rows)[:, None] & (k < K)[None, :], other=0)
@@ -38,20 +37,37 @@ def linear_forward(
 
 
 @triton.jit
-def linear_backward(
-    x, weight, y, grad, d_x, partial, rows, row_stride, column_stride,
+def linear_forward(
+    x, weight, bias, out, rows, x2, weight2, out2, rows2,
+    K: tl.constexpr, K2: tl.constexpr, M: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, BK2: tl.constexpr,
+    BM: tl.constexpr, RELU: tl.constexpr, HAS_BIAS: tl.constexpr, CT: tl.constexpr, PREC: tl.constexpr,
+):  # fmt: skip
+    """A tile of y; where K2 > 0, the tiles after the last are those of a second layer, without bias."""
+    tile = tl.program_id(0)
+    if K2 > 0:
+        tiles = tl.cdiv(rows, BR)
+        if tile < tiles:
+            forward_tile(x, weight, bias, out, tile, rows, K, M, BR, BK, BM, RELU, HAS_BIAS, CT, PREC)
+        else:
+            forward_tile(x2, weight2, bias, out2, tile - tiles, rows2, K2, M, BR, BK2, BM, RELU, False, CT, PREC)
+    else:
+        forward_tile(x, weight, bias, out, tile, rows, K, M, BR, BK, BM, RELU, HAS_BIAS, CT, PREC)
+
+
+@triton.jit
+def backward_share(
+    x, weight, y, grad, d_x, partial, share, shares, rows, row_stride, column_stride,
     K: tl.constexpr, M: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, BM: tl.constexpr, RELU: tl.constexpr,
     HAS_BIAS: tl.constexpr, NEED_X: tl.constexpr, NEED_WEIGHT: tl.constexpr, CT: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """A share of the rows: their part of x's gradient, and this share's sum for Θ (M, K) and β (M,) in ``partial``."""
-    share = tl.program_id(0)
     k = tl.arange(0, BK)
     o = tl.arange(0, BM)
     matrix = (o < M)[:, None] & (k < K)[None, :]
     w = tl.load(weight + o[:, None] * K + k[None, :], mask=matrix, other=0).to(CT)
     d_weight = tl.zeros((BM, BK), tl.float32)
     d_bias = tl.zeros((BM,), tl.float32)
-    for tile in range(share, tl.cdiv(rows, BR), tl.num_programs(0)):
+    for tile in range(share, tl.cdiv(rows, BR), shares):
         r = (tile * BR + tl.arange(0, BR)).to(tl.int64)
         live = r < rows
         mask = live[:, None] & (o < M)[None, :]
@@ -70,7 +86,41 @@ def linear_backward(
             if HAS_BIAS:
                 d_bias += tl.sum(g.to(tl.float32), 0)
     if NEED_WEIGHT:
-        mine = partial + share.to(tl.int64) * (M * K + M * HAS_BIAS)
-        tl.store(mine + o[:, None] * K + k[None, :], d_weight, mask=matrix)
+        tl.store(partial + o[:, None] * K + k[None, :], d_weight, mask=matrix)
         if HAS_BIAS:
-            tl.store(mine + M * K + o, d_bias, mask=o < M)
+            tl.store(partial + M * K + o, d_bias, mask=o < M)
+
+
+@triton.jit
+def linear_backward(
+    x, weight, y, grad, d_x, partial, rows, row_stride, column_stride,
+    x2, weight2, grad2, d_x2, rows2, row_stride2, column_stride2, shares,
+    K: tl.constexpr, K2: tl.constexpr, M: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, BK2: tl.constexpr,
+    BM: tl.constexpr, RELU: tl.constexpr, HAS_BIAS: tl.constexpr, NEED_X: tl.constexpr, NEED_X2: tl.constexpr,
+    NEED_WEIGHT: tl.constexpr, CT: tl.constexpr, PREC: tl.constexpr,
+):  # fmt: skip
+    """The gradients of one layer, or of two: programs from ``shares`` on are the second's.
+
+    A share's sums are one row of ``partial``: Θ and, with HAS_BIAS, β of the first layer, then Θ of the second.
+    """
+    pid = tl.program_id(0)
+    entries = M * K + M * HAS_BIAS
+    if K2 > 0:
+        if pid < shares:
+            mine = partial + pid.to(tl.int64) * (entries + M * K2) if NEED_WEIGHT else partial
+            backward_share(
+                x, weight, y, grad, d_x, mine, pid, shares, rows, row_stride, column_stride,
+                K, M, BR, BK, BM, RELU, HAS_BIAS, NEED_X, NEED_WEIGHT, CT, PREC,
+            )  # fmt: skip
+        else:
+            mine = partial + (pid - shares).to(tl.int64) * (entries + M * K2) + entries if NEED_WEIGHT else partial
+            backward_share(
+                x2, weight2, y, grad2, d_x2, mine, pid - shares, shares, rows2, row_stride2, column_stride2,
+                K2, M, BR, BK2, BM, False, False, NEED_X2, NEED_WEIGHT, CT, PREC,
+            )  # fmt: skip
+    else:
+        mine = partial + pid.to(tl.int64) * entries if NEED_WEIGHT else partial
+        backward_share(
+            x, weight, y, grad, d_x, mine, pid, shares, rows, row_stride, column_stride,
+            K, M, BR, BK, BM, RELU, HAS_BIAS, NEED_X, NEED_WEIGHT, CT, PREC,
+        )  # fmt: skip
