@@ -13,8 +13,11 @@ from fgnn.train.experiment import Setting, fresh_set
 from fgnn.train.metrics import Quality
 
 
-def test_the_last_block_gives_the_networks_answer_and_the_first_much_less(tmp_path: Path) -> None:
-    setting = Setting(instances=40, quick=True)
+def test_the_last_block_gives_the_networks_answer_and_the_first_much_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fgnn.train.depth._SLICE", 32)
+    setting = Setting(instances=70, quick=True)
     result = reproduce_depth(setting, tmp_path, lambda text: None, kinds=(2,))
     found = [cell.quality for cell in result.cells]  # type: ignore[attr-defined]
     network, _ = load_network("deep-map-joint")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from fgnn.errors import InputError
 from fgnn.infer.decode import decode as decode_scores
 from fgnn.infer.refine import refine
 from fgnn.infer.solution import Answer, OnProgress
+from fgnn.infer.workers import side_by_side, worth_threads
 from fgnn.models.config import NetworkConfig
 from fgnn.models.family import Family
 from fgnn.models.map_network import MAPNetwork
@@ -25,7 +26,7 @@ from fgnn.weights import load_weights, weight_names
 from fgnn.weights.cards import read_card
 
 # Models are scored in slices of about this many edges: what fits a CPU's cache, or fills a GPU.
-_ENTRIES, _ENTRIES_GPU = 1 << 17, 1 << 22
+_ENTRIES, _ENTRIES_GPU = 1 << 15, 1 << 22
 
 
 def load_network(place: str | Path, device: torch.device | str = "cpu") -> tuple[MAPNetwork, Mapping[str, Any]]:
@@ -117,8 +118,25 @@ def score(network: nn.Module, batch: ModelBatch, *, both_ways: bool = False) -> 
     edges = sum(t.scopes.numel() for t in batch.tables) + sum(u.scopes.numel() for u in batch.budgets)
     entries = _ENTRIES if batch.device.type == "cpu" else _ENTRIES_GPU
     step = max(1, entries // max(1, edges + batch.num_variables))
-    parts = [network(batch.select(slice(at, at + step))) for at in range(0, len(batch), step)]
-    return torch.cat(parts) if parts else batch.unary.clone()
+    parts = [slice(at, at + step) for at in range(0, len(batch), step)]
+    found: list[Tensor | None] = [None] * len(parts)
+
+    def work(which: Sequence[int]) -> None:
+        with torch.no_grad():  # which is each thread's own
+            for n in which:
+                found[n] = network(batch.select(parts[n]))
+
+    compiled = any(getattr(m, "_compiled_call_impl", None) is not None for m in network.modules())
+    if len(parts) < 2 or compiled or not worth_threads(len(batch), batch.device):
+        work(range(len(parts)))
+    else:
+        # slices side by side: every operation on all cores at once waits for the slowest of them, thousands of times
+        with torch.no_grad():
+            network(batch.select(slice(0, 1)))  # the structure is read once, by one
+        crew = range(min(torch.get_num_threads(), len(parts)))
+        side_by_side([partial(work, range(k, len(parts), len(crew))) for k in crew], lambda: None)
+    scores = [scored for scored in found if scored is not None]
+    return torch.cat(scores) if scores else batch.unary.clone()
 
 
 def _measured(card: Mapping[str, Any]) -> float:
