@@ -18,18 +18,34 @@ _EXTRAS = {
     "plotly": "viz",
     "networkx": "viz",
     "tensorboard": "logging",
+    "lazrs": "points",
+    "lzf": "points",
 }
 
 
 class InputError(ValueError):
     """An input that cannot be used: one line that says what is wrong and where.
 
-    The command line prints it as it is and exits with 2.
+    The command line prints it as it is and exits with 2. What a file holds may stand in the message, so whatever would
+    not print is written as an escape, and what is long is cut.
     """
 
     def __init__(self, what: str, *, file: str | Path | None = None, place: str = "") -> None:
-        where = ", ".join(part for part in (str(file) if file is not None else "", place) if part)
-        super().__init__(f"{where}: {what}" if where else what)
+        told = (_printable(str(file)) if file is not None else "", _short(place, 100))
+        where = ", ".join(part for part in told if part)
+        super().__init__(f"{where}: {_short(what)}" if where else _short(what))
+
+
+def _short(text: str, most: int = 300) -> str:
+    shown = _printable(text[: most + 1])
+    return shown if len(shown) <= most else shown[: most - 3] + "..."
+
+
+def _printable(text: str) -> str:
+    """The text without line ends and other characters that a terminal would act on."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 class MissingExtra(ImportError):

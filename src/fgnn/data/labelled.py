@@ -21,6 +21,8 @@ from fgnn.points.tiles import TileStore
 
 # The target of points that have no label or one that is not trained on; losses and scores leave it out.
 IGNORE = -1
+# Labels are bytes, and 255 is the one of points without any.
+_MOST_CLASSES = 255
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,8 +101,8 @@ class Classes:
                     raise InputError(f"Expected each value once (got {value} twice)", file=file, place=f"line {number}")
                 values[value] = len(names)
             names.append(name.strip())
-        if len(names) < 2 or len(set(names)) != len(names):
-            raise InputError(f"Expected two or more classes, each named once (got {len(names)})", file=file)
+        if not 2 <= len(names) <= _MOST_CLASSES or len(set(names)) != len(names):
+            raise InputError(f"Expected 2 to {_MOST_CLASSES} classes, each named once (got {len(names)})", file=file)
         return cls(tuple(names), values)
 
     def of(self, raw: NDArray[np.generic]) -> NDArray[np.int16]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,11 +57,16 @@ def save_models(
         "budgets": len(batch.budgets),
         "shared": shared,
     }
-    (place / "dataset.json").unlink(missing_ok=True)
-    with atomic_write(place / "models.safetensors", "wb") as file:
-        file.write(save_tensors(written))
-    with atomic_write(place / "dataset.json") as file:
-        json.dump(about, file, indent=2)
+    description = place / "dataset.json"
+    with atomic_write(description) as last:
+        json.dump(about, last, indent=2)
+        last.flush()
+        os.fsync(last.fileno())
+        with atomic_write(place / "models.safetensors", "wb") as file:
+            file.write(save_tensors(written))
+            file.flush()
+            os.fsync(file.fileno())
+            description.unlink(missing_ok=True)  # both new files are on the disk: what is left is to rename them
     return load_models(place)
 
 
@@ -83,28 +89,60 @@ def load_models(folder: str | Path, device: torch.device | str = "cpu", expected
         raise InputError("no such file", file=file) from None
     except Exception as error:  # safetensors has an error class of its own for every broken header
         raise InputError(f"not a whole safetensors file ({error})", file=file) from None
+    try:
+        family = _families()[about["family"]](**about["parameters"])
+        batch, labels = _assemble(tensors, about, device)
+        _check(batch, labels, about["count"])
+    except (ValueError, TypeError, RuntimeError, LookupError, OverflowError) as error:
+        raise InputError(f"not a whole set of models ({error})", file=file) from error
+    return StoredModels(family, batch, labels, about["seed"])
+
+
+def _assemble(
+    tensors: Mapping[str, Tensor], about: Mapping[str, Any], device: torch.device | str
+) -> tuple[ModelBatch, Tensor]:
     count = about["count"]
 
     def get(name: str) -> Tensor:
         if name not in tensors:
-            raise InputError(f"no tensor {name!r}", file=file)
+            raise ValueError(f"Expected a tensor {name} (got none)")
         tensor = tensors[name].to(device)
         return tensor.expand(count, *tensor.shape[1:]) if name in about["shared"] else tensor
 
-    batch = ModelBatch(
-        cardinalities=get("cardinalities"),
-        unary=get("unary"),
-        tables=tuple(TableBatch(get(f"tables.{g}.scopes"), get(f"tables.{g}.values")) for g in range(about["tables"])),
-        budgets=tuple(
-            BudgetBatch(get(f"budgets.{g}.scopes"), get(f"budgets.{g}.at_least"), get(f"budgets.{g}.at_most"))
-            for g in range(about["budgets"])
-        ),
-        constant=get("constant"),
+    tables = tuple(TableBatch(get(f"tables.{g}.scopes"), get(f"tables.{g}.values")) for g in range(about["tables"]))
+    budgets = tuple(
+        BudgetBatch(get(f"budgets.{g}.scopes"), get(f"budgets.{g}.at_least"), get(f"budgets.{g}.at_most"))
+        for g in range(about["budgets"])
     )
-    labels = get("labels")
-    if len(batch) != count or labels.shape != (count, batch.num_variables):
-        raise InputError(f"expected {count} models with labels (got {tuple(labels.shape)} labels)", file=file)
-    return StoredModels(_families()[about["family"]](**about["parameters"]), batch, labels, about["seed"])
+    return ModelBatch(get("cardinalities"), get("unary"), tables, budgets, get("constant")), get("labels")
+
+
+def _check(batch: ModelBatch, labels: Tensor, count: int) -> None:
+    """Refuse tensors that do not fit together: what uses them relies on their shapes and types."""
+    cards, unary = batch.cardinalities, batch.unary
+    if cards.dim() != 1 or cards.dtype != torch.int64 or unary.dim() != 3:
+        raise ValueError("Expected cardinalities (N,) and unaries (B, N, K)")
+    n = len(cards)
+    widest = int(cards.max()) if n else 1
+    if unary.shape != (count, n, widest) or (n and int(cards.min()) < 1) or batch.constant.shape != (count,):
+        raise ValueError(f"Expected unaries of {count} models of {n} variables (got {tuple(unary.shape)})")
+    if labels.shape != (count, n) or labels.dtype != torch.int64 or ((labels < 0) | (labels >= cards)).any():
+        raise ValueError(f"Expected {count} models with labels (got {tuple(labels.shape)} labels)")
+    for tensor in (unary, batch.constant, *(t.values for t in batch.tables)):
+        if not tensor.is_floating_point() or tensor.isnan().any() or (tensor == torch.inf).any():
+            raise ValueError("Expected log-potentials, numbers or -inf")
+    for scopes in (*(t.scopes for t in batch.tables), *(u.scopes for u in batch.budgets)):
+        if scopes.dim() != 2 or scopes.dtype != torch.int64 or ((scopes < 0) | (scopes >= n)).any():
+            raise ValueError(f"Expected scopes of variables below {n}")
+    for table in batch.tables:
+        states = torch.tensor(table.values.shape[2:], device=cards.device)
+        same = table.values.dim() == 2 + table.scopes.shape[1] and table.values.shape[:2] == (count, len(table.scopes))
+        if not same or (cards[table.scopes] != states).any():
+            raise ValueError("Expected a table for every scope")
+    for budget in batch.budgets:
+        for bound in (budget.at_least, budget.at_most):
+            if bound.shape != (count, len(budget.scopes)) or bound.dtype != torch.int64:
+                raise ValueError("Expected bounds for every budget")
 
 
 def _description(file: Path) -> dict[str, Any]:
@@ -112,11 +150,26 @@ def _description(file: Path) -> dict[str, Any]:
         about = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError("no such file; expected the folder of a saved set", file=file) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"not a JSON file ({error})", file=file) from None
     keys = {"format", "family", "parameters", "count", "seed", "tables", "budgets", "shared"}
     if not isinstance(about, dict) or not keys <= about.keys():
         raise InputError("not the description of a set of models", file=file)
+    whole = {
+        "count": int,
+        "seed": int,
+        "tables": int,
+        "budgets": int,
+        "family": str,
+        "shared": list,
+        "parameters": dict,
+    }
+    for key, kind in whole.items():
+        if not isinstance(about[key], kind) or isinstance(about[key], bool):
+            raise InputError("not the description of a set of models", file=file, place=key)
+    for key in ("count", "tables", "budgets"):
+        if not 0 <= about[key] < 1 << 40:
+            raise InputError(f"Expected a number of {key} (got {about[key]})", file=file, place=key)
     if about["format"] != _FORMAT:
         raise InputError(f"expected format {_FORMAT} (got {about['format']})", file=file)
     if about["family"] not in _families():

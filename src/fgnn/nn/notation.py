@@ -12,6 +12,9 @@ from fgnn.errors import InputError
 _TAKES = {"FGNN": "width", "FC": "width", "MLP": "width", "DR": "rate", "GlobalPooling": None, "Input": None}
 _TOKEN = re.compile(r"(?P<skip>[\s$]+)|(?P<name>[A-Za-z_]+)|(?P<number>\d+(?:\.\d*)?|\.\d+)|(?P<mark>[()\[\]\-–—−])")
 _DASHES = "-–—−"
+# Far more than any network has.
+_MOST_CHARACTERS = 1 << 16
+_DEEPEST = 50
 
 
 class NotationError(InputError):
@@ -62,7 +65,10 @@ def parse(text: str) -> tuple[Item, ...]:
 
 class _Reader:
     def __init__(self, text: str) -> None:
+        if len(text) > _MOST_CHARACTERS:
+            raise NotationError(f"Expected at most {_MOST_CHARACTERS} characters (got {len(text)})", text[:1], 0)
         self.text = text
+        self.depth = 0
         self.tokens: list[tuple[str, str, int]] = []
         at = 0
         while at < len(text):
@@ -108,7 +114,11 @@ class _Reader:
         name = self.expect("name", f"a layer among {', '.join([*_TAKES, 'Res'])}")
         if name == "Res":
             self.expect("[", "'[' after Res")
+            self.depth += 1
+            if self.depth > _DEEPEST:
+                raise NotationError(f"Expected Res at most {_DEEPEST} deep", self.text, at)
             body = self.sequence()
+            self.depth -= 1
             self.expect("]", "'-' or ']' to close Res")
             return Item(name, body=body, at=at)
         if name not in _TAKES:

@@ -115,7 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
         return False
 
     def _answer(self, code: int, value: Any) -> None:
-        self._send(code, json.dumps(_finite(value)).encode(), "application/json")
+        self._send(code, json.dumps(as_json(value)).encode(), "application/json")
 
     def _send(self, code: int, body: bytes, kind: str) -> None:
         try:
@@ -131,12 +131,12 @@ class _Handler(BaseHTTPRequestHandler):
         """Quiet: the terminal shows the address and nothing else."""
 
 
-def _finite(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """JSON has no infinity: ±inf become strings."""
     if isinstance(value, float) and math.isinf(value):
         return "inf" if value > 0 else "-inf"
     if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
+        return {k: as_json(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
+        return [as_json(v) for v in value]
     return value

@@ -16,6 +16,9 @@ from fgnn.errors import InputError
 # Points per chunk when a file is streamed: a few tens of megabytes for the usual fields.
 CHUNK = 1 << 19
 
+# The names of the coordinates; every other name is a field's.
+AXES = ("x", "y", "z")
+
 # The module of each suffix, imported when used: most formats need an optional package.
 FORMATS: dict[str, str] = {
     ".ply": "fgnn.points.formats.ply",
@@ -86,7 +89,9 @@ class Cloud:
         """Colours in 0..1, shape (N, 3), where the file has them under any of the usual names."""
         for names in (("red", "green", "blue"), ("r", "g", "b"), ("diffuse_red", "diffuse_green", "diffuse_blue")):
             if all(name in self.fields for name in names):
-                stack = np.stack([self.fields[name] for name in names], axis=1).astype(np.float32)
+                with np.errstate(over="ignore"):  # a colour beyond float32 is none
+                    stack = np.stack([self.fields[name] for name in names], axis=1).astype(np.float32)
+                stack = np.nan_to_num(stack, nan=0.0, posinf=0.0, neginf=0.0)
                 top = float(stack.max()) if stack.size else 0.0
                 # 8-bit, 16-bit (LAS) or already in 0..1; a 16-bit field often holds 8-bit values
                 scale = 1.0 if top <= 1.0 else 255.0 if top <= 255.0 else 65535.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import reprlib
 import types
 import typing
 from collections.abc import Mapping
@@ -15,6 +16,9 @@ from typing import Any, Literal, TypeVar
 from fgnn.errors import InputError
 
 T = TypeVar("T")
+
+# Longer words are not compared with the names there are.
+_LONGEST_NAME = 100
 
 
 def parse(cls: type[T], values: Any, *, file: str | Path | None = None, place: str = "") -> T:
@@ -30,7 +34,7 @@ def parse(cls: type[T], values: Any, *, file: str | Path | None = None, place: s
     given: dict[str, Any] = {}
     for key, value in values.items():
         if key not in fields:
-            close = get_close_matches(str(key), fields, n=1, cutoff=0.5)
+            close = get_close_matches(str(key)[:_LONGEST_NAME], fields, n=1, cutoff=0.5)
             hint = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(fields)}"
             raise InputError(f"unknown key; {hint}", file=file, place=_join(place, str(key)))
         given[key] = _convert(hints[key], value, file, _join(place, str(key)))
@@ -66,8 +70,8 @@ def _convert(hint: Any, value: Any, file: str | Path | None, place: str) -> Any:
     if dataclasses.is_dataclass(hint):
         return parse(typing.cast(type[Any], hint), value, file=file, place=place)
     if origin is Literal:
-        if value not in arguments or isinstance(value, bool):
-            close = get_close_matches(str(value), [str(a) for a in arguments], n=1)
+        if not isinstance(value, str) or value not in arguments:
+            close = get_close_matches(_say(value)[:_LONGEST_NAME], [str(a) for a in arguments], n=1)
             told = f"; did you mean '{close[0]}'?" if close else ""
             choices = ", ".join(str(a) for a in arguments)
             raise InputError(f"Expected one of {choices} (got {_say(value)}{told})", file=file, place=place)
@@ -95,4 +99,5 @@ def _join(place: str, key: str) -> str:
 
 
 def _say(value: Any) -> str:
-    return "nothing" if value is None else f"{value!r}"
+    """A value in a message: a large one is shown in part."""
+    return "nothing" if value is None else reprlib.repr(value) if not isinstance(value, str) else repr(value[:100])

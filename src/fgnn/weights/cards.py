@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from fgnn.errors import InputError
-from fgnn.files import atomic_write
-from fgnn.weights.store import load_tensors, save_tensors
+from fgnn.files import atomic_write, is_file, is_folder
+from fgnn.weights.store import parse_tensors, save_tensors
 
 _FORMAT = "fgnn-weights-1"
 
@@ -49,24 +49,30 @@ def weight_names() -> list[str]:
 def find_weights(place: str | Path) -> Path:
     """The file behind a packaged name, a safetensors file, or a run's folder (its best weights, else its last)."""
     path = Path(place)
-    if path.is_dir():
+    if is_folder(path):
         for name in ("best.safetensors", "last.safetensors"):
             if (path / name).is_file():
                 return path / name
         raise InputError("this folder holds no weights (best.safetensors or last.safetensors)", file=path)
-    if path.is_file():
+    if is_file(path):
         return path
     names = weight_names()
     if str(place) in names:
         return weights_folder() / f"{place}.safetensors"
-    close = get_close_matches(str(place), names, n=1)
+    close = get_close_matches(str(place)[:100], names, n=1)
     hint = f"; did you mean '{close[0]}'?" if close else f"; at hand: {', '.join(names) or 'none'}"
     raise InputError(f"no such weights{hint}", file=place)
 
 
 def load_weights(place: str | Path) -> Weights:
     """Read weights by packaged name, file or run folder, on the CPU in float32."""
-    tensors, card = load_tensors(find_weights(place), _FORMAT, "weights")
+    path = find_weights(place)
+    return parse_weights(path.read_bytes(), path)
+
+
+def parse_weights(data: bytes, file: str | Path) -> Weights:
+    """The weights in the bytes of a file; ``file`` is for messages."""
+    tensors, card = parse_tensors(data, _FORMAT, "weights", file)
     whole = {name: t.float() if t.dtype is torch.bfloat16 else t for name, t in tensors.items()}
     return Weights(whole, card)
 
@@ -75,7 +81,12 @@ def read_card(place: str | Path) -> dict[str, Any]:
     """The card alone, from the JSON beside the weights where it is, else from the weights themselves."""
     beside = find_weights(place).with_suffix(".json")
     if beside.is_file():
-        card: dict[str, Any] = json.loads(beside.read_text(encoding="utf-8"))
+        try:
+            card = json.loads(beside.read_bytes().decode("utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise InputError("Expected the card of weights as JSON (got something else)", file=beside) from error
+        if not isinstance(card, dict):
+            raise InputError("Expected the card of weights as a JSON object (got something else)", file=beside)
         return card
     return dict(load_weights(place).card)
 

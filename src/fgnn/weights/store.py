@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fgnn.errors import InputError
-from fgnn.files import atomic_write
+from fgnn.files import atomic_write, is_file
 
 
 def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any], kind: str) -> None:
@@ -27,21 +27,38 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], values: Mappin
 
 def load_tensors(path: str | Path, kind: str, what: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what `save_tensors` wrote, on the CPU; a file cut short or of another kind is refused with one line."""
+    if not is_file(path):
+        raise InputError(f"no such file; expected {what}", file=path)
+    return parse_tensors(Path(path).read_bytes(), kind, what, path)
+
+
+def parse_tensors(data: bytes, kind: str, what: str, file: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and values in the bytes of a file; ``file`` is for messages."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    if not Path(path).is_file():
-        raise InputError(f"no such file; expected {what}", file=path)
-    data = Path(path).read_bytes()
     try:
         # the header is a length of eight bytes and JSON; `load` checks the rest
         metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
         tensors: dict[str, Tensor] = load(data)
-    except (SafetensorError, ValueError, AttributeError, RecursionError) as error:
-        raise InputError(f"Expected {what} (got a file that is cut short or of another kind)", file=path) from error
-    if metadata.get("format") != kind:
-        raise InputError(f"Expected {what} (got a safetensors file of another kind)", file=path)
-    return tensors, json.loads(metadata["values"])
+        if metadata.get("format") != kind:
+            raise InputError(f"Expected {what} (got a safetensors file of another kind)", file=file)
+        values = json.loads(metadata["values"])
+    except InputError:
+        raise
+    except (
+        SafetensorError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        TypeError,
+        RecursionError,
+        OverflowError,
+    ) as error:
+        raise InputError(f"Expected {what} (got a file that is cut short or of another kind)", file=file) from error
+    if not isinstance(values, dict):
+        raise InputError(f"Expected {what} (got values that are no mapping)", file=file, place="header")
+    return tensors, values
 
 
 def same_tensors(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fgnn.errors import InputError
+from fgnn.files import may_expand_to
 
 BLOCK = 1 << 20
 # xz keeps a dictionary as large as the file's header says; `xz -9` needs 65 MiB.
 _XZ_MEMORY = 100 << 20
 _FREE_EXPANSION = 64 << 20
-_RATIO = 256
 
 COMPRESSIONS = (".gz", ".xz")
 
@@ -61,7 +61,7 @@ class ByteStream:
         self.compressed = self.path.suffix.lower() in COMPRESSIONS
         allowed = self.limits.decompressed
         if allowed is None:
-            allowed = max(_FREE_EXPANSION, _RATIO * size)
+            allowed = may_expand_to(size, _FREE_EXPANSION)
         self.most_bytes = allowed if self.compressed else size
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import struct
@@ -15,8 +16,9 @@ from typing import IO, Any
 import numpy as np
 
 from fgnn.errors import InputError, need
-from fgnn.files import atomic_write
+from fgnn.files import atomic_write, may_expand_to
 from fgnn.points.cloud import CHUNK, Cloud, CloudHeader
+from fgnn.points.formats.laszip import check_laszip
 
 _COORDINATES = ("X", "Y", "Z")
 
@@ -51,10 +53,11 @@ def open_reader(path: Path) -> LasReader:
         header = file.header
         count = int(header.point_count)
         size = path.stat().st_size
-        # LAZ packs a point into little more than a byte at the very best
-        least = count * (header.point_format.size if not header.are_points_compressed else 0.01)
-        if least > size:
+        most = may_expand_to(size) if header.are_points_compressed else size
+        if count * header.point_format.size > most:
             raise InputError(f"declares {count} points but has only {size} bytes", file=path)
+        if header.are_points_compressed:
+            check_laszip(raw, header, path)
         sample = header.point_format
         fields = {
             d.name: np.dtype(d.dtype) if d.dtype is not None else np.dtype(np.uint8)
@@ -92,11 +95,25 @@ def write(parts: Iterator[Cloud], path: Path, count: int) -> None:
     with atomic_write(path, "wb") as out:
         # closefd=False: laspy closes what it writes to, and the file must still be synced and moved into place
         plain: IO[bytes] = os.fdopen(os.dup(out.fileno()), "wb")
-        with laspy.open(
-            plain, mode="w", header=header, do_compress=path.suffix.lower() == ".laz", closefd=True
-        ) as writer:
+        with (
+            _as_os_error(path),
+            laspy.open(
+                plain, mode="w", header=header, do_compress=path.suffix.lower() == ".laz", closefd=True
+            ) as writer,
+        ):
             for part in chain([first], parts):
                 writer.write_points(_record(laspy, header, part))
+
+
+@contextmanager
+def _as_os_error(path: Path) -> Iterator[None]:
+    """The compressor has an error of its own for a disk that takes no more."""
+    try:
+        yield
+    except Exception as error:
+        if type(error).__name__ != "LazrsError":
+            raise
+        raise OSError(errno.EIO, f"cannot be written ({error})", str(path)) from error
 
 
 def _header_for(laspy: Any, cloud: Cloud) -> Any:

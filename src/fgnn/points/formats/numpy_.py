@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.errors import InputError
-from fgnn.files import atomic_write
-from fgnn.points.cloud import CHUNK, Cloud, CloudHeader
+from fgnn.files import atomic_write, may_expand_to
+from fgnn.points.cloud import AXES, CHUNK, Cloud, CloudHeader
 
 _COORDINATES = ("xyz", "points", "pos", "coord")
 
@@ -40,27 +41,28 @@ def open_reader(path: Path) -> NumpyReader:
             arrays = {"points": np.load(path, mmap_mode="r", allow_pickle=False)}
         else:
             arrays = _unpack(path)
+        xyz, columns, keep = _find(arrays, path)
     except InputError:
         raise
     except Exception as error:  # NumPy and zipfile raise many kinds on junk
         reason = str(error).splitlines()[0][:80] if str(error) else "not an array file"
         raise InputError(f"cannot be read as {path.suffix} ({reason})", file=path) from error
-    xyz, columns, keep = _find(arrays, path)
-    for name, values in columns.items():
+    for name, values in {"coordinates": xyz, **columns}.items():
         if len(values) != len(xyz):
             raise InputError(f"Expected {len(xyz)} values (got {len(values)})", file=path, place=name)
+        if values.dtype.kind not in "biuf":
+            raise InputError(f"Expected real numbers (got {values.dtype})", file=path, place=name)
     fields = {name: values.dtype for name, values in columns.items()}
     return NumpyReader(path, CloudHeader(path.suffix.lower(), len(xyz), fields, keep), xyz, columns)
 
 
 def _unpack(path: Path) -> dict[str, NDArray[Any]]:
     with path.open("rb") as raw:
-        # deflate packs at most about 1,030 to 1; more is declared only by a bomb
-        most = 1100 * path.stat().st_size
+        most = may_expand_to(path.stat().st_size)
         with zipfile.ZipFile(raw) as members:
             total = sum(member.file_size for member in members.infolist())
         if total > most:
-            raise InputError(f"declares {total} bytes, more than its size can hold", file=path)
+            raise InputError(f"expands to {total} bytes, more than the {most} allowed for it", file=path)
         raw.seek(0)
         with np.load(raw, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
@@ -70,14 +72,14 @@ def _find(arrays: dict[str, NDArray[Any]], path: Path) -> tuple[NDArray[Any], di
     only = next(iter(arrays.values())) if len(arrays) == 1 else None
     if only is not None and only.dtype.names and {"x", "y", "z"} <= set(only.dtype.names):
         xyz = np.stack([only[axis] for axis in "xyz"], axis=1)
-        return xyz, {n: only[n] for n in only.dtype.names if n not in "xyz"}, {"kind": "structured"}
+        return xyz, {n: only[n] for n in only.dtype.names if n not in AXES}, {"kind": "structured"}
     if only is not None and only.ndim == 2 and only.shape[1] >= 3 and np.issubdtype(only.dtype, np.number):
         names = ["red", "green", "blue", "label"] if only.shape[1] in (6, 7) else []
         rest = {names[c - 3] if c - 3 < len(names) else f"column_{c}": only[:, c] for c in range(3, only.shape[1])}
         return only[:, :3], rest, {"kind": "matrix", "dtype": only.dtype}
     if {"x", "y", "z"} <= set(arrays):
         xyz = np.stack([arrays[axis] for axis in "xyz"], axis=1)
-        return xyz, _flat({n: v for n, v in arrays.items() if n not in "xyz"}, path), {"kind": "named"}
+        return xyz, _flat({n: v for n, v in arrays.items() if n not in AXES}, path), {"kind": "named"}
     for name in _COORDINATES:
         if name in arrays and arrays[name].ndim == 2 and arrays[name].shape[1] == 3:
             rest = _flat({n: v for n, v in arrays.items() if n != name}, path)
@@ -104,18 +106,23 @@ def _flat(arrays: dict[str, NDArray[Any]], path: Path) -> dict[str, NDArray[Any]
 
 
 def write(parts: Iterator[Cloud], path: Path, count: int) -> None:
-    """Write an NPZ of named arrays, or an NPY structured array."""
-    clouds = list(parts)
-    xyz = np.concatenate([c.xyz for c in clouds])
-    fields = {n: np.concatenate([c.fields[n] for c in clouds]) for n in clouds[0].fields}
+    """Write an NPZ of named arrays, or an NPY structured array; the latter chunk by chunk."""
+    if path.suffix.lower() == ".npz":
+        clouds = list(parts)
+        whole: dict[str, Any] = {"xyz": np.concatenate([c.xyz for c in clouds])}
+        whole |= {n: np.concatenate([c.fields[n] for c in clouds]) for n in clouds[0].fields}
+        with atomic_write(path, "wb") as out:
+            np.savez_compressed(out, **whole)
+        return
+    first = next(parts)
+    dtype = np.dtype([(axis, np.float64) for axis in AXES] + [(n, v.dtype) for n, v in first.fields.items()])
     with atomic_write(path, "wb") as out:
-        if path.suffix.lower() == ".npz":
-            np.savez_compressed(out, allow_pickle=False, xyz=xyz, **fields)
-            return
-        dtype = [(axis, np.float64) for axis in "xyz"] + [(n, v.dtype) for n, v in fields.items()]
-        rows = np.empty(len(xyz), dtype)
-        for axis, name in enumerate("xyz"):
-            rows[name] = xyz[:, axis]
-        for name, values in fields.items():
-            rows[name] = values
-        np.save(out, rows, allow_pickle=False)
+        head = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (count,)}
+        np.lib.format.write_array_header_2_0(out, head)
+        for cloud in chain([first], parts):
+            rows = np.empty(len(cloud), dtype)
+            for axis, name in enumerate(AXES):
+                rows[name] = cloud.xyz[:, axis]
+            for name, values in cloud.fields.items():
+                rows[name] = values
+            out.write(rows.tobytes())

@@ -15,7 +15,7 @@ import numpy as np
 
 from fgnn.errors import InputError
 from fgnn.files import atomic_write
-from fgnn.points.cloud import CHUNK, Cloud, CloudHeader
+from fgnn.points.cloud import AXES, CHUNK, Cloud, CloudHeader
 
 _TYPES = {
     "char": "i1", "int8": "i1", "uchar": "u1", "uint8": "u1", "short": "i2", "int16": "i2", "ushort": "u2",
@@ -136,7 +136,7 @@ def open_reader(path: Path) -> PlyReader:
         "skip": count,
         "start": start,
     }
-    fields = {name: kind for name, kind in stored.items() if name not in "xyz"}
+    fields = {name: kind for name, kind in stored.items() if name not in AXES}
     return PlyReader(path, CloudHeader(".ply", count, fields, keep), dtype, start)
 
 
@@ -164,7 +164,7 @@ def write(parts: Iterator[Cloud], path: Path, count: int) -> None:
     order = keep.get("format", "binary_little_endian")
     stored: dict[str, np.dtype[Any]] = {axis: np.dtype("f8") for axis in "xyz"}
     if keep:  # the file's own order of properties and its own type of coordinate
-        stored = {n: kind for n, kind in keep["stored"].items() if n in "xyz" or n in first.fields}
+        stored = {n: kind for n, kind in keep["stored"].items() if n in AXES or n in first.fields}
     for name, values in first.fields.items():
         stored[name] = _storable(values.dtype)
     dtype = np.dtype([(name, kind.newbyteorder(_ORDERS[order])) for name, kind in stored.items()])
@@ -178,7 +178,7 @@ def write(parts: Iterator[Cloud], path: Path, count: int) -> None:
         for part in chain([first], parts):
             records = np.empty(len(part), dtype)
             for name in stored:
-                records[name] = part.xyz[:, "xyz".index(name)] if name in "xyz" else part.fields[name]
+                records[name] = part.xyz[:, "xyz".index(name)] if name in AXES else part.fields[name]
             if order == "ascii":
                 rows = zip(*(records[name].tolist() for name in stored), strict=True)
                 out.write("".join(" ".join(map(_shortest, row)) + "\n" for row in rows).encode())

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fgnn.errors import InputError
 from fgnn.files import atomic_write
-from fgnn.points.cloud import CHUNK, Cloud, CloudHeader
+from fgnn.points.cloud import AXES, CHUNK, Cloud, CloudHeader
 
 # What the columns of a file without a header line usually are.
 _USUAL = {
@@ -98,7 +98,7 @@ def open_reader(path: Path) -> TextReader:
             f"Expected columns x, y and z (got {', '.join(names)[:80]!r})", file=path, place=f"line {skip}"
         )
     keep = {"names": names, "skip": skip, "delimiter": delimiter, "head": head}
-    fields = {name: np.dtype(np.float64) for name in names if name not in "xyz"}
+    fields = {name: np.dtype(np.float64) for name in names if name not in AXES}
     with path.open("rb") as raw:
         count = sum(block.count(b"\n") for block in iter(lambda: raw.read(1 << 20), b""))
     return TextReader(path, CloudHeader(path.suffix.lower(), max(0, count - skip), fields, keep))
@@ -108,7 +108,7 @@ def write(parts: Iterator[Cloud], path: Path, count: int) -> None:
     """Write one point a line, each number as short as it can be without loss."""
     first = next(parts)
     keep = first.header.keep if first.header is not None and "names" in first.header.keep else {}
-    old = [n for n in keep.get("names", ["x", "y", "z"]) if n in "xyz" or n in first.fields]
+    old = [n for n in keep.get("names", ["x", "y", "z"]) if n in AXES or n in first.fields]
     names = old + [n for n in first.fields if n not in old]
     csv = path.suffix.lower() == ".csv"
     delimiter = keep.get("delimiter") or ("," if csv else " ")
@@ -116,7 +116,7 @@ def write(parts: Iterator[Cloud], path: Path, count: int) -> None:
         if keep.get("head") or csv or names != _USUAL.get(len(names)):
             out.write(("" if csv or keep.get("head") else "# ") + delimiter.join(names) + "\n")
         for part in chain([first], parts):
-            columns = [_texts(part.xyz[:, "xyz".index(n)] if n in "xyz" else part.fields[n]) for n in names]
+            columns = [_texts(part.xyz[:, "xyz".index(n)] if n in AXES else part.fields[n]) for n in names]
             out.writelines(delimiter.join(row) + "\n" for row in zip(*columns, strict=True))
 
 
