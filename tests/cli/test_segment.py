@@ -1,0 +1,153 @@
+"""`fgnn segment` from the command line: any scan, bad ones told in one line with exit 2 and nothing left behind."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fgnn.cli import main
+from fgnn.data.scenes import make_terrain
+from fgnn.data.shapenet import CATEGORIES, PARTS
+from fgnn.models.point_config import PointConfig
+from fgnn.models.point_network import PointNetwork
+from fgnn.points.cloud import Cloud, read_cloud, write_cloud
+from fgnn.points.heights import height_columns
+from fgnn.train.recipe import ScanData
+from fgnn.train.strict import plain
+from fgnn.weights import save_weights
+
+TINY = PointConfig(k=4, bases=2, notation="Input - FGNN(8) - FC(8) - FC(N)")
+
+
+def weights(path: Path, colour: bool = False, heights: tuple[float, ...] = ()) -> str:
+    """A network for scans that was never trained: what it says does not matter here."""
+    torch.manual_seed(0)
+    features = 3 + 3 * colour + height_columns(heights)
+    network = PointNetwork(TINY, features, 2)
+    data = plain(ScanData("nowhere", size=15.0, points=64, scale=5.0, colour=colour, heights=heights, grow=2.0))
+    card = {
+        "name": "tiny", "task": "points", "network": asdict(TINY), "classes": ["ground", "other"], "categories": [],
+        "parts": [], "features": features, "inputs": "scan: tile", "data": {"scans": data},
+    }  # fmt: skip
+    save_weights(path, network.state_dict(), card)
+    return str(path)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    (tmp_path / "weights").mkdir()
+    return weights(tmp_path / "weights" / "tiny.safetensors", heights=(3.0, 9.0))
+
+
+def fgnn(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    """Exit code, output and errors, as a person sees them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["fgnn", *map(str, words)])
+        patch.setattr("fgnn.cli._stop_on_sigterm", lambda: None)
+        with pytest.raises(SystemExit) as stop:
+            main()
+    told = capsys.readouterr()
+    return int(stop.value.code or 0), told.out, told.err
+
+
+@pytest.mark.parametrize("suffix", [".laz", ".las", ".ply", ".pcd", ".csv", ".xyz", ".npy", ".npz"])
+def test_every_format_comes_back_in_its_own(
+    tmp_path: Path, model: str, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_cloud(make_terrain(500), tmp_path / f"scan{suffix}")
+    code, out, err = fgnn(capsys, "segment", tmp_path / f"scan{suffix}", "--model", model, "--device", "cpu")
+    assert code == 0, err
+    assert "500 points" in out
+    before, after = read_cloud(tmp_path / f"scan{suffix}"), read_cloud(tmp_path / f"scan.labelled{suffix}")
+    np.testing.assert_array_equal(before.xyz, after.xyz)
+    assert set(after.fields) >= {*before.fields, "label", "confidence"}
+
+
+def odd_scans() -> dict[str, Cloud]:
+    terrain = make_terrain(200).xyz
+    holes = terrain.copy()
+    holes[::7] = np.nan
+    holes[3, 2] = np.inf
+    return {
+        "no point": Cloud(np.zeros((0, 3)), {"odd": np.zeros(0, np.int16)}),
+        "one point": Cloud(terrain[:1], {"odd": np.zeros(1, np.int16)}),
+        "one place": Cloud(np.repeat(terrain[:1], 150, axis=0)),
+        "holes": Cloud(holes),
+        "only holes": Cloud(np.full((5, 3), np.nan)),
+        "twice": Cloud(np.concatenate([terrain, terrain])),
+        "a line": Cloud(np.column_stack([np.arange(100.0), np.zeros(100), np.zeros(100)])),
+        "far": Cloud(np.concatenate([terrain, [[1e9, -1e9, 5.0]]])),
+    }
+
+
+@pytest.mark.parametrize("kind", odd_scans())
+@pytest.mark.parametrize("colour", [False, True])
+def test_odd_scans_are_labelled_as_far_as_they_have_points(
+    tmp_path: Path, kind: str, colour: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloud = odd_scans()[kind]
+    model = weights(tmp_path / "w.safetensors", colour=colour, heights=(3.0, 9.0))
+    write_cloud(cloud, tmp_path / "a.ply")
+    words = ("segment", tmp_path / "a.ply", "-m", model, "-o", tmp_path / "b.ply", "--html", tmp_path / "b.html")
+    code, out, err = fgnn(capsys, *words, "--device", "cpu")
+    assert code == 0, err
+    done = read_cloud(tmp_path / "b.ply")
+    assert len(done) == len(cloud)
+    assert ((done.fields["label"] == 255) == ~cloud.valid).all()
+    assert f"{len(cloud):,} points" in out
+    assert set(done.fields) == {*cloud.fields, "label", "confidence"}
+
+
+def test_bad_input_is_one_line_and_leaves_nothing(
+    tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_cloud(make_terrain(3000), tmp_path / "whole.laz")
+    data = (tmp_path / "whole.laz").read_bytes()
+    (tmp_path / "cut.laz").write_bytes(data[: len(data) // 2])
+    (tmp_path / "junk.ply").write_bytes(b"\x00\x01 junk")
+    (tmp_path / "scan.abc").write_text("0 0 0\n")
+    scan = tmp_path / "whole.laz"
+    before = sorted(p.name for p in tmp_path.iterdir())
+    cases = [
+        ((tmp_path / "cut.laz", "-m", model), "cut.laz"),
+        ((tmp_path / "junk.ply", "-m", model), "junk.ply"),
+        ((tmp_path / "scan.abc", "-m", model), "Expected a cloud in"),
+        ((tmp_path / "none.laz", "-m", model), "no such file"),
+        ((scan, "-m", "lidar-grond"), "no such weights"),
+        ((scan, "-m", "deep-map-joint"), "Expected weights of a point network"),
+        ((scan, "-m", model, "--votes", "3"), "Expected --votes of 1, 2 or 4"),
+        ((scan, "-m", model, "--batch", "0"), "Expected --batch of at least 1"),
+        ((scan, "-m", model, "-o", scan), "Expected another file"),
+        ((scan, "-m", model, "-o", tmp_path / "nowhere" / "b.laz"), "no such folder"),
+    ]
+    for words, message in cases:
+        code, _, err = fgnn(capsys, "segment", *words, "--device", "cpu")
+        assert code == 2, (words, err)
+        assert message in err
+        assert err.count("\n") == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_parts_of_an_object_by_its_category(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(0)
+    network = PointNetwork(TINY, 3, 50, len(CATEGORIES))
+    names = [f"{CATEGORIES[c]} {p}" for c, own in enumerate(PARTS) for p in own]
+    card = {
+        "name": "parts", "task": "points", "network": asdict(TINY), "classes": names, "categories": list(CATEGORIES),
+        "parts": [list(own) for own in PARTS], "features": 3, "inputs": "shape: unit sphere",
+        "data": {"shapes": {"root": "nowhere", "points": 128}},
+    }  # fmt: skip
+    save_weights(tmp_path / "parts.safetensors", network.state_dict(), card)
+    write_cloud(make_terrain(300), tmp_path / "a.ply")
+    words = ("segment", tmp_path / "a.ply", "-m", tmp_path / "parts.safetensors", "-o", tmp_path / "b.ply")
+    code, _, err = fgnn(capsys, *words, "--category", "Chair", "--html", tmp_path / "b.html", "--device", "cpu")
+    assert code == 0, err
+    assert set(np.unique(read_cloud(tmp_path / "b.ply").fields["label"])) <= set(PARTS[4])
+    code, _, err = fgnn(capsys, *words, "--category", "Chairs", "--device", "cpu")
+    assert code == 2
+    assert "did you mean Chair?" in err
