@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 # A machine with an NVIDIA driver takes torch as it comes; any other is held to the CPU build.
 CONSTRAINT := $(if $(shell command -v nvidia-smi 2>/dev/null),,-c constraints/cpu.txt)
 
-.PHONY: demo test lint types unit test-slow test-gpu docs dist clean env
+.PHONY: demo test lint types unit test-slow test-gpu docs dist faults load clean env
 
 env: $(VENV)/.installed
 
@@ -37,6 +37,14 @@ test-slow: env
 # Needs no installed package, so that it also runs on a machine that can install nothing.
 test-gpu:
 	PYTHONPATH=src $(PYTHON) -m pytest -m gpu -p no:cacheprovider
+
+# Hundreds of injected faults, as a table and in benchmarks/results/faults.json; about a quarter of an hour.
+faults: env
+	OMP_NUM_THREADS=1 $(PY) -m tests.faults
+
+# Large models, many models, long use and many clients, with peak memory, in benchmarks/results/load.json.
+load: env
+	OMP_NUM_THREADS=1 $(PY) -m tests.load
 
 # The site, in docs/_build/html; a warning is an error, and the notebooks run.
 docs: env

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def out_of_memory(error: BaseException) -> str | None:
@@ -22,5 +22,5 @@ def out_of_memory(error: BaseException) -> str | None:
 
 
 def out_of_disk(error: BaseException) -> bool:
-    """Whether a write failed for want of room: the disk is full, or a quota or limit is reached."""
+    """Whether a write failed for want of room: the disk is full or broken, or a quota or limit is reached."""
     return isinstance(error, OSError) and error.errno in _DISK

@@ -1,6 +1,7 @@
 """A process that imports everything once and then bears a child for each command: hundreds of runs in a minute.
 
-Each child runs `fgnn` with the arguments given (or one of `writers`, after the word ``write``), under a fault that strikes at an exact place:
+Each child runs `fgnn` with the arguments given, or one of `writers` after the word ``write``, under a fault that
+strikes at an exact place:
 
 ``{"kind": "none"}``
 ``{"kind": "limit", "bytes": n, "die": true}``
@@ -130,11 +131,13 @@ def _child(order: dict[str, Any]) -> None:
     except SystemExit as end:
         code = end.code
     except OSError as error:
+        _lift()
         print(f"{error.filename}: {error.strerror}", file=sys.stderr)
         code = 3 if out_of_disk(error) else 2
     except BaseException:
         import traceback
 
+        _lift()
         traceback.print_exc()
     finally:
         sys.stdout.flush()
@@ -142,12 +145,19 @@ def _child(order: dict[str, Any]) -> None:
         os._exit(code if isinstance(code, int) else 0)
 
 
+def _lift() -> None:
+    """Make room again, for the message."""
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+
 def _arm(fault: dict[str, Any]) -> None:
     if fault["kind"] == "limit":
         # Python ignores the signal of a file grown too large; by default it kills in the middle of the write
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL if fault["die"] else signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (fault["bytes"], fault["bytes"]))
+        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (fault["bytes"], most))
     elif fault["kind"] == "event":
         sys.addaudithook(_Strike(fault["at"], fault["die"]))
     elif fault["kind"] == "memory":
@@ -184,18 +194,16 @@ class _Strike:
 def _exhaust_device(at: int) -> None:
     import torch
 
-    from fgnn.train.capture import ForwardBackward
+    true, calls = torch.autograd.backward, 0
 
-    true, calls = ForwardBackward.__call__, 0
-
-    def fail(self: ForwardBackward, batch: Any) -> Any:
+    def fail(*arguments: Any, **options: Any) -> None:
         nonlocal calls
         calls += 1
         if calls == at:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total ...")
-        return true(self, batch)
+        true(*arguments, **options)
 
-    ForwardBackward.__call__ = fail  # type: ignore[method-assign]
+    torch.autograd.backward = fail
 
 
 if __name__ == "__main__":

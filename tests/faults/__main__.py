@@ -1,0 +1,91 @@
+"""The long form, `make faults`: every fault at many random places; prints a table and keeps it as JSON.
+
+python -m tests.faults [--seed N] [--only WORD] [--times FACTOR] [--out FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from fgnn.bench.common import environment, show
+from fgnn.files import atomic_write
+from tests.faults.machine import machine_scenarios
+from tests.faults.nursery import ROOT, Nursery
+from tests.faults.scenarios import Reference, Scenario, command_scenarios, writer_scenarios
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.faults", description="Inject faults and count what survives."
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="faults or places that contain this word")
+    parser.add_argument("--times", type=float, default=1.0, help="more or fewer of each")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "faults.json")
+    given = parser.parse_args()
+    begin = time.monotonic()
+    nursery, place = Nursery(), Path(tempfile.mkdtemp(prefix="fgnn-faults-"))
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    try:
+        reference = Reference(nursery, place / "undisturbed")
+        scenarios = command_scenarios(nursery, reference) + writer_scenarios(nursery)
+        scenarios += machine_scenarios(nursery, reference)
+        for k, scenario in enumerate(scenarios):
+            if given.only in scenario.fault or given.only in scenario.where:
+                _many(scenario, place / str(k), given, rows)
+    finally:
+        nursery.close()
+        shutil.rmtree(place, ignore_errors=True)
+    lines = list(rows.values())
+    show("Faults", ["fault", "where", "injected", "survived", "seconds"], [
+        [r["fault"], r["where"], r["injected"], r["survived"], round(r["seconds"])] for r in lines
+    ])  # fmt: skip
+    total = {key: sum(r[key] for r in lines) for key in ("injected", "survived")}
+    print(f"{total['injected']} faults, {total['survived']} survived with nothing lost")
+    payload = {
+        "benchmark": "faults",
+        "command": "make faults",
+        "seed": given.seed,
+        "seconds": round(time.monotonic() - begin),
+        "environment": environment(),
+        "total": total,
+        "rows": lines,
+    }
+    with atomic_write(given.out) as file:
+        json.dump(payload, file, indent=1)
+        file.write("\n")
+    return 0 if total["injected"] == total["survived"] else 1
+
+
+def _many(
+    scenario: Scenario, place: Path, given: argparse.Namespace, rows: dict[tuple[str, str], dict[str, Any]]
+) -> None:
+    fresh = {"fault": scenario.fault, "where": scenario.where, "injected": 0, "survived": 0, "seconds": 0.0, "lost": []}
+    row = rows.setdefault((scenario.fault, scenario.where), fresh)
+    begin = time.monotonic()
+    for n in range(max(1, round(scenario.often * given.times))):
+        seed = f"{given.seed} {scenario.fault} {scenario.where} {row['injected']}"
+        row["injected"] += 1
+        try:
+            scenario.strike(place / str(n), random.Random(seed))
+        except Exception as error:  # counted and shown: the others shall still have their turn
+            traceback.print_exc()
+            row["lost"].append(f"{seed}: {type(error).__name__}: {str(error)[:300]}")
+        else:
+            row["survived"] += 1
+        shutil.rmtree(place / str(n), ignore_errors=True)
+    row["seconds"] = round(row["seconds"] + time.monotonic() - begin, 1)
+    print(f"{scenario.fault}, {scenario.where}: {row['survived']} of {row['injected']}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
