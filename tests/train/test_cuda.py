@@ -39,6 +39,7 @@ def test_batches_cut_from_one_block_are_fresh_mixed_and_labelled() -> None:
     assert torch.equal(first.labels, sets[0].labels(first.models))
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's compiler looks at it
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_run_in_bf16(tmp_path: Path, compiled: bool) -> None:
     recipe = small_recipe(precision="bf16", batch=64, steps=200, network=NetworkConfig("deep", width=32, blocks=3))

@@ -142,7 +142,7 @@ def _kernels(work: Callable[[], object], steps: int, device: torch.device) -> li
 
     cuda = device.type == "cuda"
     kinds = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if cuda else [ProfilerActivity.CPU]
-    with profile(activities=kinds) as seen:
+    with profile(activities=kinds, acc_events=True) as seen:
         work()
         _now(device)
     taken: dict[str, tuple[float, int]] = {}
