@@ -1,11 +1,11 @@
 #!/bin/sh
 # The ground filter by folds, on one GPU: sh benchmarks/train_lidar.sh OUT FOLDER [SECONDS]
 # FOLDER is made beforehand, where laspy is: python -m fgnn.data.ground SCANS FOLDER
-# SECONDS is training time for the three folds together; making the pieces and testing take about half a minute more.
+# SECONDS is training time for the three folds together; making the pieces, compiling and testing take about a minute more.
 set -eu
 out=$1
 folder=$2
-seconds=${3:-90}
+seconds=${3:-45}
 export PYTHONPATH=src PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1
 mkdir -p "$out"
 ${PYTHON:-python3} -m fgnn.train.ground "$folder" "$out" --seconds "$seconds"

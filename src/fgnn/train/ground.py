@@ -121,7 +121,8 @@ def train_fold(folds: Folds, fold: int, out: Path, device: torch.device, say: Sa
 
 def train_all(
     folder: str | Path, out: str | Path, *, seconds: float | None = None, steps: int | None = None,
-    device: str = "auto", folds: Sequence[int] = (0, 1, 2), copies: int | None = None, say: Say = print,
+    device: str = "auto", folds: Sequence[int] = (0, 1, 2), copies: int | None = None, batch: int | None = None,
+    say: Say = print,
 ) -> dict[str, Any]:  # fmt: skip
     """Train and test the folds; ``seconds`` is for all of them together, loading apart.
 
@@ -134,6 +135,8 @@ def train_all(
     if copies is not None:
         assert recipe.data.scans is not None
         recipe = replace(recipe, data=replace(recipe.data, scans=replace(recipe.data.scans, copies=copies)))
+    if batch is not None:
+        recipe = replace(recipe, batch=batch)
     if steps is not None:
         recipe = recipe.with_changes(steps=steps)
     elif seconds is not None:
@@ -168,11 +171,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="steps of each fold instead of seconds")
     parser.add_argument("--folds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--copies", type=int)
+    parser.add_argument("--batch", type=int, help="another than the recipe's; 2 suits a CPU")
     parser.add_argument("--device", default="auto")
     given = parser.parse_args()
     train_all(
         given.folder, given.out, seconds=given.seconds, steps=given.steps, device=given.device, folds=given.folds,
-        copies=given.copies, say=lambda text: print(text, flush=True),
+        copies=given.copies, batch=given.batch, say=lambda text: print(text, flush=True),
     )  # fmt: skip
 
 
