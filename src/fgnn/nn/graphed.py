@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,7 +52,10 @@ class Graphed:
         self._mode = _mode(module)
         adaptor = _Adaptor(module, _rebuilt(example, iter(self._held)), self._mode)
         adaptor.train(module.training)
-        with torch.autocast("cuda", enabled=False):  # the adaptor sets it, without the cache that a recording forbids
+        with warnings.catch_warnings(), torch.autocast("cuda", enabled=False):
+            # autocast is the adaptor's, without the cache that a recording forbids; gradients are taken on another
+            # stream than that of the nodes that would accumulate them, which none does here
+            warnings.filterwarnings("ignore", message="The AccumulateGrad node's stream")
             self._call = torch.cuda.make_graphed_callables(
                 adaptor, tuple(self._inputs(self._held)), allow_unused_input=True
             )
