@@ -32,13 +32,15 @@ def side_by_side(jobs: Sequence[Callable[[], None]], stop: Callable[[], None]) -
     halves itself down through them, at a hundred times the cost of others.
     """
     threads = torch.get_num_threads()
+    inference, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()  # each thread's own, as its threads
     broken: list[BaseException] = []
 
     def work(job: Callable[[], None]) -> None:
         torch.set_num_threads(1)
         torch.set_flush_denormal(True)  # of this thread, which ends with its job
         try:
-            job()
+            with torch.inference_mode(inference), torch.set_grad_enabled(grad):
+                job()
         except BaseException as error:
             broken.append(error)
             stop()
