@@ -31,19 +31,19 @@ class _Dense(nn.Sequential):
             parts.append(nn.ReLU())
         super().__init__(*parts)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Shape (..., width_in) to (..., out)."""
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """With a residual, that is added.  # shape: (..., width_in) to (..., out)"""
         first, *after = self
         assert isinstance(first, nn.Linear)
         if after and isinstance(after[0], NodeBatchNorm) and after[0].fused(x):
-            # the norm takes the bias and the ReLU along: fewer passes over memory
-            made: Tensor = after[0](linear(x, first.weight), first.bias, relu=len(after) > 1)
+            # the norm takes the bias, the ReLU and the residual along: fewer passes over memory
+            made: Tensor = after[0](linear(x, first.weight), first.bias, relu=len(after) > 1, residual=residual)
             return made
         joined = len(after) == 1 and isinstance(after[0], nn.ReLU)
         x = linear(x, first.weight, first.bias, relu=joined)
         for part in () if joined else after:
             x = part(x)
-        return x
+        return x if residual is None else residual + x
 
 
 class FC(nn.Module):
@@ -82,9 +82,12 @@ class FC(nn.Module):
         f: Tensor,
         gs: Mapping[str, Tensor],
         edges: Mapping[str, EdgeFeatures] | None = None,
+        residual: Features | None = None,
     ) -> Features:
-        """New features of all nodes."""
-        return self.variable(f), {name: self.factor[name](g) for name, g in gs.items() if name in self.factor}
+        """New features of all nodes; with a residual, plus those."""
+        at_f, at_g = residual if residual is not None else (None, {})
+        made = {name: self.factor[name](g, at_g.get(name)) for name, g in gs.items() if name in self.factor}
+        return self.variable(f, at_f), made
 
 
 class MLP(nn.Module):
@@ -137,8 +140,13 @@ class Res(nn.Module):
     ) -> Features:
         """New features, as long as the old."""
         new, made = f, dict(gs)
-        for layer in self.body:
+        *inner, last = self.body
+        for layer in inner:
             new, made = layer(graph, new, made, edges)
+        if isinstance(last, FC):
+            found: Features = last(graph, new, made, edges, (f, dict(gs)))
+            return found
+        new, made = last(graph, new, made, edges)
         return f + new, {name: gs[name] + g for name, g in made.items()}
 
 

@@ -17,11 +17,16 @@ class NodeBatchNorm(nn.Module):
         super().__init__()
         self.norm = nn.BatchNorm1d(width)
 
-    def forward(self, x: Tensor, bias: Tensor | None = None, relu: bool = False) -> Tensor:
-        """Of x plus a bias, with a ReLU after it where asked for.  # shape: (..., d), kept"""
+    def forward(
+        self, x: Tensor, bias: Tensor | None = None, relu: bool = False, residual: Tensor | None = None
+    ) -> Tensor:
+        """Of x plus a bias, with a ReLU after it where asked for, plus a residual.  # shape: (..., d), kept"""
         rows = x.reshape(-1, x.shape[-1])
         if self.fused(rows):
-            return self._train_fused(rows, bias, relu).reshape(x.shape)
+            taken = residual is not None and residual.shape == x.shape and residual.dtype == x.dtype
+            rest = residual.reshape(rows.shape) if residual is not None and taken else None
+            y = self._train_fused(rows, bias, relu, rest).reshape(x.shape)
+            return y if residual is None or taken else y + residual
         if bias is not None:
             rows = rows + bias
         if self.training and rows.shape[0] <= 1:
@@ -30,7 +35,8 @@ class NodeBatchNorm(nn.Module):
             made = nn.functional.batch_norm(rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, False)
         else:
             made = self.norm(rows)
-        return (made.relu() if relu else made).reshape(x.shape)
+        y = (made.relu() if relu else made).reshape(x.shape)
+        return y if residual is None else y + residual
 
     def fused(self, x: Tensor) -> bool:
         """Whether the kernels of a GPU take features such as x; only then is a bias better left to the norm."""
@@ -44,7 +50,7 @@ class NodeBatchNorm(nn.Module):
         chosen = choose_backend(device=device, dtype=dtype, aggregation=Aggregation(), typed=False, per_edge=False)
         return chosen == "triton"
 
-    def _train_fused(self, rows: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
+    def _train_fused(self, rows: Tensor, bias: Tensor | None, relu: bool, residual: Tensor | None) -> Tensor:
         from fgnn.nn.kernels.batch_norm import batch_norm_relu
 
         norm = self.norm
@@ -54,8 +60,9 @@ class NodeBatchNorm(nn.Module):
             norm.num_batches_tracked.add_(1)
         assert norm.momentum is not None
         return batch_norm_relu(
-            rows, bias, norm.weight, norm.bias, running, eps=norm.eps, momentum=norm.momentum, relu=relu
-        )
+            rows, bias, norm.weight, norm.bias, running,
+            eps=norm.eps, momentum=norm.momentum, relu=relu, residual=residual,
+        )  # fmt: skip
 
 
 def make_norm(kind: Norm, width: int) -> nn.Module | None:

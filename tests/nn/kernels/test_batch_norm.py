@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import fgnn.nn
 from fgnn.nn import use_backend
+from fgnn.nn.aggregate import Aggregation, combine_groups
 from fgnn.nn.norm import NodeBatchNorm
 
 INTERPRETED = (
@@ -101,6 +102,45 @@ def test_a_network_trains_to_the_same_numbers(device: str) -> None:
         found.append([y.detach(), *(p.grad.clone() for p in fc.parameters() if p.grad is not None)])
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("device", PLACES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)  # the interpreter has no bfloat16 products
+def test_a_residual_is_added_and_gets_the_gradient(device: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(1)
+    res = fgnn.nn.Res([fgnn.nn.FC(5, {"pair": 5}, 7, norm="batch"), fgnn.nn.FC(7, {"pair": 7}, 5, norm="batch")])
+    res = res.to(device)
+    graph = fgnn.FactorGraph(9, {"pair": fgnn.FactorGroup([[0, 1], [1, 2]])})
+    given = [torch.randn(3, n, 5, device=device).to(dtype) for n in (9, 2)]
+    found = []
+    for backend in ("torch", "triton"):
+        f, g = (x.clone().requires_grad_() for x in given)
+        with use_backend(backend), torch.autocast(device, dtype, enabled=dtype != torch.float32):
+            y, gs = res(graph, f, {"pair": g})
+        (y.double().square().sum() + gs["pair"].double().sin().sum()).backward()
+        assert f.grad is not None
+        assert g.grad is not None
+        found.append([y.detach(), gs["pair"].detach(), f.grad, g.grad])
+    for a, b in zip(*found, strict=True):
+        assert relative(a, b.double()) < (2e-5 if dtype == torch.float32 else 2e-2)
+
+
+@pytest.mark.parametrize("device", PLACES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(3, 7), (5000,), (0, 4), (2, 30, 64)], ids=str)
+def test_the_larger_of_two(device: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    torch.manual_seed(2)
+    a, b = (torch.randint(-2, 3, shape, device=device).to(dtype).requires_grad_() for _ in range(2))
+    upstream = torch.randn(shape, device=device).to(dtype)
+    with use_backend("triton"):
+        found = combine_groups([a, b], Aggregation("max"))
+    found.backward(upstream)
+    assert torch.equal(found.detach(), torch.maximum(a, b).detach())
+    second = (b > a).detach()  # on a tie the first has it
+    assert a.grad is not None
+    assert b.grad is not None
+    assert torch.equal(a.grad, upstream * ~second)
+    assert torch.equal(b.grad, upstream * second)
 
 
 @pytest.mark.parametrize("device", PLACES)

@@ -23,15 +23,18 @@ def batch_norm_relu(
     eps: float,
     momentum: float,
     relu: bool,
+    residual: Tensor | None = None,
 ) -> Tensor:
-    r"""σ of x (R, d) normalised over its rows, as in training:
+    r"""σ of x (R, d) normalised over its rows, as in training, plus a residual r of the same shape and type:
 
-    .. math:: y = \sigma\big(w \odot (x - \bar x) / \sqrt{\operatorname{var} x + \epsilon} + \beta\big)
+    .. math:: y = \sigma\big(w \odot (x - \bar x) / \sqrt{\operatorname{var} x + \epsilon} + \beta\big) + r
 
     A ``bias`` added to x before would cancel, so it is not added: only the running mean feels it, and its gradient is
     zero, exactly. Against separate operations this saves more than half of the passes over memory.
     """
-    found: Tensor = _BatchNormRelu.apply(x, bias, weight, beta, running, eps, momentum, relu)  # type: ignore[no-untyped-call]
+    found: Tensor = _BatchNormRelu.apply(  # type: ignore[no-untyped-call]
+        x, bias, weight, beta, residual, running, eps, momentum, relu
+    )
     return found
 
 
@@ -43,6 +46,7 @@ class _BatchNormRelu(torch.autograd.Function):
         bias: Tensor | None,
         weight: Tensor,
         beta: Tensor,
+        residual: Tensor | None,
         running: tuple[Tensor, Tensor] | None,
         eps: float,
         momentum: float,
@@ -66,8 +70,9 @@ class _BatchNormRelu(torch.autograd.Function):
         )  # fmt: skip
         y = torch.empty_like(x)
         kernels.apply[(cdiv(rows, tile.lines), cdiv(width, tile.columns))](
-            x, mean, rstd, weight, beta, y, rows, width, RELU=relu, R=tile.lines, C=tile.columns, num_warps=tile.warps
-        )
+            x, mean, rstd, weight, beta, None if residual is None else residual.contiguous(), y, rows, width,
+            RELU=relu, HAS_RESIDUAL=residual is not None, R=tile.lines, C=tile.columns, num_warps=tile.warps,
+        )  # fmt: skip
         ctx.save_for_backward(x, mean, rstd, weight, beta)
         ctx.relu, ctx.bias = relu, bias if bias is None else (bias.shape, bias.dtype)
         return y
@@ -98,7 +103,8 @@ class _BatchNormRelu(torch.autograd.Function):
                 RELU=ctx.relu, R=tile.lines, C=tile.columns, num_warps=tile.warps,
             )  # fmt: skip
         at_bias = None if ctx.bias is None else x.new_zeros(ctx.bias[0], dtype=ctx.bias[1])
-        return dx, at_bias, sums[1].to(weight.dtype), sums[0].to(beta.dtype), None, None, None, None
+        at_residual = grad if ctx.needs_input_grad[4] else None
+        return dx, at_bias, sums[1].to(weight.dtype), sums[0].to(beta.dtype), at_residual, None, None, None, None
 
 
 def _tile(width: int) -> Tile:

@@ -27,7 +27,7 @@ def statistics(x, partial, rows, width, steps, R: tl.constexpr, C: tl.constexpr)
     origin = tl.load(x + column, mask=inside, other=0.0).to(tl.float32)
     total = tl.zeros((R, C), tl.float32)
     square = tl.zeros((R, C), tl.float32)
-    for step in range(steps):
+    for step in tl.range(0, steps, num_stages=3):  # the next tiles are fetched while this one is added
         start = (tl.program_id(0) * steps + step) * R + tl.arange(0, R)
         at, live = tile_of(start, rows, column, width)
         v = tl.load(x + at, mask=live, other=0.0).to(tl.float32)
@@ -89,8 +89,11 @@ def columns_of(mean, rstd, weight, beta, column, inside):
 
 
 @triton.jit
-def apply(x, mean, rstd, weight, beta, y, rows, width, RELU: tl.constexpr, R: tl.constexpr, C: tl.constexpr):
-    """y = σ((x - mean) / deviation · weight + beta)."""
+def apply(
+    x, mean, rstd, weight, beta, residual, y, rows, width,
+    RELU: tl.constexpr, HAS_RESIDUAL: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """y = σ((x - mean) / deviation · weight + beta) + residual."""
     column = tl.program_id(1) * C + tl.arange(0, C)
     centre, scale, w, b = columns_of(mean, rstd, weight, beta, column, column < width)
     at, live = tile_of(tl.program_id(0) * R + tl.arange(0, R), rows, column, width)
@@ -98,6 +101,9 @@ def apply(x, mean, rstd, weight, beta, y, rows, width, RELU: tl.constexpr, R: tl
     v = (v - centre) * scale * w + b
     if RELU:
         v = tl.maximum(v, 0.0)
+    if HAS_RESIDUAL:
+        # rounded first, as it is where the two are separate operations
+        v = v.to(y.dtype.element_ty).to(tl.float32) + tl.load(residual + at, mask=live, other=0.0).to(tl.float32)
     tl.store(y + at, v.to(y.dtype.element_ty), mask=live)
 
 
@@ -121,7 +127,7 @@ def gradient_sums(
     centre, scale, w, b = columns_of(mean, rstd, weight, beta, column, inside)
     first = tl.zeros((R, C), tl.float32)
     second = tl.zeros((R, C), tl.float32)
-    for step in range(steps):
+    for step in tl.range(0, steps, num_stages=3):  # the next tiles are fetched while this one is added
         start = (tl.program_id(0) * steps + step) * R + tl.arange(0, R)
         at, live = tile_of(start, rows, column, width)
         g, z = upstream_of(dy, x, at, live, centre, scale, w, b, RELU)
