@@ -23,7 +23,8 @@ CASES: list[tuple[Any, dict[str, Any]]] = [
         (kernel, ROWS | more | {"A": a, "HAS_EDGE": a == 0, "TYPED": typed, "MAX": maximum})
         for kernel, more in (
             (rows_kernels.rows_forward, {}),
-            (rows_kernels.rows_backward, BACK | {"ATOMIC": True}),
+            (rows_kernels.rows_backward, BACK | {"ATOMIC": True, "T": 16, "BT": 16}),
+            (rows_kernels.rows_backward, BACK | {"ATOMIC": False, "T": 20, "BT": 16, "M": 200}),
             (rows_kernels.rows_weight, {"BT": 4, "AHEAD": True}),
             (rows_kernels.rows_weight, {"BT": 4, "AHEAD": False}),
         )

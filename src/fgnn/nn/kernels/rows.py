@@ -101,10 +101,7 @@ def _op_backward(
 
 @_op_backward.register_fake
 def _(grad, arg, dst, src, coef, weight, source, edge, table, row_ptr, sizes, relu, maximum, wants):  # type: ignore[no-untyped-def]
-    d_dst, d_src, d_coef, d_weight = launch.gradients((dst, src, coef, weight), src, wants)
-    if wants[2]:
-        d_coef = d_coef.new_empty(d_coef.shape[-1:] + d_coef.shape[:-1]).permute(*range(1, d_coef.dim()), 0)
-    return d_dst, d_src, d_coef, d_weight
+    return launch.gradients((dst, src, coef, weight), src, wants)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -64,15 +64,16 @@ def rows_forward(
 
 @triton.jit
 def rows_backward(
-    dst, src, coef, weight, source, edge, table, grad, arg, d_dst, d_src, d_coef, rows, total, D, S, E, T, edges,
-    N: tl.constexpr, M: tl.constexpr, A: tl.constexpr, W: tl.constexpr, BR: tl.constexpr, BN: tl.constexpr,
-    BM: tl.constexpr, RELU: tl.constexpr, HAS_DST: tl.constexpr, HAS_EDGE: tl.constexpr, TYPED: tl.constexpr,
-    OWN_COEF: tl.constexpr, MAX: tl.constexpr, CT: tl.constexpr, PREC: tl.constexpr,
-    NEED_DST: tl.constexpr, NEED_SRC: tl.constexpr, ATOMIC: tl.constexpr, NEED_COEF: tl.constexpr,
+    dst, src, coef, weight, source, edge, table, grad, arg, d_dst, d_src, d_coef, rows, total, D, S, E, edges,
+    T: tl.constexpr, N: tl.constexpr, M: tl.constexpr, A: tl.constexpr, W: tl.constexpr, BR: tl.constexpr,
+    BN: tl.constexpr, BM: tl.constexpr, BT: tl.constexpr, RELU: tl.constexpr, HAS_DST: tl.constexpr,
+    HAS_EDGE: tl.constexpr, TYPED: tl.constexpr, OWN_COEF: tl.constexpr, MAX: tl.constexpr, CT: tl.constexpr,
+    PREC: tl.constexpr, NEED_DST: tl.constexpr, NEED_SRC: tl.constexpr, ATOMIC: tl.constexpr, NEED_COEF: tl.constexpr,
 ):  # fmt: skip
     """Gradients at dst (summed over a row), at src (added at each edge's source, or kept by edge) and at φ.
 
-    With g the gradient at a message and P_τ = W_τᵀ g: dh = Σ_τ φ_τ P_τ and dφ_τ = P_τ · h.
+    With g the gradient at a message and P_τ = W_τᵀ g: dh = Σ_τ φ_τ P_τ and dφ_τ = P_τ · h, kept for BT values of τ and
+    then written, (column blocks, edges, T).
     """
     pid = tl.program_id(0)
     n0 = tl.program_id(1) * BN
@@ -85,39 +86,37 @@ def rows_backward(
         e = own
     coef_at = e if TYPED else e * T
     inner = n0 + tl.arange(0, BN)
+    column = tl.arange(0, BM)
     h = hidden(dst, src, dst_row, src_row, live, n0, N, BN, RELU, HAS_DST, CT)
-    d_coef_at = d_coef + tl.program_id(1).to(tl.int64) * T * edges + own
+    d_coef_at = (tl.program_id(1).to(tl.int64) * edges + own) * T
     dh = tl.zeros((BR * W, BN), tl.float32)
+    w_at = weight + column[:, None].to(tl.int64) * N + inner[None, :]
+    mask = (column < M)[:, None] & (inner < N)[None, :]
     if M <= BM:
         g = upstream(grad, arg, dst_row, place[:, None], live, 0, M, BM, MAX, CT)
-        column = tl.arange(0, BM)
-        w_at = weight + column[:, None].to(tl.int64) * N + inner[None, :]
-        mask = (column < M)[:, None] & (inner < N)[None, :]
-        for t in range(T):
+    for t0 in tl.static_range(0, T, BT):
+        tau = t0 + tl.arange(0, BT)
+        d_phi = tl.zeros((BR * W, BT), tl.float32)
+        for t in range(t0, t0 + BT if t0 + BT < T else T):
             f = coefficient(coef, coef_at, t, live, TYPED)
-            w = load_block(w_at, mask, (N % BN == 0) and (M % BM == 0))
-            p = tl.dot(g, w.to(CT), input_precision=PREC)
+            if M <= BM:
+                w = load_block(w_at, mask, (N % BN == 0) and (M % BM == 0))
+                p = tl.dot(g, w.to(CT), input_precision=PREC)
+                w_at += N * M
+            else:
+                p = tl.zeros((BR * W, BN), tl.float32)
+                for m0 in range(0, M, BM):
+                    g = upstream(grad, arg, dst_row, place[:, None], live, m0, M, BM, MAX, CT)
+                    at_w = weight + (t * M + m0 + column[:, None]).to(tl.int64) * N + inner[None, :]
+                    w = tl.load(at_w, mask=(m0 + column < M)[:, None] & (inner < N)[None, :], other=0)
+                    p = tl.dot(g, w.to(CT), p, input_precision=PREC)
             dh += p * f[:, None]
             if NEED_COEF:
                 d_f = tl.sum(p * h.to(tl.float32), 1)
-                tl.store(d_coef_at, d_f.to(d_coef.dtype.element_ty), mask=live)
-                d_coef_at += edges
-            w_at += N * M
-    else:
-        for t in range(T):
-            f = coefficient(coef, coef_at, t, live, TYPED)
-            p = tl.zeros((BR * W, BN), tl.float32)
-            for m0 in range(0, M, BM):
-                g = upstream(grad, arg, dst_row, place[:, None], live, m0, M, BM, MAX, CT)
-                column = m0 + tl.arange(0, BM)
-                w_at = weight + (t * M + column[:, None]).to(tl.int64) * N + inner[None, :]
-                w = tl.load(w_at, mask=(column < M)[:, None] & (inner < N)[None, :], other=0)
-                p = tl.dot(g, w.to(CT), p, input_precision=PREC)
-            dh += p * f[:, None]
-            if NEED_COEF:
-                d_f = tl.sum(p * h.to(tl.float32), 1)
-                tl.store(d_coef_at, d_f.to(d_coef.dtype.element_ty), mask=live)
-                d_coef_at += edges
+                d_phi = tl.where(tau[None, :] == t, d_f[:, None], d_phi)
+        if NEED_COEF:
+            at_phi = d_coef + d_coef_at[:, None] + tau[None, :]
+            tl.store(at_phi, d_phi.to(d_coef.dtype.element_ty), mask=live[:, None] & (tau < T)[None, :])
     if RELU:
         dh = tl.where(h > 0, dh, 0.0)
     keep = live[:, None] & (inner < N)[None, :]

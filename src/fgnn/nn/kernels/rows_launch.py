@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fgnn.nn.kernels.config import block, cdiv, dtype_of, precision_of, rows_tile, splits_of, weight_terms
+from fgnn.nn.kernels.config import block, cdiv, dtype_of, power, precision_of, rows_tile, splits_of, weight_terms
 
 _LINEAR_WIDTH = 64
 
@@ -112,13 +112,14 @@ def backward(
         own = coef.dim() == 3
         whole = blocks == 1 and (own or batch == 1)  # then what the kernel writes is the gradient itself
         at_coef = src.new_empty(
-            (blocks, terms, batch, edges) if want_coef else (0,),
+            (blocks, batch, edges, terms) if want_coef else (0,),
             dtype=coef.dtype if whole and want_coef else torch.float32,
         )
         kernels.rows_backward[(cdiv(total, lines // width), blocks)](
             dst, src, coef, weight, source, edge, table, grad, arg, at_dst, at_src, at_coef, per_sample, total, count,
-            sources, edges, terms, batch * edges, **flags, N=n, M=m, A=arity, W=width, BR=lines // width,
-            BN=tile.inner, BM=tile.columns, NEED_DST=want_dst, NEED_SRC=want_src, ATOMIC=atomic, NEED_COEF=want_coef,
+            sources, edges, batch * edges, **flags, T=terms, N=n, M=m, A=arity, W=width, BR=lines // width,
+            BN=tile.inner, BM=tile.columns, BT=min(power(terms), 16) if want_coef else power(terms),
+            NEED_DST=want_dst, NEED_SRC=want_src, ATOMIC=atomic, NEED_COEF=want_coef,
             num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
         if want_dst and not direct:
@@ -131,8 +132,7 @@ def backward(
             segment_sum(at_src, order, torch.cat([counts.new_zeros(1), counts.cumsum(0)]), d_src)
         if want_coef:
             summed = at_coef[0] if blocks == 1 else at_coef.sum(0)
-            d_coef = summed.permute(1, 2, 0) if own else summed.sum(1).t() if batch > 1 else summed[:, 0].t()
-            d_coef = d_coef.to(coef.dtype)
+            d_coef = (summed if own else summed.sum(0) if batch > 1 else summed[0]).to(coef.dtype)
     if want_weight:
         d_weight = _weight(kernels, grad, arg, dst, src, coef, weight, source, edge, table, sizes, flags)
         d_weight = d_weight.to(kept or weight.dtype)
