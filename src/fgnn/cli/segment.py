@@ -11,13 +11,14 @@ import typer
 
 
 def segment(
-    scan: Annotated[Path, typer.Argument(help="A cloud: .ply .las .laz .pcd .xyz .txt .csv .npy .npz.")],
+    scan: Annotated[Path, typer.Argument(help="A cloud: .ply .las .laz .pcd .e57 .xyz .txt .csv .npy .npz.")],
     model: Annotated[
         str,
         typer.Option("--model", "--weights", "-m", help="Packaged weights by name, a weights file or a run's folder."),
     ] = "lidar-ground",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The labelled scan; by default NAME.labelled.SUFFIX.")
+        Path | None,
+        typer.Option("--out", "-o", help="The labelled scan; by default NAME.labelled.SUFFIX (.ply for .e57)."),
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Also write a page that shows the labelled scan offline.")] = None,
     report: Annotated[
@@ -50,7 +51,8 @@ def segment(
     from fgnn.weights import load_weights
 
     open_cloud(scan)  # what is no scan is said first
-    target = out or scan.with_name(f"{scan.stem}.labelled{scan.suffix}")
+    suffix = ".ply" if scan.suffix.lower() == ".e57" else scan.suffix  # E57 is read, not written
+    target = out or scan.with_name(f"{scan.stem}.labelled{suffix}")
     if target.suffix.lower() not in FORMATS:
         raise InputError(f"Expected a cloud in {' '.join(FORMATS)} for --out (got '{target.suffix}')")
     if target.exists() and scan.exists() and target.samefile(scan):

@@ -25,6 +25,7 @@ FORMATS: dict[str, str] = {
     ".las": "fgnn.points.formats.las",
     ".laz": "fgnn.points.formats.las",
     ".pcd": "fgnn.points.formats.pcd",
+    ".e57": "fgnn.points.formats.e57",
     ".xyz": "fgnn.points.formats.text",
     ".txt": "fgnn.points.formats.text",
     ".csv": "fgnn.points.formats.text",
@@ -136,7 +137,7 @@ class HeldCloud:
 
 
 def open_cloud(path: str | Path) -> CloudReader:
-    """Open a cloud to be read in chunks, in constant memory where the format allows (LAS, LAZ, PLY, NPY, text)."""
+    """Open a cloud to be read in chunks, in constant memory where the format allows (LAS, LAZ, PLY, E57, NPY, text)."""
     file = Path(path)
     if not file.exists():
         raise InputError("no such file", file=file)
@@ -147,7 +148,7 @@ def open_cloud(path: str | Path) -> CloudReader:
 
 
 def read_cloud(path: str | Path) -> Cloud:
-    """Read a whole cloud: PLY, LAS, LAZ, PCD, XYZ/TXT/CSV, NPY or NPZ, by suffix."""
+    """Read a whole cloud: PLY, LAS, LAZ, PCD, E57, XYZ/TXT/CSV, NPY or NPZ, by suffix."""
     reader = open_cloud(path)
     parts = list(reader.chunks())
     if not parts:

@@ -1,0 +1,301 @@
+"""E57 (ASTM E2807), read without a library: pages, the XML section, and bit-packed records, chunk by chunk.
+
+All scans of a file come one after the other, each moved to where its pose says it stood. Checksums of pages are not
+verified; sizes that the file declares are compared with what it has before anything is allocated for them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+from xml.etree import ElementTree
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fgnn.errors import InputError
+from fgnn.points.cloud import CHUNK, Cloud, CloudHeader
+
+_CHECKSUM = 4
+_MOST_XML = 1 << 26
+_NAMES = {"colorRed": "red", "colorGreen": "green", "colorBlue": "blue"}
+_CARTESIAN = ("cartesianX", "cartesianY", "cartesianZ")
+_SPHERICAL = ("sphericalRange", "sphericalAzimuth", "sphericalElevation")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One field of a record: floats as they are, integers in the fewest bits that hold their range."""
+
+    name: str
+    kind: str  # Float, Integer or ScaledInteger
+    low: int = 0
+    bits: int = 0
+    scale: float = 1.0
+    offset: float = 0.0
+    single: bool = False
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        if self.kind == "Float":
+            return np.dtype(np.float32 if self.single else np.float64)
+        if self.kind == "ScaledInteger":
+            return np.dtype(np.float64)
+        high = self.low + (1 << self.bits) - 1
+        for choice in (np.uint8, np.uint16, np.int32, np.int64):
+            if np.iinfo(choice).min <= self.low and high <= np.iinfo(choice).max:
+                return np.dtype(choice)
+        return np.dtype(np.int64)
+
+    def width(self) -> int:
+        """Bits of a record."""
+        return self.bits if self.kind != "Float" else 32 if self.single else 64
+
+    def decode(self, data: bytes, first_bit: int, count: int) -> NDArray[Any]:
+        """``count`` values of a stream that starts ``first_bit`` bits into ``data``."""
+        if self.kind == "Float":
+            return np.frombuffer(data, self.dtype.newbyteorder("<"), count, first_bit // 8).astype(self.dtype)
+        raw = _unpack(data, first_bit, count, self.bits)
+        if self.kind == "ScaledInteger":
+            return (raw.astype(np.float64) + self.low) * self.scale + self.offset
+        return (raw.astype(np.int64) + self.low).astype(self.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Scan:
+    """Where one scan's records lie, what they hold, and how the scanner stood."""
+
+    at: int  # physical offset of the section
+    count: int
+    columns: tuple[Column, ...]
+    rotation: NDArray[np.float64]  # shape: (3, 3)
+    translation: NDArray[np.float64]  # shape: (3,)
+
+
+@dataclass(frozen=True, eq=False)
+class E57Reader:
+    """The points of all scans in chunks."""
+
+    path: Path
+    header: CloudHeader
+    page: int
+    scans: tuple[Scan, ...]
+
+    def chunks(self, size: int = CHUNK) -> Iterator[Cloud]:
+        with self.path.open("rb") as file:
+            for number, scan in enumerate(self.scans):
+                for rows in _records(file, self.path, self.page, scan, size):
+                    with np.errstate(all="ignore"):  # what overflows is no finite coordinate
+                        cloud = self._cloud(rows, scan, number)
+                    yield cloud
+
+    def _cloud(self, rows: dict[str, NDArray[Any]], scan: Scan, number: int) -> Cloud:
+        count = len(next(iter(rows.values())))
+        if all(name in rows for name in _CARTESIAN):
+            xyz = np.stack([rows.pop(name).astype(np.float64) for name in _CARTESIAN], axis=1)
+            bad = rows.get("cartesianInvalidState")
+        else:
+            reach, azimuth, elevation = (rows.pop(name).astype(np.float64) for name in _SPHERICAL)
+            flat = reach * np.cos(elevation)
+            xyz = np.stack([flat * np.cos(azimuth), flat * np.sin(azimuth), reach * np.sin(elevation)], axis=1)
+            bad = rows.get("sphericalInvalidState")
+        xyz = xyz @ scan.rotation.T + scan.translation
+        if bad is not None:
+            xyz[bad != 0] = np.nan
+        named = {_field(name): values for name, values in rows.items()} | {"scan": np.full(count, number, np.uint16)}
+        fields = {
+            name: named[name].astype(dtype) if name in named else np.zeros(count, dtype)
+            for name, dtype in self.header.fields.items()
+        }
+        return Cloud(xyz, fields, self.header)
+
+
+def open_reader(path: Path) -> E57Reader:
+    """Read the header and the XML section."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(48)
+        if len(head) < 48 or head[:8] != b"ASTM-E57":
+            raise InputError("cannot be read as E57 (no ASTM-E57 header)", file=path)
+        length, xml_at, xml_length, page = struct.unpack_from("<QQQQ", head, 16)
+        if length > size:
+            raise InputError(f"ends after {size} of {length} bytes", file=path)
+        if not 64 <= page <= 1 << 20 or xml_length > min(size, _MOST_XML):
+            raise InputError("cannot be read as E57 (its header does not fit the file)", file=path)
+        xml = _logical(file, path, page, xml_at, xml_length)
+    if b"<!DOCTYPE" in xml or b"<!ENTITY" in xml:
+        raise InputError("cannot be read as E57 (its XML defines entities)", file=path)
+    try:
+        root = ElementTree.fromstring(xml.decode("utf-8"))
+        scans = tuple(_scan(node, size) for node in _children(_child(root, "data3D")))
+    except (ElementTree.ParseError, UnicodeDecodeError, ValueError, KeyError, OverflowError, RecursionError) as error:
+        reason = str(error).splitlines()[0][:80] if str(error) else "odd XML"
+        raise InputError(f"cannot be read as E57 ({reason})", file=path) from error
+    fields: dict[str, np.dtype[Any]] = {}
+    for scan in scans:
+        for column in scan.columns:
+            if column.name not in (*_CARTESIAN, *_SPHERICAL):
+                fields.setdefault(_field(column.name), column.dtype)
+    if len(scans) > 1:
+        fields["scan"] = np.dtype(np.uint16)
+    return E57Reader(path, CloudHeader(".e57", sum(s.count for s in scans), fields), page, scans)
+
+
+def write(parts: Iterator[Cloud], path: Path, count: int) -> None:
+    """E57 has no place that readers agree on for labels."""
+    raise InputError("E57 is read, not written; name a .laz or .ply file instead", file=path)
+
+
+# ---- the XML section ------------------------------------------------------------------------------------------
+
+
+def _tag(node: ElementTree.Element) -> str:
+    return node.tag.rpartition("}")[2]
+
+
+def _children(node: ElementTree.Element | None) -> list[ElementTree.Element]:
+    return [] if node is None else list(node)
+
+
+def _child(node: ElementTree.Element | None, name: str) -> ElementTree.Element | None:
+    return next((child for child in _children(node) if _tag(child) == name), None)
+
+
+def _number(node: ElementTree.Element | None, name: str, default: float = 0.0) -> float:
+    child = _child(node, name)
+    return float(child.text) if child is not None and child.text else default
+
+
+def _scan(node: ElementTree.Element, size: int) -> Scan:
+    points = _child(node, "points")
+    if points is None:
+        raise ValueError("a scan without points")
+    columns = tuple(_column(child) for child in _children(_child(points, "prototype")))
+    names = {column.name for column in columns}
+    if not (set(_CARTESIAN) <= names or set(_SPHERICAL) <= names):
+        raise ValueError("a scan without coordinates")
+    count, at = int(points.attrib["recordCount"]), int(points.attrib["fileOffset"])
+    each = sum(column.width() for column in columns)  # bits; records of none would cost the file nothing
+    if count < 0 or not 0 < at < size or count * max(each, 1) > 8 * size:
+        raise ValueError(f"declares {count} points, more than the file can hold")
+    pose = _child(node, "pose")
+    turn, move = _child(pose, "rotation"), _child(pose, "translation")
+    w, x, y, z = (_number(turn, name, 1.0 if name == "w" else 0.0) for name in "wxyz")
+    rotation = np.array([
+        [w * w + x * x - y * y - z * z, 2 * (x * y - w * z), 2 * (x * z + w * y)],
+        [2 * (x * y + w * z), w * w - x * x + y * y - z * z, 2 * (y * z - w * x)],
+        [2 * (x * z - w * y), 2 * (y * z + w * x), w * w - x * x - y * y + z * z],
+    ])  # fmt: skip
+    return Scan(at, count, columns, rotation, np.array([_number(move, name) for name in "xyz"]))
+
+
+def _column(node: ElementTree.Element) -> Column:
+    kind, given = node.attrib.get("type", ""), node.attrib
+    if kind == "Float":
+        return Column(_tag(node), kind, single=given.get("precision", "double") == "single")
+    if kind not in ("Integer", "ScaledInteger"):
+        raise ValueError(f"a field of type {kind[:20]!r}")
+    low, high = int(given.get("minimum", -(1 << 63))), int(given.get("maximum", (1 << 63) - 1))
+    bits = (high - low).bit_length()
+    if high < low or low < -(1 << 63) or high >= 1 << 63:
+        raise ValueError("a field whose range is empty or too wide")
+    return Column(_tag(node), kind, low, bits, float(given.get("scale", 1)), float(given.get("offset", 0)))
+
+
+def _field(name: str) -> str:
+    return _NAMES.get(name, name)
+
+
+# ---- pages, packets and bits ----------------------------------------------------------------------------------
+
+
+def _logical(file: IO[bytes], path: Path, page: int, at: int, length: int) -> bytes:
+    """``length`` bytes from a physical offset on, without the checksums that end every page."""
+    inner = page - _CHECKSUM
+    number, inside = divmod(at, page)
+    pages = -(-(inside + length) // inner)
+    if at > path.stat().st_size:
+        raise InputError("points behind its own end", file=path)
+    file.seek(number * page)
+    raw = file.read(pages * page)
+    whole = len(raw) // page
+    kept = np.frombuffer(raw, np.uint8, whole * page).reshape(whole, page)[:, :inner].tobytes()
+    found = kept[inside : inside + length]
+    if len(found) < length:
+        raise InputError("ends inside its data", file=path)
+    return found
+
+
+def _physical(at: int, logical: int, page: int) -> int:
+    """The physical offset ``logical`` bytes after another."""
+    inner = page - _CHECKSUM
+    number, inside = divmod(at, page)
+    more, rest = divmod(inside + logical, inner)
+    return (number + more) * page + rest
+
+
+def _records(file: IO[bytes], path: Path, page: int, scan: Scan, size: int) -> Iterator[dict[str, NDArray[Any]]]:
+    """Columns of at most ``size`` records at a time, from the packets of a scan's section."""
+    head = _logical(file, path, page, scan.at, 32)
+    section, data_at = struct.unpack_from("<B15xQ", head)
+    if section != 1 or not 0 < data_at < path.stat().st_size:
+        raise InputError("cannot be read as E57 (no section of points where it says)", file=path)
+    streams = [bytearray() for _ in scan.columns]
+    spent = [0] * len(streams)  # bits of each stream that were decoded already
+    done, at = 0, data_at
+    while done < scan.count:
+        want = min(size, scan.count - done)
+        while any(
+            8 * len(s) - used < want * c.width() for s, used, c in zip(streams, spent, scan.columns, strict=True)
+        ):
+            at = _next_packet(file, path, page, at, streams)
+        made: dict[str, NDArray[Any]] = {}
+        for number, column in enumerate(scan.columns):
+            with np.errstate(all="ignore"):
+                made[column.name] = column.decode(bytes(streams[number]), spent[number], want)
+            spent[number] += want * column.width()
+            whole = spent[number] // 8
+            del streams[number][:whole]
+            spent[number] -= 8 * whole
+        done += want
+        yield made
+
+
+def _next_packet(file: IO[bytes], path: Path, page: int, at: int, streams: list[bytearray]) -> int:
+    """Take one packet: data is added to the streams, others are passed over; where the next one lies."""
+    kind, _, less, count = struct.unpack("<BBHH", _logical(file, path, page, at, 6))
+    length = less + 1
+    if kind == 1:
+        body = _logical(file, path, page, at, length)
+        sizes = struct.unpack_from(f"<{count}H", body, 6) if 6 + 2 * count <= length else ()
+        if count != len(streams) or 6 + 2 * count + sum(sizes) > length:
+            raise InputError("cannot be read as E57 (a packet of another make)", file=path)
+        place = 6 + 2 * count
+        for stream, size in zip(streams, sizes, strict=True):
+            stream += body[place : place + size]
+            place += size
+    elif kind not in (0, 2):
+        raise InputError("ends before its last point, or holds an unknown packet", file=path)
+    return _physical(at, length, page)
+
+
+def _unpack(data: bytes, first_bit: int, count: int, bits: int) -> NDArray[np.uint64]:
+    """``count`` unsigned numbers of so many bits each, the lowest bit first."""
+    if bits == 0:
+        return np.zeros(count, np.uint64)
+    if first_bit % 8 == 0 and bits in (8, 16, 32, 64):
+        return np.frombuffer(data, f"<u{bits // 8}", count, first_bit // 8).astype(np.uint64)
+    out = np.zeros(count, np.uint64)
+    raw = np.frombuffer(data, np.uint8)
+    start = first_bit + np.arange(count, dtype=np.int64) * bits
+    byte, shift = start // 8, (start % 8).astype(np.uint64)
+    last = len(raw) - 1
+    for step in range((bits + 7 + 7) // 8):  # the bytes that a number may touch
+        part = raw[np.minimum(byte + step, last)].astype(np.uint64)
+        move = 8 * step - shift.astype(np.int64)
+        left, right = np.maximum(move, 0).astype(np.uint64), np.maximum(-move, 0).astype(np.uint64)
+        out |= np.where(move < 64, (part << np.minimum(left, 63)) >> right, 0).astype(np.uint64)
+    return out if bits == 64 else out & np.uint64((1 << bits) - 1)
