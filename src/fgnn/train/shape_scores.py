@@ -45,23 +45,21 @@ def label_shapes(
     clouds: PointSet,
     *,
     votes: int = 1,
-    restrict: bool = True,
     half: bool = False,
     batch: int = 32,
     seed: int = 0,
-) -> NDArray[np.int64]:
-    """The part of every point.  # shape: (S, P)
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The part of every point: the best among those of the shape's category, and among all 50.  # shapes: (S, P)
 
     Args:
         votes: Passes whose probabilities are added: the shapes as they are, then varied as in training.
-        restrict: Take the best among the parts of a shape's category, not among all 50.
         half: Compute in bfloat16.
     """
     device = next(network.parameters()).device
     mask = part_mask(PARTS, NUM_PARTS, device)
     generator = torch.Generator().manual_seed(seed)
     network.eval()
-    found = []
+    found, free = [], []
     for at in range(0, len(clouds), batch):
         part = clouds.select(torch.arange(at, min(at + batch, len(clouds)))).to(device)
         total: Tensor | float = 0.0
@@ -72,10 +70,9 @@ def label_shapes(
                 scores = network(features, part.category)[0]
             total = total + scores.float().softmax(-1)
         assert isinstance(total, Tensor)
-        if restrict:
-            total = total + mask[part.category][:, None]
-        found.append(total.argmax(2).cpu())
-    return torch.cat(found).numpy()
+        free.append(total.argmax(2).cpu())
+        found.append((total + mask[part.category][:, None]).argmax(2).cpu())
+    return torch.cat(found).numpy(), torch.cat(free).numpy()
 
 
 @dataclass(frozen=True)
@@ -118,13 +115,12 @@ def score_shapes(
         return ShapeTable.of(protocol, len(results), shape_score(results, CATEGORIES, PARTS))
 
     every = np.ones(len(shapes), bool)
-    once = label_shapes(network, clouds, **options)
+    once, free = label_shapes(network, clouds, **options)
     made = [table("one pass", once, every)]
     if fresh.any() and not fresh.all():
         made.append(table("one pass, without shapes also trained on", once, fresh))
-    free = label_shapes(network, clouds, restrict=False, **options)
     made.append(table("one pass, argmax over all parts", free, every))
     if votes > 1:
-        voted = label_shapes(network, clouds, votes=votes, **options)
+        voted, _ = label_shapes(network, clouds, votes=votes, **options)
         made.append(table(f"voted, {votes} passes", voted, every))
     return made
