@@ -83,11 +83,12 @@ def test_a_fused_block_of_ad3_is_the_plain_one(device: str, forbid: bool) -> Non
         batch.unary[:, 2, 0], batch.unary[::2, 4, 1] = -torch.inf, -torch.inf
     plain, mean, quick, quick_mean = both(batch.to(device), 1, 1)
     # A threshold may stand exactly where a marginal leaves 0, and the next step then depends on a rounding.
-    for name in ("z", "q", "p"):
-        assert agreeing(getattr(plain, name), getattr(quick, name)) >= 0.8
-    assert agreeing(plain.taus[0], quick.taus[0]) >= 0.8
-    assert agreeing(mean.z, quick_mean.z) >= 0.8
-    assert agreeing(mean.then[None], quick_mean.then[None]) >= 0.8
+    assert agreeing(plain.z, quick.z) >= 0.95
+    assert agreeing(plain.p, quick.p) >= 0.95
+    assert agreeing(mean.z, quick_mean.z) >= 0.95
+    assert agreeing(plain.q, quick.q) >= 0.75
+    assert agreeing(plain.taus[0], quick.taus[0]) >= 0.75
+    assert agreeing(mean.then[None], quick_mean.then[None]) >= 0.75
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -20,8 +20,8 @@ from fgnn.infer.ad3.rounding import objective_rows, round_rows, score_rows
 from fgnn.infer.ad3.steps import RHO, State, Terms, initial_state
 
 _RESIDUAL = 10.0  # marginals must agree to this many tolerances
-# Where blocks of iterations are one operation, a look, which is many, comes after a few of them, or a tenth more.
-_BLOCKS, _LOOK_AFTER = 4, 0.1
+# Where blocks of iterations are one operation, a look, which is many, comes after a few of them, or a quarter more.
+_BLOCKS, _LOOK_AFTER = 4, 0.25
 
 
 @dataclass(frozen=True, eq=False)
