@@ -1,5 +1,5 @@
 #!/bin/sh
-# All trainings of the MAP experiment on one GPU, in pieces: sh benchmarks/train_map.sh bench|probe|deep|more|paper [OUT]
+# All trainings of the MAP experiment on one GPU, in pieces: sh benchmarks/train_map.sh bench|probe|deep|more|last|paper [OUT]
 # A piece that was cut short goes on when it is run again on the same machine (runs/ keeps its checkpoints).
 set -eu
 what=$1
@@ -14,6 +14,7 @@ case $what in
   probe) $python -m fgnn.train.sweep benchmarks/map_probe.yaml --out "$out" --time-budget "${BUDGET:-260}" ;;
   deep) $python -m fgnn.train.sweep benchmarks/map_deep.yaml --out "$out" --time-budget "${BUDGET:-560}" ;;
   more) $python -m fgnn.train.sweep benchmarks/map_more.yaml --out "$out" --time-budget "${BUDGET:-430}" ;;
+  last) $python -m fgnn.train.sweep benchmarks/map_last.yaml --out "$out" --time-budget "${BUDGET:-290}" ;;
   paper) $python -m fgnn.train.sweep benchmarks/map_paper.yaml --out "$out" --time-budget "${BUDGET:-400}" ;;
-  *) echo "Expected bench, probe, deep, more or paper (got $what)" >&2; exit 2 ;;
+  *) echo "Expected bench, probe, deep, more, last or paper (got $what)" >&2; exit 2 ;;
 esac
