@@ -43,6 +43,9 @@ class Playground(ThreadingHTTPServer):
 
     daemon_threads = True
     allow_reuse_address = True
+    request_queue_size = (
+        128  # connections that wait to be accepted; five, the default, is less than one busy page opens
+    )
 
     def __init__(self, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Handler)

@@ -44,8 +44,14 @@ class _Node:
 
 @dataclass(eq=False)
 class _Tree:
-    """The search in one model; scores and bounds are scaled."""
+    """The search in one model; scores and bounds are scaled.
 
+    Args:
+        unit: 1 in the model's own numbers, at most 1e-3: a proof is relative, and to a score near 0 as to this. Where one
+            entry is far larger than the rest, scores that differ are close to 0, and to each other, once scaled.
+    """
+
+    unit: float = 1e-3
     open: list[tuple[float, int, _Node]] = field(default_factory=list)  # a heap by -bound
     recent: list[_Node] = field(default_factory=list)  # the same nodes, newest last
     score: float = -float("inf")
@@ -86,7 +92,7 @@ class _Tree:
     @property
     def enough(self) -> float:
         """A bound up to here is no better than the incumbent."""
-        return self.score + _PROOF * max(1e-3, abs(self.score)) if self.states is not None else -float("inf")
+        return self.score + _PROOF * max(self.unit, abs(self.score)) if self.states is not None else -float("inf")
 
     @property
     def bound(self) -> float:
@@ -106,9 +112,9 @@ def search(
     """Explore every model's tree until nothing open can be better than its best assignment."""
     root = replace(limits, cuts=_CUTS)
     inner = replace(root, iterations=min(limits.iterations, _NODE_ITERATIONS))
-    trees = [_Tree() for _ in range(len(batch))]
     exact = build_numbers(batch, layout)
     scale = exact.scale
+    trees = [_Tree(unit) for unit in (1.0 / scale).clamp(max=1e-3).tolist()]
     found = relax(layout, exact, dtype, root)
     fallback = rows_to_states(layout, found.x)
     for tree, score, states in zip(trees, found.score.tolist(), fallback, strict=True):
