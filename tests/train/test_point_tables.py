@@ -12,17 +12,18 @@ from typer.testing import CliRunner
 
 from fgnn.cli import build_app
 from fgnn.data.s3dis import CLASSES, Room, save_room
-from fgnn.data.scenes import make_room, make_shapes
+from fgnn.data.scenes import make_room, make_shapes, make_terrain
 from fgnn.data.shapenet import CATEGORIES
 from fgnn.errors import InputError
 from fgnn.models.point_config import PointConfig
 from fgnn.points.blocks import sampled_blocks
+from fgnn.points.cloud import write_cloud
 from fgnn.points.metrics import scene_score
 from fgnn.train import table2
 from fgnn.train.evaluate_points import evaluate_point_weights
 from fgnn.train.experiment import Setting
 from fgnn.train.paper_points import NAMES, TABLE2, TABLE3
-from fgnn.train.recipe import Data, Optimiser, Recipe, RoomData, Schedule, ShapeData, read_recipe
+from fgnn.train.recipe import Data, Optimiser, Recipe, RoomData, ScanData, Schedule, ShapeData, read_recipe
 from fgnn.train.room_scores import PROTOCOLS, Protocol, score_rooms
 from fgnn.train.run import run
 from fgnn.train.table2 import reproduce_table2
@@ -177,6 +178,23 @@ def test_evaluate_rooms_by_protocol(rooms: list[Room], tmp_path: Path) -> None:
     assert 0 <= found["all-points"]["mean IoU"] <= 1
     with pytest.raises(InputError, match="pn-sampled, all-points, voted"):
         evaluate_point_weights(folder.path, data=str(tmp_path), protocol="one-pass")
+
+
+def test_evaluate_scores_ones_own_scans_on_the_files_held_out(tmp_path: Path) -> None:
+    for seed in range(2):
+        write_cloud(make_terrain(1500, seed=seed), tmp_path / f"area{seed}.laz")
+    (tmp_path / "classes.txt").write_text("ground: 2\nother: 5 6\n")
+    scans = ScanData(str(tmp_path), field="classification", points=64, size=25.0)
+    recipe = _smaller(read_recipe("rooms-fgnn")).with_changes(
+        data=Data(scans=scans), steps=2, batch=2, log_every=1, checkpoint_every=2
+    )
+    state, folder = run(recipe, tmp_path / "run", device="cpu")
+    found = evaluate_point_weights(folder.path / "last.safetensors")["tiles"]
+    assert state.metrics is not None
+    assert found["mean IoU"] == pytest.approx(state.metrics["miou"])
+    assert set(found) == {"mean IoU", "accuracy", "ground", "other"}
+    with pytest.raises(InputError, match="a protocol among tiles"):
+        evaluate_point_weights(folder.path, protocol="voted")
 
 
 def test_evaluate_refuses_options_of_the_other_kind(shape_run: Path) -> None:
