@@ -47,8 +47,8 @@ class _Tree:
     """The search in one model; scores and bounds are scaled.
 
     Args:
-        unit: 1 in the model's own numbers, at most 1e-3: a proof is relative, and to a score near 0 as to this. Where one
-            entry is far larger than the rest, scores that differ are close to 0, and to each other, once scaled.
+        unit: 1 in the model's own numbers, at most 1e-3: a proof is relative to the score, or to this if that is less.
+            Where one entry is far larger than the rest, scores that differ are close to each other once scaled.
     """
 
     unit: float = 1e-3
