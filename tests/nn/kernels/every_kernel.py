@@ -1,0 +1,38 @@
+"""One small call of each kernel, value and gradients, for a checker that watches memory; see benchmarks/sanitize.sh."""
+
+from __future__ import annotations
+
+import torch
+
+from fgnn.nn.linear import linear, linear_parts
+from fgnn.points.knn import knn
+from tests.nn.kernels.cases import Case, worst
+
+CASES = [
+    Case(factors=67, arity=16, variables=50, n=63, m=65, terms=7, whole=True),
+    Case(factors=33, arity=6, variables=50, n=20, m=33, ragged=True, towards="variable", q="own", batch=3, whole=True),
+    Case(factors=23, arity=8, variables=30, n=33, m=31, q="types", terms=4, batch=3, whole=True),
+    Case(factors=23, arity=8, variables=30, n=33, m=31, q="places", batch=65, whole=True),
+    Case(factors=70, arity=5, variables=99, n=40, m=24, q="places", whole=True),
+]
+
+
+def main() -> None:
+    """Print the error of each call."""
+    for case in CASES:
+        print(f"{worst(case, 'triton', torch.bfloat16, 'cuda'):.1e}", case)
+    x, weight, bias = (torch.randn(*shape, device="cuda") for shape in ((301, 5), (33, 5), (33,)))
+    x.requires_grad_()
+    weight.requires_grad_()
+    with torch.autocast("cuda", torch.bfloat16):
+        made = linear(x, weight, bias, relu=True).sum()
+        for part in linear_parts(x, weight, bias, x[:100], weight):
+            made = made + part.float().sum()
+    made.backward()  # type: ignore[no-untyped-call]
+    print("linear", bool(torch.isfinite(x.grad).all()) if x.grad is not None else None)
+    index, _ = knn(torch.rand(2, 333, 3, device="cuda"), 16)
+    print("knn", int(index.max()) < 333)
+
+
+if __name__ == "__main__":
+    main()
