@@ -43,7 +43,7 @@ def mixed(count: int = 5, seed: int = 0, dtype: torch.dtype = torch.float64) -> 
         model.add_unaries(rng.normal(size=14))
         for i in range(5):
             model.add_table((i, i + 1), rng.normal(size=(2, 2)))
-        for i in range(3):
+        for i in range(2):
             model.add_budget((i, i + 1, i + 3), at_most=2, at_least=int(rng.integers(2)))
         model.add_budget(range(5), at_most=int(rng.integers(2, 5)), at_least=1)
         models.append(model)

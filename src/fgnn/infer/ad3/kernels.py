@@ -20,11 +20,11 @@ def _clip(x):
 
 @triton.jit
 def _newton(a, tau, low, high):
-    """One step towards the threshold of a budget: see `projections.project_budgets`."""
-    x = a - tau[None, :]
+    """One step towards the thresholds of some budgets: see `projections.project_budgets`."""
+    x = a - tau[:, None, :]
     inside = _clip(x)
-    total = tl.sum(inside, 0)
-    slope = tl.maximum(tl.sum((inside == x).to(a.dtype), 0), 1.0)
+    total = tl.sum(inside, 1)
+    slope = tl.maximum(tl.sum((inside == x).to(a.dtype), 1), 1.0)
     goal = tl.maximum(tau + (total - high) / slope, 0.0) + tl.minimum(tau + (total - low) / slope, 0.0)
     return tau + tl.minimum(tl.maximum(goal - tau, -1.0), 1.0)
 
@@ -32,7 +32,7 @@ def _newton(a, tau, low, high):
 @triton.jit
 def _factors(
     z, q, tau, push, first, second, weight, middle, sign, pair_edge, low, high, budget_edge, cols, live, B, PAIRS,
-    BUDGETS, SIZE: tl.constexpr, ROWS: tl.constexpr, SIGNED: tl.constexpr, PUSHED: tl.constexpr,
+    BUDGETS, SIZE: tl.constexpr, AT_ONCE: tl.constexpr, ROWS: tl.constexpr, SIGNED: tl.constexpr, PUSHED: tl.constexpr,
 ):  # fmt: skip
     """q from z, and the budgets' thresholds moved on: `steps.factor_step`."""
     for c0 in range(0, PAIRS, ROWS):
@@ -57,52 +57,59 @@ def _factors(
             share = share * g
         tl.store(q + at_b, _clip(b + tl.load(second + at, mask=there, other=0.0) - share), mask=there)
     place = tl.arange(0, SIZE)
-    for c in range(BUDGETS):
-        edge = tl.load(budget_edge + c * SIZE + place)  # -1: the budget has fewer
-        there = (edge >= 0)[:, None] & live[None, :]
-        at = edge.to(tl.int64)[:, None] * B + cols[None, :]
+    for c0 in range(0, BUDGETS, AT_ONCE):
+        c = c0 + tl.arange(0, AT_ONCE)
+        have = c < BUDGETS
+        edge = tl.load(budget_edge + c[:, None] * SIZE + place[None, :], mask=have[:, None], other=-1)  # -1: no edge
+        there = (edge >= 0)[:, :, None] & live[None, None, :]
+        at = edge.to(tl.int64)[:, :, None] * B + cols[None, None, :]
         a = tl.load(z + at, mask=there, other=-1e30)  # far below 0: adds nothing to a sum
         if PUSHED:
             a += tl.load(push + at, mask=there, other=0.0)
-        own = cols + tl.cast(c, tl.int64) * B
-        start = tl.load(tau + own, mask=live, other=0.0)
-        lo = tl.load(low + own, mask=live, other=0.0)
-        hi = tl.load(high + own, mask=live, other=0.0)
+        own = c.to(tl.int64)[:, None] * B + cols[None, :]
+        mine = have[:, None] & live[None, :]
+        start = tl.load(tau + own, mask=mine, other=0.0)
+        lo = tl.load(low + own, mask=mine, other=0.0)
+        hi = tl.load(high + own, mask=mine, other=0.0)
         once = _newton(a, start, lo, hi)
         twice = _newton(a, once, lo, hi)
         back = ((once - start) * (twice - once) < 0) & (tl.abs(twice - once) >= tl.abs(once - start))
         end = tl.where(back, (start + once) / 2, twice)
-        tl.store(tau + own, end, mask=live)
-        tl.store(q + at, _clip(a - end[None, :]), mask=there)
+        tl.store(tau + own, end, mask=mine)
+        tl.store(q + at, _clip(a - end[:, None, :]), mask=there)
 
 
 @triton.jit
 def _variables(
     z, q, p, total, unary, share, lower, upper, var_edge, cols, live, B, V, ALPHA: tl.constexpr,
-    DEG: tl.constexpr, PUSHED: tl.constexpr, MEAN: tl.constexpr,
+    DEG: tl.constexpr, VARS: tl.constexpr, PUSHED: tl.constexpr, MEAN: tl.constexpr,
 ):  # fmt: skip
     """p from q, z moved on and added to ``total``: `steps.variable_step`; gives how far p and q are apart."""
     apart = tl.zeros((cols.shape[0],), dtype=z.dtype.element_ty)
     place = tl.arange(0, DEG)
-    for v in range(V):
-        edge = tl.load(var_edge + v * DEG + place)
-        there = (edge >= 0)[:, None] & live[None, :]
-        at = edge.to(tl.int64)[:, None] * B + cols[None, :]
-        own = cols + tl.cast(v, tl.int64) * B
+    for v0 in range(0, V, VARS):
+        v = v0 + tl.arange(0, VARS)
+        have = v < V
+        edge = tl.load(var_edge + v[:, None] * DEG + place[None, :], mask=have[:, None], other=-1)
+        there = (edge >= 0)[:, :, None] & live[None, None, :]
+        at = edge.to(tl.int64)[:, :, None] * B + cols[None, None, :]
+        own = v.to(tl.int64)[:, None] * B + cols[None, :]
+        mine = have[:, None] & live[None, :]
         was = tl.load(z + at, mask=there, other=0.0)
         said = tl.load(q + at, mask=there, other=0.0)
-        x = tl.load(unary + own, mask=live, other=0.0) + tl.sum(2.0 * said - was, 0) * tl.load(share + v)
+        part = tl.load(share + v, mask=have, other=0.0)
+        x = tl.load(unary + own, mask=mine, other=0.0) + tl.sum(2.0 * said - was, 1) * part[:, None]
         if PUSHED:
-            x = tl.maximum(x, tl.load(lower + own, mask=live, other=0.0))
-            x = tl.minimum(x, tl.load(upper + own, mask=live, other=1.0))
+            x = tl.maximum(x, tl.load(lower + own, mask=mine, other=0.0))
+            x = tl.minimum(x, tl.load(upper + own, mask=mine, other=1.0))
         else:
             x = _clip(x)
-        error = tl.where(there, x[None, :] - said, 0.0)
-        apart += tl.sum(error * error, 0)
+        error = tl.where(there, x[:, None, :] - said, 0.0)
+        apart += tl.sum(tl.sum(error * error, 1), 0)
         now = was + ALPHA * error
         tl.store(z + at, now, mask=there)
         if not MEAN:
-            tl.store(p + own, x, mask=live)
+            tl.store(p + own, x, mask=mine)
             tl.store(total + at, tl.load(total + at, mask=there, other=0.0) + now, mask=there)
     return apart
 
@@ -113,7 +120,7 @@ def advance_kernel(
     first, second, weight, middle, sign, pair_edge, low, high, budget_edge, var_edge,
     B, E, V, PAIRS, BUDGETS, done, steps, blocks, CHECK: tl.constexpr, ALPHA: tl.constexpr, HALVED: tl.constexpr,
     LESS: tl.constexpr, LONG: tl.constexpr, DEG: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK: tl.constexpr, SIGNED: tl.constexpr, PUSHED: tl.constexpr,
+    BLOCK: tl.constexpr, AT_ONCE: tl.constexpr, VARS: tl.constexpr, SIGNED: tl.constexpr, PUSHED: tl.constexpr,
 ):  # fmt: skip
     """``blocks`` times: ``steps`` iterations, then `average.Average.restart`, then q of where that left z."""
     cols = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -127,11 +134,11 @@ def advance_kernel(
         for _ in range(steps):
             _factors(
                 z, q, tau, push, first, second, weight, middle, sign, pair_edge, low, high, budget_edge, cols, live,
-                B, PAIRS, BUDGETS, SIZE, ROWS, SIGNED, PUSHED,
+                B, PAIRS, BUDGETS, SIZE, AT_ONCE, ROWS, SIGNED, PUSHED,
             )  # fmt: skip
             tl.debug_barrier()
             now = _variables(
-                z, q, p, total, unary, share, lower, upper, var_edge, cols, live, B, V, ALPHA, DEG, PUSHED, False
+                z, q, p, total, unary, share, lower, upper, var_edge, cols, live, B, V, ALPHA, DEG, VARS, PUSHED, False
             )
             tl.debug_barrier()
         n += steps
@@ -147,11 +154,11 @@ def advance_kernel(
         tl.debug_barrier()
         _factors(
             z2, q2, tau2, push, first, second, weight, middle, sign, pair_edge, low, high, budget_edge, cols, live,
-            B, PAIRS, BUDGETS, SIZE, ROWS, SIGNED, PUSHED,
+            B, PAIRS, BUDGETS, SIZE, AT_ONCE, ROWS, SIGNED, PUSHED,
         )  # fmt: skip
         tl.debug_barrier()
         mean = _variables(
-            z2, q2, p, total, unary, share, lower, upper, var_edge, cols, live, B, V, ALPHA, DEG, PUSHED, True
+            z2, q2, p, total, unary, share, lower, upper, var_edge, cols, live, B, V, ALPHA, DEG, VARS, PUSHED, True
         )
         tl.debug_barrier()
         best = tl.minimum(now, mean)
@@ -174,7 +181,7 @@ def advance_kernel(
         tl.debug_barrier()
         _factors(
             z, q, tau, push, first, second, weight, middle, sign, pair_edge, low, high, budget_edge, cols, live,
-            B, PAIRS, BUDGETS, SIZE, ROWS, SIGNED, PUSHED,
+            B, PAIRS, BUDGETS, SIZE, AT_ONCE, ROWS, SIGNED, PUSHED,
         )  # fmt: skip
         tl.debug_barrier()
     tl.store(count + cols, n, mask=live)
