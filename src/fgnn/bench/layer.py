@@ -85,7 +85,10 @@ def _table(problem: Problem, compile_peers: bool, repeats: int) -> dict[str, Any
             try:
                 # NNConv asks the device how many edges there are, and cannot be captured; a recording is captured
                 replay = name not in ("NNConv", "ours, recorded")
-                rows[name] = measure(make(problem), [problem.f, problem.g], [problem.t], repeats, replay=replay)
+                rows[name] = measure(
+                    make(problem), [problem.f, problem.g], [problem.t], repeats,
+                    parameters=problem.half.parameters(), replay=replay,
+                )  # fmt: skip
             except MissingExtra as error:
                 skipped[name] = str(error)
                 continue
@@ -184,7 +187,7 @@ def _sweep(device: str, seed: int, repeats: int, cuda: bool) -> dict[str, dict[s
     }
     for name, size in sizes.items():
         problem = make_problem(*size, device=device, seed=seed)
-        row = measure(ours(problem), [problem.f, problem.g], [problem.t], repeats)
+        row = measure(ours(problem), [problem.f, problem.g], [problem.t], repeats, parameters=problem.half.parameters())
         row["work"] = problem.incidence.num_edges * size[3] ** 2
         if name != "base":
             base = found["base"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from statistics import median
 from typing import Any
 
@@ -13,7 +13,13 @@ from fgnn.bench.common import timed
 
 
 def measure(
-    form: Callable[..., Tensor], inputs: list[Tensor], fixed: list[Tensor], repeats: int, *, replay: bool = True
+    form: Callable[..., Tensor],
+    inputs: list[Tensor],
+    fixed: list[Tensor],
+    repeats: int,
+    *,
+    parameters: Iterable[Tensor] = (),
+    replay: bool = True,
 ) -> dict[str, Any]:
     """Median milliseconds and extra bytes of forward, and of forward and backward to inputs and parameters.
 
@@ -24,8 +30,10 @@ def measure(
         form: A function of ``inputs`` and then ``fixed``.
         inputs: Tensors that gradients go to.
         fixed: Tensors that none go to.
+        parameters: What the form reads besides; their gradients are taken anew each time, not added up.
     """
     leaves = [x.detach().clone().requires_grad_() for x in inputs]
+    learned = [*leaves, *parameters]
     device = fixed[0].device if fixed else leaves[0].device
 
     def forward() -> Tensor:
@@ -36,7 +44,7 @@ def measure(
 
     def both() -> None:
         forward().backward(upstream)  # type: ignore[no-untyped-call]
-        for leaf in leaves:
+        for leaf in learned:
             leaf.grad = None
 
     row: dict[str, Any] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fgnn.bench.measure import compare, half_precision, measure
 from fgnn.nn import graphed, use_backend
@@ -33,7 +33,7 @@ def small_graphs(device: str, seed: int, repeats: int) -> dict[str, Any]:
             made, _ = layer(graph, f, gs, edges)
             return made  # type: ignore[no-any-return]
 
-        rows[q] = _against_plain(form, [f], [], repeats)
+        rows[q] = _against_plain(form, layer, [f], [], repeats)
         with half_precision(f.device):
             fast = graphed(layer, graph, f.detach().clone().requires_grad_(), gs, edges)
 
@@ -41,7 +41,7 @@ def small_graphs(device: str, seed: int, repeats: int) -> dict[str, Any]:
             made, _ = fast(graph, f, gs, edges)
             return made  # type: ignore[no-any-return]
 
-        rows[q]["ours, recorded"] = measure(recorded, [f], [], repeats, replay=False)
+        rows[q]["ours, recorded"] = measure(recorded, [f], [], repeats, parameters=layer.parameters(), replay=False)
     return rows
 
 
@@ -57,12 +57,14 @@ def point_network(device: str, seed: int, repeats: int) -> dict[str, Any]:
         made: Tensor = network(x)
         return made
 
-    return _against_plain(form, [], [x], repeats)
+    return _against_plain(form, network, [], [x], repeats)
 
 
-def _against_plain(form: Any, inputs: list[Tensor], fixed: list[Tensor], repeats: int) -> dict[str, Any]:
+def _against_plain(
+    form: Any, module: nn.Module, inputs: list[Tensor], fixed: list[Tensor], repeats: int
+) -> dict[str, Any]:
     """Ours and the plain path, and the ratios."""
-    mine = measure(form, inputs, fixed, repeats)
+    mine = measure(form, inputs, fixed, repeats, parameters=module.parameters())
     with use_backend("torch"):
-        plain = measure(form, inputs, fixed, repeats)
+        plain = measure(form, inputs, fixed, repeats, parameters=module.parameters())
     return {"ours": mine, "plain torch": plain, **compare(mine, plain)}
