@@ -127,7 +127,7 @@ def test_a_signal_stops_with_a_checkpoint(tmp_path: Path) -> None:
 
 def test_seconds_become_steps_once_and_for_all(tmp_path: Path) -> None:
     state, folder = run(small_recipe(steps=None, seconds=1.5, validate_every=0), tmp_path / "run", device="cpu")
-    assert state.total == state.step > 15
+    assert state.total == state.step >= 15  # three windows of five are measured, however slow the machine
     assert load_checkpoint(folder.checkpoint).values["state"]["total"] == state.total
 
 
