@@ -20,7 +20,7 @@ def test_solvers_is_called_as_asked_and_says_where_its_result_lies(monkeypatch: 
     done = CliRunner().invoke(build_app(), words)
     assert done.exit_code == 0, done.output
     assert "written to there.json" in done.output
-    expected = {"count": 4, "kind": 2, "growth": False, "device": "cpu", "toulbar2_limit": 0.0, "seed": 0}
+    expected = {"count": 4, "kind": 2, "grow": False, "device": "cpu", "toulbar2_limit": 0.0, "seed": 0}
     assert given == expected | {"out": Path("there.json")}
 
 

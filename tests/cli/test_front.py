@@ -89,6 +89,12 @@ def test_an_interrupted_command_exits_with_130(monkeypatch: pytest.MonkeyPatch) 
     assert command("info") == (130, "", "fgnn: interrupted\n")
 
 
+def test_the_version_is_told() -> None:
+    import fgnn as package
+
+    assert command("--version") == (0, f"fgnn {package.__version__}\n", "")
+
+
 def test_info_tells_what_a_bug_report_needs() -> None:
     code, out, _ = command("info --json")
     assert code == 0

@@ -96,6 +96,7 @@ COMMANDS = {
     "data chane --out d": "Did you mean 'chain'? See 'fgnn data --help'.",
     "solve tiny.uai --methd exact": "no option '--methd'. Did you mean '--method'? See 'fgnn solve --help'.",
     "info --jsn": "Did you mean '--json'?",
+    "--verison": "no option '--verison'. Did you mean '--version'? See 'fgnn --help'.",
     "solve": "Missing argument 'models'. See 'fgnn solve --help'.",
     "data chain --count 3": "Missing option '--out' / '-o'. See 'fgnn data chain --help'.",
     "solve tiny.uai --time-limit soon": "Invalid value for '--time-limit'",
@@ -152,7 +153,7 @@ COMMANDS = {
     "segment scan.ply --out scan.obj": "Expected a cloud in .ply .las .laz",
     "train field.yaml": "Expected a field 'klass' with labels (the scan has: intensity, classification)",
     "train values.yaml": "classes.txt says which values stand for a class, as 'ground: 2'",
-    "train single.yaml": "Expected two or more classes, each named once (got 1)",
+    "train single.yaml": "classes, each named once (got 1)",
     "train noclasses.yaml": "classes.txt: no such file",
 }
 

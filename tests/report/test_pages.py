@@ -123,7 +123,7 @@ def benchmarks(folder: Path) -> dict[str, dict[str, Any]]:
     near = knn._compare(torch.rand(2, 64, 3), "cpu", matrix=True)
     neighbours = {"benchmark": "knn", "environment": environment(), "seed": 0, "2 x 64": near}
     return {
-        "solvers": solvers.run(count=2, growth=False, out=str(folder), quiet=True),
+        "solvers": solvers.run(count=2, grow=False, out=str(folder), quiet=True),
         "knn": neighbours | {"file": str(write_result("knn-cpu", neighbours, folder))},
     }
 

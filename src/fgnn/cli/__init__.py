@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -50,6 +50,22 @@ class _Group(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from fgnn import __version__
+
+        print(f"fgnn {__version__}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """What comes before a command."""
+
+
 def build_app() -> typer.Typer:
     """The command-line application, with every command registered."""
     app = typer.Typer(
@@ -60,6 +76,7 @@ def build_app() -> typer.Typer:
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
+        callback=_options,
     )
     for name, place in COMMANDS.items():
         module, attribute = place.split(":")

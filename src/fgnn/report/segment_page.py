@@ -53,8 +53,9 @@ def write_segment_page(
     page.table(Table(("class", "points", "%", "mean confidence", "below 0.6, %"), rows))
     page.picture(bars(list(counts), {"points": [float(c) for c in counts.values()]}, "points"), "Points of each class")
     known = label < len(classes)
-    edges = np.linspace(0.0, 1.0, _BINS + 1)
-    groups = [f"{a:.1f}–{b:.1f}" for a, b in pairwise(edges)]
+    sure_of = confidence[known]
+    edges = np.linspace(np.floor(_BINS * sure_of.min()) / _BINS if len(sure_of) else 0.0, 1.0, _BINS + 1)
+    groups = [f"{a:.2f}–{b:.2f}" for a, b in pairwise(edges)]
     share = {
         name: [100 * float(c) / max(1, int(known.sum())) for c in np.histogram(confidence[label == k], edges)[0]]
         for k, name in enumerate(classes)
