@@ -34,6 +34,10 @@ def solve(
     jobs: Annotated[int, typer.Option("--jobs", "-j", help="Models solved at once, each in its own process.")] = 1,
     device: Annotated[str | None, typer.Option(help="cpu or cuda, for the methods that are tensor work.")] = None,
     seed: Annotated[int, typer.Option(help="Seeds whatever is random in the method.")] = 0,
+    deterministic: Annotated[
+        bool,
+        typer.Option("--deterministic", help="Equal bit for bit every time, on a CPU and on one GPU; slower there."),
+    ] = False,
     option: Annotated[
         list[str] | None,
         typer.Option("--option", "-o", help="One of the method's own: -o damping=0.5. Repeatable."),
@@ -42,7 +46,7 @@ def solve(
     """Find the best assignment of each model file.
 
     Prints score (natural log), bound, status and the assignment. Exit 0: every model solved; 1: no feasible assignment
-    found for some; 2: bad input.
+    found for some; 2: bad input; 3: out of memory.
 
     Example: fgnn solve grid.uai.xz --evidence grid.uai.evid --method auto --time-limit 20 --json
     """
@@ -52,11 +56,11 @@ def solve(
         raise InputError(f"Expected --jobs of at least 1 (got {jobs})")
     common = {"time_limit": time_limit, "device": device, "seed": seed, **_parse_options(option or [])}
     if jobs == 1 or len(models) == 1:
-        results = (_solve_one(path, evidence, method, common, live=True) for path in models)
+        results = (_solve_one(path, evidence, method, common, live=True, repeat=deterministic) for path in models)
     else:
         joblib = need("joblib")
         results = joblib.Parallel(n_jobs=jobs, return_as="generator")(
-            joblib.delayed(_solve_one)(path, None, method, common, live=False) for path in models
+            joblib.delayed(_solve_one)(path, None, method, common, live=False, repeat=deterministic) for path in models
         )
     worst = 0
     for path, outcome in zip(models, results, strict=True):
@@ -69,12 +73,14 @@ class _Exhausted(str):
 
 
 def _solve_one(
-    path: Path, evidence: Path | None, method: str, options: dict[str, Any], *, live: bool
+    path: Path, evidence: Path | None, method: str, options: dict[str, Any], *, live: bool, repeat: bool = False
 ) -> Solution | str:
     """The solution, or the one line that says why there is none (so that other files still get their turn)."""
-    from fgnn import read_model
+    from fgnn import deterministic, read_model
     from fgnn import solve as solve_model
 
+    if repeat:  # here, since it holds for the process it is called in
+        deterministic()
     if path.is_dir():
         return f"{path}: Expected a model file (got a folder; name the files in it, as {path}/*.uai)"
     line = _ProgressLine() if live else None
@@ -84,7 +90,8 @@ def _solve_one(
         return f"{path}: {error.strerror or error}"
     except (ValueError, ImportError) as error:
         first = str(error).splitlines()[0]
-        return first if str(path) in first else f"{path}: {first}"
+        named = str(path) in first or (evidence is not None and str(evidence) in first)
+        return first if named else f"{path}: {first}"
     except (RuntimeError, MemoryError) as error:
         told = out_of_memory(error)
         if told is None:

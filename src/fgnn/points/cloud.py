@@ -90,7 +90,7 @@ class Cloud:
         """Colours in 0..1, shape (N, 3), where the file has them under any of the usual names."""
         for names in (("red", "green", "blue"), ("r", "g", "b"), ("diffuse_red", "diffuse_green", "diffuse_blue")):
             if all(name in self.fields for name in names):
-                with np.errstate(over="ignore"):  # a colour beyond float32 is none
+                with np.errstate(over="ignore", invalid="ignore"):  # a colour beyond float32 is none
                     stack = np.stack([self.fields[name] for name in names], axis=1).astype(np.float32)
                 stack = np.nan_to_num(stack, nan=0.0, posinf=0.0, neginf=0.0)
                 top = float(stack.max()) if stack.size else 0.0

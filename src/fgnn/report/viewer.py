@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -78,9 +79,9 @@ def write_viewer(
     }
     data["classes"][-1]["colour"] = [110, 110, 110]
     page = (files("fgnn.report") / "pages" / "viewer.html").read_text(encoding="utf-8")
-    # "</" inside the data would end the script element early
-    text = json.dumps(data).replace("</", "<\\/")
-    page = page.replace("__TITLE__", html.escape(title)).replace("__DATA__", text)
+    # "</script>" or "<!--" inside the data would change what the browser takes for the script
+    parts = {"__TITLE__": html.escape(title), "__DATA__": json.dumps(data).replace("<", "\\u003c")}
+    page = re.sub("__TITLE__|__DATA__", lambda found: parts[found.group()], page)  # at once: a title may hold a mark
     with atomic_write(path) as out:
         out.write(page)
     return Path(path)

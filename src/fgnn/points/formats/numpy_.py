@@ -31,7 +31,9 @@ class NumpyReader:
     def chunks(self, size: int = CHUNK) -> Iterator[Cloud]:
         for at in range(0, len(self.xyz), size):
             fields = {n: np.array(values[at : at + size]) for n, values in self.columns.items()}
-            yield Cloud(np.array(self.xyz[at : at + size], dtype=np.float64), fields, self.header)
+            with np.errstate(invalid="ignore", over="ignore"):  # some NaNs are told of when they are copied
+                xyz = np.array(self.xyz[at : at + size], dtype=np.float64)
+            yield Cloud(xyz, fields, self.header)
 
 
 def open_reader(path: Path) -> NumpyReader:

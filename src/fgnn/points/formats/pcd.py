@@ -40,7 +40,8 @@ class PcdReader:
         with self.path.open("rb") as file:
             file.seek(self.start)
             for rows in read[self.header.keep["encoding"]](file, size):
-                xyz = np.stack([rows[axis].astype(np.float64) for axis in "xyz"], axis=1)
+                with np.errstate(invalid="ignore"):  # some bits of a float stand for a NaN that is told of when copied
+                    xyz = np.stack([rows[axis].astype(np.float64) for axis in "xyz"], axis=1)
                 yield Cloud(xyz, {name: np.ascontiguousarray(rows[name]) for name in self.header.fields}, self.header)
 
     def _binary(self, file: IO[bytes], size: int) -> Iterator[np.ndarray]:

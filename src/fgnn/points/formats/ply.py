@@ -65,6 +65,8 @@ class PlyReader:
             if len(lines) < want:
                 raise InputError(f"ends after {done + len(lines)} of {self.header.count} points", file=self.path)
             try:
+                if not lines[0].strip():  # NumPy would warn where all lines are empty
+                    raise ValueError("an empty line")
                 rows = np.loadtxt(lines, dtype=np.float64, ndmin=2, comments=None)
                 if rows.shape != (want, width):
                     raise ValueError("wrong number of values")
@@ -73,13 +75,14 @@ class PlyReader:
                 raise InputError(f"Expected {width} numbers a line", file=self.path, place=place) from error
             records = np.empty(want, self.dtype)
             for column, name in enumerate(self.dtype.names or ()):
-                with np.errstate(invalid="ignore"):
+                with np.errstate(invalid="ignore", over="ignore"):
                     records[name] = rows[:, column]
             yield records
             done += want
 
     def _cloud(self, records: np.ndarray) -> Cloud:
-        xyz = np.stack([records[axis].astype(np.float64) for axis in "xyz"], axis=1)
+        with np.errstate(invalid="ignore"):  # some bits of a float stand for a NaN that is told of when it is copied
+            xyz = np.stack([records[axis].astype(np.float64) for axis in "xyz"], axis=1)
         fields = {n: records[n].astype(records[n].dtype.newbyteorder("=")) for n in self.header.fields}
         return Cloud(xyz, fields, self.header)
 

@@ -1,0 +1,67 @@
+"""How much memory reading a file may take, stated in one place and held against measurements by the tests.
+
+Reading a file of n bytes takes at most ``free + per_byte · n`` bytes above what the process held before. For a
+compressed file n is what it expands to, which is limited: to 64 MiB for a model and 16 MiB for a cloud, or to 256 times
+the file where that is more. Sizes that a file declares are held against its length before anything is allocated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_MB = 1_000_000
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The memory of one reader.
+
+    Attributes:
+        what: What it reads.
+        free: Bytes that any input may take: blocks, pages, and where a format lets a short file imply a large table
+            (sparse tables, default costs), that table, of at most 2^24 entries by default.
+        per_byte: Bytes for each byte of the input, or of what it expands to.
+        expands: Whether inputs are compressed.
+    """
+
+    what: str
+    free: int
+    per_byte: float
+    expands: bool = False
+
+    def of(self, size: int) -> int:
+        """The most that an input of ``size`` bytes (expanded) may take."""
+        return int(self.free + self.per_byte * size)
+
+
+# Broken files never get as far as a whole model: every one of them is refused within this.
+BROKEN = 200 * _MB
+
+BOUNDS: dict[str, Bound] = {
+    "uai": Bound("UAI models", 32 * _MB, 32),
+    "evidence": Bound("UAI evidence", 32 * _MB, 64),
+    "fg": Bound("libDAI factor graphs", 540 * _MB, 32),
+    "bif": Bound("BIF networks", 540 * _MB, 32),
+    "wcsp": Bound("toulbar2 .wcsp", 540 * _MB, 48),
+    "cfn": Bound("toulbar2 .cfn", 540 * _MB, 32),
+    "fgm": Bound("our own models", 16 * _MB, 6),
+    "gz": Bound("models as .gz", 32 * _MB, 32, expands=True),
+    "xz": Bound("models as .xz", 132 * _MB, 32, expands=True),
+    "ply": Bound("PLY clouds", 16 * _MB, 16),
+    "las": Bound("LAS clouds", 16 * _MB, 8),
+    "laz": Bound("LAZ clouds", 64 * _MB, 8, expands=True),
+    "pcd": Bound("PCD clouds", 16 * _MB, 32),
+    "txt": Bound("XYZ and TXT clouds", 16 * _MB, 16),
+    "csv": Bound("CSV clouds", 16 * _MB, 16),
+    "npy": Bound("NPY clouds", 16 * _MB, 8),
+    "npz": Bound("NPZ clouds", 16 * _MB, 8, expands=True),
+    "recipe": Bound("recipes and plans", 32 * _MB, 1000),
+    "classes": Bound("classes files", 16 * _MB, 64),
+    "weights": Bound("weights", 16 * _MB, 4),
+    "card": Bound("cards of weights", 16 * _MB, 32),
+    "checkpoint": Bound("checkpoints", 16 * _MB, 4),
+    "stored": Bound("stored sets of models", 16 * _MB, 6),
+    "tar": Bound("tar files of runs", 16 * _MB, 8),
+    "notation": Bound("the notation of networks", 16 * _MB, 300),
+    "playground": Bound("requests to the playground", 64 * _MB, 64),
+}

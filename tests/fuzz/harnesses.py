@@ -1,0 +1,304 @@
+"""One harness for each parser: bytes in; it returns, or raises `InputError` in one line that names the file."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import os
+import random
+import tempfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fgnn.errors import InputError
+from tests.fuzz.mutate import mutated
+from tests.fuzz.seeds import seeds
+
+# Small limits keep a lucky mutation from building a large model, so that time and memory tell of faults only.
+_DECOMPRESSED = 1 << 20
+_ENTRIES = 1 << 16
+_LONGEST = 8192
+
+
+@dataclass(frozen=True, eq=False)
+class Harness:
+    """A parser under test.
+
+    Args:
+        read: Takes the bytes of an input.
+        words: Words of the format, put in where others stood.
+        unpack, pack: For a compressed format: changes are also made to what is inside.
+    """
+
+    name: str
+    read: Callable[[bytes], None]
+    words: tuple[bytes, ...] = ()
+    unpack: Callable[[bytes], bytes] | None = None
+    pack: Callable[[bytes], bytes] | None = None
+
+    @cached_property
+    def seeds(self) -> tuple[bytes, ...]:
+        """Valid inputs, and those that were once found to be badly treated."""
+        return seeds(self.name) + tuple(file.read_bytes() for file in kept(self.name))
+
+    def mutated(self, data: bytes, rng: random.Random) -> bytes:
+        """A changed input, seldom longer than some kilobytes."""
+        if self.unpack is not None and self.pack is not None and rng.random() < 0.6:
+            try:
+                return self.pack(mutated(self.unpack(data), rng, self.words))[:_LONGEST]
+            except (OSError, EOFError, lzma.LZMAError, zlib.error, ValueError):
+                pass
+        return mutated(data, rng, self.words, self.seeds)[:_LONGEST]
+
+
+def kept(name: str) -> list[Path]:
+    """The inputs kept in the repository for one parser."""
+    return sorted((Path(__file__).parent / "corpus" / name).glob("*"))
+
+
+@cache
+def folder() -> Path:
+    """A place for the files of this process, in memory where there is such a place."""
+    memory = Path("/dev/shm")
+    made = tempfile.TemporaryDirectory(prefix="fgnn-fuzz-", dir=memory if os.access(memory, os.W_OK) else None)
+    _KEEP.append(made)
+    return Path(made.name)
+
+
+_KEEP: list[Any] = []
+
+
+def _from_file(name: str, use: Callable[[Path], None]) -> Callable[[bytes], None]:
+    """Hand the bytes over as a file; a refusal must name it."""
+
+    def read(data: bytes) -> None:
+        path = folder() / name
+        path.write_bytes(data)
+        try:
+            use(path)
+        except InputError as error:
+            _named(path, error)
+            raise
+
+    return read
+
+
+def _named(path: Path, error: InputError) -> None:
+    assert str(path) in str(error), f"a refusal that does not name the file: {str(error)[:100]}"
+
+
+# ---- models -----------------------------------------------------------------------------------------------------
+
+
+def _model(path: Path) -> None:
+    from fgnn import read_model
+    from fgnn.pgm import Limits
+
+    model = read_model(path, limits=Limits(decompressed=_DECOMPRESSED, entries=_ENTRIES))
+    # what is read can be used
+    assert not model.num_variables or model.score([0] * model.num_variables) < float("inf")
+
+
+def _evidence(path: Path) -> None:
+    from fgnn.pgm.io import read_evidence
+
+    read_evidence(path, np.array([2, 3, 2]))
+
+
+# ---- clouds -----------------------------------------------------------------------------------------------------
+
+
+def _cloud(path: Path) -> None:
+    from fgnn.points.cloud import read_cloud
+
+    cloud = read_cloud(path)
+    assert cloud.valid.shape == (len(cloud),)
+    assert cloud.rgb is None or cloud.rgb.shape == (len(cloud), 3)
+
+
+# ---- settings, weights, archives --------------------------------------------------------------------------------
+
+
+def _recipe(path: Path) -> None:
+    from fgnn.train.recipe import read_recipe, recipe_yaml
+
+    recipe_yaml(read_recipe(path))
+
+
+def _plan(path: Path) -> None:
+    from fgnn.train.sweep import read_plan
+
+    read_plan(path)
+
+
+def _classes(path: Path) -> None:
+    from fgnn.data.labelled import Classes
+
+    Classes.read(path).of(np.arange(10))
+
+
+def _weights(path: Path) -> None:
+    from fgnn.weights import load_weights
+
+    found = load_weights(path)
+    assert isinstance(found.name, str)
+
+
+def _card(path: Path) -> None:
+    from fgnn.weights.cards import read_card
+
+    weights = path.with_suffix(".safetensors")
+    if not weights.exists():
+        weights.write_bytes(b"")
+    assert isinstance(read_card(weights), dict)
+
+
+def _checkpoint(path: Path) -> None:
+    from fgnn.train.checkpoint import load_checkpoint
+
+    load_checkpoint(path).part("a")
+
+
+def _stored(data: bytes) -> None:
+    from fgnn.data.stored import load_models
+
+    about, _, tensors = data.partition(b"\0")
+    place = folder() / "stored"
+    place.mkdir(exist_ok=True)
+    (place / "dataset.json").write_bytes(about)
+    (place / "models.safetensors").write_bytes(tensors)
+    try:
+        load_models(place)
+    except InputError as error:
+        _named(place, error)
+        raise
+
+
+def _archive(path: Path) -> None:
+    from fgnn.train.learning_curves import curves
+    from fgnn.train.ship import ship
+
+    out = folder() / "shipped"
+    (out / "records.json").unlink(missing_ok=True)
+    ship([path], keep=(), folder=out)
+    curves([path])
+
+
+# ---- text -------------------------------------------------------------------------------------------------------
+
+
+def _notation(data: bytes) -> None:
+    from fgnn.nn.notation import parse, to_text
+
+    text = data.decode("utf-8", "replace")
+    items = parse(text)
+    assert parse(to_text(items))
+
+
+def _playground(data: bytes) -> None:
+    """A request as the server takes it: a route's name and its body in one JSON list."""
+    import functools
+    import json
+
+    from fgnn.infer import solve
+    from fgnn.play import api
+    from fgnn.play.model_json import parse_json
+    from fgnn.play.server import ROUTES, as_json
+
+    # validation is what is tested here; solvers have tests of their own
+    api.solve = functools.partial(_quick, solve)  # type: ignore[assignment]
+    path, _, body = data.partition(b", ")
+    route = ROUTES.get(path.decode("latin-1").strip('["'))
+    if route is None:
+        raise InputError("no such call")
+    json.dumps(as_json(route(parse_json(body.rstrip()[:-1]))), allow_nan=False)
+
+
+def _quick(solve: Any, model: Any, method: str, time_limit: float) -> Any:
+    return solve(model, "max-product", iterations=3, time_limit=time_limit)
+
+
+def _of_files(name: str, use: Callable[[Path], None], file: str, words: tuple[bytes, ...] = ()) -> Harness:
+    return Harness(name, _from_file(file, use), words)
+
+
+_RULE_WORDS = (b"salldiff", b"sgcc", b"samong", b"max", b"knapsack", b"knapsackp", b"clique", b"disj", b"sdisj", b"-1")
+_CFN_WORDS = (*_RULE_WORDS, b"costs", b"type", b"params", b"scope", b"defaultcost", b"hard", b"dec", b"wdec", b"bounds")
+_NPY_WORDS = (
+    b"'<f8'",
+    b"'|O'",
+    b"'|V0'",
+    b"'<M8[s]'",
+    b"'<U9'",
+    b"'|b1'",
+    b"'<c16'",
+    b"True",
+    b"(3,)",
+    b"(0, 3)",
+    b"(-1, 3)",
+)
+_JSON_WORDS = (
+    b'"F64"',
+    b'"I64"',
+    b'"BF16"',
+    b'"BOOL"',
+    b'"shape"',
+    b"[0,0]",
+    b'"data_offsets"',
+    b'"__metadata__"',
+    b'"a"',
+)
+_YAML_WORDS = (
+    b"data:",
+    b"- ",
+    b"{}",
+    b"[]",
+    b"<<:",
+    b"&a ",
+    b"*a",
+    b"!!python/object:os.system",
+    b"2001-99-99",
+    b"? ",
+    b"!!int ",
+)
+
+HARNESSES: dict[str, Harness] = {
+    h.name: h
+    for h in (
+        _of_files("uai", _model, "fuzz.uai", words=(b"MARKOV", b"BAYES")),
+        _of_files("evidence", _evidence, "fuzz.evid"),
+        _of_files("fg", _model, "fuzz.fg"),
+        _of_files("bif", _model, "fuzz.bif", words=(b"network", b"variable", b"probability", b"table", b"default")),
+        _of_files("wcsp", _model, "fuzz.wcsp", words=_RULE_WORDS),
+        _of_files("cfn", _model, "fuzz.cfn", words=_CFN_WORDS),
+        _of_files("fgm", _model, "fuzz.fgm", words=_JSON_WORDS),
+        Harness(
+            "gz", _from_file("fuzz.uai.gz", _model), (), gzip.decompress, lambda d: gzip.compress(d, 1, mtime=0)
+        ),
+        Harness("xz", _from_file("fuzz.fgm.xz", _model), (), lzma.decompress, lambda d: lzma.compress(d, preset=0)),
+        _of_files("ply", _cloud, "fuzz.ply", words=(b"property", b"element", b"list", b"uchar", b"format")),
+        _of_files("las", _cloud, "fuzz.las"),
+        _of_files("laz", _cloud, "fuzz.laz"),
+        _of_files("pcd", _cloud, "fuzz.pcd", words=(b"FIELDS", b"SIZE", b"TYPE", b"COUNT", b"POINTS", b"DATA")),
+        _of_files("txt", _cloud, "fuzz.xyz"),
+        _of_files("csv", _cloud, "fuzz.csv"),
+        _of_files("npy", _cloud, "fuzz.npy", words=_NPY_WORDS),
+        _of_files("npz", _cloud, "fuzz.npz", words=_NPY_WORDS),
+        _of_files("recipe", _recipe, "fuzz.yaml", words=_YAML_WORDS),
+        _of_files("plan", _plan, "fuzz.yaml", words=_YAML_WORDS),
+        Harness("notation", _notation, (b"FGNN(", b"Res[", b"]", b"DR(", b"FC(", b" - ")),
+        _of_files("classes", _classes, "classes.txt"),
+        _of_files("weights", _weights, "fuzz.safetensors", words=_JSON_WORDS),
+        _of_files("card", _card, "card.json", words=_JSON_WORDS),
+        _of_files("checkpoint", _checkpoint, "fuzz.safetensors", words=_JSON_WORDS),
+        Harness("stored", _stored, _JSON_WORDS),
+        _of_files("tar", _archive, "fuzz.tar"),
+        Harness("playground", _playground, (b'"-inf"', b"1e300", b"null", b"[]", b"{}")),
+    )
+}  # fmt: skip

@@ -1,0 +1,113 @@
+"""Memory and time of reading one file, in a child of its own: `measured([(reader, path), ...])`.
+
+The parent has everything imported; each child reads a small input first, so that what is measured is the file's doing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_MODELS = ("uai", "fg", "bif", "wcsp", "cfn", "fgm", "gz", "xz")
+_CLOUDS = ("ply", "las", "laz", "pcd", "txt", "csv", "npy", "npz")
+
+
+def reader(name: str) -> Callable[[Path], Any]:
+    """The reader of a kind of file, with the limits it has by default."""
+    from fgnn import read_model
+    from fgnn.pgm.io import read_evidence
+    from fgnn.points.cloud import read_cloud
+    from tests.fuzz import harnesses
+
+    if name in _MODELS:
+        return read_model
+    if name in _CLOUDS:
+        return read_cloud
+    if name == "evidence":
+        return lambda path: read_evidence(path, np.full(100_000, 2))
+    by_path = {
+        "recipe": harnesses._recipe,
+        "classes": harnesses._classes,
+        "weights": harnesses._weights,
+        "card": harnesses._card,
+        "checkpoint": harnesses._checkpoint,
+        "tar": harnesses._archive,
+    }
+    if name in by_path:
+        return by_path[name]
+    by_bytes = {"playground": harnesses._playground, "notation": harnesses._notation}[name]
+    return lambda path: by_bytes(path.read_bytes())
+
+
+def measured(files: Sequence[tuple[str, Path]]) -> list[dict[str, Any]]:
+    """For each file: whether it was parsed, the line of its refusal, the processor's seconds and the bytes it took."""
+    request = json.dumps([(name, str(path)) for name, path in files])
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz.measure"], input=request, capture_output=True, text=True, check=False,
+        cwd=Path(__file__).resolve().parents[2], env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def _child(name: str, path: Path) -> dict[str, Any]:
+    import contextlib
+    import gc
+    import time
+
+    from fgnn.errors import InputError
+    from tests.fuzz.harnesses import HARNESSES, folder
+    from tests.fuzz.seeds import seeds
+    from tests.fuzz.watch import Peak
+
+    use = reader(name)
+    suffix = "".join(path.suffixes[-2:]) if path.suffix in (".gz", ".xz") else path.suffix
+    small = folder() / f"small-{os.getpid()}{suffix}"
+    small.write_bytes(seeds(name)[0])
+    for warm in (lambda: use(small), lambda: HARNESSES[name].read(seeds(name)[0])):
+        with contextlib.suppress(InputError):
+            warm()
+    gc.collect()
+    peak = Peak()
+    before, start, line = peak.start(), time.process_time(), ""
+    try:
+        held = use(path)
+    except InputError as error:
+        held, line = None, str(error)
+    seconds, grown = time.process_time() - start, peak.now() - before
+    del held
+    small.unlink()
+    return {"refused": line, "seconds": seconds, "grown": max(0, grown), "known": peak.known}
+
+
+def main() -> None:
+    from tests.fuzz.harnesses import HARNESSES, folder
+
+    folder()
+    assert HARNESSES
+    for name, path in json.loads(sys.stdin.read()):
+        receive, send = os.pipe()
+        child = os.fork()
+        if child == 0:
+            with os.fdopen(send, "w") as out:
+                try:
+                    out.write(json.dumps(_child(name, Path(path))))
+                except BaseException as error:  # must not get back into the parent's loop
+                    out.write(json.dumps({"ended": f"{type(error).__name__}: {error}"}))
+            os._exit(0)
+        os.close(send)
+        with os.fdopen(receive) as told:
+            text = told.read()
+        _, status = os.waitpid(child, 0)
+        print(text if status == 0 and text else json.dumps({"ended": status}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""One parser in a process of its own: `python -m tests.fuzz.one uai --cases 10000 --out DIR`.
+
+With ``--guided`` atheris looks for inputs that reach new branches and keeps them in ``DIR/corpus``; without it, those
+and the seeds are mutated, several times as fast because nothing is traced. A fault is kept as a file and counted, and
+the search goes on; only a crash, a hang or an allocation beyond all bounds ends the process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+_HANG = 20
+_MOST_MEGABYTES = 4096
+_LONGEST = 4096
+
+
+class Tally:
+    """Counts what happened, and writes it down now and then: the process may be ended from outside."""
+
+    def __init__(self, name: str, out: Path, engine: str) -> None:
+        self.out, self.found = out, out / "findings" / name
+        self.start, self.written = time.process_time(), time.monotonic()
+        self.faults: dict[str, str] = {}
+        self.numbers: dict[str, Any] = {
+            "parser": name, "engine": engine, "cases": 0, "parsed": 0, "refused": 0, "findings": 0,
+            "worst_seconds": 0.0, "worst_bytes": 0, "worst_bytes_input": 0,
+        }  # fmt: skip
+
+    def add(self, data: bytes, case: Any) -> None:
+        n = self.numbers
+        n["cases"] += 1
+        n["parsed" if case.parsed else "refused"] += not case.fault
+        n["worst_seconds"] = max(n["worst_seconds"], case.seconds)
+        if case.grown > n["worst_bytes"]:
+            n["worst_bytes"], n["worst_bytes_input"] = case.grown, len(data)
+        if case.fault:
+            self._keep(data, case.fault)
+        if time.monotonic() - self.written > 1:
+            self.write()
+
+    def _keep(self, data: bytes, fault: str) -> None:
+        kind = fault[: fault.find(": ")] if ": " in fault else fault[:30]
+        self.numbers["findings"] += 1
+        if kind in self.faults or len(self.faults) > 50:
+            return
+        self.faults[kind] = fault
+        self.found.mkdir(parents=True, exist_ok=True)
+        (self.found / hashlib.sha256(data).hexdigest()[:12]).write_bytes(data)
+        print(f"{self.numbers['parser']}: {fault}", flush=True)
+
+    @property
+    def spent(self) -> float:
+        """Seconds of processor time so far."""
+        return time.process_time() - self.start
+
+    def write(self) -> None:
+        self.written = time.monotonic()
+        self.numbers["seconds"] = round(self.spent, 1)
+        self.numbers["faults"] = list(self.faults.values())
+        path = self.out / f"{self.numbers['parser']}-{self.numbers['engine']}.json"
+        path.with_suffix(".part").write_text(json.dumps(self.numbers, indent=1), encoding="utf-8")
+        path.with_suffix(".part").replace(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("name")
+    parser.add_argument("--cases", type=int, default=10_000)
+    parser.add_argument("--seconds", type=float, default=600.0, help="of processor time")
+    parser.add_argument("--out", type=Path, default=Path("fuzz-out"))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--guided", action="store_true", help="by atheris")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    if given.guided:
+        import atheris
+
+        _guided(given, atheris)
+    else:
+        _plain(given)
+
+
+def _plain(given: argparse.Namespace) -> None:
+    from tests.fuzz.harnesses import HARNESSES
+    from tests.fuzz.watch import attempt
+
+    def hang(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"no end after {_HANG} s")
+
+    signal.signal(signal.SIGVTALRM, hang)
+    harness, tally = HARNESSES[given.name], Tally(given.name, given.out, "mutation")
+    rng = random.Random(given.seed)
+    for data in harness.seeds:
+        attempt(harness.read, data)  # imports and caches are not the input's doing
+    # inputs that reached something new, found by the guided search; valid ones are drawn as often as all of them
+    reached = [path.read_bytes() for path in sorted((given.out / "corpus" / given.name).glob("*"))]
+    while tally.numbers["cases"] < given.cases and tally.spent < given.seconds:
+        data = harness.mutated(rng.choice(reached if reached and rng.random() < 0.5 else harness.seeds), rng)
+        signal.setitimer(signal.ITIMER_VIRTUAL, _HANG)
+        tally.add(data, attempt(harness.read, data))
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    tally.write()
+
+
+def _guided(given: argparse.Namespace, atheris: Any) -> None:
+    # the modules to guide by must be imported here first, by the importer that instruments them
+    with atheris.instrument_imports(include=_modules(given.name), enable_loader_override=False):
+        from tests.fuzz.harnesses import HARNESSES
+        from tests.fuzz.watch import attempt
+
+        harness = HARNESSES[given.name]
+        for data in harness.seeds:
+            attempt(harness.read, data)
+    tally = Tally(given.name, given.out, "atheris")
+    corpus = given.out / "corpus" / given.name
+    corpus.mkdir(parents=True, exist_ok=True)
+    for k, data in enumerate(harness.seeds):
+        (corpus / f"seed-{k}").write_bytes(data)
+    os.environ["PYTHONHASHSEED"] = "0"
+
+    def one(data: bytes) -> None:
+        tally.add(data, attempt(harness.read, data))
+        if tally.numbers["cases"] >= given.cases or tally.spent > given.seconds:
+            tally.write()
+            os._exit(0)
+
+    def change(data: bytes, most: int, seed: int) -> bytes:
+        rng = random.Random(seed)
+        draw = rng.random()
+        if draw < 0.6:  # from a valid input as often as from one that reached something new
+            return harness.mutated(rng.choice(harness.seeds) if draw < 0.35 else data, rng)[:most]
+        return bytes(atheris.Mutate(data, len(data)))[:most]
+
+    options = [f"-seed={given.seed + 1}", f"-timeout={15 * _HANG}", f"-rss_limit_mb={_MOST_MEGABYTES}"]
+    options += [f"-max_len={_LONGEST}", "-verbosity=0", f"-artifact_prefix={given.out}/{given.name}-"]
+    atheris.Setup([sys.argv[0], *options, str(corpus)], one, custom_mutator=change)
+    atheris.Fuzz()
+
+
+def _modules(name: str) -> list[str]:
+    """The modules to guide by, known before anything of ours is imported."""
+    guides = {
+        "recipe": ["fgnn.train.strict", "fgnn.train.recipe", "yaml"],
+        "plan": ["fgnn.train.strict", "fgnn.train.sweep", "yaml"],
+        "notation": ["fgnn.nn.notation"],
+        "classes": ["fgnn.data.labelled"],
+        "weights": ["fgnn.weights"],
+        "card": ["fgnn.weights", "json"],
+        "checkpoint": ["fgnn.weights", "fgnn.train.checkpoint"],
+        "stored": ["fgnn.data", "fgnn.pgm.batch"],
+        "tar": ["fgnn.train.ship", "fgnn.train.learning_curves", "fgnn.weights", "tarfile"],
+        "playground": ["fgnn.play", "fgnn.pgm"],
+        "npy": ["fgnn.points", "numpy.lib"],
+        "npz": ["fgnn.points", "numpy.lib", "zipfile"],
+        "las": ["fgnn.points", "laspy"],
+        "laz": ["fgnn.points", "laspy"],
+        **{name: ["fgnn.points"] for name in ("ply", "pcd", "txt", "csv")},
+    }
+    return guides.get(name, ["fgnn.pgm"])
+
+
+if __name__ == "__main__":
+    main()

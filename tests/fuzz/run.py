@@ -1,0 +1,134 @@
+"""Fuzz every parser, one process after another, and keep the figures: `make fuzz`.
+
+    python -m tests.fuzz.run --cases 60000 --seconds 40 --guided-seconds 8
+
+First atheris looks for inputs that reach new branches (where it is installed), then those and the seeds are mutated.
+Each parser has so many cases or seconds of processor time, whichever ends first; then come large and hostile files.
+The result is ``benchmarks/results/fuzz.json``. Exit 1 where anything was found: a fault's input lies in
+``OUT/findings``, and belongs into ``tests/fuzz/corpus`` once fixed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+# What a process may take beyond its time: start, imports, and one last case.
+_GRACE = 120
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("names", nargs="*", help="parsers; all by default")
+    parser.add_argument("--cases", type=int, default=60_000, help="mutated inputs of each parser, at most")
+    parser.add_argument("--seconds", type=float, default=40.0, help="for them, at most")
+    parser.add_argument("--guided-seconds", type=float, default=8.0, help="for the guided search; 0: none")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, help="parsers at once")
+    parser.add_argument("--out", type=Path, default=Path("build/fuzz"))
+    parser.add_argument("--result", type=Path, default=Path("benchmarks/results/fuzz.json"))
+    given = parser.parse_args()
+    from tests.fuzz.harnesses import HARNESSES
+
+    names = given.names or list(HARNESSES)
+    shutil.rmtree(given.out, ignore_errors=True)
+    given.out.mkdir(parents=True)
+    start, rows = time.monotonic(), []
+    with ThreadPoolExecutor(given.jobs) as pool:  # each thread waits for a process
+        for name, row in zip(names, pool.map(lambda name: _one(name, given), names), strict=True):
+            rows.append(row)
+            print(
+                f"{name:<11} {row['cases']:>9,} cases {row['findings']:>3} findings  worst {row['worst_seconds']:.3f} s "
+                f"{row['worst_bytes'] / 1e6:.1f} MB for {row['worst_bytes_input']} bytes",
+                flush=True,
+            )
+            _write(given.result, rows, time.monotonic() - start, given)
+    print(f"{sum(r['cases'] for r in rows):,} cases, {sum(r['findings'] for r in rows)} findings: {given.result}")
+    sys.exit(any(row["findings"] for row in rows))
+
+
+def _one(name: str, given: argparse.Namespace) -> dict[str, Any]:
+    """One parser's figures, of both searches together."""
+    parts = []
+    if given.guided_seconds > 0 and find_spec("atheris") is not None:
+        parts.append(_process(name, given, given.guided_seconds, "atheris"))
+    parts.append(_process(name, given, given.seconds, "mutation"))
+    whole = {key: sum(p[key] for p in parts) for key in ("cases", "parsed", "refused", "findings", "seconds")}
+    largest = max(parts, key=lambda p: p["worst_bytes"])
+    return {
+        "parser": name,
+        **whole,
+        "guided_cases": sum(p["cases"] for p in parts if p["engine"] == "atheris"),
+        "worst_seconds": max(p["worst_seconds"] for p in parts),
+        "worst_bytes": largest["worst_bytes"],
+        "worst_bytes_input": largest["worst_bytes_input"],
+        "faults": [fault for p in parts for fault in p["faults"]],
+    }
+
+
+def _process(name: str, given: argparse.Namespace, seconds: float, engine: str) -> dict[str, Any]:
+    """One search in a process of its own; one that does not end by itself is a finding."""
+    command = [sys.executable, "-m", "tests.fuzz.one", name, "--cases", str(given.cases), "--seconds", str(seconds)]
+    command += ["--seed", str(given.seed), "--out", str(given.out), *(["--guided"] if engine == "atheris" else [])]
+    path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    log = given.out / f"{name}-{engine}.log"
+    with log.open("wb") as file:
+        try:
+            code = subprocess.run(
+                command, cwd=ROOT, env=environment, stdout=file, stderr=file, check=False, timeout=_GRACE + 40 * seconds
+            ).returncode
+        except subprocess.TimeoutExpired:
+            code = -1
+    written = given.out / f"{name}-{engine}.json"
+    row: dict[str, Any] = json.loads(written.read_text()) if written.is_file() else _nothing(name)
+    if code != 0:
+        row["findings"] += 1
+        row["faults"].append(f"the process ended with {code}; see {log.name}")
+    # whatever a library prints is a second line on a person's terminal
+    noise = [line for line in log.read_text(errors="replace").splitlines() if "panicked" in line]
+    if noise:
+        row["findings"] += len(noise)
+        row["faults"].append(noise[0])
+    return row
+
+
+def _nothing(name: str) -> dict[str, Any]:
+    zero = dict.fromkeys(("cases", "parsed", "refused", "findings", "worst_bytes", "worst_bytes_input"), 0)
+    return {"parser": name, "engine": "none", **zero, "worst_seconds": 0.0, "seconds": 0.0, "faults": []}
+
+
+def _write(path: Path, rows: list[dict[str, Any]], seconds: float, given: argparse.Namespace) -> None:
+    from fgnn.bench.common import environment, write_result
+
+    total = {
+        "cases": sum(r["cases"] for r in rows),
+        "findings": sum(r["findings"] for r in rows),
+        "worst_seconds": max(r["worst_seconds"] for r in rows),
+        "worst_bytes": max(r["worst_bytes"] for r in rows),
+        "seconds": round(seconds),
+        "guided_cases": sum(r["guided_cases"] for r in rows),
+    }
+    limits = f"--cases {given.cases} --seconds {given.seconds:g} --guided-seconds {given.guided_seconds:g}"
+    command = f"python -m tests.fuzz.run {limits} --seed {given.seed}"
+    payload = {
+        "environment": environment(),
+        "command": command,
+        "total": total,
+        "parsers": {r["parser"]: r for r in rows},
+    }
+    write_result("fuzz", payload, path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""Valid inputs of every parser, from which the mutated ones are made. They are made here, so that none can go stale."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import lzma
+import tarfile
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.pgm.io.samples import BIF, CFN, EVID, FG, UAI, WCSP, native
+
+BAYES = b"BAYES 2\n2 2\n2\n1 0\n2 0 1\n2 0.2 0.8\n4 0.1 0.9 1 0\n"
+RULES = (
+    b"rules 4 3 6 50\n2 2 2 3\n3 0 1 2 -1 salldiff var 3\n2 0 1 -1 >= 1 0\n3 0 1 2 -1 knapsack 2 1 1 1\n"
+    b"3 0 1 2 -1 knapsackp 2 1 1 2 1 1 2 1 1 2\n3 0 1 2 -1 samong var 4 1 2 1 1\n"
+    b"4 0 1 2 3 -1 sgcc var 2 2 0 1 2 1 0 2\n"
+)
+CFN_PLAIN = b"{{t <5.0}{a 2 b [x y]}{f {[a b] 0.0 [0 x 1.5 1 y 2]} g {[a] [1 -2]}}}"
+CFN_MAX = (
+    b'{"problem":{"name":"m","mustbe":">-9"},"variables":{"v":["p","q"]},'
+    b'"functions":{"f":{"scope":["v"],"costs":[1,2]}}}'
+)
+CFN_RULES = (
+    b"{problem: {name: r, mustbe: <9}, variables: {a: 2 b: 2 c: 2}, functions: {\n"
+    b"s: {scope: [a b c] type: salldiff params: {metric: var cost: 2}}\n"
+    b"g: {scope: [a b c] type: sgcc params: {metric: var cost: 1 bounds: [[0 0 2][1 1 2]]}}\n"
+    b"m: {scope: [a b] type: samong params: {metric: var cost: 9 min: 0 max: 1 values: [1]}}\n"
+    b"q: {scope: [a b c] type: clique params: {rhs: 1 values: [[1][1][1]]}}\n}}"
+)
+RECIPE = (
+    b"# a run\nname: run\ndata:\n  chain: {kinds: [1, 2], length: 30, window: 8}\n  instances: 100\nepochs: 2\n"
+    b"batch: 10\n"
+    b"optimiser: {name: adam, rate: 3e-3}\nschedule: {name: exponential, factor: 0.98}\nprecision: fp32\nlog_every: 5\n"
+    b"checkpoint_every: 10\nnetwork: {architecture: paper}\n"
+)
+RECIPE_POINTS = (
+    b"data: {scans: {root: scans, classes: classes.txt, size: 20, points: 4096, held_out: [a.laz]}}\n"
+    b"points: {architecture: dgcnn, k: 20}\nsteps: 100\nema: 0.99\nschedule: {name: cosine, floor: 0.1}\n"
+)
+PLAN = (
+    b"jobs:\n  - {name: one, recipe: paper-map-1, changes: ['batch=8', 'optimiser.rate=1e-3'], fit: 10}\n"
+    b"  - {name: two, recipe: paper-map-2, after: one}\n"
+)
+CLASSES = "# what there is\nground: 2, 9\nvegetation: 3 4 5\nbuilding: 6  # roofs\nöther: 7\n".encode()
+NOTATION = b"Input - FGNN(64) - Res[FC(64) - FGNN(64) - FC(64)] - MLP(128) - DR(0.5) - GlobalPooling - FGNN(N)"
+TEXT_CLOUD = b"# x y z intensity\n0.5 1.25 -3e2 7\n1 2 3 8\n\n4 5 6 9\n"
+CSV_CLOUD = b"x,y,z,red,green,blue,label\n0,0,0,255,0,0,1\n1.5,2.5,3.5,0,255,0,2\n"
+PCD_HEAD = (
+    "# .PCD v0.7\nVERSION 0.7\nFIELDS x y z label\nSIZE 4 4 4 2\nTYPE F F F U\nCOUNT 1 1 1 1\nWIDTH 3\nHEIGHT 1\n"
+    "VIEWPOINT 0 0 0 1 0 0 0\nPOINTS 3\nDATA {}\n"
+)
+PLAY_MODEL: dict[str, Any] = {
+    "variables": [{"states": 2, "unary": [0, 0.5]}, {"states": 2}, {"states": 3, "unary": [0, "-inf", 1]}],
+    "factors": [
+        {"kind": "table", "scope": [0, 2], "values": [0, 1, 2, 3, 4, 5]},
+        {"kind": "budget", "scope": [0, 1], "at_least": 0, "at_most": 1},
+    ],
+}
+
+
+def _packed(write: Callable[[Any], object], suffix: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"seed{suffix}"
+        write(path)
+        return path.read_bytes()
+
+
+def _cloud(fields: bool = True) -> Any:
+    from fgnn.points.cloud import Cloud
+
+    rng = np.random.default_rng(0)
+    xyz = np.round(rng.uniform(0, 9, (4, 3)), 2)
+    more = {"red": np.arange(4, dtype=np.uint8), "label": np.arange(4, dtype=np.int32), "extra": rng.random(4)}
+    return Cloud(xyz, more if fields else {})
+
+
+def _las(point_format: int, version: str, suffix: str) -> bytes:
+    import laspy
+
+    def write(path: Path) -> None:
+        header = laspy.LasHeader(point_format=point_format, version=version)
+        header.scales = np.full(3, 0.01)
+        header.vlrs.append(laspy.VLR(user_id="seed", record_id=7, description="a record", record_data=b"abc"))
+        file = laspy.LasData(header)
+        file.x, file.y, file.z = np.arange(5.0), np.arange(5.0), np.arange(5.0)
+        file.classification = np.arange(5, dtype=np.uint8)
+        file.write(path)
+
+    return _packed(write, suffix)
+
+
+def _array(save: Callable[..., None], *arrays: Any, **named: Any) -> bytes:
+    buffer = io.BytesIO()
+    save(buffer, *arrays, **named)
+    return buffer.getvalue()
+
+
+def _pcd() -> tuple[bytes, ...]:
+    rows = np.array([(0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 1, 2)], dtype=[(a, "<f4") for a in "xyz"] + [("label", "<u2")])
+    made = [PCD_HEAD.format("ascii").encode() + b"0 1 2 3\n4 5 6 7\n8 9 1 2\n"]
+    made.append(PCD_HEAD.format("binary").encode() + rows.tobytes())
+    try:
+        import lzf
+    except ImportError:
+        return tuple(made)
+    columns = b"".join(np.ascontiguousarray(rows[n]).tobytes() for n in rows.dtype.names or ()) * 2
+    packed = lzf.compress(columns)
+    if packed is not None:
+        head = PCD_HEAD.replace("WIDTH 3", "WIDTH 6").replace("POINTS 3", "POINTS 6").format("binary_compressed")
+        made.append(head.encode() + np.array([len(packed), len(columns)], "<u4").tobytes() + packed)
+    return tuple(made)
+
+
+def _ply() -> tuple[bytes, ...]:
+    head = (
+        "ply\nformat {} 1.0\ncomment by hand\nelement vertex 2\nproperty float x\nproperty float y\nproperty double z\n"
+        "property uchar label\nelement face 1\nproperty list uchar int vertex_indices\nend_header\n"
+    )
+    made = [head.format("ascii").encode() + b"0 0 0 1\n1 1.5 1 2\n3 0 1 1\n"]
+    for order, sign in (("binary_little_endian", "<"), ("binary_big_endian", ">")):
+        rows = np.array(
+            [(0, 0, 0, 1), (1, 1, 1, 2)], [("x", sign + "f4"), ("y", sign + "f4"), ("z", sign + "f8"), ("l", "u1")]
+        )
+        made.append(head.format(order).encode() + rows.tobytes() + b"\x03" + np.array([0, 1, 1], sign + "i4").tobytes())
+    return tuple(made)
+
+
+def _tensors(kind: str) -> bytes:
+    import torch
+
+    from fgnn.weights.store import save_tensors
+
+    tensors = {"a/w": torch.ones(2, 3), "b": torch.arange(3), "c": torch.zeros(1, dtype=torch.bfloat16)}
+    card = {"name": "seed", "task": "map", "network": {"architecture": "paper"}, "classes": ["a", "b"], "metrics": {}}
+    return _packed(lambda path: save_tensors(path, tensors, card, kind), ".safetensors")
+
+
+def _tar(*, compress: str = "") -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode=f"w:{compress}" if compress else "w") as tar:
+        members = {
+            "seed/seed.safetensors": _tensors("fgnn-weights-1"),
+            "seed/seed.json": json.dumps({"recipe": {"batch": 4}}).encode(),
+            "seed/metrics.jsonl": b'{"step": 1, "agreement": 0.5}\n{"step": 2, "agreement": 0.75}\n',
+        }
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def _stored() -> bytes:
+    from fgnn.data import ChainMAP
+
+    with tempfile.TemporaryDirectory() as folder:
+        ChainMAP(length=4, window=3, budget=2).save(folder, 2)
+        return (Path(folder) / "dataset.json").read_bytes() + b"\0" + (Path(folder) / "models.safetensors").read_bytes()
+
+
+def _requests() -> tuple[bytes, ...]:
+    asked = [
+        ["/api/solve", {"model": PLAY_MODEL, "method": "max-product", "seconds": 1}],
+        ["/api/steps", {"model": PLAY_MODEL, "iterations": 3, "damping": 0.5}],
+        ["/api/steps", {"model": PLAY_MODEL, "iterations": 2, "network": True}],
+        ["/api/export", {"model": PLAY_MODEL}],
+        ["/api/import", {"name": "a.uai", "text": UAI.decode()}],
+        ["/api/example", {"name": "paper"}],
+    ]
+    return tuple(json.dumps(entry).encode() for entry in asked)
+
+
+@cache
+def seeds(name: str) -> tuple[bytes, ...]:
+    """The valid inputs of one parser."""
+    made: tuple[bytes, ...] = MAKERS[name]()
+    return made
+
+
+MAKERS: dict[str, Callable[[], tuple[bytes, ...]]] = {
+    "uai": lambda: (UAI, BAYES),
+    "evidence": lambda: (EVID, b"1 2 0 1 1 0", b"0\n"),
+    "fg": lambda: (FG,),
+    "bif": lambda: (BIF,),
+    "wcsp": lambda: (WCSP, RULES),
+    "cfn": lambda: (CFN, CFN_PLAIN, CFN_MAX, CFN_RULES),
+    "fgm": lambda: (native(),),
+    "gz": lambda: (gzip.compress(UAI, mtime=0), gzip.compress(UAI[:50], mtime=0) + gzip.compress(UAI[50:], mtime=0)),
+    "xz": lambda: (lzma.compress(native()), lzma.compress(native(), preset=0)),
+    "ply": _ply,
+    "las": lambda: (_las(0, "1.2", ".las"), _las(7, "1.4", ".las"), _packed(_write(".las"), ".las")),
+    "laz": lambda: (_las(3, "1.2", ".laz"), _las(6, "1.4", ".laz")),
+    "pcd": _pcd,
+    "txt": lambda: (TEXT_CLOUD, b"1 2 3\n4 5 6\n", b"0;0;0;1\n1;1;1;2\n"),
+    "csv": lambda: (CSV_CLOUD, b"easting,northing,height\n1,2,3\n"),
+    "npy": lambda: (_array(np.save, np.zeros((3, 7))), _packed(_write(".npy"), ".npy")),
+    "npz": lambda: (
+        _array(np.savez, np.zeros((3, 4))),
+        _array(np.savez_compressed, xyz=np.zeros((3, 3)), rgb=np.zeros((3, 3), np.uint8), label=np.arange(3)),
+    ),
+    "recipe": lambda: (RECIPE, RECIPE_POINTS),
+    "plan": lambda: (PLAN,),
+    "notation": lambda: (NOTATION,),
+    "classes": lambda: (CLASSES, b"a\nb\nc\n"),
+    "weights": lambda: (_tensors("fgnn-weights-1"),),
+    "card": lambda: (b'{"name": "seed", "task": "points", "classes": ["a", "b"], "network": {"width": 3}}',),
+    "checkpoint": lambda: (_tensors("fgnn-checkpoint-1"),),
+    "stored": lambda: (_stored(),),
+    "tar": lambda: (_tar(), _tar(compress="gz")),
+    "playground": _requests,
+}
+
+
+def _write(suffix: str) -> Callable[[Path], None]:
+    from fgnn.points.cloud import write_cloud
+
+    return lambda path: write_cloud(_cloud(), path)

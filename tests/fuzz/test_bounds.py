@@ -1,0 +1,87 @@
+"""Memory by the byte: what each reader takes, of valid and of hostile files, is within what `fgnn.bounds` states."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from fgnn.bounds import BOUNDS, BROKEN
+from fgnn.files import may_expand_to
+from tests.fuzz.harnesses import HARNESSES
+from tests.fuzz.large import HOSTILE, VALID
+from tests.fuzz.measure import measured
+
+
+def expanded(name: str, path: Path) -> int:
+    """The bytes a compressed file stands for."""
+    data = path.read_bytes()
+    if name == "gz":
+        return len(gzip.decompress(data))
+    if name == "xz":
+        return len(lzma.decompress(data))
+    if name == "npz":
+        with zipfile.ZipFile(path) as file:
+            return sum(member.file_size for member in file.infolist())
+    if name == "laz":
+        laspy = pytest.importorskip("laspy")
+        with laspy.open(path) as file:
+            return int(file.header.point_count * file.header.point_format.size)
+    return len(data)
+
+
+def test_every_parser_has_a_stated_bound() -> None:
+    assert set(HARNESSES) - {"plan"} == set(BOUNDS)
+
+
+def test_valid_files_take_what_is_stated(tmp_path: Path) -> None:
+    files = []
+    for k, (name, suffix, make) in enumerate(VALID):
+        path = tmp_path / f"valid-{k}{suffix}"
+        path.write_bytes(make())
+        files.append((name, path))
+    for (name, path), found in zip(files, measured(files), strict=True):
+        told = f"{name}, {path.name}, {path.stat().st_size} bytes: {found}"
+        assert found.get("refused") == "", told
+        if found["known"]:
+            assert found["grown"] <= BOUNDS[name].of(expanded(name, path)), told
+
+
+def test_hostile_files_are_refused_in_one_line_within_little_memory_and_time(tmp_path: Path) -> None:
+    files = []
+    for k, (_, name, suffix, make) in enumerate(HOSTILE):
+        path = tmp_path / f"hostile-{k}{suffix}"
+        path.write_bytes(make())
+        files.append((name, path))
+    for (what, *_), (name, path), found in zip(HOSTILE, files, measured(files), strict=True):
+        told = f"{name}, {what}: {found}"
+        assert found.get("refused"), told
+        assert found["refused"].isprintable(), told
+        if name not in ("notation", "playground"):
+            assert str(path) in found["refused"], told
+        assert found["grown"] <= min(BROKEN, BOUNDS[name].of(may_expand_to(path.stat().st_size, 64 << 20))), told
+        assert found["seconds"] < 3, told  # of processor time, well below one on a machine that is not shared
+
+
+def test_a_table_that_a_short_file_implies_is_within_the_bound_and_beyond_the_limit_refused(tmp_path: Path) -> None:
+    short = {
+        "fg": (".fg", "1\n\n2\n0 1\n{0} {0}\n1\n0 1\n"),
+        "wcsp": (".wcsp", "t 2 {0} 1 99\n{0} {0}\n2 0 1 5 0\n"),
+        "cfn": (".cfn", "{{{{t <9}} {{a {0} b {0}}} {{f {{[a b] 1.0 []}}}}}}"),
+    }
+    files = []
+    for name, (suffix, text) in short.items():
+        for states in (4090, 4097):
+            path = tmp_path / f"{name}-{states}{suffix}"
+            path.write_text(text.format(states))
+            files.append((name, path))
+    for (name, path), found in zip(files, measured(files), strict=True):
+        if "4097" in path.name:
+            assert "above the limit of 16777216" in found["refused"], found
+            assert found["grown"] < BROKEN
+        else:
+            assert found["refused"] == "", found
+            assert found["grown"] <= BOUNDS[name].of(path.stat().st_size), found

@@ -1,0 +1,170 @@
+"""No code runs from weights or data: nothing of ours unpickles, evaluates or extracts, and traps in files stay shut."""
+
+from __future__ import annotations
+
+import ast
+import io
+import os
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fgnn.data.s3dis import load_room
+from fgnn.data.stored import load_models
+from fgnn.errors import InputError
+from fgnn.pgm import read_model
+from fgnn.points.cloud import read_cloud
+from fgnn.train.checkpoint import load_checkpoint
+from fgnn.train.recipe import read_recipe
+from fgnn.weights import load_weights
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "fgnn"
+# Calls that run what a file holds, or put its files where its names say.
+FORBIDDEN = {
+    "eval", "exec", "compile", "__import__", "pickle.load", "pickle.loads", "pickle.Unpickler", "torch.load",
+    "joblib.load",
+    "marshal.load", "marshal.loads", "shelve.open", "dill.load", "yaml.unsafe_load", "yaml.full_load", "os.system",
+    "torch.jit.load", "torch.package.PackageImporter", "extractall", "extract", "np.fromregex", "cloudpickle.load",
+}  # fmt: skip
+# Methods of the same name that are not these: torch's compiler and switch, a pattern, and the code of the theory.
+METHODS = {"eval", "compile", "exec", "extract"}
+
+
+def calls(tree: ast.AST) -> list[tuple[str, ast.Call]]:
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            parts: list[str] = []
+            at: ast.expr = node.func
+            while isinstance(at, ast.Attribute):
+                parts.insert(0, at.attr)
+                at = at.value
+            parts.insert(0, at.id if isinstance(at, ast.Name) else "?")
+            found.append((".".join(parts), node))
+    return found
+
+
+def wrong(text: str) -> list[str]:
+    """The forbidden calls and imports in a module."""
+    tree, found = ast.parse(text), []
+    for name, node in calls(tree):
+        last = name.rsplit(".", 1)[-1]
+        if name in FORBIDDEN or (last in FORBIDDEN and last not in METHODS and "." in name):
+            found.append(f"line {node.lineno}: {name}")
+        if name in ("np.load", "numpy.load"):
+            keywords = {k.arg: k.value for k in node.keywords}
+            safe = keywords.get("allow_pickle")
+            if not (isinstance(safe, ast.Constant) and safe.value is False):
+                found.append(f"line {node.lineno}: {name} without allow_pickle=False")
+        if name == "yaml.load" and not (len(node.args) == 2 and isinstance(node.args[1], ast.Name)):
+            found.append(f"line {node.lineno}: yaml.load without a loader of ours")
+        if any(k.arg == "shell" for k in node.keywords):
+            found.append(f"line {node.lineno}: a shell")
+        if any(k.arg == "allow_pickle" and getattr(k.value, "value", True) for k in node.keywords):
+            found.append(f"line {node.lineno}: allow_pickle")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [a.name for a in node.names] + [getattr(node, "module", None) or ""]
+            found += [
+                f"line {node.lineno}: imports {n}" for n in names if n.split(".")[0] in ("pickle", "marshal", "dill")
+            ]
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_no_module_runs_what_a_file_holds(path: Path) -> None:
+    assert wrong(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch.load('a')", "import pickle", "np.load(p)", "np.load(p, allow_pickle=True)", "eval(x)",
+        "yaml.load(text)", "tar.extractall(p)", "subprocess.run(x, shell=True)", "from pickle import loads",
+        "exec(code)",
+    ],
+)  # fmt: skip
+def test_the_search_itself_finds_them(text: str) -> None:
+    assert wrong(text)
+
+
+# ---- traps ------------------------------------------------------------------------------------------------------
+
+
+class Trap:
+    """An object whose unpickling leaves a trace."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return (os.mkdir, (str(self.mark),))
+
+
+def _npy(trap: Trap) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([trap], dtype=object), allow_pickle=True)
+    return buffer.getvalue()
+
+
+def _npz(trap: Trap) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        file.writestr("xyz.npy", _npy(trap))
+    return buffer.getvalue()
+
+
+def _pt(trap: Trap) -> bytes:
+    buffer = io.BytesIO()
+    torch.save({"w": trap}, buffer)
+    return buffer.getvalue()
+
+
+def _yaml(trap: Trap) -> bytes:
+    return f"data: !!python/object/apply:os.mkdir ['{trap.mark}']\nsteps: 1\n".encode()
+
+
+def _folder(path: Path) -> object:
+    (path.parent / "dataset.json").write_bytes(path.read_bytes())
+    return load_models(path.parent)
+
+
+TRAPS: list[tuple[str, Callable[[Trap], bytes], Callable[[Path], object]]] = [
+    ("a.npy", _npy, read_cloud),
+    ("a.npz", _npz, read_cloud),
+    ("a.npy", _npy, load_room),
+    ("a.pt", _pt, load_weights),
+    ("a.safetensors", _pt, load_weights),
+    ("a.safetensors", pickle.dumps, load_weights),
+    ("last.ckpt", _pt, load_checkpoint),
+    ("a.fgm", pickle.dumps, read_model),
+    ("a.fgm", _pt, read_model),
+    ("recipe.yaml", _yaml, read_recipe),
+    ("models.safetensors", pickle.dumps, _folder),
+]
+
+
+@pytest.mark.parametrize(("name", "make", "read"), TRAPS, ids=lambda v: v if isinstance(v, str) else "")
+def test_a_trap_is_refused_and_does_not_go_off(
+    tmp_path: Path, name: str, make: Callable[[Trap], bytes], read: Callable[[Path], object]
+) -> None:
+    mark = tmp_path / "went-off"
+    (tmp_path / name).write_bytes(make(Trap(mark)))
+    with pytest.raises(InputError) as caught:
+        read(tmp_path / name)
+    assert "\n" not in str(caught.value)
+    assert not mark.exists()
+
+
+def test_the_trap_would_go_off(tmp_path: Path) -> None:
+    mark = tmp_path / "went-off"
+    with pytest.raises(pickle.UnpicklingError):
+        torch.load(io.BytesIO(_pt(Trap(mark))), weights_only=True)
+    assert not mark.exists()
+    np.load(io.BytesIO(_npy(Trap(mark))), allow_pickle=True)
+    assert mark.is_dir()
