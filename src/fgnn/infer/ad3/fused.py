@@ -16,8 +16,8 @@ from fgnn.infer.ad3.steps import RELAXATION, State, Terms
 _WIDEST = 64  # edges of a factor or of a variable that a tile holds
 _BLOCK = 32  # models of a program: a row of them is one line of the cache
 _ROWS = 8  # rows of a tile where any number would do
-# Budgets and variables that a program takes at once: more loads under way together, and more registers.
-_BUDGETS_AT_ONCE, _VARIABLES_AT_ONCE = 2, 1
+# Budgets that a program takes at once, by their edges: more loads under way together, and more registers.
+_EDGES_AT_ONCE = 16
 # A program goes through its models' factors one after another: where there are many, only many models keep the GPU
 # busy, and else separate operations over all factors do.
 _MOST_FACTORS, _MANY_MODELS = 1000, 8192
@@ -54,7 +54,7 @@ class Fused:
 
     def worth(self, models: int) -> bool:
         """Whether one launch is quicker than separate operations."""
-        tiles = len(self.pair_edge) // _ROWS + len(self.budget_edge) // _BUDGETS_AT_ONCE + len(self.var_edge)
+        tiles = len(self.pair_edge) // _ROWS + len(self.budget_edge) + len(self.var_edge)
         return tiles <= _MOST_FACTORS or models >= _MANY_MODELS
 
     def advance(self, terms: Terms, state: State, average: Average, done: int, steps: int, blocks: int) -> None:
@@ -84,7 +84,7 @@ class Fused:
             models, self.layout.num_edges, self.layout.num_rows, len(self.pair_edge), len(self.budget_edge),
             done, steps, blocks, CHECK, RELAXATION, HALVED, LESS, LONG,
             DEG=self.var_edge.shape[1], SIZE=self.budget_edge.shape[1], ROWS=_ROWS, BLOCK=_BLOCK,
-            AT_ONCE=_BUDGETS_AT_ONCE, VARS=_VARIABLES_AT_ONCE, SIGNED=signed, PUSHED=pushed, num_warps=1, num_stages=1,
+            AT_ONCE=max(1, _EDGES_AT_ONCE // self.budget_edge.shape[1]), SIGNED=signed, PUSHED=pushed, num_warps=1, num_stages=1,
         )  # fmt: skip
         state.taus = [t[:, None] for t in torch.split(tau, counts)]
 

@@ -82,34 +82,30 @@ def _factors(
 @triton.jit
 def _variables(
     z, q, p, total, unary, share, lower, upper, var_edge, cols, live, B, V, ALPHA: tl.constexpr,
-    DEG: tl.constexpr, VARS: tl.constexpr, PUSHED: tl.constexpr, MEAN: tl.constexpr,
+    DEG: tl.constexpr, PUSHED: tl.constexpr, MEAN: tl.constexpr,
 ):  # fmt: skip
     """p from q, z moved on and added to ``total``: `steps.variable_step`; gives how far p and q are apart."""
     apart = tl.zeros((cols.shape[0],), dtype=z.dtype.element_ty)
     place = tl.arange(0, DEG)
-    for v0 in range(0, V, VARS):
-        v = v0 + tl.arange(0, VARS)
-        have = v < V
-        edge = tl.load(var_edge + v[:, None] * DEG + place[None, :], mask=have[:, None], other=-1)
-        there = (edge >= 0)[:, :, None] & live[None, None, :]
-        at = edge.to(tl.int64)[:, :, None] * B + cols[None, None, :]
-        own = v.to(tl.int64)[:, None] * B + cols[None, :]
-        mine = have[:, None] & live[None, :]
+    for v in range(V):
+        edge = tl.load(var_edge + v * DEG + place)
+        there = (edge >= 0)[:, None] & live[None, :]
+        at = edge.to(tl.int64)[:, None] * B + cols[None, :]
+        own = cols + tl.cast(v, tl.int64) * B
         was = tl.load(z + at, mask=there, other=0.0)
         said = tl.load(q + at, mask=there, other=0.0)
-        part = tl.load(share + v, mask=have, other=0.0)
-        x = tl.load(unary + own, mask=mine, other=0.0) + tl.sum(2.0 * said - was, 1) * part[:, None]
+        x = tl.load(unary + own, mask=live, other=0.0) + tl.sum(2.0 * said - was, 0) * tl.load(share + v)
         if PUSHED:
-            x = tl.maximum(x, tl.load(lower + own, mask=mine, other=0.0))
-            x = tl.minimum(x, tl.load(upper + own, mask=mine, other=1.0))
+            x = tl.maximum(x, tl.load(lower + own, mask=live, other=0.0))
+            x = tl.minimum(x, tl.load(upper + own, mask=live, other=1.0))
         else:
             x = _clip(x)
-        error = tl.where(there, x[:, None, :] - said, 0.0)
-        apart += tl.sum(tl.sum(error * error, 1), 0)
+        error = tl.where(there, x[None, :] - said, 0.0)
+        apart += tl.sum(error * error, 0)
         now = was + ALPHA * error
         tl.store(z + at, now, mask=there)
         if not MEAN:
-            tl.store(p + own, x, mask=mine)
+            tl.store(p + own, x, mask=live)
             tl.store(total + at, tl.load(total + at, mask=there, other=0.0) + now, mask=there)
     return apart
 
@@ -120,7 +116,7 @@ def advance_kernel(
     first, second, weight, middle, sign, pair_edge, low, high, budget_edge, var_edge,
     B, E, V, PAIRS, BUDGETS, done, steps, blocks, CHECK: tl.constexpr, ALPHA: tl.constexpr, HALVED: tl.constexpr,
     LESS: tl.constexpr, LONG: tl.constexpr, DEG: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK: tl.constexpr, AT_ONCE: tl.constexpr, VARS: tl.constexpr, SIGNED: tl.constexpr, PUSHED: tl.constexpr,
+    BLOCK: tl.constexpr, AT_ONCE: tl.constexpr, SIGNED: tl.constexpr, PUSHED: tl.constexpr,
 ):  # fmt: skip
     """``blocks`` times: ``steps`` iterations, then `average.Average.restart`, then q of where that left z."""
     cols = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -138,7 +134,7 @@ def advance_kernel(
             )  # fmt: skip
             tl.debug_barrier()
             now = _variables(
-                z, q, p, total, unary, share, lower, upper, var_edge, cols, live, B, V, ALPHA, DEG, VARS, PUSHED, False
+                z, q, p, total, unary, share, lower, upper, var_edge, cols, live, B, V, ALPHA, DEG, PUSHED, False
             )
             tl.debug_barrier()
         n += steps
@@ -158,7 +154,7 @@ def advance_kernel(
         )  # fmt: skip
         tl.debug_barrier()
         mean = _variables(
-            z2, q2, p, total, unary, share, lower, upper, var_edge, cols, live, B, V, ALPHA, DEG, VARS, PUSHED, True
+            z2, q2, p, total, unary, share, lower, upper, var_edge, cols, live, B, V, ALPHA, DEG, PUSHED, True
         )
         tl.debug_barrier()
         best = tl.minimum(now, mean)
