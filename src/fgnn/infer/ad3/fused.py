@@ -84,7 +84,8 @@ class Fused:
             models, self.layout.num_edges, self.layout.num_rows, len(self.pair_edge), len(self.budget_edge),
             done, steps, blocks, CHECK, RELAXATION, HALVED, LESS, LONG,
             DEG=self.var_edge.shape[1], SIZE=self.budget_edge.shape[1], ROWS=_ROWS, BLOCK=_BLOCK,
-            AT_ONCE=max(1, _EDGES_AT_ONCE // self.budget_edge.shape[1]), SIGNED=signed, PUSHED=pushed, num_warps=1, num_stages=1,
+            AT_ONCE=max(1, _EDGES_AT_ONCE // self.budget_edge.shape[1]), SIGNED=signed, PUSHED=pushed,
+            num_warps=1, num_stages=1,
         )  # fmt: skip
         state.taus = [t[:, None] for t in torch.split(tau, counts)]
 
