@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
+from fgnn.infer.launches import can_launch, power_of_two
 from fgnn.infer.messages import PairClamp
 from fgnn.infer.sweeps import Rule
 from fgnn.infer.wiring import Numbers, Wiring, incident_rows
@@ -56,8 +56,8 @@ class FusedFlooding:
             return whole.to(device=device, dtype=torch.int32).contiguous()
 
         return cls(
-            wiring, rule, put(pairs, 2), put(budgets, _power(widest)), wiring.belief_of.to(torch.int32),
-            put([incident], _power(incident.shape[1])),
+            wiring, rule, put(pairs, 2), put(budgets, power_of_two(widest)), wiring.belief_of.to(torch.int32),
+            put([incident], power_of_two(incident.shape[1])),
         )  # fmt: skip
 
     def run(
@@ -120,12 +120,4 @@ class FusedFlooding:
 
 def fused_flooding(wiring: Wiring, rule: Rule, models: int) -> FusedFlooding | None:
     """The kernel for a structure on a GPU, where it serves and Triton is there."""
-    device = wiring.belief_of.device
-    if device.type != "cuda" or find_spec("triton") is None or torch.cuda.get_device_capability(device) < (7, 0):
-        return None
-    return FusedFlooding.of(wiring, rule, models)
-
-
-def _power(size: int) -> int:
-    """The next power of two."""
-    return 1 << max(size - 1, 0).bit_length()
+    return FusedFlooding.of(wiring, rule, models) if can_launch(wiring.belief_of.device) else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -12,6 +11,7 @@ from torch import Tensor
 from fgnn.infer.ad3.average import CHECK, HALVED, LESS, LONG, Average
 from fgnn.infer.ad3.layout import Layout
 from fgnn.infer.ad3.steps import RELAXATION, State, Terms
+from fgnn.infer.launches import can_launch, power_of_two
 
 _WIDEST = 64  # edges of a factor or of a variable that a tile holds
 _BLOCK = 32  # models of a program: a row of them is one line of the cache
@@ -41,10 +41,10 @@ class Fused:
         if max(widest, layout.padded.shape[1]) > _WIDEST:
             return None
         ends = [torch.stack([torch.arange(*x.first), torch.arange(*x.second)], 1) for x in layout.pairs]
-        size = _power(widest)
+        size = power_of_two(widest)
         scopes = [_padded(torch.arange(*b.edges).reshape(-1, b.size), size) for b in layout.budgets]
         own = layout.padded.cpu()
-        own = _padded(own.masked_fill(own == layout.num_edges, -1), _power(own.shape[1]))
+        own = _padded(own.masked_fill(own == layout.num_edges, -1), power_of_two(own.shape[1]))
 
         def put(parts: list[Tensor], width: int) -> Tensor:
             whole = torch.cat([torch.zeros(0, width, dtype=torch.int64), *parts])
@@ -93,9 +93,7 @@ class Fused:
 @lru_cache(maxsize=8)
 def fused_of(layout: Layout, device: torch.device) -> Fused | None:
     """The kernel for a structure on a GPU, where it serves and Triton is there."""
-    if device.type != "cuda" or find_spec("triton") is None:
-        return None
-    return Fused.of(layout, device) if torch.cuda.get_device_capability(device) >= (7, 0) else None
+    return Fused.of(layout, device) if can_launch(device) else None
 
 
 def _joined(parts: list[Tensor], like: Tensor) -> Tensor:
@@ -106,8 +104,3 @@ def _joined(parts: list[Tensor], like: Tensor) -> Tensor:
 
 def _padded(places: Tensor, width: int) -> Tensor:
     return torch.nn.functional.pad(places, (0, width - places.shape[1]), value=-1)
-
-
-def _power(size: int) -> int:
-    """The next power of two."""
-    return 1 << max(size - 1, 0).bit_length()
