@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fgnn.determinism import deterministic
 from fgnn.graph import FactorGraph, FactorGroup
 from fgnn.infer import Solution, SolutionBatch, solve
 from fgnn.pgm import GraphicalModel, ModelBatch, read_model, write_model
@@ -24,6 +25,7 @@ __all__ = [
     "SolutionBatch",
     "__version__",
     "data",
+    "deterministic",
     "graph",
     "infer",
     "models",

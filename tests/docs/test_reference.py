@@ -124,7 +124,7 @@ def test_the_exit_codes_on_the_page_are_those_of_the_command() -> None:
     import fgnn.cli
 
     page = set(re.findall(r"^\| (\d+) \|", text("command-line.md"), re.MULTILINE))
-    assert page == set(re.findall(r"\b(\d+) (?:done|no|bad|interrupted)", fgnn.cli.__doc__ or ""))
+    assert page == set(re.findall(r"\b(\d+) (?:done|no|bad|out|interrupted|terminated)", fgnn.cli.__doc__ or ""))
 
 
 # ---- results --------------------------------------------------------------------------------------------------

@@ -24,6 +24,10 @@ def train(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Another seed than the recipe's.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also log for TensorBoard.")] = False,
+    deterministic: Annotated[
+        bool,
+        typer.Option("--deterministic", help="Equal bit for bit every time, on a CPU and on one GPU; slower there."),
+    ] = False,
 ) -> None:
     """Train a network.
 
@@ -32,8 +36,11 @@ def train(
 
     Examples: fgnn train paper-map-1 --device cuda; fgnn train my-models/; fgnn train runs/paper-map-1 --resume
     """
+    from fgnn.determinism import deterministic as repeatable
     from fgnn.train.run import run
 
+    if deterministic:
+        repeatable()
     changes: dict[str, Any] = {} if seed is None else {"seed": seed}
     state, folder = run(
         recipe,

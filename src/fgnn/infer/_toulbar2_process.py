@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,7 +141,7 @@ class Toulbar2Process:
         view = memoryview(line + ints.tobytes() + floats.tobytes())
         try:
             while view:
-                sent = self._child.stdin.write(view)
+                sent = cast("int | None", self._child.stdin.write(view))  # None: the pipe is full
                 if sent is not None:
                     view = view[sent:]
                     continue

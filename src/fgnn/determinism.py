@@ -1,0 +1,51 @@
+"""One switch for results that are the same bit for bit, every time."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+
+import torch
+
+_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+
+
+class deterministic:
+    """Make training and solving repeatable bit for bit, on a CPU and on one GPU: from now on, or in a ``with`` block.
+
+    Operations of torch take their deterministic form and refuse where they have none; kernels of this package sum in
+    one order instead of by atomics; cuBLAS keeps to one workspace, for which this must be called before the GPU is
+    first used. Equal results need equal seeds, versions, device and number of threads, and no time limit.
+
+    Args:
+        on: False switches it off.
+
+    Example:
+        >>> with deterministic():
+        ...     torch.are_deterministic_algorithms_enabled()
+        True
+    """
+
+    def __init__(self, on: bool = True) -> None:
+        self._before = (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+            torch.backends.cudnn.benchmark,
+            os.environ.get(_WORKSPACE),
+        )
+        if on:
+            os.environ.setdefault(_WORKSPACE, ":4096:8")
+            torch.backends.cudnn.benchmark = False  # its choice depends on what was quickest just then
+        torch.use_deterministic_algorithms(on)
+
+    def __enter__(self) -> deterministic:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        enabled, warn_only, benchmark, workspace = self._before
+        torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
+        torch.backends.cudnn.benchmark = benchmark
+        if workspace is None:
+            os.environ.pop(_WORKSPACE, None)
