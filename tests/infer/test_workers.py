@@ -85,3 +85,10 @@ def test_a_time_limit_reaches_every_share() -> None:
         found = fgnn.solve(batch, method, iterations=10**7, tolerance=1e-30, time_limit=0.5)
         assert "time-limit" in found.status[:200]
         assert "time-limit" in found.status[200:]
+
+
+@pytest.mark.parametrize("method", ["exact", "max-product", "ad3"])
+def test_no_models_have_no_answers(method: str) -> None:
+    found = fgnn.solve(ChainMAP(1).sample(2, seed=0).select(slice(0, 0)), method)
+    assert len(found) == 0
+    assert found.assignment.shape == (0, 30)

@@ -263,7 +263,7 @@ class _Run:
 
     def _width(self) -> int:
         """How many models to work on at once: what fits with the messages and the largest group of tables."""
-        cells = max((t.values[0].numel() for t in self.batch.tables), default=0)
+        cells = max((math.prod(t.values.shape[1:]) for t in self.batch.tables), default=0)
         each = (len(self.wiring.belief_of) + cells + 1) * self.batch.unary.element_size()
         if self.batch.device.type != "cpu":
             return max(1, _GPU_BYTES // each)
