@@ -103,6 +103,17 @@ def test_a_run_cut_short_ends_in_the_same_weights(folder: Path, tmp_path: Path) 
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
 
 
+def test_a_second_run_counts_the_epochs_of_the_first(folder: Path, tmp_path: Path) -> None:
+    settings = ["epochs=null", "steps=2", "log_every=1", "checkpoint_every=1", "batch=4", "data.shapes.points=64"]
+    settings += ["points.k=8", f"points.notation={SMALL}"]
+    command = ["fgnn", "--data", str(folder), "--device", "cpu", "--votes", "1", *(f"--set={s}" for s in settings)]
+    first = main([*command, "--out", str(tmp_path / "one"), "--runs", str(tmp_path / "r1")])
+    began = f"--set=start_from={tmp_path / 'one' / 'shapes-fgnn.safetensors'}"
+    second = main([*command, began, "--out", str(tmp_path / "two"), "--runs", str(tmp_path / "r2")])
+    assert [o.error for o in (*first, *second)] == ["", ""]
+    assert second[0].epochs == 2 * first[0].epochs == 1.0  # of the 16 shapes of both lists
+
+
 def test_eight_shapes_are_learned_by_heart(folder: Path, tmp_path: Path) -> None:
     state, _ = run(small(folder, steps=60, log_every=20, checkpoint_every=60), tmp_path / "run", device="cpu")
     assert state.metrics is not None

@@ -118,12 +118,19 @@ def score_job(outcome: Outcome, folder: RunFolder, device: str, votes: int) -> N
     shapes = split_shapes(data.root, "test")
     seen = [split_shapes(data.root, split) for split in data.splits]
     outcome.parameters = sum(p.numel() for p in network.parameters())
-    outcome.epochs = outcome.steps * recipe.batch / sum(len(s) for s in seen)
+    # what the weights it began with had seen counts too
+    before = sum(int(card["instances_seen"]) for card in _chain(last.card.get("began_with")))
+    outcome.epochs = (before + outcome.steps * recipe.batch) / sum(len(s) for s in seen)
     half = recipe.precision == "bf16" and here.type == "cuda"
     tables = score_shapes(network, shapes, split_set(shapes, data.points), seen, votes=votes, half=half)
     outcome.scores = [table.plain() for table in tables]
     card = {**card, "results": outcome.scores, "metrics": {"instance_miou": tables[0].instance}}
     save_weights(small, last.tensors, card, bf16=True)
+
+
+def _chain(card: Any) -> list[Any]:
+    """A run's beginnings, one behind the other."""
+    return [card, *_chain(card.get("began_with"))] if card else []
 
 
 def write_results(outcomes: list[Outcome], runs: Path, out: Path, largest: int) -> None:

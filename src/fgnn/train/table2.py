@@ -27,7 +27,7 @@ from fgnn.train.room_scores import PROTOCOLS, Protocol, labeller, score_rooms
 from fgnn.train.run import run
 from fgnn.weights import load_weights
 
-_QUICK_STEPS, _QUICK_POINTS = 20, 512
+_QUICK_STEPS, _QUICK_POINTS = 10, 512
 _BLOCKS = "indoor3d_sem_seg_hdf5_data"
 
 
