@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ def belief_steps(request: Any) -> dict[str, Any]:
         ours = [b.tolist() for b in beliefs]
         for mine, theirs in zip(ours, steps[t]["beliefs"], strict=True):
             worst = max(worst, _difference(mine, theirs))
-        steps[t]["beliefs"] = ours
+        steps[t]["beliefs"] = [_level(mine, theirs) for mine, theirs in zip(ours, steps[t]["beliefs"], strict=True)]
     width = {name: int(g.shape[-1]) for name, g in network.features(model)[1].items()}
     return {"steps": steps, "layers": [f"FGNN layer {t + 1}" for t in range(iterations)], "widths": width, "gap": worst}
 
@@ -158,6 +159,13 @@ def _number(asked: dict[str, Any], name: str, default: float, low: float, high: 
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise InputError(f"Expected {name} between {low:g} and {high:g} (got {value!r:.40})")
     return float(value)
+
+
+def _level(mine: list[float], theirs: list[float]) -> list[float]:
+    """The network's belief, raised or lowered as a whole: only differences between states mean something."""
+    if math.isinf(max(mine)) or math.isinf(max(theirs)):
+        return mine
+    return [b - max(mine) + max(theirs) for b in mine]
 
 
 def _difference(a: list[float], b: list[float]) -> float:
