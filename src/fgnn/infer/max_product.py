@@ -322,8 +322,10 @@ class _Run:
         self.assignment[models] = last
         self.converged[models] = pool.settled
         self.done[models] = pool.done
-        # a state is only ever ruled out by proof, so a variable without states proves that there is no answer
-        self.impossible[models] = (beliefs == -torch.inf).all(2).any(1)
+        # A state is only ever ruled out by proof, so a variable without states proves that there is no answer; but
+        # messages that are not normalised may grow beyond all numbers, and then look ruled out.
+        if self.normalise:
+            self.impossible[models] = (beliefs == -torch.inf).all(2).any(1)
         if self.beliefs is not None:
             self.beliefs[models] = beliefs
 
