@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fgnn.data.ground import FOLDS, GROUND, UNKNOWN
+from fgnn.data.ground import FOLDS, GROUND, SAMPLES, UNKNOWN
 from fgnn.data.labelled import Classes, PointSet, concat_sets
 from fgnn.data.scan_copies import scan_versions
 from fgnn.errors import InputError
@@ -70,12 +70,14 @@ def mean_total(scores: Mapping[str, GroundScore]) -> float:
 class Folds:
     """The pieces of all scans of a folder, made once for all folds."""
 
-    def __init__(self, folder: str | Path, recipe: Recipe, say: Say) -> None:
+    def __init__(self, folder: str | Path, recipe: Recipe, say: Say, only_samples: bool = False) -> None:
         self.folder, self.recipe = Path(folder), recipe
         data = recipe.data.scans
         assert data is not None
         self.classes = Classes.read(self.folder / data.classes)
         files = sorted(self.folder.glob("*.npz"))
+        if only_samples:  # the public scans were labelled by software, by other rules than the samples
+            files = [f for f in files if f.stem in SAMPLES]
         missing = sorted({n for fold in FOLDS for n in fold} - {f.stem for f in files})
         if missing:
             raise InputError(f"Expected {missing[0]}.npz, as `python -m fgnn.data.ground` makes it", file=folder)
@@ -122,7 +124,7 @@ def train_fold(folds: Folds, fold: int, out: Path, device: torch.device, say: Sa
 def train_all(
     folder: str | Path, out: str | Path, *, seconds: float | None = None, steps: int | None = None,
     device: str = "auto", folds: Sequence[int] = (0, 1, 2), copies: int | None = None, batch: int | None = None,
-    say: Say = print,
+    only_samples: bool = False, say: Say = print,
 ) -> dict[str, Any]:  # fmt: skip
     """Train and test the folds; ``seconds`` is for all of them together, loading apart.
 
@@ -145,7 +147,7 @@ def train_all(
         torch.set_float32_matmul_precision("high")
     else:
         recipe = replace(recipe, precision="fp32")
-    made = Folds(folder, recipe, say)
+    made = Folds(folder, recipe, say, only_samples)
     scores: dict[str, GroundScore] = {}
     for fold in folds:
         scores |= train_fold(made, fold, target, where, say)
@@ -172,11 +174,13 @@ def main() -> None:
     parser.add_argument("--folds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--copies", type=int)
     parser.add_argument("--batch", type=int, help="another than the recipe's; 2 suits a CPU")
+    parser.add_argument("--only-samples", action="store_true", help="leave the public scans out of training")
     parser.add_argument("--device", default="auto")
     given = parser.parse_args()
     train_all(
         given.folder, given.out, seconds=given.seconds, steps=given.steps, device=given.device, folds=given.folds,
-        copies=given.copies, batch=given.batch, say=lambda text: print(text, flush=True),
+        copies=given.copies, batch=given.batch, only_samples=given.only_samples,
+        say=lambda text: print(text, flush=True),
     )  # fmt: skip
 
 
