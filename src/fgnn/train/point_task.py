@@ -216,7 +216,10 @@ def load_scans(recipe: Recipe) -> Loaded:
         mine, classes, data.field, copies=data.copies, stray=data.stray, seed=recipe.seed, **data.cut()
     )
     train = concat_sets(made)
-    test = concat_sets(scan_versions(sorted(set(files) - set(mine)), classes, data.field, seed=recipe.seed, **data.cut()))
+    test = concat_sets(
+        scan_versions(sorted(set(files) - set(mine)), classes, data.field, seed=recipe.seed, **data.cut())
+    )
     if not len(train) or not len(test):
-        raise InputError(f"Expected labelled points to train on and to hold out in field {data.field!r}", file=folder)
+        told = f"Expected labelled points to train on and to hold out in field {data.field!r}"
+        raise InputError(f"{told}; {data.classes} says which values stand for a class, as 'ground: 2'", file=folder)
     return Loaded(train, test, classes.names, (), (), "scan: tile")
