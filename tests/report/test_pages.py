@@ -205,3 +205,19 @@ def test_an_empty_scan_has_a_page(tmp_path: Path) -> None:
         confidence=none.astype(float), seconds=0.1, environment={"command": "fgnn segment e.ply"},
     )  # fmt: skip
     assert "0 points" in made.read_text(encoding="utf-8")
+
+
+# ---- reproduce --------------------------------------------------------------------------------------------------
+
+
+def test_an_experiment_s_page_says_how_it_was_made(tmp_path: Path) -> None:
+    from fgnn.report.html import Page
+    from fgnn.train.experiment import Setting
+    from fgnn.train.output import Output, write_outputs
+
+    page = Page("A table")
+    page.picture(bars(["a"], {"ours": [1.0], "theirs": [2.0]}, "y"), "two bars")
+    write_outputs(Output("table1", Setting(seed=7, device="cpu"), [], [], page, 1.5), tmp_path)
+    text = (tmp_path / "table1.html").read_text(encoding="utf-8")
+    check(text, charts=1)
+    assert "Seeds: test instances 7." in text
