@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 # A machine with an NVIDIA driver takes torch as it comes; any other is held to the CPU build.
 CONSTRAINT := $(if $(shell command -v nvidia-smi 2>/dev/null),,-c constraints/cpu.txt)
 
-.PHONY: demo test lint types unit test-slow test-gpu docs dist faults load clean env
+.PHONY: demo test lint types unit test-slow test-gpu docs dist faults load fuzz oldest newest audit clean env
 
 env: $(VENV)/.installed
 
@@ -45,6 +45,29 @@ faults: env
 # Large models, many models, long use and many clients, with peak memory, in benchmarks/results/load.json.
 load: env
 	OMP_NUM_THREADS=1 $(PY) -m tests.load
+
+# A million mutated inputs through every parser, figures in benchmarks/results/fuzz.json; about half an hour. Guided by
+# coverage where atheris can be installed, by mutation alone elsewhere.
+fuzz: env
+	-$(PY) -m pip install --quiet --disable-pip-version-check -e '.[fuzz]'
+	OMP_NUM_THREADS=1 $(PY) -m tests.fuzz.run --jobs 2 --cases 100000 --seconds 18 --guided-seconds 2
+
+# The tests that meet other packages most, with the oldest and the newest set of them.
+oldest newest: %: constraints/%.txt
+	$(PYTHON) -m venv build/$@
+	build/$@/bin/python -m pip install --quiet --disable-pip-version-check -c constraints/$@.txt torch
+	build/$@/bin/python -m pip install --quiet --disable-pip-version-check -c constraints/$@.txt -e '.[all]' \
+	  pytest hypothesis pytest-timeout torchmetrics psutil
+	OMP_NUM_THREADS=1 build/$@/bin/python -m pytest -m "not slow and not gpu and not data" -p no:cacheprovider \
+	  tests/pgm tests/points tests/graph tests/infer tests/models tests/data tests/play tests/report tests/fuzz \
+	  tests/security tests/train/test_recipe.py tests/train/test_sweep.py tests/train/test_checkpoint.py
+
+# Known vulnerabilities of all that is installed. Needs the network, and fails where a package could not be looked up.
+audit: env
+	$(PYTHON) -m venv build/audit
+	build/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(PY) -m pip freeze --exclude-editable | sed 's/+cpu//' > build/installed.txt
+	build/audit/bin/pip-audit --strict --no-deps --disable-pip --requirement build/installed.txt
 
 # The site, in docs/_build/html; a warning is an error, and the notebooks run.
 docs: env

@@ -20,6 +20,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "mathml",  # docs/_ext/mathml.py: formulas without a script
+    "promises",  # docs/_ext/promises.py: what is stated and measured of faults, load and bad input
     "generated",  # docs/_ext/generated.py: commands, recipes, results and weights as they are
 ]
 exclude_patterns = ["_build", "**.ipynb_checkpoints"]

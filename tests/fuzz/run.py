@@ -16,6 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -35,6 +36,7 @@ def main() -> None:
     parser.add_argument("--guided-seconds", type=float, default=8.0, help="for the guided search; 0: none")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="parsers at once")
+    parser.add_argument("--no-files", dest="files", action="store_false", help="without the large and hostile files")
     parser.add_argument("--out", type=Path, default=Path("build/fuzz"))
     parser.add_argument("--result", type=Path, default=Path("benchmarks/results/fuzz.json"))
     given = parser.parse_args()
@@ -48,11 +50,13 @@ def main() -> None:
         for name, row in zip(names, pool.map(lambda name: _one(name, given), names), strict=True):
             rows.append(row)
             print(
-                f"{name:<11} {row['cases']:>9,} cases {row['findings']:>3} findings  worst {row['worst_seconds']:.3f} s "
-                f"{row['worst_bytes'] / 1e6:.1f} MB for {row['worst_bytes_input']} bytes",
+                f"{name:<11} {row['cases']:>9,} cases {row['findings']:>3} findings  worst {row['worst_seconds']:.3f} s"
+                f"  {row['worst_bytes'] / 1e6:.1f} MB for {row['worst_bytes_input']} bytes",
                 flush=True,
             )
             _write(given.result, rows, time.monotonic() - start, given)
+    if given.files:
+        _files(given.result)
     print(f"{sum(r['cases'] for r in rows):,} cases, {sum(r['findings'] for r in rows)} findings: {given.result}")
     sys.exit(any(row["findings"] for row in rows))
 
@@ -109,25 +113,52 @@ def _nothing(name: str) -> dict[str, Any]:
 
 
 def _write(path: Path, rows: list[dict[str, Any]], seconds: float, given: argparse.Namespace) -> None:
+    """Keep the figures; where some parsers were named, those of the others stay as they are."""
     from fgnn.bench.common import environment, write_result
 
+    before: dict[str, Any] = json.loads(path.read_text()) if given.names and path.is_file() else {}
+    parsers = {**before.get("parsers", {}), **{r["parser"]: r for r in rows}}
+    whole = parsers.values()
     total = {
-        "cases": sum(r["cases"] for r in rows),
-        "findings": sum(r["findings"] for r in rows),
-        "worst_seconds": max(r["worst_seconds"] for r in rows),
-        "worst_bytes": max(r["worst_bytes"] for r in rows),
-        "seconds": round(seconds),
-        "guided_cases": sum(r["guided_cases"] for r in rows),
+        "cases": sum(r["cases"] for r in whole),
+        "guided_cases": sum(r["guided_cases"] for r in whole),
+        "findings": sum(r["findings"] for r in whole),
+        "worst_seconds": max(r["worst_seconds"] for r in whole),
+        "worst_bytes": max(r["worst_bytes"] for r in whole),
+        "seconds": round(seconds) + before.get("total", {}).get("seconds", 0),
     }
     limits = f"--cases {given.cases} --seconds {given.seconds:g} --guided-seconds {given.guided_seconds:g}"
-    command = f"python -m tests.fuzz.run {limits} --seed {given.seed}"
-    payload = {
-        "environment": environment(),
-        "command": command,
-        "total": total,
-        "parsers": {r["parser"]: r for r in rows},
-    }
-    write_result("fuzz", payload, path)
+    command = before.get("command", f"python -m tests.fuzz.run {limits} --seed {given.seed}")
+    payload = {"environment": environment(), "command": command, "total": total, "parsers": parsers}
+    write_result("fuzz", {**payload, **({"files": before["files"]} if "files" in before else {})}, path)
+
+
+def _files(path: Path) -> None:
+    """Add what reading large and hostile files takes, by reader, in processes of their own."""
+    from fgnn.bench.common import write_result
+    from tests.fuzz.large import HOSTILE, VALID
+    from tests.fuzz.measure import measured
+
+    rows: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        files = []
+        for k, (name, suffix, make) in enumerate([*VALID, *((n, s, m) for _, n, s, m in HOSTILE)]):
+            file = Path(folder) / f"{k}{suffix}"
+            file.write_bytes(make())
+            files.append((name, file))
+        for k, ((name, file), found) in enumerate(zip(files, measured(files), strict=True)):
+            row = rows.setdefault(name, {"valid": 0, "hostile": 0, "refused": 0})
+            if k < len(VALID):
+                row["valid"] += 1
+                ratio = found["grown"] / file.stat().st_size
+                row["bytes_per_byte"] = round(max(ratio, row.get("bytes_per_byte", 0.0)), 1)
+            else:
+                row["hostile"] += 1
+                row["refused"] += bool(found.get("refused"))
+                row["hostile_megabytes"] = round(max(found.get("grown", 0) / 1e6, row.get("hostile_megabytes", 0.0)), 1)
+                row["hostile_seconds"] = round(max(found.get("seconds", 0), row.get("hostile_seconds", 0.0)), 2)
+    kept = json.loads(path.read_text())
+    write_result("fuzz", {**kept, "files": rows}, path)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,8 @@ def test_every_parser_has_a_stated_bound() -> None:
     assert set(HARNESSES) - {"plan"} == set(BOUNDS)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_valid_files_take_what_is_stated(tmp_path: Path) -> None:
     files = []
     for k, (name, suffix, make) in enumerate(VALID):
@@ -50,6 +52,7 @@ def test_valid_files_take_what_is_stated(tmp_path: Path) -> None:
             assert found["grown"] <= BOUNDS[name].of(expanded(name, path)), told
 
 
+@pytest.mark.timeout(900)
 def test_hostile_files_are_refused_in_one_line_within_little_memory_and_time(tmp_path: Path) -> None:
     files = []
     for k, (_, name, suffix, make) in enumerate(HOSTILE):

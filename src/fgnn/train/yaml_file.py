@@ -9,6 +9,7 @@ from fgnn.errors import InputError
 
 # A recipe has a few dozen lines; this is room for a hundred times as many.
 MOST_BYTES = 1 << 18
+_DEEPEST = 30
 
 
 def read_yaml(path: str | Path) -> Any:
@@ -36,13 +37,17 @@ def parse_yaml(text: str, *, file: str | Path | None = None, place: str = "") ->
     import yaml
 
     class Loader(yaml.SafeLoader):
+        depth = 0
+
         def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent):
-                event = self.peek_event()
-                raise yaml.constructor.ConstructorError(
-                    None, None, "references (*name) are not used here", event.start_mark
-                )
-            return super().compose_node(parent, index)
+            problem = "references (*name) are not used here" if self.check_event(yaml.AliasEvent) else ""
+            self.depth += 1
+            if problem or self.depth > _DEEPEST:
+                event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+                raise yaml.constructor.ConstructorError(None, None, problem or "nested too deeply", event.start_mark)
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
 
     try:
         return yaml.load(text, Loader)
