@@ -155,11 +155,11 @@ def test_a_form_of_another_page_cannot_call(server: Playground, kind: str) -> No
     assert ask(server, "POST", "/api/example", b'{"name": "paper"}', Content_Type=kind) == 415
 
 
-@pytest.mark.parametrize("length", [str(MAX_BODY + 1), "99999999999999999999", "-5", "abc", "1e3", "٣"])
+@pytest.mark.parametrize("length", [str(MAX_BODY + 1), "99999999999999999999", "-5", "abc", "1e3", "\u00b3"])
 def test_a_length_that_is_none_or_too_large_is_not_read(server: Playground, length: str) -> None:
     head = f"POST /api/solve HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\nContent-Type: application/json\r\n"
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
-        connection.sendall(head.encode() + b"Content-Length: " + length.encode() + b"\r\n\r\n")
+        connection.sendall(head.encode() + b"Content-Length: " + length.encode("latin-1") + b"\r\n\r\n")
         status = connection.recv(100).split()[1]
     assert status in (b"400", b"411", b"413")
 

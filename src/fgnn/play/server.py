@@ -96,9 +96,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> bytes | None:
         length = self.headers.get("Content-Length", "")
-        if not length.isdigit() or int(length) > MAX_BODY:
+        known = length.isascii() and length.isdigit() and len(length) <= 18
+        if not known or int(length) > MAX_BODY:
             self.close_connection = True  # what was announced is not read
-            self._answer(413 if length.isdigit() else 411, {"error": f"Expected a body of at most {MAX_BODY} bytes"})
+            self._answer(413 if known else 411, {"error": f"Expected a body of at most {MAX_BODY} bytes"})
             return None
         if self.headers.get("Content-Type", "").split(";")[0].strip() != "application/json":
             # a form on a foreign page can send any other type without asking the browser's permission

@@ -5,6 +5,7 @@ Read here and not through a mesh library because every property must survive, in
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -28,6 +29,7 @@ _NAMES = {
 }  # fmt: skip
 _ORDERS: dict[str, Literal["=", "<", ">"]] = {"ascii": "=", "binary_little_endian": "<", "binary_big_endian": ">"}
 _MAX_HEADER = 1 << 16
+_COUNT = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +107,7 @@ def open_reader(path: Path) -> PlyReader:
                     f"Expected a format among {', '.join(_ORDERS)} (got {words[1]!r})", file=path, place=place
                 )
             order = words[1]
-        elif words[0] == "element" and len(words) == 3 and words[2].isdigit():
+        elif words[0] == "element" and len(words) == 3 and _COUNT.fullmatch(words[2]):
             elements.append((words[1], int(words[2]), []))
         elif words[0] == "property" and elements and len(words) >= 3:
             elements[-1][2].append(words)
