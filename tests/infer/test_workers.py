@@ -29,10 +29,11 @@ def two_threads() -> Iterator[None]:
 def test_shares_answer_as_the_whole_does(
     method: str, options: dict[str, Any], inference: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(workers, "_FEWEST", 1000)
     with torch.inference_mode(inference):
         batch = ChainMAP(2, length=12).sample(131, seed=0)
         shared = fgnn.solve(batch, method, iterations=60, **options)
-        monkeypatch.setattr(workers, "_FEWEST", 1000)
+        monkeypatch.setattr(workers, "_FEWEST", 10**9)
         whole = fgnn.solve(batch, method, iterations=60, **options)
     assert len(shared) == 131
     assert shared.assignment.tolist() == whole.assignment.tolist()
@@ -44,9 +45,10 @@ def test_shares_answer_as_the_whole_does(
 
 @pytest.mark.usefixtures("two_threads")
 def test_every_model_is_in_one_share() -> None:
-    assert shares(10, torch.device("cpu")) == [slice(0, 10)]
-    assert shares(201, torch.device("cpu")) == [slice(0, 100), slice(100, 201)]
-    assert shares(10_000, torch.device("meta")) == [slice(0, 10_000)]
+    assert shares(10, 242, torch.device("cpu")) == [slice(0, 10)]
+    assert shares(201, 242, torch.device("cpu")) == [slice(0, 100), slice(100, 201)]
+    assert shares(3, 50_000, torch.device("cpu")) == [slice(0, 1), slice(1, 3)]
+    assert shares(10_000, 242, torch.device("meta")) == [slice(0, 10_000)]
 
 
 @pytest.mark.usefixtures("two_threads")

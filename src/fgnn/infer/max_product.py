@@ -96,7 +96,7 @@ def solve_max_product(
     rule = Rule(own=variant == "paper", normalise=normalise)
     deadline = math.inf if time_limit is None else time.perf_counter() + time_limit
     crew: list[_Run] = []
-    spans = shares(len(batch), batch.device) if schedule == "flooding" else [slice(0, len(batch))]
+    spans = shares(len(batch), wiring.num_messages, batch.device) if schedule == "flooding" else [slice(0, len(batch))]
     for share in spans:
         fused: FusedFlooding | None = None
         if schedule == "flooding" or not wiring.groups:
@@ -123,7 +123,7 @@ def solve_max_product(
             crew=crew,
         )
         crew.append(run)
-    if schedule == "flooding" and worth_threads(len(batch), batch.device):
+    if schedule == "flooding" and worth_threads(len(batch), wiring.num_messages, batch.device):
         side_by_side([run.solve for run in crew], lambda: _end(crew))
     else:
         crew[0].solve()

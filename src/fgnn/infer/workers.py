@@ -8,20 +8,20 @@ from itertools import pairwise
 
 import torch
 
-# Fewer models than this are no work for a thread of their own.
-_FEWEST = 64
+# Rows of messages, over all of its models, below which a thread of their own is not worth starting.
+_FEWEST = 16_384
 
 
-def shares(models: int, device: torch.device) -> list[slice]:
-    """The models of each thread: on a CPU about as many for every core, elsewhere all together."""
+def shares(models: int, rows: int, device: torch.device) -> list[slice]:
+    """The models of each thread, ``rows`` messages each: on a CPU about as many for every core, else all together."""
     threads = torch.get_num_threads() if device.type == "cpu" else 1
-    parts = max(1, min(threads, models // _FEWEST))
+    parts = max(1, min(threads, models, models * rows // _FEWEST))
     return [slice(a, b) for a, b in pairwise([models * i // parts for i in range(parts + 1)])]
 
 
-def worth_threads(models: int, device: torch.device) -> bool:
-    """Whether `side_by_side` is the quicker way, be it for one share."""
-    return device.type == "cpu" and models >= _FEWEST
+def worth_threads(models: int, rows: int, device: torch.device) -> bool:
+    """Whether `side_by_side` is the quicker way, be it for one share; one model alone has all cores work on it."""
+    return device.type == "cpu" and models > 1 and models * rows >= _FEWEST
 
 
 def side_by_side(jobs: Sequence[Callable[[], None]], stop: Callable[[], None]) -> None:

@@ -82,12 +82,13 @@ def solve_ad3(
         return _join(parts)
     records: list[_Record] = []
     jobs: list[Callable[[], None]] = []
-    for share in shares(len(batch), batch.device):
+    rows = layout.num_edges + layout.num_cells
+    for share in shares(len(batch), rows, batch.device):
         part = batch.select(share)
         records.append(_Record.of(part, rounding))
         told = None if jobs else progress
         jobs.append(partial(_relax_all, part, layout, dtype, limits, size, records[-1], begin, told, records))
-    if worth_threads(len(batch), batch.device):
+    if worth_threads(len(batch), rows, batch.device):
         side_by_side(jobs, limits.stopped.set)
     else:
         jobs[0]()
