@@ -13,7 +13,9 @@ from fgnn.bench.chart import write_chart
 from fgnn.bench.speed import BEGIN, END, rewrite, speed_markdown
 
 ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {"device": "a GPU", "cpu": "a CPU", "threads": 2, "torch": "2.11", "date": "2026-11-15", "load": 0.1}
+ENVIRONMENT = {"device": "a GPU", "cpu": "a CPU", "threads": 2, "torch": "2.11", "date": "2026-11-15", "load": 0.1} | {
+    "commit": "abc"
+}
 
 
 def _row(forward: float, both: float, replayed: bool = True) -> dict[str, Any]:

@@ -83,6 +83,8 @@ def recorded(problem: Problem) -> Form:
     example = [x.detach().clone().requires_grad_() for x in (problem.f, problem.g)]
     with half_precision(problem.f.device):
         fast = graphed(problem.half, problem.incidence, *example, problem.t)
+    if not fast.recorded:
+        raise RuntimeError(fast.reason or "nothing to record on this device")
 
     def form(f: Tensor, g: Tensor, t: Tensor) -> Tensor:
         made: Tensor = fast(problem.incidence, f, g, t)

@@ -111,7 +111,10 @@ _PARTS: dict[str, Callable[[dict[str, Any]], str]] = {
 
 def _where(head: dict[str, Any], file: Path) -> str:
     machine = head["device"] if head["device"] != "cpu" else f"{head['cpu']}, {head['threads']} threads"
-    return f"({machine}, torch {head['torch']}, {str(head['date'])[:10]}, load {head['load']}; `{file.name}`)"
+    return (
+        f"({machine}, torch {head['torch']}, {str(head['date'])[:10]}, commit {head['commit']}, load {head['load']}; "
+        f"`{file.name}`)"
+    )
 
 
 def _time(row: dict[str, Any], what: str, cuda: bool) -> str:

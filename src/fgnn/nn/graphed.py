@@ -18,7 +18,9 @@ def graphed(module: nn.Module, *example: Any) -> Graphed:
     A layer on a small graph is a few dozen kernels of microseconds each, and launching them one by one takes longer
     than running them; a recording launches all at once. Floating-point tensors among the arguments, also in dicts and
     tuples, may change from call to call; their shapes, and everything else (the graph, types of edges, autocast), are
-    the example's. A call that differs in these runs unrecorded. Without a GPU all do.
+    the example's. A call that differs in these runs unrecorded. Without a GPU all do, and so do those of a module that
+    cannot be recorded: one that reads numbers back, or whose last results on this device are still held with their
+    gradients' graph. Record before the first training step, and look at ``recorded``.
 
     The results of a call, and the gradients it leaves, are overwritten by the next one: read them, or copy them,
     before it, and set gradients to None (not to zero) between steps.
@@ -36,11 +38,13 @@ class Graphed:
     Attributes:
         module: The module itself, which shares its parameters with the recording.
         recorded: Whether there is a recording.
+        reason: Why there is none on a GPU, as CUDA tells it; None where there is one.
     """
 
     def __init__(self, module: nn.Module, example: tuple[Any, ...]) -> None:
         self.module = module
         self.recorded = False
+        self.reason: str | None = None
         leaves = list(_leaves(example))
         if not any(isinstance(leaf, Tensor) and leaf.is_cuda for leaf in leaves):
             return
@@ -52,13 +56,18 @@ class Graphed:
         self._mode = _mode(module)
         adaptor = _Adaptor(module, _rebuilt(example, iter(self._held)), self._mode)
         adaptor.train(module.training)
-        with warnings.catch_warnings(), torch.autocast("cuda", enabled=False):
-            # autocast is the adaptor's, without the cache that a recording forbids; gradients are taken on another
-            # stream than that of the nodes that would accumulate them, which none does here
-            warnings.filterwarnings("ignore", message="The AccumulateGrad node's stream")
-            self._call = torch.cuda.make_graphed_callables(
-                adaptor, tuple(self._inputs(self._held)), allow_unused_input=True
-            )
+        try:
+            with warnings.catch_warnings(), torch.autocast("cuda", enabled=False):
+                # autocast is the adaptor's, without the cache that a recording forbids; gradients are taken on another
+                # stream than that of the nodes that would accumulate them, which none does here
+                warnings.filterwarnings("ignore", message="The AccumulateGrad node's stream")
+                self._call = torch.cuda.make_graphed_callables(
+                    adaptor, tuple(self._inputs(self._held)), allow_unused_input=True
+                )
+        except RuntimeError as error:
+            torch.cuda.synchronize()
+            self.reason = str(error).splitlines()[0]
+            return
         self.recorded = True
 
     def __call__(self, *args: Any) -> Any:
