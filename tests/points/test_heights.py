@@ -75,3 +75,13 @@ def test_ground_scores_equal_a_count_by_hand() -> None:
     expected = 4 / 6 * 4 / 6 + 2 / 6 * 2 / 6
     assert score.kappa == pytest.approx((4 / 6 - expected) / (1 - expected))
     assert np.isnan(ground_score(np.ones(2, bool), np.ones(2, bool)).type_2)
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.1])
+def test_the_ground_without_what_rises_is_a_further_height(slope: float) -> None:
+    xyz, ground = land(slope)
+    found = np.sinh(heights_above(xyz, WINDOWS, slopes=(0.15, 0.3)))
+    assert found.shape[1] == height_columns(WINDOWS, (0.15, 0.3)) == height_columns(WINDOWS) + 2
+    for column in (2 * len(WINDOWS), 2 * len(WINDOWS) + 1):
+        assert np.median(np.abs(found[ground, column])) < 0.3
+        assert np.median(found[~ground, column]) > 3.5

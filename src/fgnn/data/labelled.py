@@ -123,6 +123,7 @@ def scan_pieces(
     scale: float = 1.0,
     colour: bool = False,
     heights: Sequence[float] = (),
+    slopes: Sequence[float] = (),
     grow: float = 1.0,
     fewest: int = 64,
     most: int = 4,
@@ -133,7 +134,7 @@ def scan_pieces(
     Args:
         source: A file, or a cloud.
         field: The field that holds the labels.
-        size, points, scale, colour, heights, grow: As in `Segmenter`.
+        size, points, scale, colour, heights, slopes, grow: As in `Segmenter`.
         fewest: Tiles with fewer labelled points are left out.
         most: Pieces taken of one tile.
     """
@@ -159,7 +160,7 @@ def scan_pieces(
             target = tile.extra[:, 0].astype(np.int16)
             if (target != IGNORE).sum() < fewest:
                 continue
-            values = tile_features(replace(tile, extra=tile.extra[:, 1:]), scale, heights)
+            values = tile_features(replace(tile, extra=tile.extra[:, 1:]), scale, heights, slopes)
             order = rng.permutation(len(target))
             for at in range(0, min(len(order), most * points), points):
                 chosen = order[at : at + points]
@@ -171,7 +172,7 @@ def scan_pieces(
                 labels.append(target[chosen])
     if not made:
         nothing = torch.zeros(0, points, dtype=torch.int16)
-        features = torch.zeros(0, points, 2 + width + height_columns(heights))
+        features = torch.zeros(0, points, 2 + width + height_columns(heights, slopes))
         return PointSet(features, nothing, torch.zeros(0, dtype=torch.int64))
     return PointSet(
         torch.from_numpy(np.stack(made)), torch.from_numpy(np.stack(labels)), torch.zeros(len(made), dtype=torch.int64)

@@ -53,7 +53,8 @@ def load_segmenter(model: str | Path, device: torch.device | str = "cpu", batch:
 
     return Segmenter(
         predict, tuple(card["classes"]), size=cut["size"], points=cut["points"], scale=cut["scale"],
-        colour=cut["colour"], heights=tuple(cut.get("heights", ())), grow=cut.get("grow", 1.0), batch=batch,
+        colour=cut["colour"], heights=tuple(cut.get("heights", ())),
+        slopes=tuple(cut.get("slopes", ())), grow=cut.get("grow", 1.0), batch=batch,
         votes=votes,
     )  # fmt: skip
 

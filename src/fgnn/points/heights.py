@@ -17,23 +17,30 @@ from numpy.typing import NDArray
 _MOST_CELLS = 512
 
 
-def height_columns(windows: Sequence[float]) -> int:
+# Radii of the openings that tell what stands on the ground, in the units of the coordinates.
+_RADII = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 11.0, 14.0, 18.0)
+
+
+def height_columns(windows: Sequence[float], slopes: Sequence[float] = ()) -> int:
     """How many columns `heights_above` gives."""
-    return 2 * len(windows) + 3 if windows else 0
+    return 2 * len(windows) + 3 + len(slopes) if windows else 0
 
 
-def heights_above(xyz: NDArray[np.float32], windows: Sequence[float], cell: float = 1.0) -> NDArray[np.float32]:
+def heights_above(
+    xyz: NDArray[np.float32], windows: Sequence[float], slopes: Sequence[float] = (), cell: float = 1.0
+) -> NDArray[np.float32]:
     """Heights of points above opened rasters of their lowest, and what a judge of heights must know besides.
 
     Args:
         xyz: Points of one tile, (P, 3), finite.
         windows: Widths of the openings, in the units of the coordinates, the narrowest first.
+        slopes: For each a surface is made without what rises faster, as the simple morphological filter makes it.
         cell: Side of a cell; larger where the points are sparser than one a cell.
 
     Returns:
-        (P, 2 len(windows) + 3), arcsinh of: the height above each opening; above each opening of the levelled raster;
-        above a closing with the first window (points far below their surroundings are strongly negative); the slope
-        of the smooth surface; the typical spacing of the points.
+        (P, 2 len(windows) + 3 + len(slopes)), arcsinh of: the height above each opening; above each opening of the
+        levelled raster; above the surface for each slope; above a closing with the first window (points far below
+        their surroundings are strongly negative); the slope of the smooth surface; the typical spacing of the points.
     """
     from scipy.ndimage import distance_transform_edt, gaussian_filter, grey_closing, grey_opening
 
@@ -64,7 +71,8 @@ def heights_above(xyz: NDArray[np.float32], windows: Sequence[float], cell: floa
     levelled = [surface + smooth for surface in openings(raster - smooth)]
     closed = grey_closing(opened[0], size=_odd(2 * windows[0] / step), mode="nearest")
     steep = np.hypot(*np.gradient(smooth)) / step if min(shape) > 1 else np.zeros(shape, np.float32)
-    surfaces = np.stack([*opened, *levelled, closed, steep.astype(np.float32)], axis=2)
+    bare = [_bare(raster, slope, step) for slope in slopes]
+    surfaces = np.stack([*opened, *levelled, *bare, closed, steep.astype(np.float32)], axis=2)
     columns = np.empty((len(xyz), surfaces.shape[2] + 1), np.float32)
     columns[:, :-1] = _between_cells(surfaces, at)
     columns[:, :-2] = xyz[:, 2:] - columns[:, :-2]
@@ -85,6 +93,25 @@ def _between_cells(surfaces: NDArray[np.float32], at: NDArray[np.float32]) -> ND
         for j, b in ((low[:, 1], 1 - share[:, 1]), (high[:, 1], share[:, 1])):
             out += flat[i * width + j] * (a * b)[:, None]
     return out
+
+
+def _bare(raster: NDArray[np.float32], slope: float, step: float) -> NDArray[np.float32]:
+    """The raster without the cells that openings lower by more than ``slope`` times their radius, filled in."""
+    from scipy.ndimage import distance_transform_edt, grey_opening, uniform_filter
+
+    standing = np.zeros(raster.shape, np.bool_)
+    last = raster
+    for radius in _RADII:
+        opened = grey_opening(last, size=_odd(2 * radius / step + 1), mode="nearest")
+        standing |= last - opened > slope * radius
+        last = opened
+    if not standing.any() or standing.all():
+        return last if standing.all() else raster
+    near = distance_transform_edt(standing, return_distances=False, return_indices=True)
+    filled = raster[tuple(near)]
+    for _ in range(4):
+        filled = np.where(standing, uniform_filter(filled, 5, mode="nearest"), filled)
+    return np.asarray(filled)
 
 
 def _odd(cells: float) -> int:

@@ -33,6 +33,7 @@ class Segmenter:
         scale: Coordinates are divided by this.
         colour: Whether the network also reads colour (F = 3; zeros where the scan has none).
         heights: Windows of `heights_above`, whose columns come last among the features; none for no such columns.
+        slopes: Slopes of `heights_above`.
         grow: How many times wider tiles may be where the scan is sparse.
         batch: Pieces per call of ``predict``.
         votes: How many tiles label each point: 4, 2 or 1; fewer are quicker and worse at the edges of tiles.
@@ -45,6 +46,7 @@ class Segmenter:
     scale: float = 1.0
     colour: bool = False
     heights: Sequence[float] = ()
+    slopes: Sequence[float] = ()
     grow: float = 1.0
     batch: int = 8
     seed: int = 0
@@ -151,7 +153,7 @@ def _pieces(store: TileStore, segmenter: Segmenter) -> Iterator[tuple[NDArray[np
     """Each tile's points shuffled and cut into pieces of P: their slots, features, and how many are not repeats."""
     rng = np.random.default_rng(segmenter.seed)
     for tile in store.tiles(segmenter.votes):
-        features = tile_features(tile, segmenter.scale, segmenter.heights)
+        features = tile_features(tile, segmenter.scale, segmenter.heights, segmenter.slopes)
         order = rng.permutation(len(tile.slots))
         for at in range(0, len(order), segmenter.points):
             chosen = order[at : at + segmenter.points]
@@ -159,13 +161,15 @@ def _pieces(store: TileStore, segmenter: Segmenter) -> Iterator[tuple[NDArray[np
             yield tile.slots[chosen], features[np.concatenate([chosen, fill])], len(chosen)
 
 
-def tile_features(tile: Tile, scale: float, heights: Sequence[float] = ()) -> NDArray[np.float32]:
+def tile_features(
+    tile: Tile, scale: float, heights: Sequence[float] = (), slopes: Sequence[float] = ()
+) -> NDArray[np.float32]:
     """x and y about the tile's middle, z above its lowest point, over ``scale``; then the further features."""
     xyz = tile.xyz.copy()
     xyz[:, 2] -= xyz[:, 2].min()
     columns = [xyz / np.float32(scale), tile.extra]
     if heights:
-        columns.append(heights_above(xyz, heights))
+        columns.append(heights_above(xyz, heights, slopes))
     return np.concatenate(columns, axis=1)
 
 

@@ -124,7 +124,7 @@ def train_fold(folds: Folds, fold: int, out: Path, device: torch.device, say: Sa
 def train_all(
     folder: str | Path, out: str | Path, *, seconds: float | None = None, steps: int | None = None,
     device: str = "auto", folds: Sequence[int] = (0, 1, 2), copies: int | None = None, batch: int | None = None,
-    only_samples: bool = False, say: Say = print,
+    only_samples: bool = False, slopes: Sequence[float] | None = None, say: Say = print,
 ) -> dict[str, Any]:  # fmt: skip
     """Train and test the folds; ``seconds`` is for all of them together, loading apart.
 
@@ -134,9 +134,14 @@ def train_all(
     where, target = pick_device(device), Path(out)
     target.mkdir(parents=True, exist_ok=True)
     recipe = read_recipe(NAME)
-    if copies is not None:
-        assert recipe.data.scans is not None
-        recipe = replace(recipe, data=replace(recipe.data, scans=replace(recipe.data.scans, copies=copies)))
+    scans = recipe.data.scans
+    assert scans is not None
+    scans = replace(
+        scans,
+        copies=scans.copies if copies is None else copies,
+        slopes=scans.slopes if slopes is None else tuple(slopes),
+    )
+    recipe = replace(recipe, data=replace(recipe.data, scans=scans))
     if batch is not None:
         recipe = replace(recipe, batch=batch)
     if steps is not None:
@@ -175,11 +180,12 @@ def main() -> None:
     parser.add_argument("--copies", type=int)
     parser.add_argument("--batch", type=int, help="another than the recipe's; 2 suits a CPU")
     parser.add_argument("--only-samples", action="store_true", help="leave the public scans out of training")
+    parser.add_argument("--slopes", type=float, nargs="*", help="another choice than the recipe's")
     parser.add_argument("--device", default="auto")
     given = parser.parse_args()
     train_all(
         given.folder, given.out, seconds=given.seconds, steps=given.steps, device=given.device, folds=given.folds,
-        copies=given.copies, batch=given.batch, only_samples=given.only_samples,
+        copies=given.copies, batch=given.batch, only_samples=given.only_samples, slopes=given.slopes,
         say=lambda text: print(text, flush=True),
     )  # fmt: skip
 

@@ -81,8 +81,8 @@ class ScanData:
     """A folder of labelled scans, cut into tiles of ``size`` with pieces of ``points`` points.
 
     ``classes`` is a file in the folder with one class a line (``name`` or ``name: value …``), ``field`` holds the
-    labels, ``held_out`` names the files that are never trained on (by default the last). ``heights`` are the windows
-    of further features (see `fgnn.points.heights`), ``grow`` says how many times wider tiles may be in sparse scans.
+    labels, ``held_out`` names the files that are never trained on (by default the last). ``heights`` and ``slopes`` ask
+    for further features (see `fgnn.points.heights`), ``grow`` says how many times wider tiles may be in sparse scans.
     ``copies`` altered versions of each scan are trained on besides; in these some points are moved far up or down and
     labelled ``stray`` where that is given.
     """
@@ -95,6 +95,7 @@ class ScanData:
     scale: float = 10.0
     colour: bool = False
     heights: tuple[float, ...] = ()
+    slopes: tuple[float, ...] = ()
     grow: float = 1.0
     copies: int = 0
     stray: int | None = None
@@ -112,7 +113,8 @@ class ScanData:
 
     def cut(self) -> dict[str, Any]:
         """How scans become pieces, for `fgnn.data.labelled.scan_pieces` and `fgnn.points.segment.Segmenter`."""
-        return {name: getattr(self, name) for name in ("size", "points", "scale", "colour", "heights", "grow")}
+        names = ("size", "points", "scale", "colour", "heights", "slopes", "grow")
+        return {name: getattr(self, name) for name in names}
 
 
 _FAMILIES = ("chain", "grid", "folder", "shapes", "rooms", "scans")
