@@ -146,7 +146,7 @@ def draw_growth(tables: Mapping[str, Sequence[Mapping[str, Any]]], file: Path) -
         axes.set_xlabel(size if size == "length" else "window (length 100)")
         axes.set_ylabel("ms a model (triangle: not proved)")
         axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=len(_METHODS), fontsize=8)
     files = [file.with_suffix(suffix) for suffix in (".png", ".svg")]
     for one in files:
         figure.savefig(one, dpi=120)
