@@ -17,7 +17,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,7 +44,7 @@ def main() -> None:
     names = given.names or list(HARNESSES)
     shutil.rmtree(given.out, ignore_errors=True)
     given.out.mkdir(parents=True)
-    start, rows = time.monotonic(), []
+    rows = []
     with ThreadPoolExecutor(given.jobs) as pool:  # each thread waits for a process
         for name, row in zip(names, pool.map(lambda name: _one(name, given), names), strict=True):
             rows.append(row)
@@ -54,7 +53,7 @@ def main() -> None:
                 f"  {row['worst_bytes'] / 1e6:.1f} MB for {row['worst_bytes_input']} bytes",
                 flush=True,
             )
-            _write(given.result, rows, time.monotonic() - start, given)
+            _write(given.result, rows, given)
     if given.files:
         _files(given.result)
     print(f"{sum(r['cases'] for r in rows):,} cases, {sum(r['findings'] for r in rows)} findings: {given.result}")
@@ -112,7 +111,7 @@ def _nothing(name: str) -> dict[str, Any]:
     return {"parser": name, "engine": "none", **zero, "worst_seconds": 0.0, "seconds": 0.0, "faults": []}
 
 
-def _write(path: Path, rows: list[dict[str, Any]], seconds: float, given: argparse.Namespace) -> None:
+def _write(path: Path, rows: list[dict[str, Any]], given: argparse.Namespace) -> None:
     """Keep the figures; where some parsers were named, those of the others stay as they are."""
     from fgnn.bench.common import environment, write_result
 
@@ -125,7 +124,7 @@ def _write(path: Path, rows: list[dict[str, Any]], seconds: float, given: argpar
         "findings": sum(r["findings"] for r in whole),
         "worst_seconds": max(r["worst_seconds"] for r in whole),
         "worst_bytes": max(r["worst_bytes"] for r in whole),
-        "seconds": round(seconds) + before.get("total", {}).get("seconds", 0),
+        "seconds": round(sum(r["seconds"] for r in whole)),
     }
     limits = f"--cases {given.cases} --seconds {given.seconds:g} --guided-seconds {given.guided_seconds:g}"
     command = before.get("command", f"python -m tests.fuzz.run {limits} --seed {given.seed}")

@@ -108,7 +108,7 @@ def export_model(request: Any) -> dict[str, Any]:
 def example_model(request: Any) -> dict[str, Any]:
     """``{name}`` → one of the page's examples."""
     name = _object(request).get("name")
-    if name not in EXAMPLES:
+    if not isinstance(name, str) or name not in EXAMPLES:
         raise InputError(f"Expected an example among {', '.join(EXAMPLES)} (got {name!r:.40})")
     return model_to_json(EXAMPLES[name]())
 
