@@ -281,6 +281,6 @@ def test_the_gpu_gives_the_cpu_answer() -> None:
     batch = ModelBatch.stack([chain(seed) for seed in range(50)])
     cpu, gpu = solve(batch, "exact"), solve(batch, "exact", device="cuda")
     assert torch.equal(cpu.assignment, gpu.assignment.cpu())
-    assert torch.equal(cpu.score, gpu.score.cpu())
+    torch.testing.assert_close(cpu.score, gpu.score.cpu(), rtol=1e-12, atol=0)  # sums in another order
     one = grid(12)
     assert solve(one, "exact").assignment.tolist() == solve(one, "exact", device="cuda").assignment.tolist()
