@@ -102,7 +102,8 @@ class Classes:
                 values[value] = len(names)
             names.append(name.strip())
         if not 2 <= len(names) <= _MOST_CLASSES or len(set(names)) != len(names):
-            raise InputError(f"Expected 2 to {_MOST_CLASSES} classes, each named once (got {len(names)})", file=file)
+            reason = f"Expected two or more classes, at most {_MOST_CLASSES}, each named once (got {len(names)})"
+            raise InputError(reason, file=file)
         return cls(tuple(names), values)
 
     def of(self, raw: NDArray[np.generic]) -> NDArray[np.int16]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from fgnn.errors import InputError
 # A recipe has a few dozen lines; this is room for a hundred times as many.
 MOST_BYTES = 1 << 18
 _DEEPEST = 30
+# Seen at once: the scanner takes long to open a thousand brackets.
+_DEEP = re.compile(rf"(?:[\[{{]\s*){{{_DEEPEST + 1}}}")
 
 
 def read_yaml(path: str | Path) -> Any:
@@ -49,6 +52,8 @@ def parse_yaml(text: str, *, file: str | Path | None = None, place: str = "") ->
             self.depth -= 1
             return node
 
+    if _DEEP.search(text):
+        raise InputError("not YAML: nested too deeply", file=file, place=place)
     try:
         return yaml.load(text, Loader)
     except yaml.YAMLError as error:
