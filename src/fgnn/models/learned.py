@@ -127,7 +127,7 @@ def score(network: nn.Module, batch: ModelBatch, *, both_ways: bool = False) -> 
                 found[n] = network(batch.select(parts[n]))
 
     compiled = any(getattr(m, "_compiled_call_impl", None) is not None for m in network.modules())
-    if len(parts) < 2 or compiled or not worth_threads(len(batch), batch.device):
+    if len(parts) < 2 or compiled or not worth_threads(len(batch), edges + batch.num_variables, batch.device):
         work(range(len(parts)))
     else:
         # slices side by side: every operation on all cores at once waits for the slowest of them, thousands of times

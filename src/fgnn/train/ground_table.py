@@ -92,9 +92,7 @@ def sample_table(rows: Sequence[GroundRow]) -> Table:
         shown = [f"{100 * v:.2f}" for v in (s.type_1, s.type_2, s.total, s.iou, s.kappa)]
         beside = f"{100 * plain[row.sample].total:.2f}" if row.sample in plain else "–"
         lines.append([row.sample, *shown, beside, f"{row.origin}, fold {fold_of[row.sample]}"])
-    return Table(
-        heading, lines, "Ground on the ISPRS samples; each was held out by the network that filtered it"
-    )
+    return Table(heading, lines, "Ground on the ISPRS samples; each was held out by the network that filtered it")
 
 
 def mean_table(rows: Sequence[GroundRow]) -> Table:
