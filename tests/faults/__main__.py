@@ -1,6 +1,6 @@
 """The long form, `make faults`: every fault at many random places; prints a table and keeps it as JSON.
 
-python -m tests.faults [--seed N] [--only WORD] [--minutes M] [--out FILE]
+python -m tests.faults [--seed N] [--only WORD] [--minutes M] [--add] [--out FILE]
 """
 
 from __future__ import annotations
@@ -30,12 +30,17 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="faults or places that contain this word")
     parser.add_argument("--minutes", type=float, default=60.0, help="begin no more after this time")
+    parser.add_argument("--add", action="store_true", help="add to what the file counts already")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "faults.json")
     given = parser.parse_args()
     begin = time.monotonic()
     nursery, place = Nursery(), Path(tempfile.mkdtemp(prefix="fgnn-faults-"))
     rows: dict[tuple[str, str], dict[str, Any]] = {}
-    end = begin + 60 * given.minutes
+    if given.add and given.out.is_file():
+        earlier = json.loads(given.out.read_text(encoding="utf-8"))
+        rows = {(r["fault"], r["where"]): r for r in earlier["rows"]}
+        begin -= earlier["seconds"]
+    end = time.monotonic() + 60 * given.minutes
     try:
         reference = Reference(nursery, place / "undisturbed")
         scenarios = writer_scenarios(nursery) + machine_scenarios(nursery, reference)

@@ -295,9 +295,13 @@ class WorkerDeath:
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
         with open(out.with_suffix(".log"), "wb") as log:
             agent = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
-            if rng is not None:
-                self._kill_one(agent, out, rng)
-            status = agent.wait(timeout=280)
+            try:
+                if rng is not None:
+                    self._kill_one(agent, out, rng)
+                status = agent.wait(timeout=500)
+            finally:
+                for process in [*psutil.Process(agent.pid).children(), agent] if agent.poll() is None else []:
+                    process.kill()
         told = out.with_suffix(".log").read_text(encoding="utf-8", errors="replace")
         assert status == 0, told[-3000:]
         return dict(load_weights(out / "last.safetensors").tensors)

@@ -6,9 +6,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 from torch import Tensor, nn
+
+# How long processes look for each other at the start, and wait for one another later, while one of them validates.
+_MEETING, _WAITING = timedelta(minutes=2), timedelta(minutes=30)
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,15 @@ def world(device: str) -> Iterator[tuple[World, torch.device]]:
     if chosen.type == "cuda":
         chosen = torch.device("cuda", here.local_rank % torch.cuda.device_count())
         torch.cuda.set_device(chosen)
-    torch.distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    backend = "nccl" if chosen.type == "cuda" else "gloo"
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        from torch.distributed.distributed_c10d import _set_pg_timeout
+
+        # torchrun starts all at once, so who has not met the others soon never will: fail, and be started again
+        torch.distributed.init_process_group(backend, timeout=_MEETING)
+        _set_pg_timeout(_WAITING)
+    else:
+        torch.distributed.init_process_group(backend)
     try:
         yield here, chosen
     finally:
