@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.errors import InputError
-from fgnn.files import atomic_write, may_expand_to, write_npy
+from fgnn.files import atomic_write, may_expand_to
 from fgnn.points.cloud import AXES, CHUNK, Cloud, CloudHeader
 
 _COORDINATES = ("xyz", "points", "pos", "coord")
