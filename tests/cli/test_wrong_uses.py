@@ -153,7 +153,7 @@ COMMANDS = {
     "segment scan.ply --out scan.obj": "Expected a cloud in .ply .las .laz",
     "train field.yaml": "Expected a field 'klass' with labels (the scan has: intensity, classification)",
     "train values.yaml": "classes.txt says which values stand for a class, as 'ground: 2'",
-    "train single.yaml": "classes, each named once (got 1)",
+    "train single.yaml": "each named once (got 1)",
     "train noclasses.yaml": "classes.txt: no such file",
 }
 
