@@ -6,13 +6,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 
 import torch
 from torch import Tensor, nn
-
-# How long processes look for each other at the start, and wait for one another later, while one of them validates.
-_MEETING, _WAITING = timedelta(minutes=2), timedelta(minutes=30)
 
 
 @dataclass(frozen=True)
@@ -82,12 +78,15 @@ def world(device: str) -> Iterator[tuple[World, torch.device]]:
         chosen = torch.device("cuda", here.local_rank % torch.cuda.device_count())
         torch.cuda.set_device(chosen)
     backend = "nccl" if chosen.type == "cuda" else "gloo"
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        from torch.distributed.distributed_c10d import _set_pg_timeout
+    if "TORCHELASTIC_RESTART_COUNT" in os.environ:
+        from torch.distributed.distributed_c10d import PrefixStore
+        from torch.distributed.rendezvous import rendezvous
 
-        # torchrun starts all at once, so who has not met the others soon never will: fail, and be started again
-        torch.distributed.init_process_group(backend, timeout=_MEETING)
-        _set_pg_timeout(_WAITING)
+        # torchrun keeps one store over all attempts: without a prefix of its own an attempt may read where the dead
+        # processes of the last one listened, and wait for them
+        shared, _, _ = next(rendezvous("env://"))
+        own = PrefixStore(f"attempt-{os.environ['TORCHELASTIC_RESTART_COUNT']}", shared)
+        torch.distributed.init_process_group(backend, store=own, rank=here.rank, world_size=here.size)
     else:
         torch.distributed.init_process_group(backend)
     try:
