@@ -18,6 +18,7 @@ import numpy as np
 from fgnn.errors import InputError, need
 from fgnn.files import atomic_write
 from fgnn.points.cloud import AXES, CHUNK, Cloud, CloudHeader
+from fgnn.points.formats.number_lines import records_of
 
 _MAX_HEADER = 1 << 14
 _TYPES = {
@@ -53,24 +54,12 @@ class PcdReader:
             yield np.frombuffer(data, self.dtype)
 
     def _ascii(self, file: IO[bytes], size: int) -> Iterator[np.ndarray]:
-        width = len(self.dtype.names or ())
         for done in range(0, self.header.count, size):
             want = min(size, self.header.count - done)
             lines = list(islice((line for line in file if line.strip()), want))
             if len(lines) < want:
                 self._ends(done + len(lines))
-            try:
-                rows = np.loadtxt(lines, dtype=np.float64, ndmin=2, comments=None)
-                if rows.shape != (want, width):
-                    raise ValueError("wrong number of values")
-            except ValueError as error:
-                place = f"points {done} to {done + want - 1}"
-                raise InputError(f"Expected {width} numbers a line", file=self.path, place=place) from error
-            records = np.empty(want, self.dtype)
-            for column, name in enumerate(self.dtype.names or ()):
-                with np.errstate(invalid="ignore", over="ignore"):
-                    records[name] = rows[:, column]
-            yield records
+            yield records_of(lines, self.dtype, self.path, f"points {done} to {done + want - 1}")
 
     def _compressed(self, file: IO[bytes], size: int) -> Iterator[np.ndarray]:
         """Two lengths, then LZF of all values of the first field, then of the second, and so on."""

@@ -17,6 +17,7 @@ import numpy as np
 from fgnn.errors import InputError
 from fgnn.files import atomic_write
 from fgnn.points.cloud import AXES, CHUNK, Cloud, CloudHeader
+from fgnn.points.formats.number_lines import records_of
 
 _TYPES = {
     "char": "i1", "int8": "i1", "uchar": "u1", "uint8": "u1", "short": "i2", "int16": "i2", "ushort": "u2",
@@ -60,26 +61,13 @@ class PlyReader:
             left -= want
 
     def _ascii(self, file: IO[bytes], size: int) -> Iterator[np.ndarray]:
-        done, width = 0, len(self.dtype.names or ())
+        done = 0
         while done < self.header.count:
             want = min(size, self.header.count - done)
             lines = list(islice(file, want))
             if len(lines) < want:
                 raise InputError(f"ends after {done + len(lines)} of {self.header.count} points", file=self.path)
-            try:
-                if not lines[0].strip():  # NumPy would warn where all lines are empty
-                    raise ValueError("an empty line")
-                rows = np.loadtxt(lines, dtype=np.float64, ndmin=2, comments=None)
-                if rows.shape != (want, width):
-                    raise ValueError("wrong number of values")
-            except ValueError as error:
-                place = f"vertices {done} to {done + want - 1}"
-                raise InputError(f"Expected {width} numbers a line", file=self.path, place=place) from error
-            records = np.empty(want, self.dtype)
-            for column, name in enumerate(self.dtype.names or ()):
-                with np.errstate(invalid="ignore", over="ignore"):
-                    records[name] = rows[:, column]
-            yield records
+            yield records_of(lines, self.dtype, self.path, f"vertices {done} to {done + want - 1}")
             done += want
 
     def _cloud(self, records: np.ndarray) -> Cloud:
