@@ -24,7 +24,6 @@ _PACKED = "isprs_filtertest_ground.npz"
 
 # Mean total error over the fifteen samples, and mean kappa where it is printed, both in percent.
 PUBLISHED: tuple[tuple[str, float | None, float | None, str], ...] = (
-    ("progressive TIN densification (Axelsson)", 4.82, None, "Sithole and Vosselman 2004"),
     ("SMRF, parameters tuned for each sample", 2.97, 90.02, "Pingel, Clarke and McBride 2013"),
     ("SMRF, one set of parameters", None, 85.4, "Pingel, Clarke and McBride 2013"),
 )
