@@ -177,7 +177,10 @@ def _cpu() -> str:
 
 
 def _commit() -> str:
-    """The commit of the source this package runs from, with ``+`` where files differ from it."""
+    """The commit of the source this package runs from, with ``+`` where files differ from it.
+
+    A copy without its history cannot tell: there ``FGNN_COMMIT`` may.
+    """
     here = Path(__file__).resolve().parent
     try:
         told = subprocess.run(
@@ -185,5 +188,5 @@ def _commit() -> str:
             cwd=here, capture_output=True, text=True, timeout=10, check=True,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
-        return "no repository"
+        return os.environ.get("FGNN_COMMIT", "no repository")
     return told.stdout.strip()
