@@ -42,6 +42,8 @@ def test_a_recording_follows_new_numbers_and_new_parameters(q: str, half: bool) 
     layer, graph, inputs = _case(q, "cuda")
     f, gs, edges = inputs(0)
     edges = {k: t.float() if t.is_floating_point() else t for k, t in edges.items()}
+    held, _ = layer(graph, f, gs, edges)  # its graph of gradients ties the parameters to the default stream
+    held.sum().backward(retain_graph=True)
     with torch.autocast("cuda", torch.bfloat16, enabled=half):
         fast = graphed(layer, graph, f, gs, edges)
         assert fast.recorded

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fgnn.bench.common import timed
+from fgnn.nn.recording import recording
 
 
 def measure(
@@ -76,12 +77,10 @@ def replay_time(work: Callable[[], Any], repeats: int) -> float | None:
             work()
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph, stream=side):
+        with recording(side) as graph:
             kept = work()
     except RuntimeError:
-        torch.cuda.synchronize()
         return None
     taken, _ = time_of(graph.replay, torch.device("cuda"), repeats)
     del kept

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.nn.edge_features import was_read
+from fgnn.nn.recording import undone_if_it_fails
 
 
 def graphed(module: nn.Module, *example: Any) -> Graphed:
@@ -19,8 +20,7 @@ def graphed(module: nn.Module, *example: Any) -> Graphed:
     than running them; a recording launches all at once. Floating-point tensors among the arguments, also in dicts and
     tuples, may change from call to call; their shapes, and everything else (the graph, types of edges, autocast), are
     the example's. A call that differs in these runs unrecorded. Without a GPU all do, and so do those of a module that
-    cannot be recorded: one that reads numbers back, or whose last results on this device are still held with their
-    gradients' graph. Record before the first training step, and look at ``recorded``.
+    cannot be recorded, such as one that reads numbers back; ``recorded`` tells.
 
     The results of a call, and the gradients it leaves, are overwritten by the next one: read them, or copy them,
     before it, and set gradients to None (not to zero) between steps.
@@ -54,18 +54,26 @@ class Graphed:
         own = iter(x.detach().clone().requires_grad_(x.requires_grad) for x in self._inputs(leaves))
         self._held = [next(own) if varies else x for x, varies in zip(leaves, self._varies, strict=True)]
         self._mode = _mode(module)
-        adaptor = _Adaptor(module, _rebuilt(example, iter(self._held)), self._mode)
-        adaptor.train(module.training)
+        self._parameters = dict(module.named_parameters())
+        # Recorded are other tensors in the same memory: a parameter that was used before is bound to the stream of that
+        # use, on which a recording must not depend
+        aliases = {name: p.detach().requires_grad_(p.requires_grad) for name, p in self._parameters.items()}
+        inner = _rebuilt(example, iter(self._held))
+        _, autocast, dtype = self._mode
+
+        def work(*_: Tensor) -> Any:  # its arguments are the tensors of `inner` and `aliases`, whose memory calls fill
+            with torch.autocast("cuda", dtype, enabled=autocast, cache_enabled=False):
+                return torch.func.functional_call(module, aliases, inner)
+
         try:
-            with warnings.catch_warnings(), torch.autocast("cuda", enabled=False):
-                # autocast is the adaptor's, without the cache that a recording forbids; gradients are taken on another
+            with warnings.catch_warnings(), undone_if_it_fails(), torch.autocast("cuda", enabled=False):
+                # autocast is that of `work`, without the cache that a recording forbids; gradients are taken on another
                 # stream than that of the nodes that would accumulate them, which none does here
                 warnings.filterwarnings("ignore", message="The AccumulateGrad node's stream")
                 self._call = torch.cuda.make_graphed_callables(
-                    adaptor, tuple(self._inputs(self._held)), allow_unused_input=True
+                    work, (*self._inputs(self._held), *aliases.values()), allow_unused_input=True
                 )
         except RuntimeError as error:
-            torch.cuda.synchronize()
             self.reason = str(error).splitlines()[0]
             return
         self.recorded = True
@@ -75,7 +83,7 @@ class Graphed:
         leaves = list(_leaves(args))
         if not self.recorded or not self._fits(leaves):
             return self.module(*args)
-        return self._call(*self._inputs(leaves))
+        return self._call(*self._inputs(leaves), *self._parameters.values())
 
     def _inputs(self, leaves: list[Any]) -> list[Tensor]:
         return [x for x, varies in zip(leaves, self._varies, strict=True) if varies]
@@ -95,22 +103,6 @@ class Graphed:
             ):
                 return False
         return True
-
-
-class _Adaptor(nn.Module):
-    """The module as a function of those tensors that vary, in the autocast of its recording."""
-
-    def __init__(self, module: nn.Module, example: Any, mode: tuple[bool, bool, torch.dtype]) -> None:
-        super().__init__()
-        self.module = module
-        self._example = example
-        self._autocast = mode[1:]
-
-    def forward(self, *inputs: Tensor) -> Any:
-        # the tensors recorded with are the example's own, whose memory each call fills
-        enabled, dtype = self._autocast
-        with torch.autocast("cuda", dtype, enabled=enabled, cache_enabled=False):
-            return self.module(*self._example)
 
 
 def _mode(module: nn.Module) -> tuple[bool, bool, torch.dtype]:

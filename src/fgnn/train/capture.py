@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fgnn.nn.recording import recording
 from fgnn.train.task import Loss
 
 _WARM_UP = 3  # eager steps before the recording: kernels are compiled and tuned, caches filled
@@ -92,8 +93,7 @@ class Step:
             torch.cuda.current_stream().wait_stream(side)
             for p in self.network.parameters():
                 p.grad = None
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with recording() as graph:
                 result = self._loss(self._held)
                 torch.autograd.backward(result.loss)
                 if self._after is not None:
