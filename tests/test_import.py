@@ -1,11 +1,15 @@
-"""`import fgnn` brings what it needs and nothing more, and little time beyond torch's."""
+"""`import fgnn` brings what is used and nothing more, and little time beyond torch's."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
+import pytest
+
+import fgnn
 from fgnn.errors import _EXTRAS
 
 # the command line's own packages too: a program that only imports the library does not pay for them
@@ -16,6 +20,7 @@ import json, sys, time
 import torch
 before = time.process_time()
 import fgnn
+fgnn.solve, fgnn.GraphicalModel, fgnn.ModelBatch, fgnn.FactorGraph, fgnn.read_model, fgnn.deterministic
 spent = time.process_time() - before
 print(json.dumps({"spent": spent, "modules": sorted(sys.modules)}))
 """
@@ -26,3 +31,41 @@ def test_no_optional_package_is_imported_and_hardly_any_time_is_spent() -> None:
     facts = json.loads(told.stdout)
     assert OPTIONAL.isdisjoint(facts["modules"])
     assert facts["spent"] < 0.5  # of the processor; torch's own import takes the rest of what a person waits for
+
+
+# What a person waits for at every Tab, or asks before anything else.
+LIGHT = {
+    "complete a command": ("", {"COMP_WORDS": "fgnn so", "COMP_CWORD": "1"}),
+    "complete an option": ("", {"COMP_WORDS": "fgnn train --dev", "COMP_CWORD": "2"}),
+    "version": ("--version", {}),
+    "help": ("--help", {}),
+    "help of a command": ("bench layer --help", {}),
+}
+
+
+@pytest.mark.parametrize("words", LIGHT.values(), ids=list(LIGHT))
+def test_the_command_line_tells_of_itself_without_torch(words: tuple[str, dict[str, str]]) -> None:
+    arguments, environment = words
+    if environment:
+        environment = environment | {"_FGNN_COMPLETE": "complete_bash"}
+    program = """
+import sys
+from fgnn.cli import main
+try:
+    main()
+finally:
+    print(sorted({"torch", "numpy", "scipy"} & set(sys.modules)), file=sys.stderr)
+"""
+    told = subprocess.run(
+        [sys.executable, "-c", program, *arguments.split()],
+        capture_output=True, text=True, check=True, timeout=120, env=os.environ | environment,
+    )  # fmt: skip
+    assert told.stdout.strip()
+    assert told.stderr.strip() == "[]"
+
+
+def test_every_public_name_is_found_and_no_other() -> None:
+    assert set(fgnn.__all__) <= set(dir(fgnn))
+    assert all(getattr(fgnn, name) is not None for name in fgnn.__all__)
+    with pytest.raises(AttributeError, match="module 'fgnn' has no attribute 'solver'"):
+        fgnn.solver  # noqa: B018

@@ -5,14 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fgnn.determinism import deterministic
-from fgnn.graph import FactorGraph, FactorGroup
-from fgnn.infer import Solution, SolutionBatch, solve
-from fgnn.pgm import GraphicalModel, ModelBatch, read_model, write_model
-
 if TYPE_CHECKING:
     from fgnn import data, graph, infer, models, nn, pgm, points, testing, theory, train
+    from fgnn.determinism import deterministic
+    from fgnn.graph import FactorGraph, FactorGroup
+    from fgnn.infer import Solution, SolutionBatch, solve
     from fgnn.models.segmenter import segment
+    from fgnn.pgm import GraphicalModel, ModelBatch, read_model, write_model
 
 __version__ = "0.1.0"
 
@@ -41,13 +40,30 @@ __all__ = [
     "write_model",
 ]
 
-_SUBPACKAGES = {"data", "graph", "infer", "models", "nn", "pgm", "points", "testing", "theory", "train"}
+# Where each name comes from. It is imported when it is first asked for: a shell that completes a command line cannot
+# wait for torch, and a program that solves models has no use for networks.
+_FROM = {
+    "deterministic": "fgnn.determinism",
+    "FactorGraph": "fgnn.graph",
+    "FactorGroup": "fgnn.graph",
+    "Solution": "fgnn.infer",
+    "SolutionBatch": "fgnn.infer",
+    "solve": "fgnn.infer",
+    "segment": "fgnn.models.segmenter",
+    "GraphicalModel": "fgnn.pgm",
+    "ModelBatch": "fgnn.pgm",
+    "read_model": "fgnn.pgm",
+    "write_model": "fgnn.pgm",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a subpackage when it is first asked for: `import fgnn` costs torch and little else."""
-    if name in _SUBPACKAGES:
-        return import_module(f"fgnn.{name}")
-    if name == "segment":
-        return import_module("fgnn.models.segmenter").segment
-    raise AttributeError(f"module 'fgnn' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'fgnn' has no attribute {name!r}")
+    found = getattr(import_module(_FROM[name]), name) if name in _FROM else import_module(f"fgnn.{name}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
