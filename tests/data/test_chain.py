@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -85,16 +87,21 @@ def test_a_stream_can_be_taken_up_anywhere() -> None:
     assert not same(whole[0], next(iter(data.batches(4, seed=2))))
 
 
-def test_short_chains_have_no_windows_and_one_variable_no_pairs() -> None:
-    assert ChainMAP(length=5).sample(2).budgets == ()
-    alone = ChainMAP(length=1).sample(2)
+def test_a_chain_may_be_one_window_and_one_variable_has_no_pairs() -> None:
+    assert ChainMAP(length=8).sample(2).budgets[0].scopes.tolist() == [list(range(8))]
+    alone = ChainMAP(length=1, window=1).sample(2)
     assert alone.tables == ()
     assert fgnn.solve(alone, "max-product").assignment.shape == (2, 1)
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
-    [({"kind": 4}, "kind of chain among 1, 2, 3"), ({"length": 0}, "length of at least 1"), ({"budget": 0}, "budget")],
+    [
+        ({"kind": 4}, "kind of chain among 1, 2, 3"),
+        ({"length": 0}, "length of at least 1"),
+        ({"budget": 0}, "budget"),
+        ({"length": 7}, r"Expected a window within the chain of 7 \(got a window of 8\)"),
+    ],
 )
 def test_wrong_parameters_are_named(wrong: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -114,6 +121,24 @@ def test_a_set_comes_back_from_its_folder(kind: int, tmp_path: Path) -> None:
     assert (read.batch.tables[0].values.stride(0) == 0) == (kind == 1)
 
 
+@dataclass(frozen=True)
+class Doubled(ChainMAP):
+    """A family of one's own."""
+
+    def sample(self, *args: Any, **options: Any) -> ModelBatch:
+        batch = super().sample(*args, **options)
+        return replace(batch, unary=2 * batch.unary)
+
+
+def test_a_family_of_ones_own_is_kept_too(tmp_path: Path) -> None:
+    data = Doubled(length=10)
+    read = data.save(tmp_path, count=3)
+    assert read.family == data
+    assert torch.equal(read.batch.unary, 2 * ChainMAP(length=10).sample(3).unary)
+    with pytest.raises(InputError, match=r"expected a set of ChainMAP or GridMAP \(got Doubled\)"):
+        load_models(tmp_path)
+
+
 def test_a_broken_set_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"dataset\.json: no such file"):
         load_models(tmp_path)
@@ -124,7 +149,7 @@ def test_a_broken_set_is_refused_in_one_line(tmp_path: Path) -> None:
         load_models(tmp_path)
     about = json.loads((tmp_path / "dataset.json").read_text())
     (tmp_path / "dataset.json").write_text(json.dumps(about | {"family": "Tree"}))
-    with pytest.raises(InputError, match="expected a family among ChainMAP, GridMAP"):
+    with pytest.raises(InputError, match=r"expected a set of ChainMAP or GridMAP \(got Tree\)"):
         load_models(tmp_path)
     (tmp_path / "dataset.json").write_text("{")
     with pytest.raises(InputError, match="not a JSON file"):

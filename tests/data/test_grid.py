@@ -64,3 +64,6 @@ def test_wrong_parameters_are_named() -> None:
         GridMAP(height=0)
     with pytest.raises(ValueError, match="rows and columns of a patch"):
         GridMAP(patch=(0, 3))
+    for height, width in ((1, 3), (2, 2)):
+        with pytest.raises(ValueError, match=f"patches within the grid of {height} x {width} .got patches of 2 x 3"):
+            GridMAP(height, width)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fgnn.data.sampling import Source, generator, stream_seed
-from fgnn.data.stored import StoredModels, load_models, save_models
+from fgnn.data.generated import GeneratedModels
+from fgnn.data.sampling import Source, generator
 from fgnn.infer import solve
 from fgnn.pgm import ModelBatch
 from fgnn.pgm.batch import BudgetBatch, TableBatch
@@ -21,7 +18,7 @@ _KINDS = (1, 2, 3)
 
 
 @dataclass(frozen=True)
-class ChainMAP:
+class ChainMAP(GeneratedModels):
     r"""Chains of binary variables with budgets over every window that lies fully inside, section 4.1.
 
     .. math:: \max_x \sum_i \theta_i(x_i) + \sum_i \theta_{i,i+1}(x_i, x_{i+1})
@@ -49,10 +46,8 @@ class ChainMAP:
         for name in ("length", "window", "budget"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Expected a {name} of at least 1 (got {getattr(self, name)})")
-
-    @property
-    def num_windows(self) -> int:
-        return max(0, self.length - self.window + 1)
+        if self.window > self.length:
+            raise ValueError(f"Expected a window within the chain of {self.length} (got a window of {self.window})")
 
     def sample(
         self,
@@ -62,16 +57,7 @@ class ChainMAP:
         dtype: torch.dtype = torch.float32,
         source: Source = "device",
     ) -> ModelBatch:
-        """Draw models, on the device where they are used.
-
-        Args:
-            count: How many.
-            seed: One seed, one set of models (on one kind of device; see ``source``).
-            device: Where the tensors lie.
-            dtype: Of the potentials.
-            source: ``device`` draws there, so that CPU and GPU differ for a seed; ``cpu`` gives equal numbers on both.
-        """
-        n, pairs, windows = self.length, self.length - 1, self.num_windows
+        n, pairs, windows = self.length, self.length - 1, self.length - self.window + 1
         draws = 2 * n + (0 if self.kind == 1 else pairs) + (windows if self.kind == 3 else 0)
         drawn = generator(seed, device, source)
         numbers = torch.rand(count, draws, generator=drawn, device=drawn.device, dtype=dtype).to(device)
@@ -96,30 +82,9 @@ class ChainMAP:
             cardinalities=torch.full((n,), 2, device=device),
             unary=unary,
             tables=(TableBatch(torch.stack([at[:-1], at[1:]], 1), values),) if pairs else (),
-            budgets=(budgets,) if windows else (),
+            budgets=(budgets,),
             constant=torch.zeros(count, dtype=dtype, device=device),
         )
 
     def labels(self, batch: ModelBatch) -> Tensor:
-        """The proved optimum of each model, shape (B, length), int64."""
         return solve(batch, "exact").assignment
-
-    def batches(self, batch_size: int, seed: int = 0, start: int = 0, **options: Any) -> Iterator[ModelBatch]:
-        """An endless stream of fresh batches; ``start`` takes it up again at any place, without drawing those before.
-
-        Options are those of `sample`.
-        """
-        index = start
-        while True:
-            yield self.sample(batch_size, seed=stream_seed(seed, index), **options)
-            index += 1
-
-    def save(self, folder: str | Path, count: int, seed: int = 0) -> StoredModels:
-        """Draw a fixed set, label it, and write it; a file is written whole or not at all."""
-        batch = self.sample(count, seed=seed, source="cpu")
-        return save_models(folder, "ChainMAP", asdict(self), batch, self.labels(batch), seed)
-
-    @staticmethod
-    def load(folder: str | Path, device: torch.device | str = "cpu") -> StoredModels:
-        """Read a set back: the family that drew it, its models and its labels."""
-        return load_models(folder, device=device, expected="ChainMAP")

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fgnn.data.sampling import Source, generator, stream_seed
-from fgnn.data.stored import StoredModels, load_models, save_models
+from fgnn.data.generated import GeneratedModels
+from fgnn.data.sampling import Source, generator
 from fgnn.infer import solve
 from fgnn.pgm import ModelBatch
 from fgnn.pgm.batch import BudgetBatch, TableBatch
 
 
 @dataclass(frozen=True)
-class GridMAP:
+class GridMAP(GeneratedModels):
     r"""Spin glasses with budgets: binary variables on a grid, couplings of both signs, budgets over every patch.
 
     .. math:: \max_x \sum_i \theta_i(x_i) + \sum_{i \sim j} \tfrac{1}{2} J_{ij} s_i s_j
@@ -57,6 +54,11 @@ class GridMAP:
             if len(pair) != 2 or min(pair) < 1:
                 raise ValueError(f"Expected rows and columns of a {name}, each at least 1 (got {pair})")
             object.__setattr__(self, name, pair)  # a list, as JSON and YAML give it, becomes a tuple
+        rows, columns = self.patch
+        if rows > self.height or columns > self.width:
+            raise ValueError(
+                f"Expected patches within the grid of {self.height} x {self.width} (got patches of {rows} x {columns})"
+            )
 
     @property
     def num_variables(self) -> int:
@@ -76,11 +78,11 @@ class GridMAP:
         dtype: torch.dtype = torch.float32,
         source: Source = "device",
     ) -> ModelBatch:
-        """Draw models, on the device where they are used; arguments as in `ChainMAP.sample`."""
         place = torch.arange(self.num_variables, device=device).view(self.height, self.width)
         across, down = (place[:, :-1], place[:, 1:]), (place[:-1], place[1:])
         pairs = torch.cat([torch.stack([a.flatten(), b.flatten()], 1) for a, b in (across, down)])
-        patches = self._patches(place)
+        (rows, columns), (down_by, across_by) = self.patch, self.stride
+        patches = place.unfold(0, rows, down_by).unfold(1, columns, across_by).reshape(-1, rows * columns)
         drawn = generator(seed, device, source)
 
         def normal(*shape: int) -> Tensor:
@@ -96,16 +98,9 @@ class GridMAP:
             cardinalities=torch.full((self.num_variables,), 2, device=device),
             unary=unary,
             tables=(TableBatch(pairs, values),) if len(pairs) else (),
-            budgets=(BudgetBatch(patches, least, most),) if len(patches) else (),
+            budgets=(BudgetBatch(patches, least, most),),
             constant=torch.zeros(count, dtype=dtype, device=device),
         )
-
-    def _patches(self, place: Tensor) -> Tensor:
-        rows, columns = self.patch
-        if rows > self.height or columns > self.width:
-            return place.new_zeros(0, rows * columns)
-        windows = place.unfold(0, rows, self.stride[0]).unfold(1, columns, self.stride[1])
-        return windows.reshape(-1, rows * columns)
 
     def labels(self, batch: ModelBatch, time_limit: float | None = None) -> Tensor:
         """The proved optimum of each model, shape (B, N), int64: by elimination, else by ``auto`` in the time given.
@@ -126,20 +121,3 @@ class GridMAP:
                 f"{self.height} x {self.width})"
             )
         return found.assignment
-
-    def batches(self, batch_size: int, seed: int = 0, start: int = 0, **options: Any) -> Iterator[ModelBatch]:
-        """An endless stream of fresh batches, as `ChainMAP.batches`."""
-        index = start
-        while True:
-            yield self.sample(batch_size, seed=stream_seed(seed, index), **options)
-            index += 1
-
-    def save(self, folder: str | Path, count: int, seed: int = 0) -> StoredModels:
-        """Draw a fixed set, label it, and write it; a file is written whole or not at all."""
-        batch = self.sample(count, seed=seed, source="cpu")
-        return save_models(folder, "GridMAP", asdict(self), batch, self.labels(batch), seed)
-
-    @staticmethod
-    def load(folder: str | Path, device: torch.device | str = "cpu") -> StoredModels:
-        """Read a set back: the family that drew it, its models and its labels."""
-        return load_models(folder, device=device, expected="GridMAP")

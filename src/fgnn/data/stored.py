@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load as load_tensors
@@ -19,6 +19,9 @@ from fgnn.files import atomic_write
 from fgnn.pgm import ModelBatch
 from fgnn.pgm.batch import BudgetBatch, TableBatch
 
+if TYPE_CHECKING:
+    from fgnn.data.generated import GeneratedModels
+
 _FORMAT = 1
 
 
@@ -26,16 +29,15 @@ _FORMAT = 1
 class StoredModels:
     """A set of models of one family, with the optimum of each."""
 
-    family: Any  # the ChainMAP or GridMAP that drew them
+    family: GeneratedModels  # what drew them, such as a ChainMAP
     batch: ModelBatch
     labels: Tensor  # shape: (B, N), int64
     seed: int
 
 
-def save_models(
-    folder: str | Path, family: str, parameters: Mapping[str, Any], batch: ModelBatch, labels: Tensor, seed: int
-) -> StoredModels:
+def save_models(folder: str | Path, models: StoredModels) -> None:
     """Write a set. The description comes last, so a folder that has one is whole."""
+    batch, labels = models.batch, models.labels
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     tensors = {"cardinalities": batch.cardinalities, "unary": batch.unary, "constant": batch.constant, "labels": labels}
@@ -49,10 +51,10 @@ def save_models(
     written = {name: (t[:1] if name in shared else t).cpu().contiguous() for name, t in tensors.items()}
     about = {
         "format": _FORMAT,
-        "family": family,
-        "parameters": dict(parameters),
+        "family": type(models.family).__name__,
+        "parameters": asdict(models.family),
         "count": len(batch),
-        "seed": seed,
+        "seed": models.seed,
         "tables": len(batch.tables),
         "budgets": len(batch.budgets),
         "shared": shared,
@@ -67,21 +69,24 @@ def save_models(
             file.flush()
             os.fsync(file.fileno())
             description.unlink(missing_ok=True)  # both new files are on the disk: what is left is to rename them
-    return load_models(place)
 
 
-def load_models(folder: str | Path, device: torch.device | str = "cpu", expected: str | None = None) -> StoredModels:
+def load_models(
+    folder: str | Path, device: torch.device | str = "cpu", expected: type[GeneratedModels] | None = None
+) -> StoredModels:
     """Read a set that was saved, or say in one line why it cannot be.
 
     Args:
         folder: Where `save` wrote it.
         device: Where the tensors shall lie.
-        expected: The family it must be of; any by default.
+        expected: The family it must be of; any of this package by default.
     """
     place = Path(folder)
     about = _description(place / "dataset.json")
-    if expected is not None and about["family"] != expected:
-        raise InputError(f"expected a set of {expected} (got {about['family']})", file=place / "dataset.json")
+    known = {kind.__name__: kind for kind in ([expected] if expected is not None else _families())}
+    if about["family"] not in known:
+        told = f"expected a set of {' or '.join(known)} (got {about['family']})"
+        raise InputError(told, file=place / "dataset.json")
     file = place / "models.safetensors"
     try:
         tensors = load_tensors(file.read_bytes())
@@ -90,7 +95,7 @@ def load_models(folder: str | Path, device: torch.device | str = "cpu", expected
     except Exception as error:  # safetensors has an error class of its own for every broken header
         raise InputError(f"not a whole safetensors file ({error})", file=file) from None
     try:
-        family = _families()[about["family"]](**about["parameters"])
+        family = known[about["family"]](**about["parameters"])
         batch, labels = _assemble(tensors, about, device)
         _check(batch, labels, about["count"])
     except (ValueError, TypeError, RuntimeError, LookupError, OverflowError) as error:
@@ -172,13 +177,11 @@ def _description(file: Path) -> dict[str, Any]:
             raise InputError(f"Expected a number of {key} (got {about[key]})", file=file, place=key)
     if about["format"] != _FORMAT:
         raise InputError(f"expected format {_FORMAT} (got {about['format']})", file=file)
-    if about["family"] not in _families():
-        raise InputError(f"expected a family among {', '.join(_families())} (got {about['family']})", file=file)
     return about
 
 
-def _families() -> dict[str, Callable[..., Any]]:
+def _families() -> list[type[GeneratedModels]]:
     from fgnn.data.chain import ChainMAP
     from fgnn.data.grid import GridMAP
 
-    return {"ChainMAP": ChainMAP, "GridMAP": GridMAP}
+    return [ChainMAP, GridMAP]
