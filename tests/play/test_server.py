@@ -71,16 +71,24 @@ def test_solving(server: Playground, method: str) -> None:
     assert found["bound"] == "inf" or found["bound"] >= best["score"] - 1e-6
 
 
-def test_stepping_shows_messages_and_the_network_agrees() -> None:
-    model = api.example_model({"name": "grid"})
-    plain = api.belief_steps({"model": model, "iterations": 6})
-    by_network = api.belief_steps({"model": model, "iterations": 6, "network": True})
-    assert len(plain["steps"]) == 7
+@pytest.mark.parametrize("name", api.EXAMPLES)
+def test_stepping_shows_messages_and_the_network_agrees(name: str) -> None:
+    model = api.example_model({"name": name})
+    plain = api.belief_steps({"model": model, "iterations": 50})
+    by_network = api.belief_steps({"model": model, "iterations": 50, "network": True})
+    assert len(plain["steps"]) == 51
     assert plain["steps"][0]["change"] == 0
-    assert by_network["gap"] < 1e-8
-    for mine, theirs in zip(plain["steps"][1:], by_network["steps"][1:], strict=True):
+    assert by_network["gap"] < 1e-11
+    for mine, theirs in zip(plain["steps"], by_network["steps"], strict=True):
         for a, b in zip(mine["beliefs"], theirs["beliefs"], strict=True):
-            np.testing.assert_allclose(a, b, atol=1e-8)
+            np.testing.assert_allclose(a, b, atol=1e-11)
+
+
+@given(models(max_variables=4))
+def test_the_network_agrees_on_any_model(model: GraphicalModel) -> None:
+    if model.num_variables:
+        asked = {"model": model_to_json(model), "iterations": 4, "network": True}
+        assert api.belief_steps(asked)["gap"] < 1e-9
 
 
 def test_steps_equal_the_solver() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -66,14 +65,14 @@ def belief_steps(request: Any) -> dict[str, Any]:
         raise InputError("Expected damping 0 for the network, which runs undamped max-product")
     from fgnn.theory import max_product_network
 
-    network = max_product_network(model, iterations)
+    # messages that are not normalised grow with every layer, tenfold on the chain, until rounding is all that is left
+    network = max_product_network(model, iterations, normalise=True)
     steps = max_product_steps(model, iterations)
     worst = 0.0
-    for t, beliefs in enumerate(network.beliefs(), start=1):
+    for step, beliefs in zip(steps[1:], network.beliefs(), strict=True):
         ours = [b.tolist() for b in beliefs]
-        for mine, theirs in zip(ours, steps[t]["beliefs"], strict=True):
-            worst = max(worst, _difference(mine, theirs))
-        steps[t]["beliefs"] = [_level(mine, theirs) for mine, theirs in zip(ours, steps[t]["beliefs"], strict=True)]
+        worst = max(worst, *map(_difference, ours, step["beliefs"]))
+        step["beliefs"] = ours
     width = {name: int(g.shape[-1]) for name, g in network.features(model)[1].items()}
     return {"steps": steps, "layers": [f"FGNN layer {t + 1}" for t in range(iterations)], "widths": width, "gap": worst}
 
@@ -161,19 +160,6 @@ def _number(asked: dict[str, Any], name: str, default: float, low: float, high: 
     return float(value)
 
 
-def _level(mine: list[float], theirs: list[float]) -> list[float]:
-    """The network's belief, raised or lowered as a whole: only differences between states mean something."""
-    if math.isinf(max(mine)) or math.isinf(max(theirs)):
-        return mine
-    return [b - max(mine) + max(theirs) for b in mine]
-
-
 def _difference(a: list[float], b: list[float]) -> float:
-    """How far two beliefs differ, each taken from its best state."""
-    x, y = np.array(a), np.array(b)
-    if np.isneginf(x).all() or np.isneginf(y).all():
-        return 0.0 if np.array_equal(np.isneginf(x), np.isneginf(y)) else float("inf")
-    x, y = x - x.max(), y - y.max()
-    with np.errstate(invalid="ignore"):
-        gap = np.where(x == y, 0.0, np.abs(x - y))
-    return float(gap.max())
+    """How far two beliefs differ; inf where one forbids a state and the other does not."""
+    return max((0.0 if x == y else abs(x - y) for x, y in zip(a, b, strict=True)), default=0.0)
