@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fgnn.models.blocks import nearest, set_norm_momentum
+from fgnn.models.blocks import nearest
 from fgnn.models.dgcnn import DGCNN, DGCNNPart, edge_features
 from fgnn.models.pointcnn import SHAPENET_DOWN, SHAPENET_UP, PointCNN, XBack, XLayer, farthest
 from fgnn.models.pointnet import PointNet, PointNetPart, orthogonality
@@ -117,11 +117,3 @@ def test_pointcnn_for_scenes_and_parts() -> None:
 def test_farthest_points_spread() -> None:
     line = torch.arange(11.0)[None, :, None].expand(1, 11, 3)
     assert sorted(farthest(line, 3)[0, :, 0].tolist()) == [0.0, 5.0, 10.0]
-
-
-def test_the_norm_schedule_of_the_original_scripts() -> None:
-    network = PointNet(2, 2)
-    norms = [m for m in network.modules() if isinstance(m, nn.BatchNorm1d)]
-    for seen, momentum in ((0, 0.5), (300_000, 0.25), (10**9, 0.01)):
-        set_norm_momentum(network, seen, 300_000)
-        assert {m.momentum for m in norms} == {momentum}

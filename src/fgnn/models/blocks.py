@@ -88,14 +88,6 @@ def turn(points: Tensor, matrix: Tensor) -> Tensor:
         return (points.float()[..., None] * matrix.float()[:, None]).sum(2)
 
 
-def set_norm_momentum(network: nn.Module, seen: int, period: int) -> None:
-    """The schedule of the original training scripts: momentum 0.5, halved every ``period`` samples, at least 0.01."""
-    momentum = max(0.01, 0.5 * 0.5 ** (seen // period))
-    for module in network.modules():
-        if isinstance(module, nn.BatchNorm1d):
-            module.momentum = momentum
-
-
 @torch.no_grad()
 def nearest(x: Tensor, k: int, queries: Tensor | None = None) -> Tensor:
     """The k nearest points of each query (by default of each point, itself included), (B, Q, k).

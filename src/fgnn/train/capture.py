@@ -24,7 +24,8 @@ class Step:
 
     On a CUDA device the first few calls run eagerly; then a call is recorded and all later ones of the same shapes are
     replays. Where recording fails (a network that reads results back on the host) steps stay eager and ``say`` is
-    told.
+    told. Kernels are recorded with the Python numbers they were given: a batch norm's momentum that is changed later
+    stays what it was. What changes with the step belongs in a tensor that is filled anew, as the optimiser's rate is.
 
     Args:
         network: Whose gradients.

@@ -29,7 +29,11 @@ class Task(Protocol):
         ...
 
     def loss(self, network: nn.Module, batch: Any) -> Loss:
-        """The loss of a batch; called under autocast where the recipe asks for it."""
+        """The loss of a batch; called under autocast where the recipe asks for it.
+
+        On a GPU it is recorded and replayed (`fgnn.train.capture.Step`): what changes with the step must come in the
+        batch's tensors.
+        """
         ...
 
     def validate(self, network: nn.Module) -> dict[str, float]:
