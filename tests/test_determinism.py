@@ -38,6 +38,8 @@ METHODS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_solver_twice(method: str, device: str) -> None:
+    if method == "toulbar2":
+        pytest.importorskip("pytoulbar2")
     batch = ModelBatch.stack([chain(seed, length=12, window=5, at_most=2) for seed in range(6)], device=device)
     with deterministic():
         one, two = (solve(batch, method, seed=1, **METHODS[method]) for _ in range(2))

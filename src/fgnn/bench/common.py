@@ -179,8 +179,10 @@ def _cpu() -> str:
 def _commit() -> str:
     """The commit of the source this package runs from, with ``+`` where files differ from it.
 
-    A copy without its history cannot tell: there ``FGNN_COMMIT`` may.
+    A copy without its history cannot tell: ``FGNN_COMMIT`` may.
     """
+    if "FGNN_COMMIT" in os.environ:
+        return os.environ["FGNN_COMMIT"]
     here = Path(__file__).resolve().parent
     try:
         told = subprocess.run(
@@ -188,5 +190,5 @@ def _commit() -> str:
             cwd=here, capture_output=True, text=True, timeout=10, check=True,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
-        return os.environ.get("FGNN_COMMIT", "no repository")
+        return "no repository"
     return told.stdout.strip()

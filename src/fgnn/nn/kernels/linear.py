@@ -123,7 +123,8 @@ def _backward(
     partial = grad.new_empty((shares, ends[1] + m * k2), dtype=torch.float32) if need_weight else None
     strides2 = (0, 0) if grad2 is None else (grad2.stride(0), grad2.stride(1))
     linear_backward[(shares * (2 if k2 else 1),)](
-        first.x, first.weight.contiguous(), y, grad, d_x, partial, rows, grad.stride(0), grad.stride(1),
+        # the compiler wants a pointer also where nothing is written through it
+        first.x, first.weight.contiguous(), y, grad, d_x, grad if partial is None else partial, rows, *grad.stride(),
         *((None, None) if second is None else (second.x, second.weight.contiguous())), grad2, d_x2, rows2, *strides2,
         shares, **_sizes(first, second, lines, dtype), RELU=y is not None, NEED_X=d_x is not None,
         NEED_X2=d_x2 is not None, NEED_WEIGHT=need_weight, num_warps=8 if lines < 128 else 4,

@@ -107,19 +107,19 @@ def linear_backward(
     entries = M * K + M * HAS_BIAS
     if K2 > 0:
         if pid < shares:
-            mine = partial + pid.to(tl.int64) * (entries + M * K2) if NEED_WEIGHT else partial
+            mine = partial + pid.to(tl.int64) * (entries + M * K2)
             backward_share(
                 x, weight, y, grad, d_x, mine, pid, shares, rows, row_stride, column_stride,
                 K, M, BR, BK, BM, RELU, HAS_BIAS, NEED_X, NEED_WEIGHT, CT, PREC,
             )  # fmt: skip
         else:
-            mine = partial + (pid - shares).to(tl.int64) * (entries + M * K2) + entries if NEED_WEIGHT else partial
+            mine = partial + (pid - shares).to(tl.int64) * (entries + M * K2) + entries
             backward_share(
                 x2, weight2, y, grad2, d_x2, mine, pid - shares, shares, rows2, row_stride2, column_stride2,
                 K2, M, BR, BK2, BM, False, False, NEED_X2, NEED_WEIGHT, CT, PREC,
             )  # fmt: skip
     else:
-        mine = partial + pid.to(tl.int64) * entries if NEED_WEIGHT else partial
+        mine = partial + pid.to(tl.int64) * entries
         backward_share(
             x, weight, y, grad, d_x, mine, pid, shares, rows, row_stride, column_stride,
             K, M, BR, BK, BM, RELU, HAS_BIAS, NEED_X, NEED_WEIGHT, CT, PREC,
