@@ -7,7 +7,7 @@ import torch
 
 from fgnn import FactorGraph, FactorGroup
 from fgnn.graph import EdgeTypes
-from fgnn.nn import BasisMatrix, DenseMatrix, Message, TableMatrix, VariableToFactor, make_edge_matrix
+from fgnn.nn import BasisMatrix, DenseMatrix, EdgeMatrix, Message, TableMatrix, VariableToFactor, make_edge_matrix
 
 GRAPH = FactorGraph(5, {"x": FactorGroup([[0, 1], [2, 3, 4], [1, 4]])})
 INCIDENCE = GRAPH.incidence("x")
@@ -95,3 +95,18 @@ def test_shapes_are_named() -> None:
     with pytest.raises(ValueError, match=r"Expected edge features of length 2 \(got NoneType\)"):
         BasisMatrix(2, 3, 3)(None, INCIDENCE)
     assert "t 2 -> 16 terms of (3, 4)" in repr(BasisMatrix(2, 3, 4))
+
+
+def test_a_form_of_ones_own_says_how_phi_comes_from_t() -> None:
+    class Lacking(EdgeMatrix):
+        pass
+
+    class Square(EdgeMatrix):
+        def coefficients(self, t: torch.Tensor) -> torch.Tensor:
+            return t.square()
+
+    with pytest.raises(TypeError, match="coefficients"):
+        Lacking(3, 2, 2, terms=3)
+    q = Square(3, 2, 4, terms=3)
+    torch.nn.init.ones_(q.weight)
+    torch.testing.assert_close(q.matrix(torch.tensor([1.0, 2.0, 3.0])), torch.full((2, 4), 14.0))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from fgnn.nn.linear import has_kernel, linear
 Form = Literal["dense", "basis", "table"]
 
 
-class EdgeMatrix(nn.Module):
+class EdgeMatrix(nn.Module, ABC):
     r"""What all forms share: :math:`\mathcal{Q}(t) = \sum_\tau \varphi_\tau(t)\, W_\tau`, an m×n matrix.
 
     A form says how φ comes from t; ``weight`` is W (T, m, n). Calling it gives what ``aggregate_messages`` reads:
@@ -33,9 +34,9 @@ class EdgeMatrix(nn.Module):
         self.edge_in, self.rows, self.columns, self.terms = edge_in, rows, columns, terms
         self.weight = nn.Parameter(torch.empty(terms, rows, columns))
 
+    @abstractmethod
     def coefficients(self, t: Tensor) -> Tensor:
         """φ(t).  # shape: (..., edge_in) -> (..., T)"""
-        raise NotImplementedError
 
     def matrix(self, t: Tensor) -> Tensor:
         """Q(t) itself, to look at and to test with; layers never build it.  # shape: (..., m, n)"""
@@ -137,16 +138,16 @@ class TableMatrix(EdgeMatrix):
         return self.coefficients(found), self.weight
 
 
-def make_edge_matrix(form: Form, edge_in: int, rows: int, columns: int, **options: object) -> EdgeMatrix:
+def make_edge_matrix(form: Form, edge_in: int, rows: int, columns: int, **options: Any) -> EdgeMatrix:
     """A Q of the named form; edges without features (``edge_in`` 0) share one matrix."""
     if edge_in == 0:
         return TableMatrix(1, rows, columns)
     if form not in _FORMS:
         raise ValueError(f"Expected q among {list(_FORMS)} (got {form!r})")
-    return _FORMS[form](edge_in, rows, columns, **options)  # type: ignore[arg-type]
+    return _FORMS[form](edge_in, rows, columns, **options)
 
 
-_FORMS: dict[Form, type[EdgeMatrix]] = {"dense": DenseMatrix, "basis": BasisMatrix, "table": TableMatrix}
+_FORMS: dict[Form, Callable[..., EdgeMatrix]] = {"dense": DenseMatrix, "basis": BasisMatrix, "table": TableMatrix}
 
 
 class EdgeNet(nn.Sequential):
