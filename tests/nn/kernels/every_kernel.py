@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from fgnn.data import ChainMAP
+from fgnn.infer import solve
+from fgnn.models.point_fgnn import PointFGNN
 from fgnn.nn.linear import linear, linear_parts
 from fgnn.points.knn import knn
 from tests.nn.kernels.cases import Case, worst
@@ -32,6 +35,13 @@ def main() -> None:
     print("linear", bool(torch.isfinite(x.grad).all()) if x.grad is not None else None)
     index, _ = knn(torch.rand(2, 333, 3, device="cuda"), 16)
     print("knn", int(index.max()) < 333)
+    network = PointFGNN(inputs=3, classes=5, k=8).to("cuda")  # the edges' network, norms and global maximum
+    with torch.autocast("cuda", torch.bfloat16):
+        network(torch.rand(2, 150, 3, device="cuda")).float().square().mean().backward()
+    print("points", all(bool(torch.isfinite(p.grad).all()) for p in network.parameters() if p.grad is not None))
+    models = ChainMAP(2, length=13, window=5).sample(37, seed=0, device="cuda")
+    for method in ("exact", "max-product", "ad3"):
+        print(method, float(solve(models, method).score.mean()))
 
 
 if __name__ == "__main__":
