@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 # A machine with an NVIDIA driver takes torch as it comes; any other is held to the CPU build.
 CONSTRAINT := $(if $(shell command -v nvidia-smi 2>/dev/null),,-c constraints/cpu.txt)
 
-.PHONY: demo test lint types unit test-slow test-gpu docs dist faults load fuzz oldest newest audit clean env
+.PHONY: demo test lint types unit test-slow test-gpu docs dist faults load fuzz oldest newest pythons audit clean env
 
 env: $(VENV)/.installed
 
@@ -52,15 +52,22 @@ fuzz: env
 	-$(PY) -m pip install --quiet --disable-pip-version-check -e '.[fuzz]'
 	OMP_NUM_THREADS=1 $(PY) -m tests.fuzz.run --jobs 2 --cases 100000 --seconds 18 --guided-seconds 2
 
-# The tests that meet other packages most, with the oldest and the newest set of them.
+# The tests that meet other packages most, with the oldest and the newest set of them; outcomes in
+# benchmarks/results/sets.json.
 oldest newest: %: constraints/%.txt
-	$(PYTHON) -m venv build/$@
-	build/$@/bin/python -m pip install --quiet --disable-pip-version-check -c constraints/$@.txt torch
-	build/$@/bin/python -m pip install --quiet --disable-pip-version-check -c constraints/$@.txt -e '.[all]' \
+	$(PYTHON) -m venv $(or $(AT),build/$@)
+	$(or $(AT),build/$@)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints/$@.txt torch
+	$(or $(AT),build/$@)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints/$@.txt -e '.[all]' \
 	  pytest hypothesis pytest-timeout torchmetrics psutil
-	OMP_NUM_THREADS=1 build/$@/bin/python -m pytest -m "not slow and not gpu and not data" -p no:cacheprovider \
-	  tests/pgm tests/points tests/graph tests/infer tests/models tests/data tests/play tests/report tests/fuzz \
-	  tests/security tests/train/test_recipe.py tests/train/test_sweep.py tests/train/test_checkpoint.py
+	OMP_NUM_THREADS=1 $(or $(AT),build/$@)/bin/python -m tests.sets $@
+
+# The newest set with other interpreters; each takes several gigabytes while it runs, where torch comes with CUDA.
+PYTHONS ?= python3.12 python3.13
+pythons:
+	for python in $(PYTHONS); do \
+	  rm -rf build/other; $(MAKE) newest PYTHON=$$python AT=build/other || exit 1; \
+	done
+	rm -rf build/other
 
 # Known vulnerabilities of all that is installed. Needs the network, and fails where a package could not be looked up.
 audit: env
