@@ -1,0 +1,193 @@
+"""Exact max-marginals of chains: how good the best assignment is, with each variable held in each of its states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fgnn.pgm import ModelBatch
+
+# The longest reach of a factor: tables of 2^reach states per model are gone through for every variable.
+_MOST_REACH = 16
+# On the CPU models are gone through in slices of so many entries, which fit a core's cache.
+_CPU_SLICE = 1 << 15
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """One factor on the last ``reach`` variables before and with the one it is added at, the oldest bit first."""
+
+    group: int
+    index: int
+    reach: int
+    rows: Tensor  # shape: (2^reach,), the table's entry, or how many of a budget's variables are one
+
+
+@dataclass(frozen=True, eq=False)
+class Band:
+    """Where the factors of binary models come in when the variables are gone through in order."""
+
+    reach: int  # variables that the widest factor spans
+    tables: tuple[tuple[Piece, ...], ...]  # by the last variable of the scope
+    budgets: tuple[tuple[Piece, ...], ...]
+
+    @classmethod
+    def of(cls, batch: ModelBatch) -> Band:
+        """Read a batch's structure; variables must be binary, and every factor must lie within few neighbours.
+
+        Raises:
+            ValueError: They are not, or a factor spans more than 16 variables.
+        """
+        if bool((batch.cardinalities != 2).any()):
+            raise ValueError(f"Expected binary variables (got {sorted(set(batch.cardinalities.tolist()))} states)")
+        n = batch.num_variables
+        tables: list[list[Piece]] = [[] for _ in range(n)]
+        budgets: list[list[Piece]] = [[] for _ in range(n)]
+        scopes = [(tables, [g.scopes for g in batch.tables]), (budgets, [g.scopes for g in batch.budgets])]
+        for pieces, groups in scopes:
+            for group, found in enumerate(groups):
+                for index, scope in enumerate(found.tolist()):
+                    last, reach = max(scope), max(scope) - min(scope) + 1
+                    if reach > _MOST_REACH:
+                        raise ValueError(f"Expected factors within {_MOST_REACH} neighbours (got one over {reach})")
+                    bits = torch.arange(2**reach)[:, None] >> (last - torch.tensor(scope)) & 1  # shape: (2^reach, A)
+                    place = 2 ** torch.arange(len(scope) - 1, -1, -1) if pieces is tables else torch.tensor(1)
+                    rows = (bits * place).sum(1).to(batch.device)
+                    pieces[last].append(Piece(group, index, reach, rows))
+        widest = max([p.reach for pieces, _ in scopes for at in pieces for p in at], default=1)
+        return cls(max(2, widest), tuple(map(tuple, tables)), tuple(map(tuple, budgets)))
+
+    def to(self, device: torch.device | str) -> Band:
+        """The same structure elsewhere."""
+
+        def moved(pieces: tuple[tuple[Piece, ...], ...]) -> tuple[tuple[Piece, ...], ...]:
+            return tuple(tuple(replace(p, rows=p.rows.to(device)) for p in at) for at in pieces)
+
+        return replace(self, tables=moved(self.tables), budgets=moved(self.budgets))
+
+
+def max_marginals(batch: ModelBatch, band: Band | None = None, *, dtype: torch.dtype = torch.float64) -> Tensor:
+    r"""The best score with :math:`x_i` held, :math:`m_i(k) = \max_{x : x_i = k} \theta(x)`, for all i and k at once.
+
+    One pass of maximisation forward and one back over the last w - 1 variables' :math:`2^{w-1}` joint states, where the
+    widest factor spans w neighbours:
+
+    .. math::
+        \alpha_t(x_{t-w+2}, \dots, x_t) &= \max_{x_{t-w+1}} \alpha_{t-1} + \theta_t, &
+        \beta_{t-1}(x_{t-w+1}, \dots, x_{t-1}) &= \max_{x_t} \beta_t + \theta_t, &
+        m_i &= \max_{x \setminus x_i} \alpha_t + \beta_t
+
+    Nothing depends on the numbers but the numbers: with ``band`` given, the host is not asked.
+
+    Args:
+        batch: Models of binary variables in which every factor lies within a few neighbours, such as chains.
+        band: Their structure, where it is known already.
+        dtype: Of the sums.
+
+    Returns:
+        m, shape (B, N, 2), in ``dtype``; ``-inf`` where no feasible assignment has that state.
+    """
+    band = band or Band.of(batch)
+    if not batch.unary.numel():
+        return batch.unary.to(dtype)
+    size = max(1, _CPU_SLICE >> band.reach) if batch.device.type == "cpu" else len(batch)
+    return torch.cat(
+        [_both_passes(batch.select(slice(at, at + size)), band, dtype) for at in range(0, len(batch), size)]
+    )
+
+
+def gaps(batch: ModelBatch, band: Band | None = None) -> Tensor:
+    r"""By how much one beats zero, :math:`d_i = m_i(1) - m_i(0)`: above 0 where the best assignment has a one, near 0
+    where it hardly matters.
+
+    Returns:
+        d, shape (B, N), float32; infinite where one of the states is infeasible, 0 where both are.
+    """
+    found = max_marginals(batch, band)
+    apart = (found[..., 1] - found[..., 0]).float()
+    return torch.where(apart.isnan(), 0.0, apart).contiguous()
+
+
+# ---- the passes; tensors have the states first and the models last ------------------------------------------------
+
+
+@torch.no_grad()
+def _both_passes(batch: ModelBatch, band: Band, dtype: torch.dtype) -> Tensor:
+    n, held = batch.num_variables, band.reach - 1
+    terms = _Terms(batch, band, dtype)
+    # variables before the first one are zeros
+    alpha = torch.full((2**held, len(batch)), -torch.inf, dtype=dtype, device=batch.device)
+    alpha[0] = 0.0
+    # the states after variable t tell of the variables back to t - held + 1: every so-manieth t tells of all
+    told = range(n - 1, -1, -held)
+    kept: dict[int, Tensor] = {}
+    for t in range(n):
+        joint = terms.forward(alpha, t)  # shape: (2^held, 2, B), the oldest variable's bit first
+        alpha = joint.view(2, 2**held, -1).amax(0)
+        if t in told:
+            kept[t] = alpha
+    beta = torch.zeros_like(alpha)
+    found: list[Tensor] = []  # shape: (2, B) each, last variable first
+    for t in range(n - 1, -1, -1):
+        if t in told:
+            total = kept.pop(t) + beta
+            for bit in range(min(held, t + 1)):
+                found.append(total.view(2 ** (held - 1 - bit), 2, 2**bit, -1).amax((0, 2)))
+        if t > told[-1]:
+            beta = terms.back(beta, t).amax(1)
+    return torch.stack(found[::-1]).permute(2, 0, 1) + batch.constant.to(dtype)[:, None, None]
+
+
+class _Terms:
+    """The factors that come in at each variable, on the numbers of a batch."""
+
+    def __init__(self, batch: ModelBatch, band: Band, dtype: torch.dtype) -> None:
+        self.band, self.models = band, len(batch)
+        self._unary = _rows_first(batch.unary, dtype)
+        self._tables = [_rows_first(t.values.flatten(2), dtype) for t in batch.tables]
+        self._bounds = [(_models_last(u.at_least), _models_last(u.at_most)) for u in batch.budgets]
+
+    def forward(self, alpha: Tensor, t: int) -> Tensor:
+        """Add what comes in at t to (2^held, B), states of the variables before it; to (2^held, 2, B)."""
+        small, reach = self._local(t)
+        before = alpha.view(-1, 2 ** (reach - 1), 1, self.models)
+        return self._allowed(before + small.view(1, -1, 2, small.shape[-1]), t)
+
+    def back(self, beta: Tensor, t: int) -> Tensor:
+        """Add what comes in at t to (2^held, B), states of the last variables with t; to (2^held, 2, B)."""
+        small, reach = self._local(t)
+        if reach == self.band.reach:
+            return self._allowed(beta.view(1, -1, self.models) + small.view(2, -1, small.shape[-1]), t)
+        return self._allowed(beta.view(1, -1, 2**reach, self.models).expand(2, -1, -1, -1) + small, t)
+
+    def _local(self, t: int) -> tuple[Tensor, int]:
+        """The unary and the tables that end at t, (2^reach, B), and over how many variables."""
+        small, reach = self._unary[t], 1
+        for piece in sorted(self.band.tables[t], key=lambda p: p.reach):
+            values = self._tables[piece.group][piece.index].index_select(0, piece.rows)
+            small = (small.view(1, 2**reach, -1) + values.view(-1, 2**reach, values.shape[-1])).flatten(0, 1)
+            reach = piece.reach
+        return small, reach
+
+    def _allowed(self, joint: Tensor, t: int) -> Tensor:
+        """Joint states of ``reach`` variables, -inf where a budget that ends at t is broken."""
+        for piece in self.band.budgets[t]:
+            lower, upper = self._bounds[piece.group]
+            count = piece.rows[:, None]
+            broken = (count < lower[piece.index]) | (count > upper[piece.index])  # shape: (2^reach, B or 1)
+            joint.view(-1, 2**piece.reach, self.models).masked_fill_(broken, -torch.inf)
+        return joint.view(-1, 2, self.models)
+
+
+def _rows_first(values: Tensor, dtype: torch.dtype) -> Sequence[Tensor]:
+    """(B, C, entries) as C tensors (entries, B), or (entries, 1) where all models share them."""
+    once = values[:1] if values.stride(0) == 0 else values
+    return once.to(dtype).permute(1, 2, 0).contiguous().unbind(0)
+
+
+def _models_last(bounds: Tensor) -> Tensor:
+    """(B, C) as (C, B), or (C, 1) where all models share them."""
+    return (bounds[:1] if bounds.stride(0) == 0 else bounds).T.contiguous()
