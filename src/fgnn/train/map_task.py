@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fgnn.data import ChainMAP, GridMAP
 from fgnn.errors import InputError
+from fgnn.infer.max_marginals import gaps
 from fgnn.models.family import Family
 from fgnn.models.featurise import constant_groups
 from fgnn.models.learned import score
@@ -20,7 +21,7 @@ from fgnn.models.map_network import MAPNetwork
 from fgnn.pgm import GraphicalModel, ModelBatch
 from fgnn.train.distributed import World
 from fgnn.train.metrics import Quality
-from fgnn.train.recipe import Data, Recipe
+from fgnn.train.recipe import Data, Recipe, Soft
 from fgnn.train.seeds import seed_for
 from fgnn.train.sources import Endless, Examples, FixedSet, Grouped, Labelled, Source, concat_models, draw
 from fgnn.train.strict import plain
@@ -66,7 +67,7 @@ class MAPTask:
     def loss(self, network: nn.Module, batch: Examples) -> Loss:
         """Mean cross-entropy over all variables; inner read-outs, where there are, add theirs."""
         scores = network(batch.models)
-        return map_loss(scores, batch.labels, self.recipe.network.supervise)
+        return map_loss(scores, batch.labels, self.recipe.network.supervise, gaps=batch.gaps, soft=self.recipe.soft)
 
     def validate(self, network: nn.Module) -> dict[str, float]:
         if not self.held_out:
@@ -82,19 +83,32 @@ class MAPTask:
         }
 
 
-def map_loss(scores: Tensor, labels: Tensor, supervise: float = 0.0) -> Loss:
-    """Cross-entropy of scores (B, N, K) or (R, B, N, K), of which the last is the answer."""
+def map_loss(
+    scores: Tensor, labels: Tensor, supervise: float = 0.0, *, gaps: Tensor | None = None, soft: Soft | None = None
+) -> Loss:
+    """Cross-entropy of scores (B, N, K) or (R, B, N, K), of which the last is the answer; with ``soft`` against the
+    targets that it makes of labels and gaps. Agreement is with the labels always."""
     final = scores if scores.dim() == 3 else scores[-1]
-    loss = _cross_entropy(final, labels)
+    target = labels if soft is None else soft_targets(labels, gaps, soft)
+    loss = _cross_entropy(final, target)
     if scores.dim() == 4 and scores.shape[0] > 1 and supervise > 0:
-        inner = torch.stack([_cross_entropy(s, labels) for s in scores[:-1]]).mean()
+        inner = torch.stack([_cross_entropy(s, target) for s in scores[:-1]]).mean()
         loss = loss + supervise * inner
     agreement = (final.detach().argmax(-1) == labels).float().mean()
     return Loss(loss, agreement)
 
 
-def _cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(scores.flatten(0, 1).float(), labels.flatten())
+def soft_targets(labels: Tensor, gaps: Tensor | None, soft: Soft) -> Tensor:
+    """The probabilities that a loss with soft targets asks for, shape (B, N, 2)."""
+    if gaps is None:
+        raise ValueError("Expected gaps for soft targets (got none)")
+    one = labels.float().lerp((gaps / soft.temperature).sigmoid(), soft.weight)
+    return torch.stack([1 - one, one], -1)
+
+
+def _cross_entropy(scores: Tensor, target: Tensor) -> Tensor:
+    """Against labels (B, N) or probabilities (B, N, K)."""
+    return nn.functional.cross_entropy(scores.flatten(0, 1).float(), target.flatten(0, 1))
 
 
 @torch.no_grad()
@@ -141,8 +155,10 @@ def draw_many(sets: Sequence[Labelled], count: int, seed: int, purpose: str, dev
 def make_source(recipe: Recipe, sets: Sequence[Labelled], world: World, device: torch.device) -> Source:
     """Endless data, or a fixed set where the recipe says how many."""
     if recipe.data.instances is None:
-        return Endless(sets, recipe.batch, recipe.seed, world, device)
+        return Endless(sets, recipe.batch, recipe.seed, world, device, recipe.soft is not None)
     examples = draw_many(sets, recipe.data.instances, recipe.seed, "fixed set", device)
+    if recipe.soft is not None:
+        examples = replace(examples, gaps=gaps(examples.models))
     return FixedSet(examples, recipe.batch, recipe.seed, world)
 
 

@@ -172,6 +172,28 @@ class Schedule:
 
 
 @dataclass(frozen=True)
+class Soft:
+    r"""Targets between the states, by how much the best assignment with a one beats the best with a zero:
+
+    .. math:: q_i(1) = (1 - w)\, [x^*_i = 1] + w\, \sigma(d_i / T), \qquad
+        d_i = \max_{x : x_i = 1} \theta(x) - \max_{x : x_i = 0} \theta(x)
+
+    Where both are nearly as good, a label asks for certainty that nothing supports; the gap says how far from a tie
+    the variable is. ``weight`` is w, ``temperature`` T, in units of the models' scores.
+    """
+
+    weight: float = 1.0
+    temperature: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not (0 < self.weight <= 1 and self.temperature > 0):
+            raise ValueError(
+                f"Expected a weight above 0, at most 1, and a temperature above 0 "
+                f"(got {self.weight} and {self.temperature})"
+            )
+
+
+@dataclass(frozen=True)
 class Recipe:
     """One training run: ``network`` on graphical models, ``points`` on point clouds.
 
@@ -194,6 +216,7 @@ class Recipe:
     ema: float | None = None
     augment: bool = False
     label_smoothing: float = 0.0
+    soft: Soft | None = None
     start_from: str | None = None
     log_every: int = 50
     checkpoint_every: int = 1000
@@ -216,6 +239,8 @@ class Recipe:
                 f"Expected checkpoint_every and validate_every to be multiples of log_every, {self.log_every} "
                 f"(got {self.checkpoint_every} and {self.validate_every})"
             )
+        if self.soft is not None and self.data.chain is None:
+            raise ValueError("Expected data.chain for soft targets (gaps are computed for chains)")
         if self.ema is not None and not 0 < self.ema < 1:
             raise ValueError(f"Expected ema between 0 and 1 (got {self.ema})")
 

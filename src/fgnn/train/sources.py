@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fgnn.infer.max_marginals import Band, gaps
 from fgnn.pgm import BudgetBatch, ModelBatch, TableBatch
 from fgnn.train.capture import tensors_of
 from fgnn.train.distributed import World
@@ -28,13 +29,15 @@ class Labelled(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Models and their exact MAP assignments."""
+    """Models, their exact MAP assignments and, where they are asked for, by how much one beats zero."""
 
     models: ModelBatch
     labels: Tensor  # shape: (B, N)
+    gaps: Tensor | None = None  # shape: (B, N)
 
     def select(self, which: slice | Tensor) -> Examples:
-        return Examples(self.models.select(which), self.labels[which])
+        apart = None if self.gaps is None else self.gaps[which]
+        return Examples(self.models.select(which), self.labels[which], apart)
 
     def __len__(self) -> int:
         return len(self.models)
@@ -112,12 +115,23 @@ class Endless:
         sets: The data sets, mixed evenly; all of one structure.
         batch: Instances of a step, over all processes.
         seed: The run's.
+        with_gaps: Whether examples have their gaps.
     """
 
     epoch_steps: int | None = None
 
-    def __init__(self, sets: Sequence[Labelled], batch: int, seed: int, world: World, device: torch.device) -> None:
+    def __init__(
+        self,
+        sets: Sequence[Labelled],
+        batch: int,
+        seed: int,
+        world: World,
+        device: torch.device,
+        with_gaps: bool = False,
+    ) -> None:
         self.sets, self.size, self.seed, self.world, self.device = sets, batch, seed, world, device
+        self._with_gaps = with_gaps
+        self._band: Band | None = None
         self._like: ModelBatch | None = None
         if batch % (len(sets) * world.size):
             raise ValueError(
@@ -148,7 +162,10 @@ class Endless:
         seed = seed_for(self.seed, "train", block)
         found = draw(self.sets, self._together * self.size, seed, self.device, self.world)
         self._like = self._like or found.models
-        return Examples(with_scopes(found.models, self._like), found.labels)
+        if self._with_gaps and self._band is None:
+            self._band = Band.of(found.models)  # once: the host would wait for the labels
+        apart = gaps(found.models, self._band) if self._with_gaps else None
+        return Examples(with_scopes(found.models, self._like), found.labels, apart)
 
     def _take(self, block: int) -> Examples:
         """A block that was drawn ahead, once it is there; else a new one."""
