@@ -154,14 +154,15 @@ def _share(result: dict[str, Any], problem: Problem) -> dict[str, float]:
 def _expected(result: dict[str, Any], bars: dict[str, float]) -> dict[str, dict[str, Any]]:
     """What is expected of ours at least, beside what was found."""
     ratios = result["ratios"]
-    found: dict[str, float | None] = {
+    found: dict[str, float] = {
         f"{name}, {what}": row[what]
         for name, row in ratios.items()
         for what in ("forward", "forward + backward", "memory")
+        if row[what] is not None
     }
     compiled = [row for name, row in ratios.items() if "compiled" in name]
-    for what in ("forward", "forward + backward"):
-        found[f"best compiled, {what}"] = min((row[what] for row in compiled), default=None)
+    for what in ("forward", "forward + backward") if compiled else ():
+        found[f"best compiled, {what}"] = min(row[what] for row in compiled)
     if "rate" in result:
         found["part of the matrix rate"] = min(result["rate"].values())
         found["small graphs, forward + backward"] = min(
@@ -169,9 +170,9 @@ def _expected(result: dict[str, Any], bars: dict[str, float]) -> dict[str, dict[
         )
         found["point network, forward + backward"] = result["point network"]["forward + backward"]
     return {
-        name: {"expected": bar, "found": found[name], "met": found[name] >= bar}  # type: ignore[operator]
+        name: {"expected": bar, "found": found[name], "met": found[name] >= bar}
         for name, bar in bars.items()
-        if found.get(name) is not None
+        if name in found
     }
 
 

@@ -44,7 +44,7 @@ def measure(
     upstream = torch.randn_like(forward())
 
     def both() -> None:
-        forward().backward(upstream)  # type: ignore[no-untyped-call]
+        torch.autograd.backward(forward(), upstream)
         for leaf in learned:
             leaf.grad = None
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from fgnn.pgm import ModelBatch
 from fgnn.train.capture import Step
 from fgnn.train.distributed import pick_device
 from fgnn.train.loop import autocast_loss, compile_network
@@ -173,8 +174,8 @@ class _Unlabelled:
     def sample(self, count: int, seed: int = 0, device: torch.device | str = "cpu") -> Any:
         return self.data.sample(count, seed=seed, device=device)
 
-    def labels(self, batch: Any) -> torch.Tensor:
-        return batch.unary[:, :, 0]  # type: ignore[no-any-return]
+    def labels(self, batch: ModelBatch) -> torch.Tensor:
+        return batch.unary[:, :, 0]
 
 
 def _now(device: torch.device) -> float:

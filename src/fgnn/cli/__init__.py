@@ -43,7 +43,7 @@ COMMANDS: dict[str, str] = {
 class _Group(TyperGroup):
     """Suggests the nearest command for a mistyped one."""
 
-    def resolve_command(self, ctx, args):  # type: ignore[no-untyped-def]
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and not args[0].startswith("-") and args[0] not in self.commands:
             near = did_you_mean(args[0], list(self.commands))
             _fail(f"no command '{args[0]}'.{near} See '{ctx.command_path} --help'.")

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fgnn.data.hdf5 import as_classes, as_float32, read_hdf5
 from fgnn.errors import InputError, need
 from fgnn.files import atomic_write, write_npy
 
@@ -145,7 +146,6 @@ def load_blocks(root: str | Path, checksums: dict[str, str] | None = None) -> Bl
         root: The folder ``indoor3d_sem_seg_hdf5_data``.
         checksums: md5 by file name; a file that differs is refused.
     """
-    h5py = need("h5py")
     folder = Path(root)
     files = sorted(folder.glob("ply_data_all_*.h5"), key=lambda p: int(re.sub(r"\D", "", p.stem) or 0))
     if not files:
@@ -155,20 +155,38 @@ def load_blocks(root: str | Path, checksums: dict[str, str] | None = None) -> Bl
         expected = (checksums or {}).get(file.name)
         if expected is not None and (got := md5(file)) != expected:
             raise InputError(f"Expected md5 {expected} (got {got})", file=file)
-        try:
-            with h5py.File(file, "r") as content:
-                data.append(content["data"][:].astype(np.float32))
-                labels.append(content["label"][:].astype(np.uint8))
-        except (OSError, KeyError) as error:
-            raise InputError(f"cannot be read as S3DIS blocks ({error})", file=file) from error
+        features, label = _block_file(file)
+        if data and features.shape[1] != data[0].shape[1]:
+            raise InputError(
+                f"Expected {data[0].shape[1]} points in a block, as before (got {features.shape[1]})", file=file
+            )
+        data.append(features)
+        labels.append(label)
     listing = folder / "room_filelist.txt"
     if not listing.exists():
         raise InputError("Expected room_filelist.txt, one room name per block", file=folder)
-    names = np.array(listing.read_text().split())
-    blocks = BlockSet(np.concatenate(data), np.concatenate(labels), names)
-    if len(names) != len(blocks.features):
-        raise InputError(f"Expected {len(blocks.features)} room names (got {len(names)})", file=listing)
-    return blocks
+    names = _room_names(listing)
+    blocks = sum(len(features) for features in data)
+    if len(names) != blocks:
+        raise InputError(f"Expected {blocks} room names (got {len(names)})", file=listing)
+    return BlockSet(np.concatenate(data), np.concatenate(labels), np.array(names))
+
+
+def _block_file(file: Path) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    """Features (S, P, 9) and labels (S, P) of one file."""
+    found = read_hdf5(file, {"data": ("iuf", "S P 9"), "label": ("iu", "S P")})
+    return as_float32(file, found["data"]), as_classes(file, found["label"], len(CLASSES))
+
+
+def _room_names(listing: Path) -> list[str]:
+    try:
+        names = listing.read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read as a list of rooms ({error})", file=listing) from error
+    for line, name in enumerate(names, 1):
+        if not re.match(r"Area_\d", name):
+            raise InputError(f"Expected Area_<k>_<room> (got {name!r})", file=listing, place=f"name {line}")
+    return names
 
 
 def save_blocks(blocks: BlockSet, folder: str | Path, per_file: int = 1000) -> None:

@@ -18,7 +18,8 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.errors import InputError, need
+from fgnn.data.hdf5 import as_classes, as_float32, read_hdf5
+from fgnn.errors import InputError
 
 CATEGORIES = (
     "Airplane", "Bag", "Cap", "Car", "Chair", "Earphone", "Guitar", "Knife", "Lamp", "Laptop", "Motorbike", "Mug",
@@ -122,23 +123,30 @@ def _unpack(file: Path) -> tuple[NDArray[Any], ...]:
 
 
 def _hdf5(folder: Path, split: str) -> Shapes:
-    h5py = need("h5py")
     base = folder if any(folder.glob("ply_data_*.h5")) else folder / "hdf5_data"
     files = sorted(base.glob(f"ply_data_{split}*.h5"))
     if not files:
         raise InputError(f"Expected ply_data_{split}*.h5", file=base)
     xyz, label, category = [], [], []
     for file in files:
-        try:
-            with h5py.File(file, "r") as data:  # 'r': a read-only disk is fine
-                xyz.append(data["data"][:].astype(np.float32))
-                label.append(data["pid"][:].astype(np.uint8))
-                category.append(data["label"][:].reshape(-1).astype(np.uint8))
-        except (OSError, KeyError) as error:
-            raise InputError(f"cannot be read as ShapeNet-Part HDF5 ({error})", file=file) from error
-    kinds = np.concatenate(category)
-    names = np.array([f"{SYNSETS[c]}/h5-{split}-{i}" for i, c in enumerate(kinds)])  # this layout has no ids
-    return _uniform(np.concatenate(xyz), np.concatenate(label), kinds, names)
+        points, labels, kinds = _shape_file(file)
+        if xyz and points.shape[1] != xyz[0].shape[1]:
+            raise InputError(
+                f"Expected {xyz[0].shape[1]} points in a shape, as before (got {points.shape[1]})", file=file
+            )
+        xyz.append(points)
+        label.append(labels)
+        category.append(kinds)
+    every = np.concatenate(category)
+    names = np.array([f"{SYNSETS[c]}/h5-{split}-{i}" for i, c in enumerate(every)])  # this layout has no ids
+    return _uniform(np.concatenate(xyz), np.concatenate(label), every, names)
+
+
+def _shape_file(file: Path) -> tuple[NDArray[np.float32], NDArray[np.uint8], NDArray[np.uint8]]:
+    """Points (S, P, 3), parts (S, P) and categories (S,) of one HDF5 file."""
+    found = read_hdf5(file, {"data": ("iuf", "S P 3"), "pid": ("iu", "S P"), "label": ("iu", "S")})
+    category = as_classes(file, found["label"], len(CATEGORIES))
+    return as_float32(file, found["data"]), as_classes(file, found["pid"], NUM_PARTS), category
 
 
 def _normal_text(folder: Path, split: str) -> Shapes:

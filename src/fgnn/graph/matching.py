@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,9 +54,9 @@ def perfect_matching(group: FactorGroup, num_variables: int) -> Matching:
     return Matching(torch.from_numpy(inverse).to(group.device), torch.from_numpy(match).to(group.device))
 
 
-def _reason(graph: object, match: np.ndarray) -> str:
+def _reason(graph: Any, match: np.ndarray) -> str:
     """Hall's condition: the factors reached by alternating paths from an unmatched one hold one variable too few."""
-    indptr, indices = graph.indptr, graph.indices  # type: ignore[attr-defined]
+    indptr, indices = graph.indptr, graph.indices
     holder = {int(i): int(c) for c, i in enumerate(match) if i >= 0}
     first = int(np.nonzero(match < 0)[0][0])
     seen, held, stack = {first}, set(), [first]

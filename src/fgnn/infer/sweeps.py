@@ -163,11 +163,11 @@ def sequential(wiring: Wiring, rule: Rule, seed: int, random: bool) -> Sweep:
     starts = np.cumsum([0, *(len(g.scopes) for g in wiring.groups)])
     rows = [torch.arange(g.span.start, g.span.stop, device=device).view(g.height, len(g.scopes)) for g in wiring.groups]
     num_variables = int(wiring.offsets.shape[0])
-    in_order = None if random else turns(scopes, np.arange(len(scopes)), num_variables)
+    in_order = [] if random else turns(scopes, np.arange(len(scopes)), num_variables)
 
     def updates(iteration: int) -> Iterator[tuple[int, Tensor]]:
-        order = np.random.default_rng([seed, iteration]).permutation(len(scopes)) if random else None
-        for together in in_order if order is None else turns(scopes, order, num_variables):  # type: ignore[union-attr]
+        drawn = np.random.default_rng([seed, iteration]).permutation(len(scopes)) if random else None
+        for together in in_order if drawn is None else turns(scopes, drawn, num_variables):
             group_of = np.searchsorted(starts, together, side="right") - 1
             for g in np.unique(group_of).tolist():
                 members = together[group_of == g] - starts[g]

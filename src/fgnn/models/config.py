@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal
 
+from fgnn.nn.edge_matrix import Form
+
 ARCHITECTURES = ("paper", "deep", "pointnet", "dgcnn")
 
 
@@ -32,7 +34,7 @@ class NetworkConfig:
     blocks: int = 16
     repeat: int = 1
     aggregate: str = "max"
-    q: str = "basis"
+    q: Form = "basis"
     bases: int = 8
     norm: Literal["batch", "layer", "none"] = "none"
     supervise: float = 0.0

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fgnn.models.canonical import finite_tables
-from fgnn.models.featurise import Featuriser
+from fgnn.models.featurise import Featuriser, Positions
 from fgnn.pgm import ModelBatch
 
 
@@ -69,12 +69,12 @@ class Family:
                 return f"{group} of {list(wanted)} in every model, as it was trained on (got others)"
         return None
 
-    def featuriser(self, batch: ModelBatch, *, deep: bool, positions: str) -> Featuriser:
+    def featuriser(self, batch: ModelBatch, *, deep: bool, positions: Positions) -> Featuriser:
         """What reads models of the batch's structure as this family's networks do."""
         present = {name for name in self.fixed if _present(name, batch)}
         return Featuriser(
             batch,
-            positions="none" if deep else positions,  # type: ignore[arg-type]
+            positions="none" if deep else positions,
             centre=deep,
             fixed=present,
             budgets="by-size" if deep else "together",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -224,9 +224,9 @@ class Featuriser:
             raise ValueError(f"Expected models of the structure this featuriser was made for (got {batch!r})")
 
 
-def featurise(models: GraphicalModel | ModelBatch, **options: object) -> Features:
+def featurise(models: GraphicalModel | ModelBatch, **options: Any) -> Features:
     """The features of a model or a batch, in one call; for many batches of one structure keep a `Featuriser`."""
-    return Featuriser(models, **options)(models)  # type: ignore[arg-type]
+    return Featuriser(models, **options)(models)
 
 
 def constant_groups(batch: ModelBatch, budgets: BudgetGroups = "together") -> frozenset[str]:

@@ -14,7 +14,7 @@ from fgnn.models.config import NetworkConfig
 from fgnn.models.deep import DeepNetwork, Wiring, wire
 from fgnn.models.dgcnn import DGCNN
 from fgnn.models.family import Family
-from fgnn.models.featurise import BUDGET_FEATURES, Featuriser
+from fgnn.models.featurise import BUDGET_FEATURES, Featuriser, Positions
 from fgnn.models.pointnet import PointNet
 from fgnn.nn import build
 from fgnn.pgm import BudgetBatch, ModelBatch, TableBatch
@@ -90,7 +90,7 @@ class MAPNetwork(nn.Module):
             factor_in=factor_in,
             edge_in=arity,
             num_classes=states if "(N)" in text else None,
-            q=config.q,  # type: ignore[arg-type]
+            q=config.q,
             aggregate=config.aggregate,
             norm=None if config.norm == "none" else config.norm,
             q_options={"bases": config.bases} if config.q == "basis" else None,
@@ -163,7 +163,7 @@ class MAPNetwork(nn.Module):
         if self.config.factor_size is not None:
             read = tuple(sub_windows(s, self.config.factor_size) for s in budgets)
             batch = replace(batch, budgets=_unread(read, len(batch)))
-        positions = "index" if self.config.q == "table" else "one-hot"
+        positions: Positions = "index" if self.config.q == "table" else "one-hot"
         featuriser = self.family.featuriser(batch, deep=self.deep, positions=positions)
         wiring: tuple[Wiring, ...] = ()
         if self.deep:

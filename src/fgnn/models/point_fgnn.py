@@ -10,6 +10,7 @@ from fgnn.models.point_config import Form
 from fgnn.models.point_graph import cloud_edges, neighbours
 from fgnn.models.point_mpnn import run_mpnn
 from fgnn.nn import build
+from fgnn.nn.norm import Norm
 
 # As printed in section 4.2; N is the number of classes.
 PAPER_POINT_NETWORK = """
@@ -56,7 +57,7 @@ class PointFGNN(nn.Module):
         notation: str = PAPER_POINT_NETWORK,
         bases: int = 16,
         aggregate: str = "max",
-        norm: str | None = "batch",
+        norm: Norm = "batch",
         relative: bool = False,
         form: Form = "mpnn",
         reach: float = 1.0,
@@ -82,7 +83,7 @@ class PointFGNN(nn.Module):
             q="basis",
             aggregate=aggregate,
             schedule="parallel",  # Alg. 1 as printed, and what the MPNN form computes
-            norm=norm,  # type: ignore[arg-type]
+            norm=norm,
             q_options={"bases": bases},
         )
 

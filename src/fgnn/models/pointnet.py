@@ -58,8 +58,8 @@ class Alignment(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, P, size) to (B, size, size)."""
-        found = self.matrix(self.whole(self.local(x).amax(1)))
-        return found.view(-1, self.size, self.size)  # type: ignore[no-any-return]
+        found: Tensor = self.matrix(self.whole(self.local(x).amax(1)))
+        return found.view(-1, self.size, self.size)
 
 
 class PointNetPart(nn.Module):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fgnn.graph import Block, Side
-from fgnn.nn.products import Gather, cut, limit
+from fgnn.nn.gather import Gather, cut, limit
 
 # Products of a whole chunk at a time pay for temporaries somewhat larger than the cache.
 _LARGER = 4

@@ -12,6 +12,8 @@ from torch.autograd.function import once_differentiable
 from fgnn.graph import EdgeTypes, Incidence, Side
 from fgnn.nn import products
 from fgnn.nn.aggregate import Aggregation, reduce_edges
+from fgnn.nn.gather import Gather
+from fgnn.nn.projection import project_max
 from fgnn.nn.sums import backward_sum, forward_sum
 from fgnn.nn.winners import backward_max
 
@@ -74,14 +76,17 @@ class _Aggregate(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, call: _Call) -> Tensor:
-        gather = products.Gather(a, b, call.incidence, call.relu)
+        gather = Gather(a, b, call.incidence, call.relu)
         needs = call.differentiate
         ctx.call = call
         if phi is not None and call.sums and not products.shares_matrices(phi, gather.batch):
             ctx.save_for_backward(a, b, phi, weight, None, None)
             return forward_sum(gather, phi, weight, call.towards)
-        messages = products.forward(gather, phi, call.types, weight)
-        out, arg = reduce_edges(messages, call.incidence, call.towards, call.aggregation, arg=needs)
+        if phi is not None and _in_cache(call, gather, phi):
+            out, arg = project_max(gather, phi, weight, needs)
+        else:
+            messages = products.forward(gather, phi, call.types, weight)
+            out, arg = reduce_edges(messages, call.incidence, call.towards, call.aggregation, arg=needs)
         kept = out if needs and call.aggregation.kind == "softmax" else None
         ctx.save_for_backward(a, b, phi, weight, arg, kept)
         return out
@@ -97,7 +102,7 @@ class _Aggregate(torch.autograd.Function):
     def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         a, b, phi, weight, arg, out = ctx.saved_tensors
         call: _Call = ctx.call
-        gather = products.Gather(a, b, call.incidence, call.relu)
+        gather = Gather(a, b, call.incidence, call.relu)
         wants = ctx.needs_input_grad[:4]
         outer = phi is not None and not products.shares_matrices(phi, gather.batch)
         if outer and arg is not None:
@@ -117,12 +122,19 @@ class _Aggregate(torch.autograd.Function):
         return d_a, d_b, d_phi, d_weight, None
 
 
+def _in_cache(call: _Call, gather: Gather, phi: Tensor) -> bool:
+    """Whether the messages of a factor lie together and are made on a CPU: then none is written to memory."""
+    if not phi.is_cpu or call.towards != "factor" or call.aggregation.kind != "max":
+        return False
+    return bool(call.incidence.arity) and not products.shares_matrices(phi, gather.batch)
+
+
 def _edge_gradient(
     call: _Call,
     grad: Tensor,  # shape: (D, B, m)
     arg: Tensor | None,
     out: Tensor | None,
-    gather: products.Gather,
+    gather: Gather,
     phi: Tensor | None,
     weight: Tensor,
 ) -> Tensor:

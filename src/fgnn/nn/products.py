@@ -11,52 +11,16 @@ Three ways, one for each way Q may be shared (rows are edges times samples):
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fgnn.graph import EdgeTypes, Incidence
+from fgnn.graph import EdgeTypes
+from fgnn.nn.gather import Gather, cut, limit, phi_of, row_chunks
+from fgnn.nn.projection import project_all
 
-# Elements of a chunk's largest temporary: cache-sized on a CPU, few launches on a GPU.
-_CHUNK = {"cpu": 1 << 19}
-_CHUNK_ACCELERATOR = 1 << 26
-# Up to so many products a row, adding them up term by term beats a batch of tiny products on a CPU, fivefold.
-_NARROW = 512
 # From this many samples on, building Q once per edge beats φ ⊗ h for each sample.
 _SHARED = 4
-
-
-@dataclass(frozen=True, eq=False)
-class Gather:
-    """h_e = σ(a_c + b_i) for some edges and samples, from node-level parts (node, B, n)."""
-
-    a: Tensor
-    b: Tensor | None
-    incidence: Incidence
-    relu: bool
-
-    @property
-    def batch(self) -> int:
-        """B."""
-        return int(self.a.shape[1])
-
-    def __call__(self, edges: slice | Tensor, samples: slice) -> Tensor:
-        """h of these edges.  # shape: (Ec, Bc, n)"""
-        every = samples == slice(None) or (samples.start == 0 and samples.stop == self.batch)
-        a = self.a if every else self.a[:, samples]
-        if self.b is None:
-            h = a[edges]
-            return h.relu() if self.relu else h
-        b = self.b if every else self.b[:, samples]
-        h = b.index_select(0, self.incidence.variable[edges])
-        arity = self.incidence.arity
-        if isinstance(edges, slice) and arity and edges.start % arity == 0 and edges.stop % arity == 0:
-            whole = a[edges.start // arity : edges.stop // arity]  # the edges of whole factors lie together
-            h.view(-1, arity, *h.shape[1:]).add_(whole.unsqueeze(1))
-        else:
-            h.add_(a.index_select(0, self.incidence.factor[edges]))
-        return h.relu_() if self.relu else h
 
 
 def forward(gather: Gather, phi: Tensor | None, types: EdgeTypes | None, weight: Tensor) -> Tensor:
@@ -76,10 +40,10 @@ def forward(gather: Gather, phi: Tensor | None, types: EdgeTypes | None, weight:
                 out[es, part] = torch.bmm(gather(es, part), q.transpose(1, 2))
         return out
     if out.is_cpu:
-        return _project_forward(gather, phi, weight, out)
+        return project_all(gather, phi, weight, out)
     flat = weight.transpose(1, 2).reshape(count * inner, width)
-    for es, bs in _rows(edges, batch, count * inner, out.device, gather.incidence.arity):
-        outer = _outer(_part(phi, es, bs), gather(es, bs))
+    for es, bs in row_chunks(edges, batch, count * inner, out.device, gather.incidence.arity):
+        outer = _outer(phi_of(phi, es, bs), gather(es, bs))
         out[es, bs] = (outer.flatten(0, 1).flatten(1) @ flat).view(outer.shape[0], outer.shape[1], width)
     return out
 
@@ -119,8 +83,8 @@ def backward(
         return d_node, d_phi, None if d_weight is None else d_weight.view_as(weight)
     flat = weight.transpose(0, 1).reshape(width, count * inner)
     d_flat = torch.zeros_like(flat) if want_weight else None
-    for es, bs in _rows(edges, batch, count * inner, weight.device):
-        h, f = gather(es, bs), _part(phi, es, bs)
+    for es, bs in row_chunks(edges, batch, count * inner, weight.device):
+        h, f = gather(es, bs), phi_of(phi, es, bs)
         g = upstream[es, bs].flatten(0, 1)
         if d_flat is not None:
             d_flat.addmm_(g.T, _outer(f, h).flatten(0, 1).flatten(1))
@@ -137,31 +101,6 @@ def backward(
             else:
                 d_phi[es] += found.sum(1)
     return d_node, d_phi, None if d_flat is None else d_flat.view(width, count, inner).transpose(0, 1)
-
-
-def _project_forward(gather: Gather, phi: Tensor, weight: Tensor, out: Tensor) -> Tensor:
-    """All W_τ h of a row into one buffer that stays in the cache, weighed by φ in place: what a CPU does best."""
-    edges, batch, width = out.shape
-    terms = weight.shape[0]
-    flat = weight.reshape(terms * width, -1).T  # shape: (n, T·m)
-    buffer: Tensor | None = None
-    for es, bs in _rows(edges, batch, terms * width, out.device, gather.incidence.arity):
-        h = gather(es, bs)
-        rows = h.shape[0] * h.shape[1]
-        if buffer is None:  # the first chunk is the largest
-            buffer = flat.new_empty((rows, terms * width))
-        projected = torch.mm(h.reshape(rows, -1), flat, out=buffer[:rows]).view(rows, terms, width)
-        f = _part(phi, es, bs).expand(-1, h.shape[1], -1).reshape(rows, 1, terms)
-        if terms * width <= _NARROW and f.dtype in (torch.float32, torch.float64):
-            made = projected[:, 0] * f[:, 0, :1]
-            for term in range(1, terms):
-                made.addcmul_(projected[:, term], f[:, 0, term, None])
-            out[es, bs] = made.view(*h.shape[:2], width)
-        elif h.shape[1] == batch:
-            torch.bmm(f, projected, out=out[es].view(rows, 1, width))
-        else:
-            out[es, bs] = torch.bmm(f, projected).view(*h.shape[:2], width)
-    return out
 
 
 def shares_matrices(phi: Tensor, batch: int) -> bool:
@@ -205,35 +144,6 @@ def through(grad: Tensor, h: Tensor, relu: bool) -> Tensor:
 def _outer(phi: Tensor, h: Tensor) -> Tensor:
     """φ ⊗ h.  # shape: (Ec, Bc, T, n)"""
     return phi.unsqueeze(3) * h.unsqueeze(2)
-
-
-def _part(phi: Tensor, es: slice, bs: slice) -> Tensor:
-    """φ of these rows.  # shape: (Ec, Bc or 1, T)"""
-    return phi[bs, es].transpose(0, 1) if phi.dim() == 3 else phi[es].unsqueeze(1)
-
-
-def limit(device: torch.device) -> int:
-    """How many elements a temporary may have there."""
-    return _CHUNK.get(device.type, _CHUNK_ACCELERATOR)
-
-
-def cut(total: int, size: int) -> Iterator[slice]:
-    """0..total in slices of ``size``, the last one shorter."""
-    for start in range(0, total, max(size, 1)):
-        yield slice(start, min(start + max(size, 1), total))
-
-
-def _rows(
-    edges: int, batch: int, each: int, device: torch.device, arity: int | None = None
-) -> Iterator[tuple[slice, slice]]:
-    """Chunks of edges and samples whose temporaries of ``each`` elements a row stay within the limit."""
-    rows = max(limit(device) // max(each, 1), 1)
-    size = max(rows // max(batch, 1), 1)
-    if arity and size > arity:
-        size -= size % arity  # whole factors
-    for es in cut(edges, size):
-        for bs in cut(batch, rows):
-            yield es, bs
 
 
 def _chunks(edges: int, batch: int, each: int, inner: int, device: torch.device) -> Iterator[tuple[slice, list[slice]]]:

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from fgnn.graph import Side
 from fgnn.nn.block_rows import block_rows
-from fgnn.nn.products import Gather, through
+from fgnn.nn.gather import Gather
+from fgnn.nn.products import through
 from fgnn.nn.winners import edge_gradient_of_phi
 
 

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from fgnn.graph import Side
 from fgnn.nn.block_rows import block_rows
-from fgnn.nn.products import Gather, through
+from fgnn.nn.gather import Gather
+from fgnn.nn.products import through
 
 
 def backward_max(

@@ -273,8 +273,6 @@ class GraphicalModel:
             )
         )
 
-    __hash__ = None  # type: ignore[assignment]  # mutable, so not a key
-
     def __repr__(self) -> str:
         cards = self._cardinalities
         states = "no" if not cards.size else str(cards.min())

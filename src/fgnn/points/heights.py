@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 # Rasters have at most this many cells a side: a tile with one stray point far away must not ask for more.
 _MOST_CELLS = 512
-
+# Points whose heights are found at a time: what is held for them stays in a core's cache.
+_BLOCK = 4096
 
 # Radii of the openings that tell what stands on the ground, in the units of the coordinates.
 _RADII = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 11.0, 14.0, 18.0)
@@ -42,18 +43,19 @@ def heights_above(
         levelled raster; above the surface for each slope; above a closing with the first window (points far below
         their surroundings are strongly negative); the slope of the smooth surface; the typical spacing of the points.
     """
-    from scipy.ndimage import distance_transform_edt, gaussian_filter, grey_closing, grey_opening
+    from scipy.ndimage import distance_transform_edt, gaussian_filter
 
     if not len(xyz):
-        return np.zeros((0, height_columns(windows)), np.float32)
-    low, extent = xyz[:, :2].min(0), np.ptp(xyz[:, :2], axis=0)
+        return np.zeros((0, height_columns(windows, slopes)), np.float32)
+    x, y, z = np.ascontiguousarray(xyz.T)  # whole columns: extremes along rows of three are slow to find
+    low = x.min(), y.min()
+    extent = x.max() - low[0], y.max() - low[1]
     spacing = float(np.sqrt(max(extent[0], cell) * max(extent[1], cell) / len(xyz)))
-    step = max(cell, spacing, float(extent.max()) / _MOST_CELLS)
-    at = (xyz[:, :2] - low) / np.float32(step)  # shape: (P, 2), in cells
-    shape = tuple(int(n) + 1 for n in np.floor(at.max(0)))
-    index = np.minimum(at.astype(np.int64), np.array(shape) - 1)
+    step = max(cell, spacing, float(max(extent)) / _MOST_CELLS)
+    at = [(values - least) / np.float32(step) for values, least in ((x, low[0]), (y, low[1]))]  # in cells
+    shape = tuple(int(np.floor(values.max())) + 1 for values in at)
     lowest = np.full(shape[0] * shape[1], np.inf, np.float32)
-    np.minimum.at(lowest, index[:, 0] * shape[1] + index[:, 1], xyz[:, 2])
+    np.minimum.at(lowest, at[0].astype(np.int64) * shape[1] + at[1].astype(np.int64), z)
     raster = lowest.reshape(shape)
     empty = np.isinf(raster)
     if empty.any():  # the nearest cell that has a point
@@ -63,46 +65,83 @@ def heights_above(
     def openings(start: NDArray[np.float32]) -> list[NDArray[np.float32]]:
         made = [start]
         for window in windows:
-            made.append(grey_opening(made[-1], size=_odd(window / step), mode="nearest"))
+            made.append(_opened(made[-1], _odd(window / step)))
         return made[1:]
 
     opened = openings(raster)
     smooth = gaussian_filter(opened[-1], sigma=max(1.0, windows[-1] / (4 * step)), mode="nearest")
     levelled = [surface + smooth for surface in openings(raster - smooth)]
-    closed = grey_closing(opened[0], size=_odd(2 * windows[0] / step), mode="nearest")
+    closed = -_opened(-opened[0], _odd(2 * windows[0] / step))
     steep = np.hypot(*np.gradient(smooth)) / step if min(shape) > 1 else np.zeros(shape, np.float32)
     bare = [_bare(raster, slope, step) for slope in slopes]
     surfaces = np.stack([*opened, *levelled, *bare, closed, steep.astype(np.float32)], axis=2)
     columns = np.empty((len(xyz), surfaces.shape[2] + 1), np.float32)
-    columns[:, :-1] = _between_cells(surfaces, at)
-    columns[:, :-2] = xyz[:, 2:] - columns[:, :-2]
-    columns[:, -1] = spacing
-    return np.arcsinh(columns)
+    columns[:, -1] = np.arcsinh(np.float32(spacing))
+    for part in (slice(start, start + _BLOCK) for start in range(0, len(xyz), _BLOCK)):
+        found = _between_cells(surfaces, at[0][part], at[1][part])
+        sloping = found[:, -1].copy()
+        # whole rows at once, the slope too, which is put back: rows of a few numbers each are slow
+        np.subtract(np.repeat(z[part], found.shape[1]).reshape(found.shape), found, out=found)
+        found[:, -1] = sloping
+        columns[part, :-1] = np.arcsinh(found, out=found)
+    return columns
 
 
-def _between_cells(surfaces: NDArray[np.float32], at: NDArray[np.float32]) -> NDArray[np.float32]:
+def _between_cells(
+    surfaces: NDArray[np.float32], row: NDArray[np.float32], column: NDArray[np.float32]
+) -> NDArray[np.float32]:
     """Values (P, S) at places in cells, linear between the middles of cells; surfaces (rows, columns, S)."""
-    rows, width, _ = surfaces.shape
-    flat = surfaces.reshape(rows * width, -1)
-    place = np.clip(at - np.float32(0.5), 0, np.array([rows - 1, width - 1], np.float32))
-    low = np.floor(place).astype(np.int64)
-    share = place - low.astype(np.float32)
-    high = np.minimum(low + 1, [rows - 1, width - 1])
-    out = np.zeros((len(at), flat.shape[1]), np.float32)
-    for i, a in ((low[:, 0], 1 - share[:, 0]), (high[:, 0], share[:, 0])):
-        for j, b in ((low[:, 1], 1 - share[:, 1]), (high[:, 1], share[:, 1])):
-            out += flat[i * width + j] * (a * b)[:, None]
-    return out
+    from scipy.sparse import csr_array
+
+    rows, width, depth = surfaces.shape
+
+    def around(place: NDArray[np.float32], count: int) -> list[tuple[NDArray[np.int32], NDArray[np.float32]]]:
+        place = np.clip(place - np.float32(0.5), 0, np.float32(count - 1))
+        low = place.astype(np.int32)
+        share = place - low.astype(np.float32)
+        return [(low, 1 - share), (np.minimum(low + 1, np.int32(count - 1)), share)]
+
+    cell, weight = np.empty((len(row), 4), np.int32), np.empty((len(row), 4), np.float32)
+    beside = around(column, width)
+    for n, (i, a) in enumerate(around(row, rows)):
+        for m, (j, b) in enumerate(beside):
+            cell[:, 2 * n + m] = i * np.int32(width) + j
+            weight[:, 2 * n + m] = a * b
+    # a sparse matrix with four entries a row: its product is one pass, and sums in their order
+    ends = np.arange(0, 4 * len(row) + 1, 4, dtype=np.int32)
+    mixed = csr_array((weight.reshape(-1), cell.reshape(-1), ends), shape=(len(row), rows * width))
+    return np.asarray(mixed @ surfaces.reshape(rows * width, depth))
+
+
+def _opened(surface: NDArray[np.float32], size: int) -> NDArray[np.float32]:
+    """The grey opening with a square of an odd number of cells a side; at the edge only the cells there are count."""
+    low = _lowest_near(surface, size)
+    return -_lowest_near(-low, size)
+
+
+def _lowest_near(surface: NDArray[np.float32], size: int) -> NDArray[np.float32]:
+    """The lowest value in the square of ``size`` cells around each cell, in steps that double the reach."""
+    for _ in range(2):  # along one axis, then, turned, along the other
+        count = surface.shape[0]
+        half = min(size // 2, count - 1)
+        wide = np.full((count + 2 * half, surface.shape[1]), np.inf, np.float32)
+        wide[half : half + count] = surface
+        reach, whole = 1, 2 * half + 1
+        while 2 * reach <= whole:
+            wide = np.minimum(wide[:-reach], wide[reach:])
+            reach *= 2
+        surface = np.minimum(wide[:count], wide[whole - reach : whole - reach + count]).T
+    return surface
 
 
 def _bare(raster: NDArray[np.float32], slope: float, step: float) -> NDArray[np.float32]:
     """The raster without the cells that openings lower by more than ``slope`` times their radius, filled in."""
-    from scipy.ndimage import distance_transform_edt, grey_opening, uniform_filter
+    from scipy.ndimage import distance_transform_edt, uniform_filter
 
     standing = np.zeros(raster.shape, np.bool_)
     last = raster
     for radius in _RADII:
-        opened = grey_opening(last, size=_odd(2 * radius / step + 1), mode="nearest")
+        opened = _opened(last, _odd(2 * radius / step + 1))
         standing |= last - opened > slope * radius
         last = opened
     if not standing.any() or standing.all():

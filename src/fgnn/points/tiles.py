@@ -128,7 +128,8 @@ class TileStore:
     def release(self) -> None:
         """Give back the memory of mapped pages, which would grow with the scan; the system's cache keeps the data."""
         for array in self._maps:
-            array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
+            held: Any = array
+            held._mmap.madvise(mmap.MADV_DONTNEED)
 
     def tiles(self, votes: int = 4) -> Iterator[Tile]:
         """Tiles that hold a point, each two by two cells.

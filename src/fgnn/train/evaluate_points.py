@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -16,7 +16,7 @@ from fgnn.models.segmenter import load_point_network
 from fgnn.points.metrics import scene_score
 from fgnn.train.point_task import Loaded, evaluate_points, load_scans
 from fgnn.train.recipe import Data, Recipe
-from fgnn.train.room_scores import PROTOCOLS, Protocol, labeller, score_rooms
+from fgnn.train.room_scores import PROTOCOLS, labeller, score_rooms
 from fgnn.train.shape_data import split_set, split_shapes
 from fgnn.train.shape_scores import score_shapes
 from fgnn.train.strict import parse
@@ -28,6 +28,7 @@ _VOTES = 10
 SHAPE_PROTOCOLS = ("one-pass", "voted")
 SCAN_PROTOCOLS = ("tiles",)
 Metrics = dict[str, dict[str, float]]
+_Known = TypeVar("_Known", bound=str)
 
 
 def evaluate_point_weights(
@@ -95,7 +96,7 @@ def _rooms(
     seed: int,
     say: Callable[[str], None],
 ) -> Metrics:
-    chosen: Protocol = _one_of(protocol, PROTOCOLS)  # type: ignore[assignment]
+    chosen = _one_of(protocol, PROTOCOLS)
     found = list(rooms(root, (area,)))[:count]
     counts = score_rooms(labeller(network), found, chosen, seed=seed, say=say)
     score = scene_score(counts)
@@ -118,7 +119,10 @@ def _scans(network: PointNetwork, known: Data, card: Any, data: str | None, prot
 _INNER = ("loss", "agreement")  # what the loop selects by
 
 
-def _one_of(protocol: str | None, known: tuple[str, ...]) -> str:
-    if protocol is not None and protocol not in known:
-        raise InputError(f"Expected a protocol among {', '.join(known)} for these weights (got {protocol!r})")
-    return protocol or known[0]
+def _one_of(protocol: str | None, known: tuple[_Known, ...]) -> _Known:
+    if protocol is None:
+        return known[0]
+    for name in known:
+        if name == protocol:
+            return name
+    raise InputError(f"Expected a protocol among {', '.join(known)} for these weights (got {protocol!r})")

@@ -11,11 +11,14 @@ import typing
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from fgnn.errors import InputError
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 # Longer words are not compared with the names there are.
 _LONGEST_NAME = 100
@@ -30,7 +33,7 @@ def parse(cls: type[T], values: Any, *, file: str | Path | None = None, place: s
     if not isinstance(values, Mapping):
         raise InputError(f"Expected a mapping of settings (got {_say(values)})", file=file, place=place)
     hints = typing.get_type_hints(cls)
-    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    fields = {f.name: f for f in dataclasses.fields(cls)}
     given: dict[str, Any] = {}
     for key, value in values.items():
         if key not in fields:

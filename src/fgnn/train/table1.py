@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from fgnn.report.charts import bars
@@ -53,7 +54,7 @@ def reproduce_table1(setting: Setting, out: str | Path, say: Say, kinds: Sequenc
                 label,
                 kind,
                 examples,
-                lambda kind=kind, base=base: paper_recipe(kind, setting.window, base=base),  # type: ignore[misc]
+                partial(paper_recipe, kind, setting.window, base=base),
                 say,
             )
             cells += [c for c in made if label.startswith("FGNN") or not c.method.endswith("decode")]

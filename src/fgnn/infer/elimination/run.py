@@ -70,8 +70,10 @@ def run_plan(
     for t, step in enumerate(plan.steps):
         check(t, len(plan.steps))
         slots = [_taken(results, i) if isinstance(i, int) else numbers[i] for i in step.inputs]
-        forward = _listed if isinstance(step.shape, ListedShape) else _dense
-        result, choice = forward(step.shape, slots, numbers)  # type: ignore[arg-type]
+        if isinstance(step.shape, ListedShape):
+            result, choice = _listed(step.shape, slots, numbers)
+        else:
+            result, choice = _dense(step.shape, slots, numbers)
         if not step.scope:  # nothing left that this part depends on
             total = total + result[0]
         results.append(result)

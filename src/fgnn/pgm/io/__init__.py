@@ -17,7 +17,7 @@ import gzip
 import lzma
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from fgnn.errors import InputError
 from fgnn.exhausted import out_of_disk
@@ -102,7 +102,7 @@ def write_model(model: GraphicalModel, path: str | Path) -> None:
             if kind == ".gz":
                 # no name and no time in the header: equal models give equal files
                 with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
-                    writer(model, packed)  # type: ignore[arg-type]
+                    writer(model, cast("IO[bytes]", packed))
             elif kind == ".xz":
                 with lzma.LZMAFile(file, "wb") as packed:
                     writer(model, packed)
