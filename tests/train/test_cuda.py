@@ -11,9 +11,15 @@ import torch
 from fgnn.bench.training import bench_training
 from fgnn.data import ChainMAP, GridMAP
 from fgnn.infer.decode import decode
+from fgnn.infer.max_marginals import Band, gaps
 from fgnn.infer.refine import refine
 from fgnn.models.config import NetworkConfig
+from fgnn.nn.recording import recording
+from fgnn.train.capture import Step
 from fgnn.train.distributed import World
+from fgnn.train.loop import autocast_loss, compile_network
+from fgnn.train.map_task import MAPTask
+from fgnn.train.recipe import Soft
 from fgnn.train.run import run
 from fgnn.train.sources import Endless
 from tests.train.helpers import small_recipe
@@ -37,6 +43,39 @@ def test_batches_cut_from_one_block_are_fresh_mixed_and_labelled() -> None:
     fixed = (first.models.budgets[0].at_most == 5).all(1)  # kinds 1 and 2
     assert 48 <= int(fixed.sum()) <= 80
     assert torch.equal(first.labels, sets[0].labels(first.models))
+
+
+@pytest.mark.parametrize("kind", [1, 2, 3])
+def test_gaps_on_the_gpu_are_those_of_the_cpu_and_can_be_recorded(kind: int) -> None:
+    batch = ChainMAP(kind).sample(500, seed=1, source="cpu")
+    there, expected = batch.to("cuda"), gaps(batch)
+    band = Band.of(there)
+    torch.testing.assert_close(gaps(there, band).cpu(), expected)
+    with recording() as graph:
+        found = gaps(there, band)
+    graph.replay()
+    torch.testing.assert_close(found.cpu(), expected)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's compiler looks at it
+def test_soft_targets_are_recorded_with_the_step(compiled: bool) -> None:
+    recipe = small_recipe(
+        precision="bf16", batch=64, network=NetworkConfig("deep", width=32, blocks=3), soft=Soft(0.5, 0.1)
+    )
+    task = MAPTask(recipe, device="cuda")
+    network = task.network.cuda()
+    if compiled:
+        compile_network(network)
+    said: list[str] = []
+    step = Step(network, autocast_loss(recipe, task, network, torch.device("cuda")), capture=True, say=said.append)
+    for n in range(6):
+        batch = task.batch(n)
+        found = float(step(batch).loss)
+        with torch.no_grad(), torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+            assert found == pytest.approx(float(task.loss(network, batch).loss), rel=1e-3)
+    assert step.captured, said
+    torch.compiler.reset()
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's compiler looks at it

@@ -79,6 +79,8 @@ def test_a_recording_copies_the_gaps_with_the_rest() -> None:
     source = Endless(SETS, 12, 5, World(), CPU, with_gaps=True)
     first, second = source.batch(0), source.batch(1)
     held = clone_tensors(first)
+    assert first.gaps is not None
+    assert second.gaps is not None
     assert shapes_of(held) == shapes_of(second)
     assert any(t is first.gaps for t in tensors_of(first))
     copy_tensors(held, second)
