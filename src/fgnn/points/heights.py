@@ -9,6 +9,7 @@ openings are done once more on what is left when a smooth surface through the wi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,48 +44,71 @@ def heights_above(
         levelled raster; above the surface for each slope; above a closing with the first window (points far below
         their surroundings are strongly negative); the slope of the smooth surface; the typical spacing of the points.
     """
-    from scipy.ndimage import distance_transform_edt, gaussian_filter
-
     if not len(xyz):
         return np.zeros((0, height_columns(windows, slopes)), np.float32)
-    x, y, z = np.ascontiguousarray(xyz.T)  # whole columns: extremes along rows of three are slow to find
-    low = x.min(), y.min()
-    extent = x.max() - low[0], y.max() - low[1]
-    spacing = float(np.sqrt(max(extent[0], cell) * max(extent[1], cell) / len(xyz)))
-    step = max(cell, spacing, float(max(extent)) / _MOST_CELLS)
-    at = [(values - least) / np.float32(step) for values, least in ((x, low[0]), (y, low[1]))]  # in cells
-    shape = tuple(int(np.floor(values.max())) + 1 for values in at)
-    lowest = np.full(shape[0] * shape[1], np.inf, np.float32)
-    np.minimum.at(lowest, at[0].astype(np.int64) * shape[1] + at[1].astype(np.int64), z)
-    raster = lowest.reshape(shape)
-    empty = np.isinf(raster)
-    if empty.any():  # the nearest cell that has a point
-        near = distance_transform_edt(empty, return_distances=False, return_indices=True)
-        raster = raster[tuple(near)]
+    return Relief.of(xyz, windows, slopes, cell).heights(xyz)
 
-    def openings(start: NDArray[np.float32]) -> list[NDArray[np.float32]]:
-        made = [start]
-        for window in windows:
-            made.append(_opened(made[-1], _odd(window / step)))
-        return made[1:]
 
-    opened = openings(raster)
-    smooth = gaussian_filter(opened[-1], sigma=max(1.0, windows[-1] / (4 * step)), mode="nearest")
-    levelled = [surface + smooth for surface in openings(raster - smooth)]
-    closed = -_opened(-opened[0], _odd(2 * windows[0] / step))
-    steep = np.hypot(*np.gradient(smooth)) / step if min(shape) > 1 else np.zeros(shape, np.float32)
-    bare = [_bare(raster, slope, step) for slope in slopes]
-    surfaces = np.stack([*opened, *levelled, *bare, closed, steep.astype(np.float32)], axis=2)
-    columns = np.empty((len(xyz), surfaces.shape[2] + 1), np.float32)
-    columns[:, -1] = np.arcsinh(np.float32(spacing))
-    for part in (slice(start, start + _BLOCK) for start in range(0, len(xyz), _BLOCK)):
-        found = _between_cells(surfaces, at[0][part], at[1][part])
-        sloping = found[:, -1].copy()
-        # whole rows at once, the slope too, which is put back: rows of a few numbers each are slow
-        np.subtract(np.repeat(z[part], found.shape[1]).reshape(found.shape), found, out=found)
-        found[:, -1] = sloping
-        columns[part, :-1] = np.arcsinh(found, out=found)
-    return columns
+@dataclass(frozen=True, eq=False)
+class Relief:
+    """The surfaces of one tile that heights are measured from."""
+
+    low: tuple[np.float32, np.float32]
+    step: float  # side of a cell
+    spacing: float
+    surfaces: NDArray[np.float32]  # shape: (rows, columns, S), the slope last
+
+    @staticmethod
+    def of(xyz: NDArray[np.float32], windows: Sequence[float], slopes: Sequence[float], cell: float = 1.0) -> Relief:
+        """Surfaces from the points of a tile, of which there is one at least; see `heights_above`."""
+        from scipy.ndimage import distance_transform_edt, gaussian_filter
+
+        x, y, z = np.ascontiguousarray(xyz.T)  # whole columns: extremes along rows of three are slow to find
+        low = x.min(), y.min()
+        extent = x.max() - low[0], y.max() - low[1]
+        spacing = float(np.sqrt(max(extent[0], cell) * max(extent[1], cell) / len(xyz)))
+        step = max(cell, spacing, float(max(extent)) / _MOST_CELLS)
+        row, column = ((values - least) / np.float32(step) for values, least in ((x, low[0]), (y, low[1])))
+        shape = int(np.floor(row.max())) + 1, int(np.floor(column.max())) + 1
+        lowest = np.full(shape[0] * shape[1], np.inf, np.float32)
+        np.minimum.at(lowest, row.astype(np.int64) * shape[1] + column.astype(np.int64), z)
+        raster = lowest.reshape(shape)
+        empty = np.isinf(raster)
+        if empty.any():  # the nearest cell that has a point
+            near = distance_transform_edt(empty, return_distances=False, return_indices=True)
+            raster = raster[tuple(near)]
+
+        def openings(start: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+            made = [start]
+            for window in windows:
+                made.append(_opened(made[-1], _odd(window / step)))
+            return made[1:]
+
+        opened = openings(raster)
+        smooth = gaussian_filter(opened[-1], sigma=max(1.0, windows[-1] / (4 * step)), mode="nearest")
+        levelled = [surface + smooth for surface in openings(raster - smooth)]
+        closed = -_opened(-opened[0], _odd(2 * windows[0] / step))
+        steep = np.hypot(*np.gradient(smooth)) / step if min(shape) > 1 else np.zeros(shape, np.float32)
+        bare = [_bare(raster, slope, step) for slope in slopes]
+        surfaces = np.stack([*opened, *levelled, *bare, closed, steep.astype(np.float32)], axis=2)
+        return Relief(low, step, spacing, surfaces)
+
+    def heights(self, xyz: NDArray[np.float32], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        """The columns (P, S + 1) of points within the tile, into ``out`` where it is given."""
+        columns = np.empty((len(xyz), self.surfaces.shape[2] + 1), np.float32) if out is None else out
+        columns[:, -1] = np.arcsinh(np.float32(self.spacing))
+        for start in range(0, len(xyz), _BLOCK):
+            x, y, z = np.ascontiguousarray(xyz[start : start + _BLOCK].T)
+            row, column = (
+                (values - least) / np.float32(self.step) for values, least in zip((x, y), self.low, strict=True)
+            )
+            found = _between_cells(self.surfaces, row, column)
+            sloping = found[:, -1].copy()
+            # whole rows at once, the slope too, which is put back: rows of a few numbers each are slow
+            np.subtract(np.repeat(z, found.shape[1]).reshape(found.shape), found, out=found)
+            found[:, -1] = sloping
+            columns[start : start + _BLOCK, :-1] = np.arcsinh(found, out=found)
+        return columns
 
 
 def _between_cells(
