@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -61,9 +63,9 @@ def as_hdf5(shapes: Shapes, folder: Path) -> None:
 
 @pytest.mark.parametrize("write", [as_normal_text, as_part_annotation, as_hdf5])
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_every_layout_gives_the_same_shapes(tmp_path: Path, write: object, split: str) -> None:
+def test_every_layout_gives_the_same_shapes(tmp_path: Path, write: Callable[[Any, Path], object], split: str) -> None:
     shapes = make_shapes(6, points=128, seed=1)
-    write(shapes, tmp_path)  # type: ignore[operator]
+    write(shapes, tmp_path)
     found = load_shapenet_part(tmp_path, split)
     np.testing.assert_allclose(found.xyz, shapes.xyz, atol=1e-6)
     np.testing.assert_array_equal(found.label, shapes.label)

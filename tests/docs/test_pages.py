@@ -28,7 +28,7 @@ def test_the_page_runs_and_prints_what_it_shows(page: Path, tmp_path: Path, monk
         Session(page).run()
     finally:
         torch.set_printoptions(profile="default")
-        np.set_printoptions(**options)  # type: ignore[arg-type]
+        np.set_printoptions(**options)
     for made in (tmp_path / "img").iterdir():
         assert made.stat().st_size > 1000, made.name
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ PAGE = (DOCS / "promises.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
-def promises(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+def promises(monkeypatch: pytest.MonkeyPatch) -> Any:
     pytest.importorskip("sphinx")
     monkeypatch.syspath_prepend(DOCS / "_ext")
     import promises
@@ -31,7 +32,7 @@ def test_every_test_and_command_it_names_is_there() -> None:
         assert re.search(rf"^[\w ]*\b{target}\b[\w ]*:", makefile, re.MULTILINE), target
 
 
-def test_the_tables_say_what_the_files_say(promises) -> None:  # type: ignore[no-untyped-def]
+def test_the_tables_say_what_the_files_say(promises: Any) -> None:
     assert all(bound.what in promises.bounds_markdown() for bound in BOUNDS.values())
     for name, make in (
         ("fuzz", promises.fuzz_markdown),
@@ -46,7 +47,7 @@ def test_the_tables_say_what_the_files_say(promises) -> None:  # type: ignore[no
         assert json.loads(stored.read_text(encoding="utf-8"))["command"] in text
 
 
-def test_the_fuzzed_parsers_are_all_there_with_a_million_inputs_and_no_finding(promises) -> None:  # type: ignore[no-untyped-def]
+def test_the_fuzzed_parsers_are_all_there_with_a_million_inputs_and_no_finding(promises: Any) -> None:
     from tests.fuzz.harnesses import HARNESSES
 
     stored = json.loads((promises.RESULTS / "fuzz.json").read_text(encoding="utf-8"))
@@ -56,6 +57,6 @@ def test_the_fuzzed_parsers_are_all_there_with_a_million_inputs_and_no_finding(p
     assert f"{stored['total']['cases']:,}" in promises.fuzz_markdown()
 
 
-def test_a_missing_file_is_said_to_be_missing(promises, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_missing_file_is_said_to_be_missing(promises: Any, tmp_path: Path) -> None:
     for make in (promises.fuzz_markdown, promises.faults_markdown, promises.load_markdown):
         assert "No figures are stored in this copy" in make(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -72,7 +73,7 @@ def test_no_factors_and_empty_scopes_are_fine() -> None:
         (lambda: EdgeTypes(torch.tensor([0.0]), 2), "Expected one integer type for each edge"),
     ],
 )
-def test_what_is_wrong_is_named(make, message: str) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_wrong_is_named(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         make()
 

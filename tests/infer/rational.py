@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterable
 from fractions import Fraction
 
 from fgnn import GraphicalModel, Solution
@@ -74,5 +75,5 @@ def faults(model: GraphicalModel, scores: Scores, found: Solution, *, proves: bo
     return wrong
 
 
-def _fractions(values: object) -> list[Fraction | None]:
-    return [None if v == -math.inf else Fraction(float(v)) for v in values]  # type: ignore[attr-defined]
+def _fractions(values: Iterable[float]) -> list[Fraction | None]:
+    return [None if v == -math.inf else Fraction(float(v)) for v in values]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +69,7 @@ def test_what_it_says_without_toulbar2_is_true(model: GraphicalModel) -> None:
         assert solution.bound <= max(bound, solution.score) + 1e-9
 
 
-def test_it_names_the_methods_and_why_others_were_passed_over(without) -> None:  # type: ignore[no-untyped-def]
+def test_it_names_the_methods_and_why_others_were_passed_over(without: Callable[..., None]) -> None:
     without("toulbar2", "ad3")
     solution = solve(grid(6), "auto", **NARROW)
     assert [stage[0] for stage in solution.info["stages"]] == ["max-product", "local-search"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from random import Random
 
 import numpy as np
 import pytest
@@ -51,9 +52,9 @@ def test_min_fill_always_takes_a_vertex_of_least_fill(graph: Graph) -> None:
 
 
 @given(graphs(), st.randoms(use_true_random=False))
-def test_a_given_sequence_meets_the_cliques_of_elimination(graph: Graph, random: object) -> None:
+def test_a_given_sequence_meets_the_cliques_of_elimination(graph: Graph, random: Random) -> None:
     sequence = list(range(len(graph)))
-    random.shuffle(sequence)  # type: ignore[attr-defined]
+    random.shuffle(sequence)
     order = along(graph, sequence, product_measure([3] * len(graph)))
     assert order is not None
     now = [set(near) for near in graph]

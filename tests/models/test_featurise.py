@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fgnn import GraphicalModel, ModelBatch
-from fgnn.models.featurise import Featuriser, constant_groups, featurise
+from fgnn.models.featurise import Featuriser, Positions, constant_groups, featurise
 from fgnn.nn import build
 from tests.strategies import models
 
@@ -91,8 +91,8 @@ def test_budgets_may_be_grouped_by_size(model: GraphicalModel) -> None:
 
 
 @given(models(), st.booleans(), st.sampled_from(["one-hot", "index"]))
-def test_a_network_fits_on_any_model(model: GraphicalModel, centre: bool, positions: str) -> None:
-    reader = Featuriser(model, centre=centre, positions=positions)  # type: ignore[arg-type]
+def test_a_network_fits_on_any_model(model: GraphicalModel, centre: bool, positions: Positions) -> None:
+    reader = Featuriser(model, centre=centre, positions=positions)
     made = reader(ModelBatch.stack([model, model], dtype=torch.float32))
     assert made.variables.shape == (2, model.num_variables, reader.variable_in)
     assert {name: g.shape[2] for name, g in made.factors.items()} == reader.factor_in

@@ -7,6 +7,7 @@ import torch
 
 from fgnn.data import ChainMAP, GridMAP
 from fgnn.models.config import NetworkConfig
+from fgnn.models.deep import DeepNetwork
 from fgnn.models.family import Family
 from fgnn.models.learned import score
 from fgnn.models.map_network import MAPNetwork
@@ -50,7 +51,8 @@ def test_scores_read_both_ways_are_those_of_the_mirror_image_mirrored() -> None:
     batch = ChainMAP(2, length=12, window=4, budget=2).sample(6, seed=5)
     network = MAPNetwork(NetworkConfig("deep", width=8, blocks=2, bases=2), Family.of(batch, any_size=True)).eval()
     with torch.no_grad():
-        network.body.readout.weight.normal_()  # type: ignore[union-attr, operator]
+        assert isinstance(network.body, DeepNetwork)
+        network.body.readout.weight.normal_()
     image = mirrored(batch)
     assert image is not None
     one, two = score(network, batch, both_ways=True), score(network, image, both_ways=True)

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.data.labelled import PointSet
+from fgnn.graph import Side
 from fgnn.models import point_fgnn, point_graph
-from fgnn.models.point_config import PointConfig
+from fgnn.models.point_config import PointArchitecture, PointConfig
 from fgnn.models.point_fgnn import PointFGNN
 from fgnn.models.point_graph import cloud_edges, lay_out, neighbours
 from fgnn.models.point_network import PointNetwork
@@ -27,7 +28,7 @@ Res[FC(16) - FGNN(16) - FC(64)] - DR(0.5) - FC(N)"""
 def both_forms(network: PointFGNN, x: Tensor, category: Tensor) -> list[tuple[Tensor, tuple[Tensor, ...]]]:
     found = []
     for form in ("mpnn", "general"):
-        network.form = form  # type: ignore[assignment]
+        network.form = form
         torch.manual_seed(1)  # the same dropout
         scores = network(x, category)
         found.append((scores.detach(), torch.autograd.grad(scores.square().mean(), list(network.parameters()))))
@@ -98,13 +99,14 @@ def edges_of(layout: Layout) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("side", ["factor", "variable"])
-def test_the_layout_of_fixed_shapes_visits_the_same_edges(side: str) -> None:
+def test_the_layout_of_fixed_shapes_visits_the_same_edges(side: Side) -> None:
     index = neighbours(torch.rand(2, 40, 3, generator=torch.Generator().manual_seed(0)), 16)
     plain, fixed = cloud_edges(index), cloud_edges(index)
     lay_out(fixed, 40)
-    wanted, found = (layout_of(edges, side) for edges in (plain, fixed))  # type: ignore[arg-type]
+    wanted, found = (layout_of(edges, side) for edges in (plain, fixed))
     assert torch.equal(wanted.source, found.source)
-    assert (wanted.edge is None and found.edge is None) or torch.equal(wanted.edge, found.edge)  # type: ignore[arg-type]
+    assert (wanted.edge is None) == (found.edge is None)
+    assert wanted.edge is None or found.edge is None or torch.equal(wanted.edge, found.edge)
     assert edges_of(found) == edges_of(wanted)
     assert found.rows == (80 * 17 + 80 * (found.width - 1)) // found.width  # whatever the points
     assert int(found.row_ptr[-1]) <= found.rows
@@ -138,9 +140,9 @@ def test_kernels_give_the_plain_forms_numbers(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("architecture", ["fgnn", "dgcnn", "pointnet"])
-def test_a_training_step_is_replayed_and_learns(architecture: str) -> None:
+def test_a_training_step_is_replayed_and_learns(architecture: PointArchitecture) -> None:
     torch.manual_seed(0)
-    config = PointConfig(architecture, k=16 if architecture == "fgnn" else 20)  # type: ignore[arg-type]
+    config = PointConfig(architecture, k=16 if architecture == "fgnn" else 20)
     network = PointNetwork(config, 3, 50, 16).cuda()
     generator = torch.Generator().manual_seed(0)
     features = torch.rand(4, 256, 3, generator=generator)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -137,7 +138,7 @@ def test_repr_says_what_it_is() -> None:
         (lambda: ModelBatch.stack([GraphicalModel([2]), GraphicalModel([3])]), "got other cardinalities in model 1"),
     ],
 )
-def test_mistakes_say_what_was_expected(build: object, message: str) -> None:
+def test_mistakes_say_what_was_expected(build: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError) as caught:
-        build()  # type: ignore[operator]
+        build()
     assert message in str(caught.value)

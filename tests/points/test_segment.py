@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,9 +22,9 @@ def by_height(features: np.ndarray) -> np.ndarray:
     return np.stack([1 - high, high], axis=-1).astype(np.float32)
 
 
-def segmenter(**changes: object) -> Segmenter:
-    settings: dict[str, object] = {"size": 20.0, "points": 256, "scale": 10.0, "batch": 3}
-    return Segmenter(by_height, ["ground", "other"], **(settings | changes))  # type: ignore[arg-type]
+def segmenter(**changes: Any) -> Segmenter:
+    settings: dict[str, Any] = {"size": 20.0, "points": 256, "scale": 10.0, "batch": 3}
+    return Segmenter(by_height, ["ground", "other"], **(settings | changes))
 
 
 @pytest.mark.parametrize("suffix", [".laz", ".ply", ".csv", ".npz", ".pcd"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from math import comb
 
@@ -92,6 +93,6 @@ def test_a_large_budget_is_never_expanded() -> None:
         (lambda: decompose_budget(3, 4), "at_least <= at_most"),
     ],
 )
-def test_what_cannot_be_decomposed_is_refused(call: object, message: str) -> None:
+def test_what_cannot_be_decomposed_is_refused(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        call()  # type: ignore[operator]
+        call()

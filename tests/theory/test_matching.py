@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -21,7 +23,7 @@ def matched_graph(n: int, extra: int, seed: int) -> FactorGraph:
         size = int(torch.randint(0, extra + 1, (), generator=generator))
         others = [i for i in torch.randperm(n, generator=generator).tolist() if i != own][:size]
         scopes.append([*others, own])
-    return FactorGraph(n, {"c": FactorGroup(scopes)})  # type: ignore[arg-type]
+    return FactorGraph(n, {"c": FactorGroup(scopes)})
 
 
 def knn_graph(n: int, k: int, seed: int) -> FactorGraph:
@@ -30,10 +32,10 @@ def knn_graph(n: int, k: int, seed: int) -> FactorGraph:
     return FactorGraph(n, {"c": FactorGroup(torch.cdist(points, points).topk(k + 1, largest=False).indices)})
 
 
-def layer_and_features(graph: FactorGraph, seed: int = 0, batch: int | None = 2, **options: object) -> tuple:
+def layer_and_features(graph: FactorGraph, seed: int = 0, batch: int | None = 2, **options: Any) -> tuple:
     torch.manual_seed(seed)
     options = {"q": "basis", "schedule": "parallel", "factor_out": 4} | options
-    layer = FGNNLayer(3, {"c": 5}, {"c": 6}, 7, **options).double()  # type: ignore[arg-type]
+    layer = FGNNLayer(3, {"c": 5}, {"c": 6}, 7, **options).double()
     lead = () if batch is None else (batch,)
     f = torch.randn(*lead, graph.num_variables, 3, dtype=torch.float64)
     gs = {"c": torch.randn(*lead, graph.num_factors, 5, dtype=torch.float64)}

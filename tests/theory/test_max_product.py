@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -187,8 +189,14 @@ def test_on_loopy_models_the_network_and_the_solver_have_the_same_beliefs(varian
     batch = ModelBatch.stack([model])
     for t in (1, 2, 5, 10):
         # a negative tolerance: go on although messages stand still up to a constant, which still grows
-        options = {"iterations": t, "damping": 0.0, "tolerance": -1.0, "normalise": False, "keep_beliefs": True}
-        theirs = solve_max_product(batch, variant=variant, **options).info["beliefs"][0]  # type: ignore[arg-type]
+        options: dict[str, Any] = {
+            "iterations": t,
+            "damping": 0.0,
+            "tolerance": -1.0,
+            "normalise": False,
+            "keep_beliefs": True,
+        }
+        theirs = solve_max_product(batch, variant=variant, **options).info["beliefs"][0]
         for i, mine in enumerate(history[t - 1]):
             finite = mine.isfinite()
             other = theirs[i, : len(mine)]
@@ -256,6 +264,6 @@ def test_it_runs_alike_on_a_gpu(variant: str) -> None:
     ("options", "message"),
     [({"variant": "loopy"}, "variant paper or standard"), ({"iterations": 0}, r"at least one iteration \(got 0\)")],
 )
-def test_bad_requests_are_refused(options: dict[str, object], message: str) -> None:
+def test_bad_requests_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        max_product_network(GraphicalModel([2]), **({"iterations": 1} | options))  # type: ignore[arg-type]
+        max_product_network(GraphicalModel([2]), **({"iterations": 1} | options))

@@ -24,7 +24,7 @@ from fgnn.train.evaluate_points import evaluate_point_weights
 from fgnn.train.experiment import Setting
 from fgnn.train.paper_points import NAMES, TABLE2, TABLE3
 from fgnn.train.recipe import Data, Optimiser, Recipe, RoomData, ScanData, Schedule, ShapeData, read_recipe
-from fgnn.train.room_scores import PROTOCOLS, Protocol, score_rooms
+from fgnn.train.room_scores import PROTOCOLS, Label, Protocol, score_rooms
 from fgnn.train.run import run
 from fgnn.train.table2 import reproduce_table2
 from fgnn.train.table3 import reproduce_table3, some_of_each
@@ -100,7 +100,7 @@ def truth_of(rooms: list[Room]) -> NDArray[np.int64]:
     return np.bincount(np.concatenate([r.label for r in rooms]), minlength=len(CLASSES))
 
 
-def knowing(rooms: list[Room], wrong: int | None = None) -> object:
+def knowing(rooms: list[Room], wrong: int | None = None) -> Label:
     """A labeller that looks the class up by colour and height, which rooms are given here so that they tell it."""
 
     def label(features: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -113,7 +113,7 @@ def knowing(rooms: list[Room], wrong: int | None = None) -> object:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_perfect_labeller_scores_one_by_every_protocol(rooms: list[Room], protocol: Protocol) -> None:
     told = [Room(r.name, r.xyz, np.repeat(r.label[:, None] / 20, 3, 1), r.label) for r in rooms]
-    counts = score_rooms(knowing(told), told, protocol, points=128)  # type: ignore[arg-type]
+    counts = score_rooms(knowing(told), told, protocol, points=128)
     score = scene_score(counts)
     assert score.accuracy == score.mean_iou == 1.0
     if protocol == "pn-sampled":
@@ -124,7 +124,7 @@ def test_a_perfect_labeller_scores_one_by_every_protocol(rooms: list[Room], prot
 
 
 def test_counts_are_pooled_over_rooms_before_iou(rooms: list[Room]) -> None:
-    counts = score_rooms(knowing(rooms, wrong=12), rooms, "all-points", points=128)  # type: ignore[arg-type]
+    counts = score_rooms(knowing(rooms, wrong=12), rooms, "all-points", points=128)
     points = truth_of(rooms)
     score = scene_score(counts)
     assert score.iou[12] == points[12] / points.sum()

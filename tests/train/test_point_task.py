@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from fgnn.data.s3dis import BlockSet, save_blocks
 from fgnn.data.scenes import make_room, make_shapes, make_terrain
 from fgnn.data.shapenet import PARTS
 from fgnn.errors import InputError
-from fgnn.models.point_config import PointConfig
+from fgnn.models.point_config import PointArchitecture, PointConfig
 from fgnn.points.blocks import sampled_blocks
 from fgnn.points.cloud import read_cloud, write_cloud
 from fgnn.train.point_task import PointTask, evaluate_points, part_mask
@@ -24,12 +25,12 @@ from fgnn.train.run import run
 from tests.data.test_shapenet import as_hdf5
 
 
-def recipe(data: Data, **changes: object) -> Recipe:
-    settings: dict[str, object] = {
+def recipe(data: Data, **changes: Any) -> Recipe:
+    settings: dict[str, Any] = {
         "name": "points", "points": PointConfig("pointnet"), "optimiser": Optimiser("adam", 1e-3),
         "schedule": Schedule("constant"), "batch": 4, "steps": 6, "log_every": 2, "checkpoint_every": 2,
     }  # fmt: skip
-    return Recipe(data=data, **(settings | changes))  # type: ignore[arg-type]
+    return Recipe(data=data, **(settings | changes))
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +50,10 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("architecture", ["fgnn", "pointnet", "dgcnn"])
-def test_shapes_train_and_are_selected_by_instance_miou(shapes: Path, tmp_path: Path, architecture: str) -> None:
-    made = recipe(Data(shapes=ShapeData(str(shapes), points=64)), points=PointConfig(architecture, k=8), steps=4)  # type: ignore[arg-type]
+def test_shapes_train_and_are_selected_by_instance_miou(
+    shapes: Path, tmp_path: Path, architecture: PointArchitecture
+) -> None:
+    made = recipe(Data(shapes=ShapeData(str(shapes), points=64)), points=PointConfig(architecture, k=8), steps=4)
     state, folder = run(made, tmp_path / "run", device="cpu")
     assert state.metrics is not None
     assert state.metrics["agreement"] == state.metrics["instance_miou"]
@@ -156,10 +159,10 @@ def test_a_wrong_classes_file_is_one_line(tmp_path: Path, text: str, message: st
         ({"root": "no/such/folder"}, "no such folder"),
     ],
 )
-def test_wrong_scan_data_is_one_line(scans: Path, change: dict[str, object], message: str) -> None:
-    settings = {"root": str(scans), "field": "classification", "points": 64} | change
+def test_wrong_scan_data_is_one_line(scans: Path, change: dict[str, Any], message: str) -> None:
+    settings: dict[str, Any] = {"root": str(scans), "field": "classification", "points": 64} | change
     with pytest.raises(InputError, match=message):
-        PointTask(recipe(Data(scans=ScanData(**settings))))  # type: ignore[arg-type]
+        PointTask(recipe(Data(scans=ScanData(**settings))))
 
 
 def test_the_mask_leaves_each_category_its_parts() -> None:

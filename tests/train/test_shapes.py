@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,13 +35,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def small(folder: Path, **changes: object) -> Recipe:
-    settings: dict[str, object] = {
+def small(folder: Path, **changes: Any) -> Recipe:
+    settings: dict[str, Any] = {
         "points": PointConfig("fgnn", k=8, bases=4, notation=SMALL),
         "optimiser": Optimiser("adamw", 5e-3), "schedule": Schedule("constant"), "batch": 8, "steps": 6,
         "log_every": 2, "checkpoint_every": 2,
     }  # fmt: skip
-    return Recipe(data=Data(shapes=ShapeData(str(folder), points=64)), **(settings | changes))  # type: ignore[arg-type]
+    return Recipe(data=Data(shapes=ShapeData(str(folder), points=64)), **(settings | changes))
 
 
 def test_jobs_leave_weights_logs_and_scores(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

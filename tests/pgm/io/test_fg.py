@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fgnn import read_model
+from fgnn import GraphicalModel, read_model
 from tests.pgm.io.samples import FG
 
 
-def read(folder: Path, data: bytes):  # type: ignore[no-untyped-def]
+def read(folder: Path, data: bytes) -> GraphicalModel:
     (folder / "a.fg").write_bytes(data)
     return read_model(folder / "a.fg")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -71,7 +72,9 @@ def write_mixed(path: Path, count: int) -> None:
 @pytest.mark.parametrize(
     ("write", "size", "megabytes"), [(write_pairs, 1_320_000, 95), (write_wide, 22, 95), (write_mixed, 560_000, 95)]
 )
-def test_a_large_file_is_read_in_one_go(tmp_path: Path, write, size: int, megabytes: int) -> None:  # type: ignore[no-untyped-def]
+def test_a_large_file_is_read_in_one_go(
+    tmp_path: Path, write: Callable[[Path, int], object], size: int, megabytes: int
+) -> None:
     path = tmp_path / "large.uai"
     write(path, size)
     length = path.stat().st_size

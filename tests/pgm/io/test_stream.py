@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import lzma
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tests.pgm.io.samples import GOOD, UAI
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, lzma.compress])
-def test_members_follow_one_another(tmp_path: Path, pack) -> None:  # type: ignore[no-untyped-def]
+def test_members_follow_one_another(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     suffix = ".gz" if pack is gzip.compress else ".xz"
     path = tmp_path / f"a{suffix}"
     path.write_bytes(pack(UAI[:50]) + pack(UAI[50:]))

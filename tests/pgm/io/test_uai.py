@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -129,7 +130,9 @@ def test_a_small_budget_becomes_a_table_and_a_large_one_is_refused(tmp_path: Pat
         (lambda m: m.add_unary(1, [0.0, -1e9]), "unary 1: .*fgm"),
     ],
 )
-def test_what_a_uai_file_cannot_hold_is_refused_with_the_way_out(tmp_path: Path, build, what: str) -> None:  # type: ignore[no-untyped-def]
+def test_what_a_uai_file_cannot_hold_is_refused_with_the_way_out(
+    tmp_path: Path, build: Callable[[GraphicalModel], object], what: str
+) -> None:
     model = GraphicalModel([2, 2])
     build(model)
     with pytest.raises(InputError, match=what):
