@@ -21,6 +21,18 @@ settings.register_profile(
 settings.load_profile("fgnn")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none, unless it was asked for: then it has to fail."""
+    if "gpu" in config.getoption("markexpr"):
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu") is not None:
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """The folder of benchmark data: FGNN_DATA, or ``shared/data`` beside the project; the test skips without it."""
