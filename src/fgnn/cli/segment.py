@@ -27,7 +27,9 @@ def segment(
     ] = None,
     category: Annotated[str | None, typer.Option(help="What the object is, for weights that label parts.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    batch: Annotated[int, typer.Option(help="Pieces labelled at once.")] = 8,
+    batch: Annotated[
+        int | None, typer.Option(help="Pieces labelled at once; by default 64 on a GPU and 8 elsewhere.")
+    ] = None,
     votes: Annotated[
         int, typer.Option(help="Overlapping tiles that label each point: 4, 2 or 1. Fewer are quicker and worse.")
     ] = 4,
@@ -44,6 +46,7 @@ def segment(
     from fgnn.models.segmenter import segment as segment_object
     from fgnn.points.cloud import FORMATS, Cloud, open_cloud, read_cloud, write_cloud
     from fgnn.points.segment import segment_file
+    from fgnn.points.segment_clock import Clock
     from fgnn.report.segment_page import write_segment_page
     from fgnn.report.viewer import MAX_POINTS, write_viewer
     from fgnn.train.distributed import pick_device
@@ -57,7 +60,7 @@ def segment(
         raise InputError(f"Expected a cloud in {' '.join(FORMATS)} for --out (got '{target.suffix}')")
     if target.exists() and scan.exists() and target.samefile(scan):
         raise InputError("Expected another file for --out than the scan itself", file=target)
-    if batch < 1:
+    if batch is not None and batch < 1:
         raise InputError(f"Expected --batch of at least 1 (got {batch})")
     if votes not in (1, 2, 4):
         raise InputError(f"Expected --votes of 1, 2 or 4 (got {votes})")
@@ -67,7 +70,7 @@ def segment(
     where = pick_device(device)
     start = time.perf_counter()
     card = load_weights(model).card
-    progress = _Progress()
+    progress, clock = _Progress(), Clock()
     if card.get("categories"):
         cloud = read_cloud(scan)
         found = segment_object(cloud, model, category=category, device=where)
@@ -77,7 +80,8 @@ def segment(
         sample: Cloud | None = shown
     else:
         keep = MAX_POINTS if html is not None or report is not None else 0
-        counts, kept = segment_file(scan, target, load_segmenter(model, where, batch, votes), progress, keep=keep)
+        segmenter = load_segmenter(model, where, batch, votes)
+        counts, kept = segment_file(scan, target, segmenter, progress, keep=keep, clock=clock)
         sample = kept if kept is not None or not keep else read_cloud(target)  # an empty scan keeps nothing
     progress.close()
     seconds = time.perf_counter() - start
@@ -85,6 +89,8 @@ def segment(
     for name, number in counts.items():
         print(f"{name:<20} {number:>12,}")
     print(f"{target}: {total:,} points in {seconds:.1f} s ({total / max(seconds, 1e-9):,.0f} points/s, {where})")
+    if any(clock.seconds.values()):
+        print("seconds: " + ", ".join(f"{stage} {taken:.1f}" for stage, taken in clock.seconds.items()))
     names = [str(n) for n in card["classes"]]
     if html is not None and sample is not None:
         report = report or html.with_suffix(".report.html")

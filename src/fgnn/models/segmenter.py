@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,15 @@ def load_point_network(weights: Weights, device: torch.device | str = "cpu") -> 
     return network.to(device).eval()
 
 
-def load_segmenter(model: str | Path, device: torch.device | str = "cpu", batch: int = 8, votes: int = 4) -> Segmenter:
-    """What labels scans with packaged weights, a weights file or a run."""
+def load_segmenter(
+    model: str | Path, device: torch.device | str = "cpu", batch: int | None = None, votes: int = 4
+) -> Segmenter:
+    """What labels scans with packaged weights, a weights file or a run.
+
+    Args:
+        batch: Pieces labelled at once; by default `usual_batch`.
+        votes: Tiles that label each point: 4, 2 or 1.
+    """
     weights = load_weights(model)
     network = load_point_network(weights, device)
     card = weights.card
@@ -46,17 +54,35 @@ def load_segmenter(model: str | Path, device: torch.device | str = "cpu", batch:
         raise InputError(f"Expected weights trained on scans (got '{weights.name}', trained on: {card.get('inputs')})")
     cut: dict[str, Any] = card["data"]["scans"]
 
+    where = torch.device(device)
+
     def predict(features: NDArray[np.float32]) -> NDArray[np.float32]:
         with torch.inference_mode():
-            scores, _ = network(torch.from_numpy(features).to(device))
-            return np.asarray(scores.float().softmax(-1).cpu().numpy())
+            scores, _ = network(torch.from_numpy(features).to(where, non_blocking=True))
+            return np.asarray(scores.float().softmax(-1).cpu().numpy())  # waits, so the features may be overwritten
 
+    def pinned(shape: tuple[int, ...]) -> NDArray[np.float32]:
+        return np.asarray(torch.empty(shape, pin_memory=True).numpy())
+
+    on_gpu = where.type == "cuda"
     return Segmenter(
         predict, tuple(card["classes"]), size=cut["size"], points=cut["points"], scale=cut["scale"],
         colour=cut["colour"], heights=tuple(cut.get("heights", ())),
-        slopes=tuple(cut.get("slopes", ())), grow=cut.get("grow", 1.0), batch=batch,
-        votes=votes,
+        slopes=tuple(cut.get("slopes", ())), grow=cut.get("grow", 1.0),
+        batch=usual_batch(where) if batch is None else batch, votes=votes, threads=_threads() if on_gpu else 1,
+        room=pinned if on_gpu else None,
     )  # fmt: skip
+
+
+def usual_batch(device: torch.device | str) -> int:
+    """Pieces labelled at once: a GPU wants many for each launch, a CPU few that stay in its caches."""
+    return 64 if torch.device(device).type == "cuda" else 8
+
+
+def _threads() -> int:
+    """Threads that make features for a GPU: all cores but one for the network and one for the votes, within reason."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(8, cores - 2))
 
 
 def segment(

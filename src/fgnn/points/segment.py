@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.points.cloud import CHUNK, Cloud, HeldCloud, open_cloud, write_chunks
-from fgnn.points.heights import heights_above
+from fgnn.points.segment_clock import Clock
+from fgnn.points.segment_pieces import Cut, Ground, Room, batches
 from fgnn.points.tiles import OnChunk, Tile, TileStore
 
 # Written for points that no network saw: those without finite coordinates.
@@ -37,6 +40,8 @@ class Segmenter:
         grow: How many times wider tiles may be where the scan is sparse.
         batch: Pieces per call of ``predict``.
         votes: How many tiles label each point: 4, 2 or 1; fewer are quicker and worse at the edges of tiles.
+        threads: How many make features while ``predict`` works; their number changes nothing in the result.
+        room: Gives the memory of a batch of features of some shape, where not any will do.
     """
 
     predict: Predict
@@ -51,10 +56,12 @@ class Segmenter:
     batch: int = 8
     seed: int = 0
     votes: int = 4
+    threads: int = 1
+    room: Room | None = None
 
     @property
-    def width(self) -> int:
-        return 3 if self.colour else 0
+    def cut(self) -> Cut:
+        return Cut(self.points, self.scale, 3 if self.colour else 0, self.heights, self.slopes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,31 +78,40 @@ def segment_cloud(cloud: Cloud, segmenter: Segmenter, report: OnChunk | None = N
     label = np.full(len(cloud), UNLABELLED, np.uint8)
     confidence = np.zeros(len(cloud), np.float32)
     with _store(HeldCloud(cloud), segmenter, report) as store:
-        votes, slots = _vote(store, segmenter, report), store.slot_of()
+        votes, slots = _vote(store, segmenter, report, Clock()), store.slot_of()
         known = slots >= 0
         label[known], confidence[known] = _decide(votes[slots[known]])
     return Labelling(label, confidence, _tally(label, segmenter.classes))
 
 
 def segment_file(
-    path: str | Path, out: str | Path, segmenter: Segmenter, report: OnChunk | None = None, keep: int = 0
+    path: str | Path,
+    out: str | Path,
+    segmenter: Segmenter,
+    report: OnChunk | None = None,
+    keep: int = 0,
+    clock: Clock | None = None,
 ) -> tuple[dict[str, int], Cloud | None]:
     """Label a scan of any size in constant memory: the same file with fields ``label`` and ``confidence``.
 
     Args:
         keep: How many points to also return, drawn evenly, for the viewer.
+        clock: Is told where the seconds go.
 
     Returns:
         Points per class, and the sample (with its fields ``label`` and ``confidence``) or None.
     """
     reader = open_cloud(path)
+    clock = clock or Clock()
     tally = np.zeros(256, np.int64)
     kept: list[Cloud] = []
-    with _store(reader, segmenter, report) as store:
+    with clock("reading"):
+        made = _store(reader, segmenter, report)
+    with made as store:
         step = max(1, -(-store.count // keep)) if keep else 0
 
         def labelled() -> Iterator[Cloud]:
-            votes, slot_of, done = _vote(store, segmenter, report), store.slot_of(), 0
+            votes, slot_of, done = _vote(store, segmenter, report, clock), store.slot_of(), 0
             for cloud in reader.chunks(CHUNK):
                 label = np.full(len(cloud), UNLABELLED, np.uint8)
                 confidence = np.zeros(len(cloud), np.float32)
@@ -111,7 +127,8 @@ def segment_file(
                 yield fuller
 
         if store.count:
-            write_chunks(labelled(), out, count=store.count)
+            with clock("writing"):
+                write_chunks(labelled(), out, count=store.count)
         else:
             empty = Cloud(np.zeros((0, 3)), {n: np.zeros(0, d) for n, d in reader.header.fields.items()}, reader.header)
             fields: dict[str, NDArray[Any]] = {"label": np.zeros(0, np.uint8), "confidence": np.zeros(0, np.float32)}
@@ -125,7 +142,7 @@ def segment_file(
 def _store(reader: Any, segmenter: Segmenter, report: OnChunk | None) -> TileStore:
     extra = _colours if segmenter.colour else None
     return TileStore(
-        reader, segmenter.size, extra=extra, extra_width=segmenter.width, points=segmenter.points,
+        reader, segmenter.size, extra=extra, extra_width=segmenter.cut.width, points=segmenter.points,
         grow=segmenter.grow, report=report,
     )  # fmt: skip
 
@@ -135,53 +152,49 @@ def _colours(cloud: Cloud) -> NDArray[np.float32]:
     return rgb if rgb is not None else np.zeros((len(cloud), 3), np.float32)
 
 
-def _vote(store: TileStore, segmenter: Segmenter, report: OnChunk | None) -> NDArray[np.float32]:
+def _vote(store: TileStore, segmenter: Segmenter, report: OnChunk | None, clock: Clock) -> NDArray[np.float32]:
     """Summed probabilities (slots, K) of every point, on disk."""
-    votes: NDArray[np.float32] = store.new_map("votes", np.float32, len(segmenter.classes))
+    votes: NDArray[np.float32] = np.asarray(store.new_map("votes", np.float32, len(segmenter.classes)))
+    source = batches(
+        store, segmenter.cut, segmenter.batch, segmenter.votes, segmenter.seed, segmenter.threads, segmenter.room
+    )
     done = 0
-    for batch in _batched(_pieces(store, segmenter), segmenter.batch):
-        probabilities = segmenter.predict(np.stack([features for _, features, _ in batch]))
-        for (slots, _, real), p in zip(batch, probabilities, strict=True):
-            votes[slots] += p[:real]  # a slot stands once among the real points of a piece
-            done += real
-        if report is not None:
-            report("labelling", min(done // segmenter.votes, store.valid), store.valid)
-    return votes
+    # votes are counted by one thread, batch after batch, while the network works on the next
+    with closing(source), ThreadPoolExecutor(1, thread_name_prefix="fgnn-votes") as counter:
+        counted: Future[None] | None = None
+        while True:
+            with clock("tiles"):
+                batch = next(source, None)
+            if batch is not None:
+                with clock("network"):
+                    probabilities = segmenter.predict(batch.features)
+                    if np.may_share_memory(probabilities, batch.features):  # those are soon overwritten
+                        probabilities = probabilities.copy()
+            with clock("votes"):
+                if counted is not None:
+                    counted.result()
+            if batch is None:
+                return votes
+            counted = counter.submit(_add, votes, batch.slots, probabilities)
+            done += sum(map(len, batch.slots))
+            if report is not None:
+                report("labelling", min(done // segmenter.votes, store.valid), store.valid)
 
 
-def _pieces(store: TileStore, segmenter: Segmenter) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32], int]]:
-    """Each tile's points shuffled and cut into pieces of P: their slots, features, and how many are not repeats."""
-    rng = np.random.default_rng(segmenter.seed)
-    for tile in store.tiles(segmenter.votes):
-        features = tile_features(tile, segmenter.scale, segmenter.heights, segmenter.slopes)
-        order = rng.permutation(len(tile.slots))
-        for at in range(0, len(order), segmenter.points):
-            chosen = order[at : at + segmenter.points]
-            fill = rng.choice(chosen, segmenter.points - len(chosen)) if len(chosen) < segmenter.points else chosen[:0]
-            yield tile.slots[chosen], features[np.concatenate([chosen, fill])], len(chosen)
+def _add(votes: NDArray[np.float32], slots: Sequence[NDArray[np.int64]], probabilities: NDArray[np.float32]) -> None:
+    for piece, p in zip(slots, probabilities, strict=True):
+        # a slot stands once among the points of a piece that are not repeats
+        votes[piece] = np.take(votes, piece, axis=0) + p[: len(piece)]
 
 
 def tile_features(
     tile: Tile, scale: float, heights: Sequence[float] = (), slopes: Sequence[float] = ()
 ) -> NDArray[np.float32]:
     """x and y about the tile's middle, z above its lowest point, over ``scale``; then the further features."""
-    xyz = tile.xyz.copy()
-    xyz[:, 2] -= xyz[:, 2].min()
-    columns = [xyz / np.float32(scale), tile.extra]
-    if heights:
-        columns.append(heights_above(xyz, heights, slopes))
-    return np.concatenate(columns, axis=1)
-
-
-def _batched(pieces: Iterator[Any], size: int) -> Iterator[list[Any]]:
-    batch: list[Any] = []
-    for piece in pieces:
-        batch.append(piece)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
+    cut = Cut(len(tile.slots), scale, tile.extra.shape[1], heights, slopes)
+    features = np.empty((len(tile.slots), cut.columns), np.float32)
+    Ground.of(replace(tile, xyz=tile.xyz.copy()), cut).features(np.arange(len(features)), cut, features)
+    return features
 
 
 def _decide(votes: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:

@@ -133,15 +133,16 @@ def _header_for(laspy: Any, cloud: Cloud) -> Any:
 
 def _record(laspy: Any, header: Any, part: Cloud) -> Any:
     record = laspy.ScaleAwarePointRecord.zeros(len(part), header=header)
-    if not part.valid.all():
+    if not np.isfinite(part.xyz).all():
         raise InputError("LAS cannot hold points without finite coordinates")
     steps = np.round((part.xyz - header.offsets) / header.scales)
-    if len(part) and np.abs(steps).max() > np.iinfo(np.int32).max:
+    if len(part) and max(steps.max(), -steps.min()) > np.iinfo(np.int32).max:
         raise InputError("the cloud is too wide for LAS at its scale")
     for axis, name in enumerate(_COORDINATES):
         record[name] = steps[:, axis].astype(np.int32)
     for name, values in part.fields.items():
-        record[name[:32]] = values
+        if values.dtype.kind == "f" or values.any():  # zeros are there, and fields of bits are slow to write
+            record[name[:32]] = values
     return record
 
 
