@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import json
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
 import fgnn
 from fgnn.bench import growth, solvers
-from fgnn.bench.chain_table import Method, chain_table, print_table
 from fgnn.bench.common import number, timed, write_result
 from fgnn.bench.numpy_max_product import numpy_max_product
 from fgnn.bench.pgmax_max_product import pgmax_max_product
 from fgnn.data import ChainMAP
-
-FEW = {
-    "exact": Method("exact"),
-    "max-product": Method("max-product"),
-    "some": Method("max-product", {"damping": 0.0}, 3),
-}
 
 
 @pytest.mark.parametrize("kind", [1, 2, 3])
@@ -35,28 +26,6 @@ def test_the_numpy_loop_does_the_work_of_max_product(kind: int) -> None:
         assignment, iterations = numpy_max_product(batch.model(b), iterations=30, tolerance=1e-3)
         assert iterations == ours.iterations[b]
         assert assignment.tolist() == ours.assignment[b].tolist()
-
-
-def test_the_chain_table_compares_with_the_optimum() -> None:
-    rows = chain_table(kinds=(1, 3), count=6, methods=FEW, seed=2)
-    assert [(r.name, r.kind, r.models) for r in rows] == [
-        (name, kind, most) for kind in (1, 3) for name, most in (("exact", 6), ("max-product", 6), ("some", 3))
-    ]
-    data = ChainMAP(3)
-    batch = data.sample(6, seed=2)
-    found = fgnn.solve(batch, "max-product")
-    agree = 100 * (found.assignment == data.labels(batch)).double().mean().item()
-    assert rows[4].agree == pytest.approx(agree)
-    assert rows[4].infeasible == pytest.approx(100 * (~found.feasible).double().mean().item())
-    assert all(row.optimal == row.agree == 100 for row in rows if row.name == "exact")
-
-
-def test_the_chain_table_fits_80_columns() -> None:
-    text = io.StringIO()
-    print_table(chain_table(count=4, methods=FEW), Console(file=text, width=80))
-    assert "100/100/100" in text.getvalue()
-    assert "some saw 3" in text.getvalue()
-    assert "…" not in text.getvalue()
 
 
 def test_the_solver_bench_writes_what_it_prints(

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from fgnn.bench.chain_table import METHODS
+import fgnn
 from fgnn.models.config import NetworkConfig
 from fgnn.train import ablation, experiment, table1
-from fgnn.train.experiment import Cell, Setting, quick_methods
+from fgnn.train.experiment import METHODS, Cell, Method, Setting, fresh_set, quick_methods, solver_cells
 from fgnn.train.metrics import Quality
 from fgnn.train.recipe import ChainData, Data
 from fgnn.train.run import run
@@ -58,6 +58,18 @@ def test_table1_from_training_to_the_page(tmp_path: Path) -> None:
     again: list[str] = []
     table1.reproduce_table1(setting, tmp_path / "out", again.append, kinds=(1,))
     assert not [line for line in again if line.startswith("training")]  # what is trained stays trained
+
+
+def test_solvers_are_compared_with_the_optimum() -> None:
+    setting = Setting(instances=6)
+    examples = fresh_set(setting, 3)
+    methods = {"exact": Method("exact"), "some": Method("max-product", {"damping": 0.0}, most=3)}
+    exact, some = solver_cells(setting, 3, examples, methods, lambda text: None)
+    assert (exact.quality.agreement, exact.quality.optimal, exact.quality.count) == (1.0, 1.0, 6)
+    found = fgnn.solve(examples.select(slice(0, 3)).models, "max-product", damping=0.0)
+    assert some.quality.count == 3
+    assert some.quality.agreement == pytest.approx((found.assignment == examples.labels[:3]).double().mean().item())
+    assert some.quality.feasible == pytest.approx(found.feasible.double().mean().item())
 
 
 def test_ablation_has_three_sizes_beside_the_papers(tmp_path: Path) -> None:
