@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.data.hdf5 import as_classes, as_float32, read_hdf5
+from fgnn.data.hdf5 import Hdf5Reader
+from fgnn.data.values import as_classes, as_float32, read_rows, within
 from fgnn.errors import InputError, need
 from fgnn.files import atomic_write, write_npy
 
@@ -70,17 +71,11 @@ def collect_room(folder: str | Path) -> Room:
 def _annotation(file: Path) -> NDArray[np.float64]:
     raw = file.read_bytes()
     repaired = re.sub(rb"[^0-9eE+\-. \t\r\n]", b" ", raw)
-    if raw != repaired and (file.parts[-4], file.parts[-3], file.name) not in _CORRUPT:
+    if raw != repaired and (*file.parts[-4:-2], file.name) not in _CORRUPT:
         first = next(i for i, (a, b) in enumerate(zip(raw, repaired, strict=True)) if a != b)
         line = raw[:first].count(b"\n") + 1
         raise InputError("Expected numbers X Y Z R G B (got another character)", file=file, place=f"line {line}")
-    try:
-        rows = np.loadtxt(repaired.decode("ascii").splitlines(), dtype=np.float64, ndmin=2)
-    except ValueError as error:
-        raise InputError(f"cannot be read ({str(error).splitlines()[0][:80]})", file=file) from error
-    if rows.shape[1] != 6:
-        raise InputError(f"Expected X Y Z R G B on every line (got {rows.shape[1]} columns)", file=file)
-    return rows
+    return read_rows(file, 6, repaired.decode("ascii").splitlines())
 
 
 def save_room(room: Room, folder: str | Path) -> Path:
@@ -96,16 +91,14 @@ def load_room(path: str | Path) -> Room:
     """Read the collected form."""
     file = Path(path)
     try:
-        rows = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(
-            f"cannot be read as a collected room ({str(error).splitlines()[0][:80]})", file=file
-        ) from error
-    if rows.ndim != 2 or rows.shape[1] != 7:
-        raise InputError(f"Expected an array of shape (N, 7) (got {rows.shape})", file=file)
-    label = rows[:, 6].astype(np.int64)
-    if len(label) and not (label.min() >= 0 and label.max() < len(CLASSES)):
-        raise InputError(f"Expected classes 0..12 (got {label.min()}..{label.max()})", file=file)
+        rows = np.load(file, mmap_mode="r", allow_pickle=False)  # mapped, so that a declared size costs nothing
+    except Exception as error:  # NumPy raises many kinds on junk
+        reason = str(error).splitlines()[0][:80] if str(error) else type(error).__name__
+        raise InputError(f"cannot be read as a collected room ({reason})", file=file) from error
+    if not isinstance(rows, np.ndarray) or rows.dtype.kind not in "iuf" or rows.ndim != 2 or rows.shape[1] != 7:
+        got = f"{rows.dtype} {rows.shape}" if isinstance(rows, np.ndarray) else "an archive"
+        raise InputError(f"Expected numbers of shape (N, 7) (got {got})", file=file)
+    label = as_classes(file, within(file, rows)[:, 6], len(CLASSES)).astype(np.int64)
     return Room(file.stem, rows[:, :3].astype(np.float64), rows[:, 3:6] / 255, label)
 
 
@@ -150,18 +143,15 @@ def load_blocks(root: str | Path, checksums: dict[str, str] | None = None) -> Bl
     files = sorted(folder.glob("ply_data_all_*.h5"), key=lambda p: int(re.sub(r"\D", "", p.stem) or 0))
     if not files:
         raise InputError("Expected ply_data_all_*.h5", file=folder)
-    data, labels = [], []
     for file in files:
         expected = (checksums or {}).get(file.name)
         if expected is not None and (got := md5(file)) != expected:
             raise InputError(f"Expected md5 {expected} (got {got})", file=file)
-        features, label = _block_file(file)
-        if data and features.shape[1] != data[0].shape[1]:
-            raise InputError(
-                f"Expected {data[0].shape[1]} points in a block, as before (got {features.shape[1]})", file=file
-            )
-        data.append(features)
-        labels.append(label)
+    with Hdf5Reader() as reader:
+        data, labels = zip(*(_block_file(reader, file) for file in files), strict=True)
+    for file, features in zip(files, data, strict=True):
+        if features.shape[1] != data[0].shape[1]:
+            raise InputError(f"Expected {data[0].shape[1]} points in a block (got {features.shape[1]})", file=file)
     listing = folder / "room_filelist.txt"
     if not listing.exists():
         raise InputError("Expected room_filelist.txt, one room name per block", file=folder)
@@ -172,9 +162,9 @@ def load_blocks(root: str | Path, checksums: dict[str, str] | None = None) -> Bl
     return BlockSet(np.concatenate(data), np.concatenate(labels), np.array(names))
 
 
-def _block_file(file: Path) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+def _block_file(reader: Hdf5Reader, file: Path) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
     """Features (S, P, 9) and labels (S, P) of one file."""
-    found = read_hdf5(file, {"data": ("iuf", "S P 9"), "label": ("iu", "S P")})
+    found = reader.read(file, {"data": ("iuf", "S P 9"), "label": ("iu", "S P")})
     return as_float32(file, found["data"]), as_classes(file, found["label"], len(CLASSES))
 
 

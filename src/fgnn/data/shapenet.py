@@ -6,20 +6,21 @@
 from __future__ import annotations
 
 import json
-import zlib
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from lzma import LZMAError
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.data.hdf5 import as_classes, as_float32, read_hdf5
+from fgnn.data.hdf5 import Hdf5Reader
+from fgnn.data.values import as_classes, as_float32, read_rows
 from fgnn.errors import InputError
+from fgnn.files import may_expand_to
 
 CATEGORIES = (
     "Airplane", "Bag", "Cap", "Car", "Chair", "Earphone", "Guitar", "Knife", "Lamp", "Laptop", "Motorbike", "Mug",
@@ -107,19 +108,40 @@ def _packed(folder: Path, split: str) -> Shapes:
     files = sorted(folder.glob("train_*.npz")) if split == "train" else [folder / f"{split}.npz"]
     with ThreadPoolExecutor(len(files)) as pool:  # what takes the time, LZMA, runs outside the interpreter's lock
         xyz, label, category, name = zip(*pool.map(_unpack, files), strict=True)
+    _alike(files, xyz)
     return _uniform(np.concatenate(xyz), np.concatenate(label), np.concatenate(category), np.concatenate(name))
 
 
 def _unpack(file: Path) -> tuple[NDArray[Any], ...]:
     """Points (S, P, 3), labels, categories and names of one packed file."""
     try:
-        with open(file, "rb") as raw, np.load(raw, allow_pickle=False) as data:
-            planes, rest = data["planes"], tuple(data[key] for key in ("label", "category", "name"))
-    except (OSError, ValueError, KeyError, EOFError, LZMAError, BadZipFile, zlib.error) as error:
-        raise InputError(f"cannot be read as packed ShapeNet-Part ({error})", file=file) from error
+        with file.open("rb") as raw:
+            most = may_expand_to(file.stat().st_size)
+            with ZipFile(raw) as members:
+                total = sum(member.file_size for member in members.infolist())
+            if total > most:
+                raise InputError(f"expands to {total} bytes, more than the {most} allowed for it", file=file)
+            raw.seek(0)
+            with np.load(raw, allow_pickle=False) as data:
+                # a member that is no array comes as bytes
+                planes, label, category, name = (np.asarray(data[k]) for k in ("planes", "label", "category", "name"))
+    except InputError:
+        raise
+    except Exception as error:  # NumPy, zipfile and the decompressors raise many kinds on junk
+        reason = str(error).splitlines()[0][:80] if str(error) else type(error).__name__
+        raise InputError(f"cannot be read as packed ShapeNet-Part ({reason})", file=file) from error
+    shape = planes.shape[2:]
+    fits = len(shape) == 2 and 0 not in shape and planes.shape == (2, 3, *shape) and label.shape == shape
+    fits = fits and category.shape == name.shape == shape[:1] and (planes.dtype, name.dtype.kind) == (np.uint8, "U")
+    if not fits or label.dtype.kind not in "iu" or category.dtype.kind not in "iu":
+        told = ", ".join(f"{a.dtype} {a.shape}" for a in (planes, label, category, name))
+        raise InputError(
+            f"Expected planes (2, 3, S, P) of bytes, labels (S, P), kinds and names (got {told})", file=file
+        )
+    label, category = as_classes(file, label, NUM_PARTS), as_classes(file, category, len(CATEGORIES))
     step = planes[0].astype(np.int32) + 256 * planes[1].astype(np.int32)  # shape: (3, S, P)
     grid = np.cumsum((step >> 1) ^ -(step & 1), axis=2)  # zig-zag
-    return ((2 * grid / 4095 - 1).astype(np.float32).transpose(1, 2, 0), *rest)
+    return (2 * grid / 4095 - 1).astype(np.float32).transpose(1, 2, 0), label, category, name
 
 
 def _hdf5(folder: Path, split: str) -> Shapes:
@@ -127,24 +149,24 @@ def _hdf5(folder: Path, split: str) -> Shapes:
     files = sorted(base.glob(f"ply_data_{split}*.h5"))
     if not files:
         raise InputError(f"Expected ply_data_{split}*.h5", file=base)
-    xyz, label, category = [], [], []
-    for file in files:
-        points, labels, kinds = _shape_file(file)
-        if xyz and points.shape[1] != xyz[0].shape[1]:
-            raise InputError(
-                f"Expected {xyz[0].shape[1]} points in a shape, as before (got {points.shape[1]})", file=file
-            )
-        xyz.append(points)
-        label.append(labels)
-        category.append(kinds)
+    with Hdf5Reader() as reader:
+        xyz, label, category = zip(*(_shape_file(reader, file) for file in files), strict=True)
+    _alike(files, xyz)
     every = np.concatenate(category)
     names = np.array([f"{SYNSETS[c]}/h5-{split}-{i}" for i, c in enumerate(every)])  # this layout has no ids
     return _uniform(np.concatenate(xyz), np.concatenate(label), every, names)
 
 
-def _shape_file(file: Path) -> tuple[NDArray[np.float32], NDArray[np.uint8], NDArray[np.uint8]]:
+def _alike(files: Sequence[Path], xyz: Sequence[NDArray[np.float32]]) -> None:
+    """Refuse files whose shapes have other numbers of points than those of the first."""
+    for file, points in zip(files, xyz, strict=True):
+        if points.shape[1] != xyz[0].shape[1]:
+            raise InputError(f"Expected {xyz[0].shape[1]} points in a shape (got {points.shape[1]})", file=file)
+
+
+def _shape_file(reader: Hdf5Reader, file: Path) -> tuple[NDArray[np.float32], NDArray[np.uint8], NDArray[np.uint8]]:
     """Points (S, P, 3), parts (S, P) and categories (S,) of one HDF5 file."""
-    found = read_hdf5(file, {"data": ("iuf", "S P 3"), "pid": ("iu", "S P"), "label": ("iu", "S")})
+    found = reader.read(file, {"data": ("iuf", "S P 3"), "pid": ("iu", "S P"), "label": ("iu", "S")})
     category = as_classes(file, found["label"], len(CATEGORIES))
     return as_float32(file, found["data"]), as_classes(file, found["pid"], NUM_PARTS), category
 
@@ -152,69 +174,63 @@ def _shape_file(file: Path) -> tuple[NDArray[np.float32], NDArray[np.uint8], NDA
 def _normal_text(folder: Path, split: str) -> Shapes:
     def read(synset: str, model: str) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         file = folder / synset / f"{model}.txt"
-        rows = _rows(file, 7)
+        rows = read_rows(file, 7)
         return rows[:, :3].astype(np.float32), rows[:, 6].astype(np.int64)  # the label is a global part id
 
-    return _gather(_listed(folder, split), read)
+    return _gather(folder, _listed(folder, split), read)
 
 
 def _part_annotation(folder: Path, split: str) -> Shapes:
     base = folder / "PartAnnotation" if (folder / "PartAnnotation").is_dir() else folder
 
     def read(synset: str, model: str) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        points = _rows(base / synset / "points" / f"{model}.pts", 3)
+        points = read_rows(base / synset / "points" / f"{model}.pts", 3)
         seg = base / synset / "expert_verified" / "points_label" / f"{model}.seg"
-        local = _rows(seg, 1)[:, 0].astype(np.int64)  # 1-based within the category
+        local = read_rows(seg, 1)[:, 0].astype(np.int64)  # 1-based within the category
         if len(local) != len(points):
             raise InputError(f"Expected {len(points)} labels (got {len(local)})", file=seg)
         return points.astype(np.float32), local - 1 + FIRST_PART[SYNSETS.index(synset)]
 
     lists = folder if (folder / "train_test_split").is_dir() else base
-    return _gather(_listed(lists, split), read)
+    return _gather(base, _listed(lists, split), read)
 
 
 def _listed(folder: Path, split: str) -> Iterator[tuple[str, str]]:
     file = folder / "train_test_split" / f"shuffled_{split}_file_list.json"
     try:
-        entries = json.loads(file.read_text())
-        pairs = [tuple(entry.split("/")[-2:]) for entry in entries]
-    except (OSError, ValueError, AttributeError) as error:
+        entries = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"cannot be read as an official list ({error})", file=file) from error
-    for synset, model in pairs:
-        if synset not in SYNSETS:
-            raise InputError(f"Expected a known synset (got {synset!r})", file=file)
+    if not isinstance(entries, list) or not entries or not all(isinstance(entry, str) for entry in entries):
+        raise InputError("Expected a list of shapes, at least one, as shape_data/<synset>/<id>", file=file)
+    for entry in entries:
+        synset, _, model = "/".join(entry.split("/")[-2:]).partition("/")
+        if synset not in SYNSETS or not re.fullmatch(r"[\w.-]{1,128}", model):
+            raise InputError(f"Expected <known synset>/<id> (got {entry!r})", file=file)
         yield synset, model
 
 
 def _gather(
-    listed: Iterator[tuple[str, str]], read: Callable[[str, str], tuple[NDArray[np.float32], NDArray[np.int64]]]
+    folder: Path,
+    listed: Iterator[tuple[str, str]],
+    read: Callable[[str, str], tuple[NDArray[np.float32], NDArray[np.int64]]],
 ) -> Shapes:
     xyz, label, category, name, lengths = [], [], [], [], [0]
     for synset, model in listed:
         points, labels = read(synset, model)
         kind = SYNSETS.index(synset)
         if len(labels) and not (PARTS[kind][0] <= labels.min() and labels.max() <= PARTS[kind][-1]):
-            raise InputError(f"Expected parts {PARTS[kind][0]}..{PARTS[kind][-1]}", place=f"{synset}/{model}")
+            raise InputError(
+                f"Expected parts {PARTS[kind][0]}..{PARTS[kind][-1]}", file=folder, place=f"{synset}/{model}"
+            )
         xyz.append(points)
         label.append(labels.astype(np.uint8))
         category.append(kind)
         name.append(f"{synset}/{model}")
         lengths.append(len(points))
-    if not xyz:
-        raise InputError("Expected at least one shape in the list (got none)")
     return Shapes(
         np.concatenate(xyz), np.concatenate(label), np.cumsum(lengths), np.array(category, np.uint8), np.array(name)
     )
-
-
-def _rows(file: Path, columns: int) -> NDArray[np.float64]:
-    try:
-        rows = np.loadtxt(file, dtype=np.float64, ndmin=2)
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot be read ({str(error).splitlines()[0][:80]})", file=file) from error
-    if rows.shape[1] != columns:
-        raise InputError(f"Expected {columns} columns (got {rows.shape[1]})", file=file)
-    return rows
 
 
 def _uniform(xyz: Any, label: Any, category: Any, name: Any) -> Shapes:
