@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +35,29 @@ def test_no_optional_package_is_imported_and_hardly_any_time_is_spent() -> None:
     facts = json.loads(told.stdout)
     assert OPTIONAL.isdisjoint(facts["modules"])
     assert facts["spent"] < 0.5  # of the processor; torch's own import takes the rest of what a person waits for
+
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def imports_of(file: Path) -> Iterator[str]:
+    """The parts of the package that a file imports from, inside functions too."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            names = [f"fgnn.{a.name}" for a in node.names] if node.module == "fgnn" else [node.module]
+        yield from (name.split(".")[1] for name in names if name.startswith("fgnn."))
+
+
+def test_imports_run_one_way() -> None:
+    (line,) = re.findall(r"^(graph · .*→.*cli)$", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
+    place = {part: n for n, parts in enumerate(re.split(r"\s*→\s*", line)) for part in parts.split(" · ")}
+    source = ROOT / "src" / "fgnn"
+    assert {p.parent.name for p in source.glob("*/__init__.py")} == place.keys()
+    for part, at in place.items():
+        for file in (source / part).rglob("*.py"):
+            later = {p for p in imports_of(file) if place.get(p, 0) > at}
+            assert not later, f"{file.relative_to(ROOT)} imports from {later}"
 
 
 # What a person waits for at every Tab, or asks before anything else.

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from fgnn import solve
-from fgnn.bench.milp import solve_milp
 from fgnn.data import ChainMAP, GridMAP
 from fgnn.errors import InputError
 from fgnn.models.config import NetworkConfig
 from fgnn.train import grids
 from fgnn.train.experiment import Setting
+from fgnn.train.milp import solve_milp
 from fgnn.train.recipe import Data, GridData
 from fgnn.train.run import run
 from fgnn.train.run_folder import RunFolder

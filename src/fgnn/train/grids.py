@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fgnn.bench.milp import solve_milp
 from fgnn.data import GridMAP
 from fgnn.errors import InputError, MissingExtra
 from fgnn.infer import solve
@@ -24,6 +23,7 @@ from fgnn.report.tables import Table, percent
 from fgnn.train.experiment import Cell, Say, Setting
 from fgnn.train.map_task import draw_many
 from fgnn.train.metrics import Quality
+from fgnn.train.milp import solve_milp
 from fgnn.train.output import Output, write_outputs
 from fgnn.weights import weight_names
 
