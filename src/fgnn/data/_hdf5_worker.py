@@ -88,6 +88,7 @@ def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + SECONDS, resource.RLIM_INFINITY))
+        answer: dict[str, Any]
         try:
             answer = {"places": places(asked["file"], asked["names"])}
         except Refused as error:

@@ -132,8 +132,8 @@ def _unpack(file: Path) -> tuple[NDArray[Any], ...]:
         raise InputError(f"cannot be read as packed ShapeNet-Part ({reason})", file=file) from error
     shape = planes.shape[2:]
     fits = len(shape) == 2 and 0 not in shape and planes.shape == (2, 3, *shape) and label.shape == shape
-    fits = fits and category.shape == name.shape == shape[:1] and (planes.dtype, name.dtype.kind) == (np.uint8, "U")
-    if not fits or label.dtype.kind not in "iu" or category.dtype.kind not in "iu":
+    fits = fits and category.shape == name.shape == shape[:1] and planes.dtype == np.uint8
+    if not fits or name.dtype.kind != "U" or {label.dtype.kind, category.dtype.kind} - {"i", "u"}:
         told = ", ".join(f"{a.dtype} {a.shape}" for a in (planes, label, category, name))
         raise InputError(
             f"Expected planes (2, 3, S, P) of bytes, labels (S, P), kinds and names (got {told})", file=file
