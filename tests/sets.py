@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import platform
+import signal
 import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
@@ -47,6 +48,8 @@ class Tally:
 
 
 def main(name: str, more: list[str]) -> int:
+    # a shell that starts us in the background lets us ignore it, and the tests that send it would wait in vain
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     tally, begin = Tally(), time.monotonic()
     places = [str(ROOT / "tests" / place) for place in CHOSEN]
     marks = ["-m", "not slow and not gpu and not data", "-p", "no:cacheprovider"]
