@@ -29,6 +29,7 @@ def test_an_absent_class_stays_out_of_the_mean() -> None:
     score = scene_score(confusion(np.array([0, 0, 1]), np.array([0, 1, 1]), 3))
     assert np.isnan(score.iou[2])
     assert score.mean_iou == pytest.approx((1 / 2 + 1 / 2) / 2)
+    assert score.mean_class_accuracy == pytest.approx((1 / 2 + 1) / 2)
 
 
 def test_points_without_a_label_do_not_count() -> None:

@@ -54,7 +54,6 @@ class Toulbar2Process:
         self.structure: object = None
         self._answer = b""
         self._chatter = b""
-        self._task = -1
         self._deadline = np.inf
         self._stalled = False
         self.solutions: list[NDArray[np.int64]] = []
@@ -74,7 +73,7 @@ class Toulbar2Process:
         self._drain()
         self._answer, self._chatter = b"", b""
         self.solutions, self.lower = [], 0
-        self._task, self._deadline = task, time.monotonic() + seconds
+        self._deadline = time.monotonic() + seconds
         timer = int(min(seconds, 1e9)) + 2  # its own clock counts CPU seconds; ours is the one that is meant
         self._send(header | {"do": "solve", "id": task, "seconds": timer}, ints, floats)
 

@@ -1,4 +1,4 @@
-"""What every factor allows on its own: the cheapest bounds there are, on both sides."""
+"""What every factor allows on its own: the cheapest bound there is."""
 
 from __future__ import annotations
 
@@ -14,23 +14,6 @@ def factor_maxima(batch: ModelBatch) -> Tensor:
     for t in batch.tables:
         total = total + _flat(t.values, 2).amax(2).double().sum(1)
     return total
-
-
-def factor_minima(batch: ModelBatch) -> Tensor:
-    """Each factor at its worst finite entry: no feasible assignment scores less, float64 (B,).
-
-    So a model whose bound is below this has no feasible assignment.
-    """
-    total = batch.constant.double() + _least(batch.unary.double()).sum(1)
-    for t in batch.tables:
-        total = total + _least(t.values.double()).sum(1)
-    return total
-
-
-def _least(values: Tensor) -> Tensor:
-    flat = _flat(values, 2)
-    least = flat.masked_fill(flat == -torch.inf, torch.inf).amin(2)
-    return least.masked_fill(least == torch.inf, 0.0)
 
 
 def _flat(values: Tensor, dim: int) -> Tensor:

@@ -26,6 +26,7 @@ class SceneScore:
     """Pooled scores: counts are summed over all rooms and folds first, then divided.
 
     ``iou`` is NaN for a class that neither occurs nor is predicted; such classes stay out of ``mean_iou``.
+    ``mean_class_accuracy`` is over the classes that occur.
     """
 
     accuracy: float
@@ -35,7 +36,7 @@ class SceneScore:
 
 
 def scene_score(counts: NDArray[np.int64]) -> SceneScore:
-    r"""OA = ΣTP/Σpoints, IoU_c = TP_c/(GT_c + P_c − TP_c), mIoU their mean, from pooled counts."""
+    """OA = ΣTP/Σpoints, IoU_c = TP_c/(GT_c + P_c − TP_c), mIoU their mean, mAcc that of TP_c/GT_c, from pooled counts."""
     hits = np.diag(counts).astype(np.float64)
     truth, guess = counts.sum(1).astype(np.float64), counts.sum(0).astype(np.float64)
     union = truth + guess - hits

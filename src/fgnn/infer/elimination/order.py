@@ -175,16 +175,6 @@ def along(graph: Graph, sequence: Sequence[int], measure: Measure, limit: float 
     return Order(tuple(sequence), cliques, math.log2(total) if total else 0.0, not added)
 
 
-def components(graph: Graph) -> list[list[int]]:
-    """The connected components, each sorted, in the order of their smallest vertex."""
-    seen = [False] * len(graph)
-    found = []
-    for start in range(len(graph)):
-        if not seen[start]:
-            found.append(sorted(_breadth_first(graph, start, seen)))
-    return found
-
-
 def _fixed_sequences(graph: Graph) -> Iterator[list[int]]:
     """As numbered, and breadth-first from both ends of a longest path: grids and bands like these."""
     yield list(range(len(graph)))
