@@ -99,6 +99,44 @@ def _solvers(result: dict[str, Any]) -> str:
     return "\n".join([about, "", *_table(("method", "µs a model", "models a second"), rows)])
 
 
+def _points(result: dict[str, Any]) -> str:
+    clouds, points = result["clouds"], result["points"]
+    about = (
+        f"**Point networks**, batches of {clouds} clouds of {points:,} points, {result['precision']}: a training step "
+        "(forward, backward, clipping, AdamW), and labelling."
+    )
+    rows = [
+        (
+            name, f"{row['parameters']:,}", number(row["step_ms"]), number(1e3 * clouds / row["step_ms"]),
+            number(1e3 * clouds / row["use_ms"]), _mib(row["step_bytes"]),
+        )
+        for name, row in result["networks"].items()
+    ]  # fmt: skip
+    head = ("network", "parameters", "ms a step", "clouds a second", "labelled a second", "MiB")
+    return "\n".join([about, "", *_table(head, rows)])
+
+
+def _training(result: dict[str, Any]) -> str:
+    about = "**Training on fresh chains**, drawing and exact labelling included."
+    rows = [
+        (row["recipe"], f"{row['batch']:,}", row["precision"], number(row["step_ms"]), number(row["per_second"]))
+        for row in result["recipes"]
+    ]
+    return "\n".join([about, "", *_table(("recipe", "batch", "", "ms a step", "instances a second"), rows)])
+
+
+def _segment(result: dict[str, Any]) -> str:
+    about = f"**`fgnn segment --model {result['setting']['model']}`**, generated scans, file to file."
+    rows = [
+        (
+            f"{row['points']:,}", row["votes"], number(row["seconds"]), number(row["points_per_second"]),
+            number(row["peak_bytes"] / 1e6),
+        )
+        for row in result["rows"]
+    ]  # fmt: skip
+    return "\n".join([about, "", *_table(("points", "votes", "seconds", "points a second", "peak MB"), rows)])
+
+
 _PARTS: dict[str, Callable[[dict[str, Any]], str]] = {
     "layer-cuda": _layer,
     "layer-cpu": _layer,
@@ -106,6 +144,10 @@ _PARTS: dict[str, Callable[[dict[str, Any]], str]] = {
     "knn-cpu": _knn,
     "solvers-cuda": _solvers,
     "solvers-cpu": _solvers,
+    "training-cuda": _training,
+    "points-cuda": _points,
+    "segment-cuda": _segment,
+    "segment": _segment,
 }
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
 import torch
 
+from fgnn.bench.common import environment, write_result
 from fgnn.pgm import ModelBatch
 from fgnn.train.capture import Step
 from fgnn.train.distributed import pick_device
@@ -202,10 +204,16 @@ def report(times: StepTimes) -> str:
     return text
 
 
+def keep(times: Sequence[StepTimes], device: str, out: str | Path | None = None) -> Path:
+    """Write the numbers as ``training-DEVICE.json``; see `write_result`."""
+    here = pick_device(device)
+    payload = {"benchmark": "training", "environment": environment(here), "recipes": [t.plain() for t in times]}
+    return write_result(f"training-{here.type}", payload, out)
+
+
 def main() -> None:
     """`python -m fgnn.bench.training RECIPE ...`: where the command line's own packages are absent."""
     import argparse
-    import json
 
     parser = argparse.ArgumentParser(description="Where a training step's time is spent.")
     parser.add_argument("recipes", nargs="+")
@@ -214,7 +222,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--profile", action="store_true", help="also list the kernels that take longest")
-    parser.add_argument("--json", help="also write the numbers here")
+    parser.add_argument("--out", help="also keep the numbers here, in a file or a folder")
     given = parser.parse_args()
     found = []
     for name in given.recipes:
@@ -224,10 +232,9 @@ def main() -> None:
                 name, device=given.device, compile=given.compile, steps=given.steps, profile=given.profile, **changes
             )
             print(report(times), flush=True)
-            found.append(times.plain())
-    if given.json:
-        with open(given.json, "w", encoding="utf-8") as file:
-            json.dump(found, file, indent=1)
+            found.append(times)
+    if given.out:
+        print(keep(found, given.device, given.out))
 
 
 if __name__ == "__main__":

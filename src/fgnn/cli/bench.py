@@ -86,18 +86,14 @@ def training(
 
     Example: fgnn bench training paper-map-1 --device cuda
     """
-    from fgnn.bench.common import environment, write_result
-    from fgnn.bench.training import bench_training, report
-    from fgnn.train.distributed import pick_device
+    from fgnn.bench.training import bench_training, keep, report
 
     found = []
     for recipe in recipes:
         times = bench_training(recipe, device=device, steps=steps, compile=compile)
         typer.echo(report(times))
-        found.append(times.plain())
-    head = environment(pick_device(device))
-    payload = {"benchmark": "training", "environment": head, "recipes": found}
-    file = write_result("training", payload, out)
+        found.append(times)
+    file = keep(found, device, out)
     typer.echo(f"written to {file}, and as a page to {file.with_suffix('.html')}")
 
 

@@ -17,7 +17,7 @@ _WIDEST = 64  # edges of a factor or of a variable that a tile holds
 _BLOCK = 32  # models of a program: a row of them is one line of the cache
 _ROWS = 8  # rows of a tile where any number would do
 # Budgets that a program takes at once, by their edges: more loads under way together, and more registers.
-_EDGES_AT_ONCE = 16
+_EDGES_AT_ONCE = 8
 # A program goes through its models' factors one after another: where there are many, only many models keep the GPU
 # busy, and else separate operations over all factors do.
 _MOST_FACTORS, _MANY_MODELS = 1000, 8192
