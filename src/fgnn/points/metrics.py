@@ -36,7 +36,7 @@ class SceneScore:
 
 
 def scene_score(counts: NDArray[np.int64]) -> SceneScore:
-    """OA = ΣTP/Σpoints, IoU_c = TP_c/(GT_c + P_c − TP_c), mIoU their mean, mAcc that of TP_c/GT_c; counts are pooled."""
+    """OA = ΣTP/Σpoints, IoU_c = TP_c/(GT_c + P_c − TP_c), mIoU their mean, mAcc that of TP_c/GT_c; counts pooled."""
     hits = np.diag(counts).astype(np.float64)
     truth, guess = counts.sum(1).astype(np.float64), counts.sum(0).astype(np.float64)
     union = truth + guess - hits
