@@ -64,7 +64,9 @@ def solve(
     progress: OnProgress | None = None,
     **options: Any,
 ) -> Solution | SolutionBatch:
-    """Find the assignment of highest score.
+    r"""Find the assignment of highest score, eq. (map_def).
+
+    .. math:: x^* = \operatorname{argmax}_x \sum_c \theta_c(x_c) + \sum_i \theta_i(x_i)
 
     Args:
         model: One model, or many of one structure as a `ModelBatch`.

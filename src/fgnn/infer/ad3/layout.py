@@ -42,7 +42,9 @@ class TableLayout:
 
 @dataclass(frozen=True, eq=False)
 class BudgetLayout:
-    group: int
+    """Budgets of one size: an edge of width 1 to each of their variables."""
+
+    group: int  # which group of the batch's budgets
     size: int  # variables in each
     edges: Span
 

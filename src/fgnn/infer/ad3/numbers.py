@@ -25,6 +25,8 @@ class PairNumbers:
 
 @dataclass(frozen=True, eq=False)
 class BudgetNumbers:
+    """How many ones each budget asks for at least, and allows at most."""
+
     low: Tensor  # shape: (C, 1, B)
     high: Tensor  # shape: (C, 1, B)
 
