@@ -20,8 +20,7 @@ class MaxProductNetwork(nn.Module):
     Each `FGNNLayer` (sequential schedule, max aggregation) is one iteration of eq. (decomposed):
 
     .. math::
-        b_{c \to i}(z_c) &= \sum_{i' \in s(c),\, i' \ne i} \max_{x_{i'}} [\theta_{i'c}(x_{i'}, z_c) + b_{i'}(x_{i'})]
-
+        b_{c \to i}(z_c) &= \sum_{i' \in s(c),\, i' \ne i} \max_{x_{i'}} [\theta_{i'c}(x_{i'}, z_c) + b_{i'}(x_{i'})] \\
         b_i(x_i) &= \theta_i(x_i) + \sum_{c \ni i} \max_{z_c} [\theta_{ic}(x_i, z_c) + b_{c \to i}(z_c)]
 
     - VF: M takes the maximum of the belief over the sides of the boxes (Prop. 3) and Q writes the result into the
