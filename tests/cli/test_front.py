@@ -45,6 +45,13 @@ def test_the_help_of_every_command_has_an_example_of_it(words: str) -> None:
     assert re.search(r"--\w", told)
 
 
+def test_help_breaks_its_lines_where_the_terminal_ends() -> None:
+    for words in (["solve"], ["bench", "solvers"]):
+        wide = CliRunner().invoke(build_app(), [*words, "--help"], env={"NO_COLOR": "1", "COLUMNS": "300"}).output
+        prose = [line for line in wide.splitlines() if line.strip() and line[0] not in "╭│╰"]
+        assert all(line.rstrip().endswith((".", "...")) or "fgnn" in line for line in prose), prose
+
+
 def test_colours_are_left_out_where_asked() -> None:
     coloured = fgnn("--help", FORCE_COLOR="1", TERM="xterm-256color")
     assert COLOUR.search(coloured.stdout)

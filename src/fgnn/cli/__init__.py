@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 no answer found, 2 bad input or wrong use, 3 out of memory
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import sys
@@ -82,10 +83,18 @@ def build_app() -> typer.Typer:
         module, attribute = place.split(":")
         target = getattr(import_module(module), attribute)
         if isinstance(target, typer.Typer):
+            for command in target.registered_commands:
+                command.help = _paragraphs(command.callback)
             app.add_typer(target, name=name, cls=_Group)
         else:
-            app.command(name)(target)
+            app.command(name, help=_paragraphs(target))(target)
     return app
+
+
+def _paragraphs(command: Any) -> str:
+    """A command's docstring with a line for each paragraph: a terminal breaks lines where it is wide, not we."""
+    parts = (inspect.getdoc(command) or "").split("\n\n")
+    return "\n\n".join(" ".join(part.split()) for part in parts)
 
 
 def _fail(message: str, code: int = 2) -> NoReturn:

@@ -25,7 +25,7 @@ EXPERIMENTS: dict[str, str] = {
 
 
 def reproduce(
-    experiment: Annotated[str, typer.Argument(help=f"{' or '.join(EXPERIMENTS)}.")],
+    experiment: Annotated[str, typer.Argument(help=f"One of {', '.join(EXPERIMENTS)}.")],
     quick: Annotated[
         bool, typer.Option("--quick", help="Packaged weights and 1,000 instances: minutes, not hours.")
     ] = False,
