@@ -106,15 +106,15 @@ def _reduce_block(messages: Tensor, block, aggregation: Aggregation, arg: bool) 
     return rows.sum(1), None
 
 
-def first_max(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The maximum over axis 1 and the first place that attains it."""
+def first_max(rows: Tensor, *, spend: bool = False) -> tuple[Tensor, Tensor]:
+    """The maximum over axis 1 and the first place that attains it; with ``spend`` rows may be written over."""
     width = rows.shape[1]
     if rows.is_cpu and not rows.requires_grad and 1 < width < 256:
         # torch's max with indices is scalar code on a CPU; this is vectorised, and several times faster
         values = rows.amax(1)
         back = torch.arange(width, 0, -1, dtype=rows.dtype).view(1, -1, *(1,) * (rows.dim() - 2))
         # comparing in place gives 1 and 0 in the rows' own type, which alone is vectorised
-        last = rows.clone().eq_(values.unsqueeze(1)).mul_(back).amax(1)
+        last = (rows if spend else rows.clone()).eq_(values.unsqueeze(1)).mul_(back).amax(1)
         return values, (width - last.long()).clamp_max_(width - 1)  # a NaN equals nothing
     found = rows.max(1)
     return found.values, found.indices

@@ -29,15 +29,15 @@ class Gather:
         """B."""
         return int(self.a.shape[1])
 
-    def __call__(self, edges: slice | Tensor, samples: slice) -> Tensor:
-        """h of these edges.  # shape: (Ec, Bc, n)"""
+    def __call__(self, edges: slice | Tensor, samples: slice, out: Tensor | None = None) -> Tensor:
+        """h of these edges, in ``out`` where it is given and gathered at all.  # shape: (Ec, Bc, n)"""
         every = samples == slice(None) or (samples.start == 0 and samples.stop == self.batch)
         a = self.a if every else self.a[:, samples]
         if self.b is None:
             h = a[edges]
             return h.relu() if self.relu else h
         b = self.b if every else self.b[:, samples]
-        h = b.index_select(0, self.incidence.variable[edges])
+        h = torch.index_select(b, 0, self.incidence.variable[edges], out=out)
         arity = self.incidence.arity
         if isinstance(edges, slice) and arity and edges.start % arity == 0 and edges.stop % arity == 0:
             whole = a[edges.start // arity : edges.stop // arity]  # the edges of whole factors lie together

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -17,25 +20,30 @@ _NARROW = 512
 
 
 class Projection:
-    """Messages of a chunk of rows, edges times samples; its buffer serves all chunks."""
+    """Messages of a chunk of rows, edges times samples.
 
-    def __init__(self, gather: Gather, phi: Tensor, weight: Tensor) -> None:
+    The same buffers serve all chunks: new ones would not be in the cache.
+    """
+
+    def __init__(self, gather: Gather, phi: Tensor, weight: Tensor, largest: int) -> None:
         self.gather, self.phi = gather, phi
         self.terms, self.width, self.inner = weight.shape
         self.flat = weight.reshape(self.terms * self.width, self.inner).T  # shape: (n, T·m)
         each = self.terms * self.width
-        rows = max(limit(weight.device) // (_PART * each), _FEW)
-        self.buffer = weight.new_empty((min(rows, gather.incidence.num_edges * gather.batch), each))
+        rows = min(max(limit(weight.device) // (_PART * each), _FEW), largest)
+        self.buffer = weight.new_empty((rows, each))
+        self.h = weight.new_empty((largest, self.inner))
+        self.made = weight.new_empty((largest, 1, self.width))
         self.narrow = each <= _NARROW and weight.dtype in (torch.float32, torch.float64)
 
     def __call__(self, es: slice, bs: slice) -> Tensor:
-        """Q h of these edges and samples.  # shape: (Ec, Bc, m)"""
-        h = self.gather(es, bs)
-        shape = (h.shape[0], h.shape[1], self.width)
-        h = h.reshape(-1, self.inner)
-        f = phi_of(self.phi, es, bs).expand(-1, shape[1], -1).reshape(h.shape[0], 1, self.terms)
-        out = h.new_empty((h.shape[0], 1, self.width))
-        for rows in cut(h.shape[0], self.buffer.shape[0]):
+        """Q h of these edges and samples, to be read before the next call.  # shape: (Ec, Bc, m)"""
+        edges, samples = es.stop - es.start, bs.stop - bs.start
+        total = edges * samples
+        h = self.gather(es, bs, self.h[:total].view(edges, samples, self.inner)).reshape(total, self.inner)
+        f = phi_of(self.phi, es, bs).expand(-1, samples, -1).reshape(total, 1, self.terms)
+        out = self.made[:total]
+        for rows in cut(total, self.buffer.shape[0]):
             buffer = self.buffer[: rows.stop - rows.start]
             projected = torch.mm(h[rows], self.flat, out=buffer).view(-1, self.terms, self.width)
             if self.narrow:
@@ -44,14 +52,15 @@ class Projection:
                     made.addcmul_(projected[:, term], f[rows, 0, term, None])
             else:
                 torch.bmm(f[rows], projected, out=out[rows])
-        return out.view(shape)
+        return out.view(edges, samples, self.width)
 
 
 def project_all(gather: Gather, phi: Tensor, weight: Tensor, out: Tensor) -> Tensor:
     """The message of each edge, into ``out``.  # shape: (E, B, m)"""
     edges, batch = out.shape[:2]
-    project = Projection(gather, phi, weight)
-    for es, bs in row_chunks(edges, batch, _row(weight), out.device, gather.incidence.arity):
+    chunks = list(row_chunks(edges, batch, _row(weight), out.device, gather.incidence.arity))
+    project = Projection(gather, phi, weight, _largest(chunks))
+    for es, bs in chunks:
         out[es, bs] = project(es, bs)
     return out
 
@@ -62,20 +71,26 @@ def project_max(gather: Gather, phi: Tensor, weight: Tensor, arg: bool) -> tuple
     Returns:
         values (C, B, m) and, with ``arg``, the edge of the first maximum (C, B, m), else None.
     """
-    arity, factors, batch = gather.incidence.arity, gather.incidence.num_factors, gather.batch
+    arity, factors, batch, width = gather.incidence.arity, gather.incidence.num_factors, gather.batch, weight.shape[1]
     assert arity
-    project = Projection(gather, phi, weight)
-    values = weight.new_empty((factors, batch, project.width))
+    chunks = list(row_chunks(factors, batch, arity * _row(weight), weight.device))
+    project = Projection(gather, phi, weight, arity * _largest(chunks))
+    values = weight.new_empty((factors, batch, width))
     edges = weight.new_empty(values.shape, dtype=torch.long) if arg else None
-    for cs, bs in row_chunks(factors, batch, arity * _row(weight), weight.device):
-        messages = project(slice(cs.start * arity, cs.stop * arity), bs).view(-1, arity, *values[:1, bs].shape[1:])
+    for cs, bs in chunks:
+        es = slice(cs.start * arity, cs.stop * arity)
+        messages = project(es, bs).view(cs.stop - cs.start, arity, -1, width)
         if edges is None:
             values[cs, bs] = messages.amax(1)
             continue
-        values[cs, bs], place = first_max(messages)
-        first = torch.arange(cs.start * arity, cs.stop * arity, arity).view(-1, 1, 1)
-        torch.add(place, first, out=edges[cs, bs])
+        values[cs, bs], place = first_max(messages, spend=True)
+        edges[cs, bs] = place.add_(torch.arange(es.start, es.stop, arity).view(-1, 1, 1))
     return values, edges
+
+
+def _largest(chunks: Sequence[tuple[slice, slice]]) -> int:
+    """Rows of the first chunk, which is the largest."""
+    return 0 if not chunks else math.prod(part.stop - part.start for part in chunks[0])
 
 
 def _row(weight: Tensor) -> int:
