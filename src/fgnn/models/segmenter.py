@@ -82,7 +82,7 @@ def usual_batch(device: torch.device | str) -> int:
 def _threads() -> int:
     """Threads that make features for a GPU: all cores but one for the network and one for the votes, within reason."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(8, cores - 2))
+    return max(1, min(4, cores - 2))
 
 
 def segment(
