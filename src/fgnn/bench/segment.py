@@ -61,9 +61,9 @@ def measure(scan: Path, points: int, model: str, device: str, votes: int, batch:
     stages = {
         name: float(taken) for name, taken in (part.split() for part in told.removeprefix("seconds: ").split(", "))
     }
-    sizes = [file.stat().st_size / 1e6 for file in (scan, out)]
+    megabytes_in, megabytes_out = (file.stat().st_size / 1e6 for file in (scan, out))
     out.unlink()
-    return Labelled(points, votes, seconds, points / seconds, peak * 1024, *sizes, pieces, stages)
+    return Labelled(points, votes, seconds, points / seconds, peak * 1024, megabytes_in, megabytes_out, pieces, stages)
 
 
 def run(

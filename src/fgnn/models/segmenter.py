@@ -61,12 +61,22 @@ def load_segmenter(
             scores, _ = network(torch.from_numpy(features).to(where, non_blocking=True))
             return np.asarray(scores.float().softmax(-1).cpu().numpy())  # waits, so the features may be overwritten
 
+    def predict_in_parts(features: NDArray[np.float32]) -> NDArray[np.float32]:
+        """By halves where the device has too little memory for a batch."""
+        try:
+            return predict(features)
+        except torch.OutOfMemoryError:
+            if len(features) == 1:
+                raise
+        parts = np.array_split(features, 2)  # after the error is gone, which holds what was allocated
+        return np.concatenate([predict_in_parts(part) for part in parts])
+
     def pinned(shape: tuple[int, ...]) -> NDArray[np.float32]:
         return np.asarray(torch.empty(shape, pin_memory=True).numpy())
 
     on_gpu = where.type == "cuda"
     return Segmenter(
-        predict, tuple(card["classes"]), size=cut["size"], points=cut["points"], scale=cut["scale"],
+        predict_in_parts, tuple(card["classes"]), size=cut["size"], points=cut["points"], scale=cut["scale"],
         colour=cut["colour"], heights=tuple(cut.get("heights", ())),
         slopes=tuple(cut.get("slopes", ())), grow=cut.get("grow", 1.0),
         batch=usual_batch(where) if batch is None else batch, votes=votes, threads=_threads() if on_gpu else 1,

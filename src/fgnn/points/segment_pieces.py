@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -77,7 +77,7 @@ class Ground:
 
 def batches(
     store: TileStore, cut: Cut, size: int, votes: int, seed: int, threads: int = 1, room: Room | None = None
-) -> Iterator[Batch]:
+) -> Generator[Batch, None, None]:
     """Each tile's points shuffled and cut into pieces of P, a few repeated to fill the last; ``size`` pieces a batch.
 
     A batch is valid until the next one is asked for: its memory is used again.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import mmap
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -275,6 +274,7 @@ class _Aside:
     def __init__(self, file: Path, width: int) -> None:
         self.file, self.width = file, width
         self.counts: list[int] = []
+        file.touch()
 
     def add(self, xyz: NDArray[np.float64], where: NDArray[np.int64], extra: NDArray[np.float32] | None) -> None:
         with self.file.open("ab") as out:
@@ -284,7 +284,7 @@ class _Aside:
 
     def __iter__(self) -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float32]]]:
         """Coordinates (n, 3), places in the scan (n,) and further features (n, F) of each chunk."""
-        with self.file.open("rb") if self.counts else nullcontext() as source:
+        with self.file.open("rb") as source:
             for count in self.counts:
                 xyz = np.fromfile(source, np.float64, 3 * count).reshape(-1, 3)
                 where = np.fromfile(source, np.int64, count)
