@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.ndimage import grey_closing, grey_opening
 
-from fgnn.points.heights import height_columns, heights_above
+from fgnn.points.heights import Relief, _opened, height_columns, heights_above
 from fgnn.points.metrics import ground_score
 from fgnn.points.morphological import morphological_ground
 
@@ -53,6 +54,21 @@ def test_few_points_and_points_in_one_place_do_no_harm(points: int) -> None:
     for xyz in (land(points=6000)[0][:points], np.ones((points, 3), np.float32)):
         assert np.isfinite(heights_above(xyz, WINDOWS)).all()
         assert morphological_ground(xyz.astype(np.float64)).shape == (points,)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (9, 4), (40, 33)])
+@pytest.mark.parametrize("size", [3, 5, 13, 49])
+def test_openings_by_doubling_are_those_of_scipy(shape: tuple[int, int], size: int) -> None:
+    surface = np.random.default_rng(size).normal(size=shape).astype(np.float32)
+    np.testing.assert_array_equal(_opened(surface, size), grey_opening(surface, size=size, mode="nearest"))
+    np.testing.assert_array_equal(-_opened(-surface, size), grey_closing(surface, size=size, mode="nearest"))
+
+
+def test_heights_of_some_points_are_theirs_among_all() -> None:
+    xyz, _ = land(0.2)
+    some = np.random.default_rng(1).permutation(len(xyz))[:500]
+    relief = Relief.of(xyz, WINDOWS, (0.2,))
+    np.testing.assert_array_equal(relief.heights(xyz[some]), heights_above(xyz, WINDOWS, (0.2,))[some])
 
 
 def test_one_stray_point_far_away_asks_for_no_huge_raster() -> None:

@@ -90,7 +90,7 @@ def segment(
         print(f"{name:<20} {number:>12,}")
     print(f"{target}: {total:,} points in {seconds:.1f} s ({total / max(seconds, 1e-9):,.0f} points/s, {where})")
     if any(clock.seconds.values()):
-        print("seconds: " + ", ".join(f"{stage} {taken:.1f}" for stage, taken in clock.seconds.items()))
+        print("seconds: " + ", ".join(f"{stage} {taken:.2f}" for stage, taken in clock.seconds.items()))
     names = [str(n) for n in card["classes"]]
     if html is not None and sample is not None:
         report = report or html.with_suffix(".report.html")

@@ -1,0 +1,138 @@
+"""Threads make the pieces of tiles ahead of the network: the same pieces, in the same order, whatever their number."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fgnn.data.scenes import make_terrain
+from fgnn.errors import InputError
+from fgnn.points.cloud import HeldCloud, read_cloud, write_cloud
+from fgnn.points.heights import heights_above
+from fgnn.points.segment import Segmenter, segment_cloud, segment_file, tile_features
+from fgnn.points.segment_clock import STAGES, Clock
+from fgnn.points.segment_pieces import Cut, batches
+from fgnn.points.tiles import TileStore
+
+CUT = Cut(points=100, scale=5.0, width=0, heights=(3.0, 9.0), slopes=())
+
+
+def high(features: np.ndarray) -> np.ndarray:
+    share = 1 / (1 + np.exp(-(features[..., 4] - 1.0)))
+    return np.stack([1 - share, share], axis=-1).astype(np.float32)
+
+
+def rule(**changes: object) -> Segmenter:
+    settings: dict[str, object] = {"size": 20.0, "points": 128, "scale": 5.0, "heights": (3.0, 9.0), "batch": 3}
+    return Segmenter(high, ("ground", "other"), **(settings | changes))  # type: ignore[arg-type]
+
+
+def test_pieces_are_the_shuffled_points_of_each_tile_and_repeats_fill_the_last() -> None:
+    """Against a plain reading: every tile whole, its features taken by the permutation."""
+    with TileStore(HeldCloud(make_terrain(2000, seed=1)), size=12.0) as store:
+        rng = np.random.default_rng(5)
+        expected, slots = [], []
+        for tile in store.tiles():
+            features, order = tile_features(tile, CUT.scale, CUT.heights), rng.permutation(len(tile.slots))
+            for at in range(0, len(order), 100):
+                chosen = order[at : at + 100]
+                fill = rng.choice(chosen, 100 - len(chosen)) if len(chosen) < 100 else chosen[:0]
+                expected.append(features[np.concatenate([chosen, fill])])
+                slots.append(tile.slots[chosen])
+        for threads in (1, 4):
+            at = 0
+            for batch in batches(store, CUT, size=7, votes=4, seed=5, threads=threads):
+                assert len(batch.features) == len(batch.slots) <= 7
+                for features, piece in zip(batch.features, batch.slots, strict=True):
+                    np.testing.assert_array_equal(features, expected[at])
+                    np.testing.assert_array_equal(piece, slots[at])
+                    at += 1
+            assert at == len(expected)
+
+
+def test_features_are_the_place_in_the_tile_and_then_the_heights() -> None:
+    with TileStore(HeldCloud(make_terrain(600, seed=2)), size=15.0) as store:
+        for tile in store.tiles():
+            raised = tile.xyz - np.array([0, 0, tile.xyz[:, 2].min()], np.float32)
+            features = tile_features(tile, 5.0, (3.0, 9.0), (0.2,))
+            np.testing.assert_array_equal(features[:, :3], raised / np.float32(5))
+            np.testing.assert_array_equal(features[:, 3:], heights_above(raised, (3.0, 9.0), (0.2,)))
+
+
+@pytest.mark.parametrize("changes", [{"threads": 4}, {"batch": 1}, {"batch": 50, "threads": 2}])
+def test_threads_and_batches_change_no_label(changes: dict[str, object]) -> None:
+    cloud = make_terrain(3000, seed=3)
+    plain, other = segment_cloud(cloud, rule()), segment_cloud(cloud, rule(**changes))
+    np.testing.assert_array_equal(plain.label, other.label)
+    np.testing.assert_array_equal(plain.confidence, other.confidence)
+
+
+def test_an_answer_that_is_a_view_of_the_features_is_counted_before_they_are_overwritten() -> None:
+    cloud = make_terrain(3000, seed=4)
+
+    def view(features: np.ndarray) -> np.ndarray:
+        features[..., :2] = high(features)
+        return features[..., :2]
+
+    plain = segment_cloud(cloud, rule())
+    again = segment_cloud(cloud, Segmenter(view, *(getattr(rule(), n) for n in ("classes", "size", "points", "scale")),
+                                           heights=(3.0, 9.0), batch=3))  # fmt: skip
+    np.testing.assert_array_equal(plain.confidence, again.confidence)
+
+
+def test_memory_for_batches_may_be_given() -> None:
+    asked: list[tuple[int, ...]] = []
+
+    def room(shape: tuple[int, ...]) -> np.ndarray:
+        asked.append(shape)
+        return np.full(shape, np.nan, np.float32)
+
+    cloud = make_terrain(2000, seed=5)
+    np.testing.assert_array_equal(segment_cloud(cloud, rule(room=room)).label, segment_cloud(cloud, rule()).label)
+    assert set(asked) == {(3, 128, rule().cut.columns)}
+    assert len(asked) < 5  # a few are used again and again
+
+
+def test_an_error_of_the_network_ends_the_threads_and_leaves_no_file(tmp_path: Path) -> None:
+    def broken(features: np.ndarray) -> np.ndarray:
+        raise InputError("no")
+
+    write_cloud(make_terrain(2000, seed=6), tmp_path / "a.ply")
+    with pytest.raises(InputError, match="no"):
+        segment_file(tmp_path / "a.ply", tmp_path / "b.ply", Segmenter(broken, ("a", "b"), size=20.0, points=64))
+    assert [p.name for p in tmp_path.iterdir()] == ["a.ply"]
+
+
+def test_the_clock_tells_where_the_seconds_go(tmp_path: Path) -> None:
+    def slow(features: np.ndarray) -> np.ndarray:
+        time.sleep(0.05)
+        return high(features)
+
+    write_cloud(make_terrain(1000, seed=7), tmp_path / "a.ply")
+    clock, start = Clock(), time.perf_counter()
+    segmenter = Segmenter(slow, ("a", "b"), size=30.0, points=256, heights=(3.0, 9.0))
+    segment_file(tmp_path / "a.ply", tmp_path / "b.ply", segmenter, clock=clock)
+    taken = time.perf_counter() - start
+    assert tuple(clock.seconds) == STAGES
+    assert clock.seconds["network"] >= 0.05
+    assert clock.seconds["reading"] > 0 < clock.seconds["writing"]
+    assert sum(clock.seconds.values()) <= taken
+    assert len(read_cloud(tmp_path / "b.ply")) == 1000
+
+
+def test_a_stage_within_another_counts_for_itself_alone() -> None:
+    clock, start = Clock(), time.perf_counter()
+    with clock("writing"):
+        time.sleep(0.02)
+        with clock("network"):
+            time.sleep(0.05)
+        with clock("tiles"):
+            time.sleep(0.03)
+    taken = time.perf_counter() - start
+    assert clock.seconds["network"] >= 0.05
+    assert clock.seconds["tiles"] >= 0.03
+    assert clock.seconds["writing"] >= 0.02
+    assert sum(clock.seconds.values()) <= taken  # nothing is counted twice
