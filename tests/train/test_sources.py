@@ -79,6 +79,8 @@ def test_quality_by_hand() -> None:
     assert quality.agreement == pytest.approx((2 + 0 + 1 + 1) / 8)
     assert (quality.optimal, quality.feasible) == (0.25, 0.75)
     assert quality.gap == pytest.approx((0 + 0.5 + 1.0) / 3)
+    assert quality.deviation is None  # fewer than two batches of 32 have none
+    assert Quality.of(batch.select(slice(0, 1)), answer[2:3], labels[:1]).gap is None  # nor has what is infeasible
 
 
 def test_the_spread_is_over_batches_of_32() -> None:

@@ -87,12 +87,12 @@ def evaluate(
                     percent(quality.agreement, quality.deviation, 2),
                     percent(quality.optimal, digits=2),
                     percent(quality.feasible, digits=2),
-                    f"{quality.gap:.4f}",
+                    "–" if quality.gap is None else f"{quality.gap:.4f}",
                     f"{ms:.3f}",
                 )
             )
     heading = ("", "agreement %", "optimal %", "feasible %", "score lost", "ms each")
-    caption = f"{Path(weights).name}, {count} fresh instances each (± over batches of 32)"
+    caption = f"{Path(weights).name}, {count} fresh instances each" + (" (± over batches of 32)" if count >= 64 else "")
     print(Table(heading, rows, caption).text())
 
 

@@ -178,7 +178,7 @@ def _table(cells: list[Cell]) -> Table:
     rows = []
     for cell in cells:
         q = cell.quality
-        gap = "–" if q.gap != q.gap else f"{q.gap:.3f}"
+        gap = "–" if q.gap is None else f"{q.gap:.3f}"
         rows.append([cell.method, percent(q.agreement), percent(q.optimal), percent(q.feasible), gap, f"{cell.ms:.2f}"])
     heading = ["8 x 8", "agreement %", "wholly optimal %", "feasible %", "score lost", "ms each"]
     return Table(heading, rows, "Against the proved optimum")

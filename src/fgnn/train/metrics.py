@@ -18,10 +18,10 @@ class Quality:
     many instances are wholly optimal and feasible, and the mean loss in score of the feasible ones."""
 
     agreement: float
-    deviation: float
+    deviation: float | None  # None: fewer than two batches
     optimal: float
     feasible: float
-    gap: float
+    gap: float | None  # None: none is feasible
     count: int
 
     @classmethod
@@ -35,12 +35,12 @@ class Quality:
         feasible = score > -torch.inf
         slack = 1e-6 * best.abs().clamp(min=1.0)
         loss = (best - score)[feasible]
-        means = hits[: len(hits) // BATCH * BATCH].view(-1, BATCH).mean(1) if len(hits) >= 2 * BATCH else hits
+        means = hits[: len(hits) // BATCH * BATCH].view(-1, BATCH).mean(1)
         return cls(
             agreement=float(hits.mean()),
-            deviation=float(means.std()) if len(means) > 1 else 0.0,
+            deviation=float(means.std()) if len(means) > 1 else None,
             optimal=float((score >= best - slack).double().mean()),
             feasible=float(feasible.double().mean()),
-            gap=float(loss.mean()) if len(loss) else float("nan"),
+            gap=float(loss.mean()) if len(loss) else None,
             count=len(hits),
         )

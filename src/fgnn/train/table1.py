@@ -96,7 +96,7 @@ def detail_table(cells: Sequence[Cell], kind: int) -> Table:
                     cell.method + ("*" if cell.origin == "recorded" else ""),
                     percent(q.optimal),
                     percent(q.feasible),
-                    "–" if q.gap != q.gap else f"{q.gap:.3f}",
+                    "–" if q.gap is None else f"{q.gap:.3f}",
                     f"{cell.ms:.3f}",
                     f"{q.count:,}",
                 ]
