@@ -195,6 +195,10 @@ def test_evaluate_scores_ones_own_scans_on_the_files_held_out(tmp_path: Path) ->
     assert set(found) == {"mean IoU", "accuracy", "ground", "other"}
     with pytest.raises(InputError, match="a protocol among tiles"):
         evaluate_point_weights(folder.path, protocol="voted")
+    with pytest.raises(
+        InputError, match=r"Expected --data, the folder of the test data \(trained from 'lidar', not found"
+    ):
+        evaluate_point_weights("lidar-ground")
 
 
 def test_evaluate_refuses_options_of_the_other_kind(shape_run: Path) -> None:

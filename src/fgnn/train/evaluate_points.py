@@ -53,6 +53,11 @@ def evaluate_point_weights(
     weights = load_weights(place)
     network = load_point_network(weights, device)
     known = parse(Data, weights.card["data"], file=place, place="data")
+    trained_from = next(part.root for part in (known.shapes, known.rooms, known.scans) if part is not None)
+    if data is None and not Path(trained_from).is_dir():
+        raise InputError(
+            f"Expected --data, the folder of the test data (trained from {trained_from!r}, not found here)"
+        )
     if known.shapes is not None:
         root, points = data or known.shapes.root, known.shapes.points
         return _shapes(network, root, known.shapes.splits, points, protocol, count, seed)
