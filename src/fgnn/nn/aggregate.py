@@ -11,7 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fgnn.graph import Incidence, Side
+from fgnn.graph import Block, Incidence, Side
+from fgnn.nn.gather import cut, limit
 
 Kind = Literal["max", "sum", "mean", "softmax"]
 _KINDS: tuple[Kind, ...] = ("max", "sum", "mean", "softmax")
@@ -83,7 +84,9 @@ def reduce_edges(
     return values, edges
 
 
-def _reduce_block(messages: Tensor, block, aggregation: Aggregation, arg: bool) -> tuple[Tensor, Tensor | None]:  # type: ignore[no-untyped-def]
+def _reduce_block(messages: Tensor, block: Block, aggregation: Aggregation, arg: bool) -> tuple[Tensor, Tensor | None]:
+    if aggregation.kind == "max" and messages.is_cpu and block.edges is not None and not messages.requires_grad:
+        return _max_by_chunks(messages, block, arg)
     shape = (block.rows, block.width, *messages.shape[1:])
     rows = messages if block.edges is None else messages.index_select(0, block.edges.reshape(-1))
     rows = rows.reshape(shape)  # shape: (R, K, ...)
@@ -95,8 +98,7 @@ def _reduce_block(messages: Tensor, block, aggregation: Aggregation, arg: bool) 
         if block.edges is None:
             first = torch.arange(block.rows, device=rows.device) * block.width
             return values, place + first.view(-1, *(1,) * (place.dim() - 1))
-        flat = block.edges.view(block.rows, block.width, *(1,) * (place.dim() - 1))
-        return values, flat.expand(shape).gather(1, place.unsqueeze(1)).squeeze(1)
+        return values, _edge_at(block.edges, place)
     if block.padding is not None:
         mask = block.padding.view(block.rows, block.width, *(1,) * (rows.dim() - 2))
         rows = rows.masked_fill(mask, aggregation.neutral)
@@ -104,6 +106,28 @@ def _reduce_block(messages: Tensor, block, aggregation: Aggregation, arg: bool) 
         gamma = aggregation.gamma
         return (rows * gamma).logsumexp(1) / gamma, None
     return rows.sum(1), None
+
+
+def _max_by_chunks(messages: Tensor, block: Block, arg: bool) -> tuple[Tensor, Tensor | None]:
+    """As many rows at a time as the cache holds: what is gathered is compared there, and never written to memory."""
+    assert block.edges is not None
+    rest = messages.shape[1:]
+    values = messages.new_empty((block.rows, *rest))
+    edges = messages.new_empty(values.shape, dtype=torch.long) if arg else None
+    for part in cut(block.rows, limit(messages.device) // max(block.width * math.prod(rest), 1)):
+        at = block.edges[part]
+        rows = messages.index_select(0, at.reshape(-1)).view(*at.shape, *rest)
+        if edges is None:
+            values[part] = rows.amax(1)
+            continue
+        values[part], place = first_max(rows, spend=True)
+        edges[part] = _edge_at(at, place)
+    return values, edges
+
+
+def _edge_at(edges: Tensor, place: Tensor) -> Tensor:
+    """The edge at a place of each row of (R, K).  # shape: (R, ...)"""
+    return edges.gather(1, place.flatten(1)).view_as(place)
 
 
 def first_max(rows: Tensor, *, spend: bool = False) -> tuple[Tensor, Tensor]:

@@ -11,8 +11,6 @@ from torch import Tensor
 from fgnn.nn.aggregate import first_max
 from fgnn.nn.gather import Gather, cut, limit, phi_of, row_chunks
 
-# What a product of some rows may fill, in parts of a chunk: it is read again at once, and by the core that wrote it.
-_PART = 2
 # Fewer rows than this do not pay for reading W.
 _FEW = 128
 # Up to so many products a row, adding them up term by term beats a batch of tiny products, fivefold.
@@ -30,7 +28,7 @@ class Projection:
         self.terms, self.width, self.inner = weight.shape
         self.flat = weight.reshape(self.terms * self.width, self.inner).T  # shape: (n, T·m)
         each = self.terms * self.width
-        rows = min(max(limit(weight.device) // (_PART * each), _FEW), largest)
+        rows = min(max(limit(weight.device) // each, _FEW), largest)
         self.buffer = weight.new_empty((rows, each))
         self.h = weight.new_empty((largest, self.inner))
         self.made = weight.new_empty((largest, 1, self.width))
