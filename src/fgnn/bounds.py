@@ -34,6 +34,8 @@ class Bound:
         return int(self.free + self.per_byte * size)
 
 
+# What the process that looks through HDF5 files for us may have, and a little of our own.
+_HDF5 = 176 * _MB
 # Broken files never get as far as a whole model: every one of them is refused within this.
 BROKEN = 200 * _MB
 
@@ -51,10 +53,18 @@ BOUNDS: dict[str, Bound] = {
     "las": Bound("LAS clouds", 16 * _MB, 8),
     "laz": Bound("LAZ clouds", 64 * _MB, 8, expands=True),
     "pcd": Bound("PCD clouds", 16 * _MB, 32),
+    "e57": Bound("E57 clouds", 64 * _MB, 8, expands=True),
     "txt": Bound("XYZ and TXT clouds", 16 * _MB, 16),
     "csv": Bound("CSV clouds", 16 * _MB, 16),
     "npy": Bound("NPY clouds", 16 * _MB, 8),
     "npz": Bound("NPZ clouds", 16 * _MB, 8, expands=True),
+    "blocks": Bound("HDF5 blocks of S3DIS", _HDF5, 4, expands=True),
+    "shapes": Bound("HDF5 files of ShapeNet-Part", _HDF5, 4, expands=True),
+    "packed": Bound("packed files of ShapeNet-Part", 64 * _MB, 32, expands=True),
+    "listed": Bound("lists of shapes", 16 * _MB, 32),
+    "shape-text": Bound("shapes as text", 16 * _MB, 16),
+    "room": Bound("collected rooms", 16 * _MB, 4),
+    "room-text": Bound("rooms of the raw release", 16 * _MB, 32),
     "recipe": Bound("recipes and plans", 32 * _MB, 1000),
     "classes": Bound("classes files", 16 * _MB, 64),
     "weights": Bound("weights", 16 * _MB, 4),

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from fgnn.errors import InputError
-from tests.fuzz.mutate import mutated
-from tests.fuzz.seeds import seeds
+from tests.fuzz.mutate import mutated, overwritten
+from tests.fuzz.seeds import SHAPE_TEXT, seeds
 
 # Small limits keep a lucky mutation from building a large model, so that time and memory tell of faults only.
 _DECOMPRESSED = 1 << 20
 _ENTRIES = 1 << 16
-_LONGEST = 8192
+_LONGEST = 12_288
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +34,7 @@ class Harness:
         read: Takes the bytes of an input.
         words: Words of the format, put in where others stood.
         unpack, pack: For a compressed format: changes are also made to what is inside.
+        points: Whether parts of the format point at one another, so that most changes must move nothing.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Harness:
     words: tuple[bytes, ...] = ()
     unpack: Callable[[bytes], bytes] | None = None
     pack: Callable[[bytes], bytes] | None = None
+    points: bool = False
 
     @cached_property
     def seeds(self) -> tuple[bytes, ...]:
@@ -54,6 +56,8 @@ class Harness:
                 return self.pack(mutated(self.unpack(data), rng, self.words))[:_LONGEST]
             except (OSError, EOFError, lzma.LZMAError, zlib.error, ValueError):
                 pass
+        if self.points and rng.random() < 0.8:
+            return overwritten(data, rng)[:_LONGEST]
         return mutated(data, rng, self.words, self.seeds)[:_LONGEST]
 
 
@@ -120,6 +124,76 @@ def _cloud(path: Path) -> None:
     cloud = read_cloud(path)
     assert cloud.valid.shape == (len(cloud),)
     assert cloud.rgb is None or cloud.rgb.shape == (len(cloud), 3)
+
+
+# ---- data sets --------------------------------------------------------------------------------------------------
+
+
+def _in_folder(place: str, name: str, use: Callable[[Path], None], others: dict[str, str]) -> Callable[[bytes], None]:
+    """Hand the bytes over as one file of a data set; a refusal must name the set's folder or what lies in it."""
+
+    def read(data: bytes) -> None:
+        root = folder() / place
+        if not root.exists():
+            for other, text in others.items():
+                (root / other).parent.mkdir(parents=True, exist_ok=True)
+                (root / other).write_text(text)
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+        try:
+            use(root)
+        except InputError as error:
+            _named(root, error)
+            raise
+
+    return read
+
+
+@cache
+def _hdf5_reader() -> Any:
+    """One for all cases: to start another for each would take nearly all the time."""
+    from fgnn.data.hdf5 import Hdf5Reader
+
+    return Hdf5Reader()
+
+
+def _blocks(path: Path) -> None:
+    from fgnn.data.s3dis import _block_file
+
+    features, label = _block_file(_hdf5_reader(), path)
+    assert features.dtype == np.float32
+    assert features.shape[:2] == label.shape
+
+
+def _shape_hdf5(path: Path) -> None:
+    from fgnn.data.shapenet import _shape_file, _uniform
+
+    xyz, label, category = _shape_file(_hdf5_reader(), path)
+    _usable(_uniform(xyz, label, category, category.astype(str)))
+
+
+def _shapes(root: Path) -> None:
+    from fgnn.data.shapenet import load_shapenet_part
+
+    _usable(load_shapenet_part(root, "train"))
+
+
+def _usable(shapes: Any) -> None:
+    assert np.isfinite(shapes.normalised().xyz).all()
+    assert len(shapes[len(shapes) - 1][0])
+
+
+def _room(path: Path) -> None:
+    from fgnn.data.s3dis import load_room
+
+    room = load_room(path)
+    assert room.xyz.shape == room.rgb.shape == (len(room.label), 3)
+
+
+def _raw_room(root: Path) -> None:
+    from fgnn.data.s3dis import collect_room
+
+    assert len(collect_room(root / "Area_1" / "office_1").label)
 
 
 # ---- settings, weights, archives --------------------------------------------------------------------------------
@@ -230,6 +304,12 @@ def _of_files(name: str, use: Callable[[Path], None], file: str, words: tuple[by
 
 _RULE_WORDS = (b"salldiff", b"sgcc", b"samong", b"max", b"knapsack", b"knapsackp", b"clique", b"disj", b"sdisj", b"-1")
 _CFN_WORDS = (*_RULE_WORDS, b"costs", b"type", b"params", b"scope", b"defaultcost", b"hard", b"dec", b"wdec", b"bounds")
+_E57_WORDS = (
+    b'type="Integer"', b'type="ScaledInteger"', b'type="Float"', b'minimum="0"', b'maximum="1"', b'recordCount="9"',
+    b"<vectorChild>", b"<prototype>", b"<!ENTITY", b'precision="single"', b'scale="1e300"',
+)  # fmt: skip
+_LIST = "train_test_split/shuffled_train_file_list.json"
+_TEXT_SHAPE = {"02691156/a.txt": SHAPE_TEXT.decode()}
 _NPY_WORDS = (
     b"'<f8'",
     b"'|O'",
@@ -286,10 +366,18 @@ HARNESSES: dict[str, Harness] = {
         _of_files("las", _cloud, "fuzz.las"),
         _of_files("laz", _cloud, "fuzz.laz"),
         _of_files("pcd", _cloud, "fuzz.pcd", words=(b"FIELDS", b"SIZE", b"TYPE", b"COUNT", b"POINTS", b"DATA")),
+        Harness("e57", _from_file("fuzz.e57", _cloud), _E57_WORDS, points=True),
         _of_files("txt", _cloud, "fuzz.xyz"),
         _of_files("csv", _cloud, "fuzz.csv"),
         _of_files("npy", _cloud, "fuzz.npy", words=_NPY_WORDS),
         _of_files("npz", _cloud, "fuzz.npz", words=_NPY_WORDS),
+        Harness("blocks", _from_file("fuzz.h5", _blocks), points=True),
+        Harness("shapes", _from_file("fuzz.h5", _shape_hdf5), points=True),
+        Harness("packed", _in_folder("packed", "train_0.npz", _shapes, {}), _NPY_WORDS),
+        Harness("listed", _in_folder("listed", _LIST, _shapes, _TEXT_SHAPE)),
+        Harness("shape-text", _in_folder("shape-text", "02691156/a.txt", _shapes, {_LIST: '["x/02691156/a"]'})),
+        _of_files("room", _room, "Area_1_office_1.npy", words=_NPY_WORDS),
+        Harness("room-text", _in_folder("room-text", "Area_1/office_1/Annotations/wall_1.txt", _raw_room, {})),
         _of_files("recipe", _recipe, "fuzz.yaml", words=_YAML_WORDS),
         _of_files("plan", _plan, "fuzz.yaml", words=_YAML_WORDS),
         Harness("notation", _notation, (b"FGNN(", b"Res[", b"]", b"DR(", b"FC(", b" - ")),

@@ -10,12 +10,14 @@ import lzma
 import struct
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from fgnn import GraphicalModel, write_model
 from tests.fuzz import seeds
@@ -121,6 +123,10 @@ def _log() -> bytes:
     return b"".join(b'{"step": %d, "agreement": 0.5}\n' % k for k in range(1, 500))
 
 
+def _many(columns: int, labels: str) -> dict[str, Any]:
+    return {"data": _RNG.random((99, 512, columns)).astype(np.float32), labels: np.ones((99, 512), np.uint8)}
+
+
 _CARD = b'{"recipe": {"batch": 4}}'
 
 # reader: a name, the file's suffix, and its bytes
@@ -141,6 +147,13 @@ VALID: list[tuple[str, str, Callable[[], bytes]]] = [
     *(("pcd", ".pcd", partial(_pcd, e)) for e in ("ascii", "binary", "binary_compressed")),
     ("weights", ".safetensors", partial(_tensors, "fgnn-weights-1")),
     ("checkpoint", ".safetensors", partial(_tensors, "fgnn-checkpoint-1")),
+    ("blocks", ".h5", lambda: seeds.hdf5(_many(9, "label"), compression="gzip", chunks=(8, 128, 9))),
+    ("shapes", ".h5", lambda: seeds.hdf5(_many(3, "pid") | {"label": np.zeros((99, 1), "u1")})),
+    ("packed", ".npz", lambda: seeds._shape_planes(400, 1024)),
+    ("listed", ".json", lambda: json.dumps([f"shape_data/02691156/{k:032x}" for k in range(20_000)]).encode()),
+    ("shape-text", ".txt", lambda: seeds.SHAPE_TEXT * 20_000),
+    ("room", ".npy", lambda: seeds._array(np.save, np.ones((40_000, 7)))),
+    ("room-text", ".txt", lambda: b"12.345 1.234 0.123 100 200 50\n" * 40_000),
     ("card", ".json", lambda: json.dumps({f"key {k}": [k, str(k)] for k in range(40_000)}).encode()),
     ("recipe", ".yaml", lambda: b"name: x\n" + b"# a comment\n" * 20_000 + seeds.RECIPE),
     ("classes", ".txt", lambda: "".join(f"class {k}: {k}  # {'-' * 4000}\n" for k in range(255)).encode()),
@@ -236,6 +249,63 @@ def _yaml_merges() -> bytes:
     return "\n".join(lines).encode()
 
 
+def _hdf5(**options: Any) -> bytes:
+    """Blocks whose features are declared but never written."""
+    h5py = pytest.importorskip("h5py")
+
+    def write(path: Path) -> None:
+        with h5py.File(path, "w", libver=options.pop("libver", "earliest")) as file:
+            file.create_dataset("data", dtype="f4", **options)
+            file["label"] = np.zeros(options["shape"][:2] if np.prod(options["shape"]) < 100 else (1, 1), np.uint8)
+
+    return seeds._packed(write, ".h5")
+
+
+def _hdf5_chunk_bomb() -> bytes:
+    """One chunk of 144 bytes that holds a stream of 40 megabytes."""
+    h5py = pytest.importorskip("h5py")
+
+    def write(path: Path) -> None:
+        with h5py.File(path, "w") as file:
+            made = file.create_dataset("data", (1, 4, 9), "f4", chunks=(1, 4, 9), compression="gzip")
+            made.id.write_direct_chunk((0, 0, 0), zlib.compress(bytes(40_000_000)))
+            file["label"] = np.zeros((1, 4), np.uint8)
+
+    return seeds._packed(write, ".h5")
+
+
+def _hdf5_heap() -> bytes:
+    """A heap whose list of free places leads back to its beginning."""
+    data = seeds.seeds("blocks")[0]
+    heap = data.index(b"HEAP")
+    segment, free = struct.unpack_from("<Q", data, heap + 24)[0], 32
+    data = _patched(data, heap + 16, "<Q", free)
+    return _patched(data, segment + free, "<QQ", free, 16)
+
+
+def _e57_scans(count: int) -> bytes:
+    """An E57 file whose scans all have the same bytes."""
+
+    def change(xml: bytes) -> bytes:
+        begin, end = xml.index(b"<vectorChild"), xml.index(b"</vectorChild>") + len(b"</vectorChild>")
+        return xml[:begin] + xml[begin:end] * count + xml[end:]
+
+    return seeds.e57(change)
+
+
+# what it is, its bytes, and what is said of it
+HOSTILE_HDF5: list[tuple[str, Callable[[], bytes], str]] = [
+    ("an absurd shape", lambda: _hdf5(shape=(1 << 50, 4, 9)), "Expected"),
+    ("an absurd shape in chunks", lambda: _hdf5(shape=(1 << 50, 4, 9), chunks=(1, 4, 9)), "chunks that a file of"),
+    ("a large shape in large chunks", lambda: _hdf5(shape=(1 << 22, 4, 9), chunks=(1 << 22, 4, 9)), "Expected"),
+    ("many chunks", lambda: _hdf5(shape=(1 << 21, 4, 9), chunks=(1, 4, 9)), "chunks that a file of"),
+    ("chunks that are not there", lambda: _hdf5(shape=(2, 4, 9), chunks=(1, 4, 9)), "all chunks of /data in the file"),
+    ("large chunks of small arrays", lambda: _hdf5(shape=(2, 4, 9), chunks=(1 << 20, 4, 9), maxshape=(None, 4, 9)),
+     "all chunks of /data in the file"),
+    ("a bomb", _hdf5_chunk_bomb, "Expected a chunk of 144 bytes"),
+    ("a heap that leads back to itself", _hdf5_heap, "cannot be read as HDF5"),
+]  # fmt: skip
+
 _BIG = b"1000000000000"
 
 # what it is, reader, the file's suffix, its bytes
@@ -260,6 +330,15 @@ HOSTILE: list[tuple[str, str, str, Callable[[], bytes]]] = [
     ("a bomb by bzip2", "npz", ".npz", lambda: _zip("xyz.npy", bytes(20_000_000), zipfile.ZIP_BZIP2)),
     ("a large shape", "npz", ".npz", lambda: _zip("xyz.npy", _npy_header("(10000000000, 3)") + bytes(48))),
     ("a long line", "txt", ".xyz", lambda: b"1 " * 4_000_000),
+    ("scans that share their bytes", "e57", ".e57", lambda: _e57_scans(9000)),
+    ("columns of no bits", "e57", ".e57", lambda: seeds.e57(_no_bits)),
+    *((what, "blocks", ".h5", make) for what, make, _ in HOSTILE_HDF5),
+    ("a large shape", "room", ".npy", lambda: _npy_header("(1000000000000, 7)") + bytes(56)),
+    ("a bomb", "packed", ".npz", lambda: _zip("planes.npy", _npy_header("(2, 3, 1, 4000000)") + bytes(24 << 20))),
+    ("a large shape", "packed", ".npz", lambda: _zip("planes.npy", _npy_header("(2, 3, 1, 10000000000)", "|u1"))),
+    ("deep lists", "listed", ".json", lambda: b"[" * 1_000_000),
+    ("a long line", "room-text", ".txt", lambda: b"1 " * 4_000_000),
+    ("a long line", "shape-text", ".txt", lambda: b"1 " * 4_000_000),
     ("merged anchors", "recipe", ".yaml", _yaml_merges),
     ("deep lists", "recipe", ".yaml", lambda: b"[" * 100_000),
     ("a large file", "recipe", ".yaml", lambda: b"a: 1\n" * 1_000_000),
@@ -274,6 +353,11 @@ HOSTILE: list[tuple[str, str, str, Callable[[], bytes]]] = [
     ("deep notation", "notation", ".txt", lambda: b"Res[" * 100_000),
     ("long notation", "notation", ".txt", lambda: b" - ".join([b"FC(64)"] * 200_000)),
 ]  # fmt: skip
+
+
+def _no_bits(xml: bytes) -> bytes:
+    field = b'<a%d type="Integer" minimum="0" maximum="0"/>'
+    return xml.replace(b"</prototype>", b"".join(field % k for k in range(30_000)) + b"</prototype>")
 
 
 def _large_tensor() -> bytes:

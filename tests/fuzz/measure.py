@@ -16,12 +16,14 @@ from typing import Any
 import numpy as np
 
 _MODELS = ("uai", "fg", "bif", "wcsp", "cfn", "fgm", "gz", "xz")
-_CLOUDS = ("ply", "las", "laz", "pcd", "txt", "csv", "npy", "npz")
+_CLOUDS = ("ply", "las", "laz", "pcd", "e57", "txt", "csv", "npy", "npz")
 
 
 def reader(name: str) -> Callable[[Path], Any]:
     """The reader of a kind of file, with the limits it has by default."""
     from fgnn import read_model
+    from fgnn.data import s3dis, shapenet
+    from fgnn.data.values import read_rows
     from fgnn.pgm.io import read_evidence
     from fgnn.points.cloud import read_cloud
     from tests.fuzz import harnesses
@@ -32,7 +34,14 @@ def reader(name: str) -> Callable[[Path], Any]:
         return read_cloud
     if name == "evidence":
         return lambda path: read_evidence(path, np.full(100_000, 2))
-    by_path = {
+    by_path: dict[str, Callable[[Path], Any]] = {
+        "blocks": harnesses._blocks,
+        "shapes": harnesses._shape_hdf5,
+        "packed": shapenet._unpack,
+        "listed": lambda path: list(shapenet._listed(path)),
+        "shape-text": lambda path: read_rows(path, 7),
+        "room": harnesses._room,
+        "room-text": s3dis._annotation,
         "recipe": harnesses._recipe,
         "classes": harnesses._classes,
         "weights": harnesses._weights,

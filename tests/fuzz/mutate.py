@@ -46,6 +46,17 @@ def mutated(data: bytes, rng: random.Random, words: tuple[bytes, ...] = (), othe
     return data
 
 
+def overwritten(data: bytes, rng: random.Random) -> bytes:
+    """The data with some numbers in it replaced and nothing moved: for formats whose parts point at one another."""
+    changed = bytearray(data)
+    for _ in range(rng.choice((1, 1, 2, 3, 6))):
+        size = rng.choice((1, 1, 2, 4, 8))
+        at = rng.randrange(max(1, len(changed) - size))
+        number = rng.choice((0, -1, 1 << rng.randrange(8 * size), rng.randrange(len(data) + 1), rng.getrandbits(64)))
+        changed[at : at + size] = (number % (1 << 8 * size)).to_bytes(size, "little")
+    return bytes(changed)
+
+
 def _number(rng: random.Random) -> bytes:
     """An integer as binary formats hold it, often one at an edge."""
     value = rng.choice((0, 1, 2, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, rng.getrandbits(32)))

@@ -142,7 +142,11 @@ def _guided(given: argparse.Namespace, atheris: Any) -> None:
         return bytes(atheris.Mutate(data, len(data)))[:most]
 
     options = [f"-seed={given.seed + 1}", f"-timeout={15 * _HANG}", f"-rss_limit_mb={_MOST_MEGABYTES}"]
-    options += [f"-max_len={_LONGEST}", "-verbosity=0", f"-artifact_prefix={given.out}/{given.name}-"]
+    options += [
+        f"-max_len={max(_LONGEST, *map(len, harness.seeds))}",
+        "-verbosity=0",
+        f"-artifact_prefix={given.out}/{given.name}-",
+    ]
     atheris.Setup([sys.argv[0], *options, str(corpus)], one, custom_mutator=change)
     atheris.Fuzz()
 
@@ -164,7 +168,9 @@ def _modules(name: str) -> list[str]:
         "npz": ["fgnn.points", "numpy.lib", "zipfile"],
         "las": ["fgnn.points", "laspy"],
         "laz": ["fgnn.points", "laspy"],
-        **{name: ["fgnn.points"] for name in ("ply", "pcd", "txt", "csv")},
+        **{name: ["fgnn.data"] for name in ("blocks", "shapes")},
+        **{name: ["fgnn.data"] for name in ("packed", "listed", "shape-text", "room", "room-text")},
+        **{name: ["fgnn.points"] for name in ("ply", "pcd", "e57", "txt", "csv")},
     }
     return guides.get(name, ["fgnn.pgm"])
 

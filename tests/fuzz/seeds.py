@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import lzma
+import struct
 import tarfile
 import tempfile
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tests.pgm.io.samples import BIF, CFN, EVID, FG, UAI, WCSP, native
 
@@ -57,6 +59,7 @@ PCD_HEAD = (
     "# .PCD v0.7\nVERSION 0.7\nFIELDS x y z label\nSIZE 4 4 4 2\nTYPE F F F U\nCOUNT 1 1 1 1\nWIDTH 3\nHEIGHT 1\n"
     "VIEWPOINT 0 0 0 1 0 0 0\nPOINTS 3\nDATA {}\n"
 )
+SHAPE_TEXT = b"0.5 1 0 0 1 0 0.000000\n1 2 3 0 0 1 3.000000\n"
 PLAY_MODEL: dict[str, Any] = {
     "variables": [{"states": 2, "unary": [0, 0.5]}, {"states": 2}, {"states": 3, "unary": [0, "-inf", 1]}],
     "factors": [
@@ -133,6 +136,48 @@ def _ply() -> tuple[bytes, ...]:
     return tuple(made)
 
 
+def e57(change: Callable[[bytes], bytes] | None = None) -> bytes:
+    """A small E57 file, its XML changed and put at the end."""
+    data = (Path(__file__).parents[1] / "points" / "data" / "packed.e57").read_bytes()
+    _, at, length, page = struct.unpack_from("<QQQQ", data, 16)
+    inner = page - 4  # each page ends with a checksum
+    logical = b"".join(data[k : k + inner] for k in range(0, len(data), page))
+    begin = at // page * inner + at % page
+    xml = logical[begin : begin + length]
+    if change is not None:
+        xml = change(xml)
+    kept = data[: at // page * page + page]
+    pages = b"".join(xml[k : k + inner].ljust(page, b"\0") for k in range(0, len(xml), inner))
+    whole = bytearray(kept + pages)
+    struct.pack_into("<QQQ", whole, 16, len(whole), len(kept), len(xml))
+    return bytes(whole)
+
+
+def hdf5(arrays: dict[str, Any], libver: str = "earliest", **options: Any) -> bytes:
+    """A file of these arrays; ``options`` are those of the largest of them."""
+    h5py = pytest.importorskip("h5py")
+
+    def write(path: Path) -> None:
+        with h5py.File(path, "w", libver=libver) as file:
+            for k, (name, values) in enumerate(arrays.items()):
+                file.create_dataset(name, data=values, **(options if k == 0 else {}))
+
+    return _packed(write, ".h5")
+
+
+def _hdf5(columns: int, **labels: Any) -> tuple[bytes, ...]:
+    arrays = {"data": np.random.default_rng(0).random((2, 3, columns)).astype(np.float32), **labels}
+    packed = {"chunks": (2, 2, columns), "compression": "gzip", "shuffle": True}
+    return tuple(hdf5(arrays, libver, **kind) for libver in ("earliest", "latest") for kind in ({}, packed))
+
+
+def _shape_planes(shapes: int = 2, points: int = 4) -> bytes:
+    planes = np.random.default_rng(0).integers(0, 9, (2, 3, shapes, points)).astype(np.uint8)
+    names = np.array([f"s/{k}" for k in range(shapes)])
+    named = {"label": np.ones((shapes, points), np.uint8), "category": np.zeros(shapes, np.uint8), "name": names}
+    return _array(np.savez_compressed, planes=planes, **named)
+
+
 def _tensors(kind: str) -> bytes:
     import torch
 
@@ -199,6 +244,7 @@ MAKERS: dict[str, Callable[[], tuple[bytes, ...]]] = {
     "las": lambda: (_las(0, "1.2", ".las"), _las(7, "1.4", ".las"), _packed(_write(".las"), ".las")),
     "laz": lambda: (_las(3, "1.2", ".laz"), _las(6, "1.4", ".laz")),
     "pcd": _pcd,
+    "e57": lambda: (e57(), e57(lambda xml: xml.replace(b'recordCount="700"', b'recordCount="5"'))),
     "txt": lambda: (TEXT_CLOUD, b"1 2 3\n4 5 6\n", b"0;0;0;1\n1;1;1;2\n"),
     "csv": lambda: (CSV_CLOUD, b"easting,northing,height\n1,2,3\n"),
     "npy": lambda: (_array(np.save, np.zeros((3, 7))), _packed(_write(".npy"), ".npy")),
@@ -206,6 +252,13 @@ MAKERS: dict[str, Callable[[], tuple[bytes, ...]]] = {
         _array(np.savez, np.zeros((3, 4))),
         _array(np.savez_compressed, xyz=np.zeros((3, 3)), rgb=np.zeros((3, 3), np.uint8), label=np.arange(3)),
     ),
+    "blocks": lambda: _hdf5(9, label=np.ones((2, 3), np.uint8)),
+    "shapes": lambda: _hdf5(3, pid=np.ones((2, 3), np.uint8), label=np.ones((2, 1), np.uint8)),
+    "packed": lambda: (_shape_planes(),),
+    "listed": lambda: (b'["shape_data/02691156/a", "shape_data/02691156/a"]',),
+    "shape-text": lambda: (SHAPE_TEXT,),
+    "room": lambda: (_array(np.save, np.tile([1.0, 2, 3, 255, 0, 0, 2], (3, 1))),),
+    "room-text": lambda: (b"0 0 0 10 20 30\n1.5 1 1 10 20 30\n",),
     "recipe": lambda: (RECIPE, RECIPE_POINTS),
     "plan": lambda: (PLAN,),
     "notation": lambda: (NOTATION,),

@@ -23,9 +23,13 @@ def expanded(name: str, path: Path) -> int:
         return len(gzip.decompress(data))
     if name == "xz":
         return len(lzma.decompress(data))
-    if name == "npz":
+    if name in ("npz", "packed"):
         with zipfile.ZipFile(path) as file:
             return sum(member.file_size for member in file.infolist())
+    if name in ("blocks", "shapes"):
+        h5py = pytest.importorskip("h5py")
+        with h5py.File(path) as file:
+            return int(sum(array.nbytes for array in file.values()))
     if name == "laz":
         laspy = pytest.importorskip("laspy")
         with laspy.open(path) as file:

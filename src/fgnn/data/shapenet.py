@@ -177,7 +177,7 @@ def _normal_text(folder: Path, split: str) -> Shapes:
         rows = read_rows(file, 7)
         return rows[:, :3].astype(np.float32), rows[:, 6].astype(np.int64)  # the label is a global part id
 
-    return _gather(folder, _listed(folder, split), read)
+    return _gather(folder, _listed(_list(folder, split)), read)
 
 
 def _part_annotation(folder: Path, split: str) -> Shapes:
@@ -192,11 +192,14 @@ def _part_annotation(folder: Path, split: str) -> Shapes:
         return points.astype(np.float32), local - 1 + FIRST_PART[SYNSETS.index(synset)]
 
     lists = folder if (folder / "train_test_split").is_dir() else base
-    return _gather(base, _listed(lists, split), read)
+    return _gather(base, _listed(_list(lists, split)), read)
 
 
-def _listed(folder: Path, split: str) -> Iterator[tuple[str, str]]:
-    file = folder / "train_test_split" / f"shuffled_{split}_file_list.json"
+def _list(folder: Path, split: str) -> Path:
+    return folder / "train_test_split" / f"shuffled_{split}_file_list.json"
+
+
+def _listed(file: Path) -> Iterator[tuple[str, str]]:
     try:
         entries = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.errors import InputError
+from fgnn.files import may_expand_to
 from fgnn.points.cloud import CHUNK, Cloud, CloudHeader
 
 _CHECKSUM = 4
@@ -134,6 +135,11 @@ def open_reader(path: Path) -> E57Reader:
     except (ElementTree.ParseError, UnicodeDecodeError, ValueError, KeyError, OverflowError, RecursionError) as error:
         reason = str(error).splitlines()[0][:80] if str(error) else "odd XML"
         raise InputError(f"cannot be read as E57 ({reason})", file=path) from error
+    if sum(scan.count * sum(column.width() for column in scan.columns) for scan in scans) > 8 * size:
+        raise InputError("declares more points in its scans together than the file can hold", file=path)
+    # columns may have no bits at all, and so cost the file nothing
+    if (total := sum(8 * scan.count * len(scan.columns) for scan in scans)) > (most := may_expand_to(size)):
+        raise InputError(f"expands to {total} bytes, more than the {most} allowed for it", file=path)
     fields: dict[str, np.dtype[Any]] = {}
     for scan in scans:
         for column in scan.columns:
