@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -43,6 +45,20 @@ def ask(server: Playground, path: str, body: Any = None, **headers: str) -> tupl
     connection.close()
     kind = reply.headers["Content-Type"]
     return reply.status, json.loads(text) if kind == "application/json" else text, reply.headers
+
+
+def test_a_client_that_goes_away_is_not_shown(server: Playground, capfd: pytest.CaptureFixture[str]) -> None:
+    for _ in range(5):
+        client = socket.create_connection(("127.0.0.1", server.server_port))
+        client.sendall(b"GET / HT")
+        # closed at once, with what was sent thrown away: the other side is told by a reset
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+    assert ask(server, "/")[0] == 200
+    for thread in threading.enumerate():
+        if "process_request_thread" in thread.name:
+            thread.join(5)
+    assert capfd.readouterr().err == ""
 
 
 def test_the_page_loads_and_may_talk_to_nobody_else(server: Playground) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -50,6 +51,11 @@ class Playground(ThreadingHTTPServer):
     def __init__(self, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
         self.work = threading.BoundedSemaphore(MAX_WORK)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A page that is closed while it talks to us is no fault of ours; anything else is shown."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:
