@@ -116,14 +116,17 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -
     """Print a table: on a terminal with colours, elsewhere plain."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table()
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i == 0 else "right")
     for row in rows:
         table.add_row(*("–" if cell is None else str(cell) for cell in row))
     # a pipe has no width of its own; a table must not be folded to the default of 80
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    console.print(Text(title, "bold"))  # not the table's own title, which is folded to the table's width
+    console.print(table)
 
 
 def number(value: float | None, digits: int = 3) -> str | None:

@@ -126,9 +126,10 @@ def _segment_object(
     """Parts of one object: unit sphere, pieces of 2,048 points, several votes, parts of the category only."""
     categories = [str(name) for name in weights.card["categories"]]
     if category is None or category not in categories:
-        close = get_close_matches(str(category), categories, n=1)
+        close = get_close_matches(category or "", categories, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        raise InputError(f"Expected a category among {', '.join(categories)} (got {category!r}{hint})")
+        given = "none" if category is None else f"{category!r}{hint}"
+        raise InputError(f"Expected a category among {', '.join(categories)} (got {given})")
     kind = categories.index(category)
     own = [int(part) for part in weights.card["parts"][kind]]
     valid = np.nonzero(cloud.valid)[0]
