@@ -101,7 +101,7 @@ def test_equality_sees_every_number() -> None:
 def test_repr_says_what_it_is() -> None:
     model = GraphicalModel([2, 3])
     model.add_table((0, 1), np.zeros((2, 3)))
-    assert repr(model) == "GraphicalModel(2 variables of 2-3 states, 1 tables of arity <= 2)"
+    assert repr(model) == "GraphicalModel(2 variables of 2-3 states, 1 table of arity <= 2)"
 
 
 @pytest.mark.parametrize(

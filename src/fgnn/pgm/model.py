@@ -278,13 +278,13 @@ class GraphicalModel:
         states = "no" if not cards.size else str(cards.min())
         if cards.size and cards.min() != cards.max():
             states += f"-{cards.max()}"
-        parts = [f"{self.num_variables} variables of {states} states"]
+        parts = [f"{_counted(self.num_variables, 'variable')} of {states} state{'' if states == '1' else 's'}"]
         if self.num_tables:
             arity = max(g.scopes.shape[1] for g in self.table_groups)
-            parts.append(f"{self.num_tables} tables of arity <= {arity}")
+            parts.append(f"{_counted(self.num_tables, 'table')} of arity <= {arity}")
         if self.num_budgets:
             size = max(g.scopes.shape[1] for g in self.budget_groups)
-            parts.append(f"{self.num_budgets} budgets over <= {size} variables")
+            parts.append(f"{_counted(self.num_budgets, 'budget')} over <= {_counted(size, 'variable')}")
         return f"GraphicalModel({', '.join(parts)})"
 
     # ---- inner --------------------------------------------------------------------------------------------
@@ -393,3 +393,7 @@ def _counts(values: ArrayLike, count: int, name: str) -> NDArray[np.int64]:
     if not np.issubdtype(counts.dtype, np.integer):
         raise ValueError(f"Expected an integer {name} (got {counts.dtype})")
     return np.broadcast_to(counts, (count,)).astype(np.int64)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
