@@ -14,7 +14,7 @@ import torch
 import fgnn
 from fgnn import GraphicalModel, ModelBatch
 from fgnn.data import ChainMAP
-from fgnn.infer import max_product
+from fgnn.infer import max_product, message_run
 from fgnn.infer.ad3 import average, fused, relax
 from fgnn.infer.ad3.average import Average, advance
 from fgnn.infer.ad3.fused import Fused
@@ -137,7 +137,7 @@ def fused_max_product(monkeypatch: pytest.MonkeyPatch) -> list[FusedFlooding | N
         return taken[-1]
 
     monkeypatch.setattr(max_product, "fused_flooding", choose)
-    monkeypatch.setattr(max_product, "_CHECK_EVERY_FUSED", 3)
+    monkeypatch.setattr(message_run, "_CHECK_EVERY_FUSED", 3)
     return taken
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fgnn.pgm.factors import Budget, BudgetGroup, Table, TableGroup
+from fgnn.pgm.grouping import BudgetChunk, TableChunk, as_views, group_budgets, group_tables
 
 # Assignments are scored in slices of about this many gathered entries, which bounds the temporaries.
 _SCORE_CHUNK = 1 << 22
@@ -48,8 +49,8 @@ class GraphicalModel:
         self._cardinalities.flags.writeable = False
         self._offsets = np.concatenate([[0], np.cumsum(cards)]).astype(np.int64)
         self._unary = np.zeros(int(self._offsets[-1]))
-        self._table_chunks: list[tuple[NDArray[np.int64], NDArray[np.float64]]] = []
-        self._budget_chunks: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
+        self._table_chunks: list[TableChunk] = []
+        self._budget_chunks: list[BudgetChunk] = []
         self._groups: tuple[tuple[TableGroup, ...], tuple[BudgetGroup, ...]] | None = None
         self.constant = 0.0
 
@@ -315,60 +316,10 @@ class GraphicalModel:
 
     def _grouped(self) -> tuple[tuple[TableGroup, ...], tuple[BudgetGroup, ...]]:
         if self._groups is None:
-            tables = _group_tables(self._table_chunks)
-            self._groups = (tables, _group_budgets(self._budget_chunks))
-            self._table_chunks = _as_views(self._table_chunks, tables)
+            tables = group_tables(self._table_chunks)
+            self._groups = (tables, group_budgets(self._budget_chunks))
+            self._table_chunks = as_views(self._table_chunks, tables)
         return self._groups
-
-
-def _group_tables(chunks: list[tuple[NDArray[np.int64], NDArray[np.float64]]]) -> tuple[TableGroup, ...]:
-    by_shape: dict[tuple[int, ...], list[tuple[int, NDArray[np.int64], NDArray[np.float64]]]] = {}
-    start = 0
-    for scopes, values in chunks:
-        by_shape.setdefault(values.shape[1:], []).append((start, scopes, values))
-        start += len(scopes)
-    return tuple(
-        TableGroup(
-            np.concatenate([s for _, s, _ in parts]),
-            np.concatenate([v for _, _, v in parts]),
-            np.concatenate([np.arange(at, at + len(s)) for at, s, _ in parts]),
-        )
-        for parts in by_shape.values()
-    )
-
-
-def _as_views(
-    chunks: list[tuple[NDArray[np.int64], NDArray[np.float64]]], groups: tuple[TableGroup, ...]
-) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """The same chunks as views into the groups, so that large tables are not held twice."""
-    by_shape = {group.shape: group for group in groups}
-    taken = dict.fromkeys(by_shape, 0)
-    views = []
-    for scopes, values in chunks:
-        shape = values.shape[1:]
-        part = slice(taken[shape], taken[shape] + len(scopes))
-        taken[shape] = part.stop
-        views.append((by_shape[shape].scopes[part], by_shape[shape].values[part]))
-    return views
-
-
-def _group_budgets(
-    chunks: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]],
-) -> tuple[BudgetGroup, ...]:
-    by_size: dict[int, list[tuple[int, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]] = {}
-    start = 0
-    for scopes, lower, upper in chunks:
-        by_size.setdefault(scopes.shape[1], []).append((start, scopes, lower, upper))
-        start += len(scopes)
-    return tuple(
-        BudgetGroup(
-            np.concatenate([s for _, s, _, _ in parts]),
-            np.concatenate([low for _, _, low, _ in parts]),
-            np.concatenate([high for _, _, _, high in parts]),
-            np.concatenate([np.arange(at, at + len(s)) for at, s, _, _ in parts]),
-        )
-        for parts in by_size.values()
-    )
 
 
 def _log_potentials(values: ArrayLike, where: str) -> NDArray[np.float64]:
