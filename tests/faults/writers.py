@@ -12,7 +12,8 @@ import torch
 
 import fgnn
 from fgnn.data import ChainMAP
-from fgnn.data.scenes import make_terrain
+from fgnn.data.s3dis import BlockSet, load_blocks, load_room, save_blocks, save_room
+from fgnn.data.scenes import make_room, make_terrain
 from fgnn.data.stored import load_models
 from fgnn.points.cloud import read_cloud, write_cloud
 from fgnn.report.html import Page
@@ -34,6 +35,11 @@ def _tensors(write: Callable[..., Any], name: str, folder: Path) -> None:
     write(folder / name, Checkpoint(tensors, {"state": {}}) if write is save_checkpoint else tensors, *(
         () if write is save_checkpoint else ({"name": "w"},)
     ))  # fmt: skip
+
+
+def _blocks(folder: Path) -> None:
+    features = np.random.default_rng(0).random((3, 64, 9)).astype(np.float32)
+    save_blocks(BlockSet(features, np.ones((3, 64), np.uint8), np.array(["Area_1_office_1"] * 3)), folder / "blocks")
 
 
 def _page(folder: Path) -> None:
@@ -75,6 +81,11 @@ WRITERS |= {
         lambda folder: ChainMAP(kind=1, length=8, window=4).save(folder / "set", 20, seed=0),
         lambda folder: load_models(folder / "set"),
     ),
+    "Area_1_office_1.npy": (
+        lambda folder: save_room(make_room("Area_1_office_1", seed=0, density=5), folder),
+        lambda folder: load_room(folder / "Area_1_office_1.npy"),
+    ),
+    "blocks/ply_data_all_0.h5": (_blocks, lambda folder: load_blocks(folder / "blocks")),
     "page.html": (_page, _page_is_whole),
 }
 

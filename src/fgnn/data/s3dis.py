@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -187,10 +188,12 @@ def save_blocks(blocks: BlockSet, folder: str | Path, per_file: int = 1000) -> N
     names = []
     for number, at in enumerate(range(0, len(blocks.features), per_file)):
         name = f"ply_data_all_{number}.h5"
-        with atomic_write(out / name, "w+b") as raw, h5py.File(raw, "w") as file:
-            part = slice(at, at + per_file)
+        part, made = slice(at, at + per_file), io.BytesIO()
+        with h5py.File(made, "w") as file:  # in memory: a disk that fills while libhdf5 writes to it ends the process
             file.create_dataset("data", data=blocks.features[part], compression="gzip", compression_opts=4)
             file.create_dataset("label", data=blocks.label[part], compression="gzip", compression_opts=1)
+        with atomic_write(out / name, "wb") as raw:
+            raw.write(made.getbuffer())
         names.append(f"indoor3d_sem_seg_hdf5_data/{name}")
     for name, lines in (("all_files.txt", names), ("room_filelist.txt", blocks.room.tolist())):
         with atomic_write(out / name) as text:
