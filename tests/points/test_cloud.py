@@ -30,6 +30,11 @@ def sample(count: int = 50, seed: int = 0) -> Cloud:
     return Cloud(xyz, fields)
 
 
+def test_a_cloud_says_what_it_holds_in_one_line() -> None:
+    assert repr(sample(1200)) == "Cloud(1,200 points; red, green, blue, weird_field, label)"
+    assert repr(Cloud(np.zeros((0, 3)))) == "Cloud(0 points; no fields)"
+
+
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_every_field_survives(tmp_path: Path, suffix: str) -> None:
     cloud = sample()

@@ -70,6 +70,9 @@ class Cloud:
     def __len__(self) -> int:
         return len(self.xyz)
 
+    def __repr__(self) -> str:
+        return f"Cloud({len(self):,} points; {', '.join(self.fields) or 'no fields'})"
+
     @property
     def valid(self) -> NDArray[np.bool_]:
         """Which points have finite coordinates."""
