@@ -1,7 +1,7 @@
 """The `fgnn` command: one file per subcommand.
 
-Exit codes: 0 done, 1 no answer found, 2 bad input or wrong use, 3 out of memory or disk, 130 interrupted,
-143 terminated.
+Exit codes: 0 done, 1 no answer found (or data that differs), 2 bad input or wrong use, 3 out of memory or disk,
+130 interrupted, 143 terminated.
 """
 
 from __future__ import annotations

@@ -162,11 +162,11 @@ def choose_weights(batch: ModelBatch) -> str:
             apart = round(abs(math.log((density + 0.1) / (family.density + 0.1))), 1)
             known.append((apart, -len(sizes & set(family.budgets)), -_measured(card), name))
         else:
-            reasons.append(reason)
+            reasons.append(f"{name} expects {reason}")
     if not known:
-        told = f"; the nearest expects {reasons[0]}" if reasons else ""
+        told = "".join(f"; {reason}" for reason in reasons[:1])
         raise ValueError(
             f"Expected models of a family that the package's weights know (got another{told}); "
-            f"train your own with 'fgnn train FOLDER' and give weights="
+            "train a network on yours with 'fgnn train FOLDER' and name its run by the option weights"
         )
     return min(known)[3]
