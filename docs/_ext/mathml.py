@@ -19,7 +19,7 @@ def to_mathml(tex: str, *, block: bool = False) -> str:
     """A formula as a MathML element.
 
     Raises:
-        MathError: It uses a command that is not known.
+        MathError: It uses a command that is not known, or columns in a formula of one line.
     """
     tex = re.sub(r"\\label\{[^}]*\}", "", tex).strip().replace(r"\dots", r"\ldots")
     tex = re.sub(r"\\([bB]ig+)(?=[(\[]|\\\{)", r"\\\1l", tex)  # the converter wants to be told which side it is
@@ -28,7 +28,10 @@ def to_mathml(tex: str, *, block: bool = False) -> str:
     tex = re.sub(r"\\(hat|tilde|bar) ?(\w|\{\w\})(?=_)", r"{\\\1{\2}}", tex)
     if block and r"\\" in re.sub(r"\\begin\{(\w+)\}.*?\\end\{\1\}", "", tex, flags=re.DOTALL):
         tex = rf"\begin{{aligned}}{tex}\end{{aligned}}"  # several lines
-    return "".join(tex2mathml(tex, as_block=block))
+    try:
+        return "".join(tex2mathml(tex, as_block=block))
+    except AttributeError:  # what the converter falls over
+        raise MathError("an & where there are no columns") from None
 
 
 def _element(self: Any, node: nodes.Element, *, block: bool) -> str:

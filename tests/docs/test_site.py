@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -56,5 +57,21 @@ def test_formulas_become_mathml(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "<mtable" in to_mathml(r"a &= b \\ c &= d", block=True)
     assert "<munder>" not in to_mathml(r"\hat x_c")
     assert "[" in to_mathml(r"\Big[ x \Big]")
-    with pytest.raises(math.MathError):
-        to_mathml(r"\unheardof{x}")
+    for wrong in (r"\unheardof{x}", r"a &= b"):
+        with pytest.raises(math.MathError):
+            to_mathml(wrong, block=True)
+
+
+def test_every_formula_of_a_docstring_can_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("docutils.utils.math")
+    monkeypatch.syspath_prepend(DOCS / "_ext")
+    from mathml import to_mathml
+
+    shown = 0
+    for file in sorted((ROOT / "src").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                for block in re.findall(r"\.\. math::(.*?)(?:\n\n(?=\S)|\Z)", ast.get_docstring(node) or "", re.DOTALL):
+                    to_mathml(block, block=True)
+                    shown += 1
+    assert shown > 30

@@ -76,8 +76,8 @@ def max_marginals(batch: ModelBatch, band: Band | None = None, *, dtype: torch.d
     widest factor spans w neighbours:
 
     .. math::
-        \alpha_t(x_{t-w+2}, \dots, x_t) &= \max_{x_{t-w+1}} \alpha_{t-1} + \theta_t, &
-        \beta_{t-1}(x_{t-w+1}, \dots, x_{t-1}) &= \max_{x_t} \beta_t + \theta_t, &
+        \alpha_t(x_{t-w+2}, \dots, x_t) &= \max_{x_{t-w+1}} \alpha_{t-1} + \theta_t, \\
+        \beta_{t-1}(x_{t-w+1}, \dots, x_{t-1}) &= \max_{x_t} \beta_t + \theta_t, \\
         m_i &= \max_{x \setminus x_i} \alpha_t + \beta_t
 
     Nothing depends on the numbers but the numbers: with ``band`` given, the host is not asked.

@@ -160,9 +160,9 @@ class DeepBlock(nn.Module):
     r"""A residual FGNN layer (Alg. 1, sequential) with sum aggregation, on normalised f and g:
 
     .. math::
-        g_c &\leftarrow g_c + V \sigma\big(U g_c + \textstyle\sum_{i: (c,i)} Q(t_{ci} \mid \Phi_{VF}) f_i\big) \\
+        g_c &\leftarrow g_c + V \sigma\big(U g_c + \sum_{i: (c,i)} Q(t_{ci} \mid \Phi_{VF}) f_i\big) \\
         f_i &\leftarrow f_i + V' \sigma\big(U' f_i +
-            W \textstyle\sum_{c: (c,i)} \mathrm{ReLU}(Q(t_{ci} \mid \Phi_{FV}) g_c + P f_i)\big)
+            W \sum_{c: (c,i)} \mathrm{ReLU}(Q(t_{ci} \mid \Phi_{FV}) g_c + P f_i)\big)
 
     Sums count, which is what a budget asks for. Towards factors messages are linear, so that the sum over a scope is
     one matrix product of inner length A·n; towards variables each message sees both ends, as M([g_c, f_i]) does, and
