@@ -79,3 +79,17 @@ def test_a_union_of_groups_keeps_a_nan_from_either() -> None:
         found = combine_groups(parts, Aggregation("max"))
         assert found[:2].isnan().all()
         assert float(found[2]) == 2.0
+
+
+def test_of_two_groups_that_tie_the_first_has_the_gradient() -> None:
+    torch.manual_seed(2)
+    a, b = (torch.randint(-2, 3, (30, 7)).double().requires_grad_() for _ in range(2))
+    upstream = torch.randn(30, 7, dtype=torch.float64)
+    found = combine_groups([a, b], Aggregation("max"))
+    torch.autograd.backward(found, upstream)
+    assert torch.equal(found, torch.maximum(a, b))
+    second = b > a
+    assert a.grad is not None
+    assert b.grad is not None
+    assert torch.equal(a.grad, upstream * ~second)
+    assert torch.equal(b.grad, upstream * second)

@@ -157,22 +157,6 @@ def combine_groups(parts: Sequence[Tensor], aggregation: Aggregation) -> Tensor:
     return total
 
 
-def _larger(x: Tensor, y: Tensor) -> Tensor:
-    """The larger of two; on a tie the gradient goes to the first."""
-    from fgnn.nn.functional import choose_backend
-
-    same = x.shape == y.shape and x.dtype == y.dtype and not torch.compiler.is_compiling()
-    kind = Aggregation("max")
-    if (
-        same
-        and choose_backend(device=x.device, dtype=x.dtype, aggregation=kind, typed=False, per_edge=False) == "triton"
-    ):
-        from fgnn.nn.kernels.maximum import first_maximum
-
-        return first_maximum(x, y)
-    return torch.where(y > x, y, x)
-
-
 def _soft_union(x: Tensor, y: Tensor, gamma: float) -> Tensor:
     """log(exp(γx) + exp(γy)) / γ, where either or both may be -inf for "no message"."""
     both = torch.isneginf(x) & torch.isneginf(y)

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 import fgnn.nn
 from fgnn.nn import use_backend
-from fgnn.nn.aggregate import Aggregation, combine_groups
 from fgnn.nn.norm import NodeBatchNorm
 
 INTERPRETED = (
@@ -124,24 +123,6 @@ def test_a_residual_is_added_and_gets_the_gradient(device: str, dtype: torch.dty
         found.append([y.detach(), gs["pair"].detach(), f.grad, g.grad])
     for a, b in zip(*found, strict=True):
         assert relative(a, b.double()) < (2e-5 if dtype == torch.float32 else 2e-2)
-
-
-@pytest.mark.parametrize("device", PLACES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("shape", [(3, 7), (5000,), (0, 4), (2, 30, 64)], ids=str)
-def test_the_larger_of_two(device: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    torch.manual_seed(2)
-    a, b = (torch.randint(-2, 3, shape, device=device).to(dtype).requires_grad_() for _ in range(2))
-    upstream = torch.randn(shape, device=device).to(dtype)
-    with use_backend("triton"):
-        found = combine_groups([a, b], Aggregation("max"))
-    torch.autograd.backward(found, upstream)
-    assert torch.equal(found.detach(), torch.maximum(a, b).detach())
-    second = (b > a).detach()  # on a tie the first has it
-    assert a.grad is not None
-    assert b.grad is not None
-    assert torch.equal(a.grad, upstream * ~second)
-    assert torch.equal(b.grad, upstream * second)
 
 
 @pytest.mark.parametrize("device", PLACES)
