@@ -1,8 +1,9 @@
 """How much memory reading a file may take, stated in one place and held against measurements by the tests.
 
 Reading a file of n bytes takes at most ``free + per_byte · n`` bytes above what the process held before. For a
-compressed file n is what it expands to, which is limited: to 64 MiB for a model and 16 MiB for a cloud, or to 256 times
-the file where that is more. Sizes that a file declares are held against its length before anything is allocated.
+compressed file n is what it expands to, which is limited: to 64 MiB for a model and 16 MiB for a cloud or a file of a
+data set, or to 256 times the file where that is more. Sizes that a file declares are held against its length before
+anything is allocated.
 """
 
 from __future__ import annotations
