@@ -18,6 +18,9 @@ def out_of_memory(error: BaseException) -> str | None:
             return f"out of memory on the device ({text.split('. ')[0].splitlines()[0]})" if text else "out of memory"
         if "can't allocate memory" in text or "not enough memory" in text:
             return "out of memory (" + text[text.find("you tried") :].splitlines()[0].rstrip(".") + ")"
+    # a library that is loaded at its first use may be what no longer fits
+    if isinstance(error, ImportError) and ("failed to map segment" in text or "annot allocate memory" in text):
+        return "out of memory (a library could not be loaded)"
     return None
 
 

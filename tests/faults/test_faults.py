@@ -134,6 +134,9 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
     assert out_of_memory(RuntimeError("shapes do not match")) is None
     assert out_of_memory(ValueError("out of memory")) is None
     assert out_of_memory(MemoryError()) == "out of memory"
+    assert out_of_memory(ImportError("No module named 'h5py'")) is None
+    unmapped = ImportError("a.so: failed to map segment from shared object")
+    assert out_of_memory(unmapped) == "out of memory (a library could not be loaded)"
     torn = RuntimeError(
         "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried 8 bytes."
     )

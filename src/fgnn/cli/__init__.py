@@ -122,7 +122,7 @@ def main() -> None:
         _fail(f"{error.filename or 'file'}: {error.strerror or error}", 3 if out_of_disk(error) else 2)
     except (KeyboardInterrupt, typer.Abort):
         code = 130
-    except (RuntimeError, MemoryError) as error:
+    except (RuntimeError, MemoryError, ImportError) as error:
         told = out_of_memory(error)
         if told is None:
             raise
