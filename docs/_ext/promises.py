@@ -85,6 +85,25 @@ def load_markdown(folder: Path = RESULTS) -> str:
     return f"{_told(found)}\n\n{_table([c.replace('_', ' ') for c in columns], rows)}"
 
 
+def sets_markdown(folder: Path = RESULTS) -> str:
+    """Sets of packages and interpreters, and what the tests gave with each."""
+    found = _load(folder / "sets.json")
+    if found is None:
+        return _absent("make oldest newest pythons")
+    packages = ("python", "torch", "numpy", "scipy", "h5py")
+    rows = [
+        (
+            row["set"],
+            *(row[package] for package in packages),
+            *(f"{row[count]:,}" for count in ("passed", "failed", "skipped")),
+            f"{row['date'][:10]}, {row['commit']}",
+        )
+        for row in found["rows"].values()
+    ]
+    head = ("set", *packages, "tests passed", "failed", "skipped", "on")
+    return f"Made by `{found['command']}`.\n\n{_table(head, rows)}"
+
+
 def _load(path: Path) -> dict[str, Any] | None:
     found: dict[str, Any] | None = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
     return found
@@ -131,12 +150,13 @@ def _directive(make: Callable[[], str]) -> type[SphinxDirective]:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register ``{fgnn-bounds}``, ``{fgnn-fuzz}``, ``{fgnn-faults}`` and ``{fgnn-load}``."""
+    """Register ``{fgnn-bounds}``, ``{fgnn-fuzz}``, ``{fgnn-faults}``, ``{fgnn-load}`` and ``{fgnn-sets}``."""
     for name, make in (
         ("fgnn-bounds", bounds_markdown),
         ("fgnn-fuzz", fuzz_markdown),
         ("fgnn-faults", faults_markdown),
         ("fgnn-load", load_markdown),
+        ("fgnn-sets", sets_markdown),
     ):
         app.add_directive(name, _directive(make))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

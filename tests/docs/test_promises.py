@@ -38,6 +38,7 @@ def test_the_tables_say_what_the_files_say(promises: Any) -> None:
         ("fuzz", promises.fuzz_markdown),
         ("faults", promises.faults_markdown),
         ("load", promises.load_markdown),
+        ("sets", promises.sets_markdown),
     ):
         assert f"{{fgnn-{name}}}" in PAGE
         stored, text = promises.RESULTS / f"{name}.json", make()
@@ -57,6 +58,18 @@ def test_the_fuzzed_parsers_are_all_there_with_a_million_inputs_and_no_finding(p
     assert f"{stored['total']['cases']:,}" in promises.fuzz_markdown()
 
 
+def test_every_set_was_tried_and_nothing_failed(promises) -> None:  # type: ignore[no-untyped-def]
+    stored = json.loads((promises.RESULTS / "sets.json").read_text(encoding="utf-8"))
+    tried = {(row["set"], row["python"].rpartition(".")[0]) for row in stored["rows"].values()}
+    assert {("oldest", "3.11"), ("newest", "3.11"), ("newest", "3.12"), ("newest", "3.13")} <= tried
+    assert all(row["failed"] == 0 and row["passed"] > 1000 for row in stored["rows"].values())
+
+
 def test_a_missing_file_is_said_to_be_missing(promises: Any, tmp_path: Path) -> None:
-    for make in (promises.fuzz_markdown, promises.faults_markdown, promises.load_markdown):
+    for make in (
+        promises.fuzz_markdown,
+        promises.faults_markdown,
+        promises.load_markdown,
+        promises.sets_markdown,
+    ):
         assert "No figures are stored in this copy" in make(tmp_path)
