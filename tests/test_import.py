@@ -8,13 +8,18 @@ import os
 import re
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import fgnn
 from fgnn.errors import _EXTRAS
+from fgnn.infer import api
 
 # the command line's own packages too: a program that only imports the library does not pay for them
 OPTIONAL = {*_EXTRAS, "triton", "typer", "rich", "yaml", "scipy.optimize", "scipy.spatial", "IPython", "PIL"}
@@ -96,3 +101,23 @@ def test_every_public_name_is_found_and_no_other() -> None:
     assert all(getattr(fgnn, name) is not None for name in fgnn.__all__)
     with pytest.raises(AttributeError, match="module 'fgnn' has no attribute 'solver'"):
         fgnn.solver  # noqa: B018
+
+
+def test_solvers_are_imported_by_one_thread_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    inside: list[str] = []
+    together: list[int] = []
+
+    def slow(name: str) -> ModuleType:
+        inside.append(name)
+        time.sleep(0.02)
+        together.append(len(inside))
+        inside.remove(name)
+        return import_module(name)
+
+    monkeypatch.setattr(api, "import_module", slow)
+    threads = [threading.Thread(target=api.solver_named, args=(method,)) for method in ("auto", "exact", "ad3")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert together == [1, 1, 1]

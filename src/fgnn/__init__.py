@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -56,11 +57,14 @@ _FROM = {
     "write_model": "fgnn.pgm",
 }
 
+_IMPORTING = RLock()  # two threads that import parts of one package by different ways can wait for each other
+
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'fgnn' has no attribute {name!r}")
-    found = getattr(import_module(_FROM[name]), name) if name in _FROM else import_module(f"fgnn.{name}")
+    with _IMPORTING:
+        found = getattr(import_module(_FROM[name]), name) if name in _FROM else import_module(f"fgnn.{name}")
     globals()[name] = found
     return found
 

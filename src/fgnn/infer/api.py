@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from difflib import get_close_matches
 from importlib import import_module
+from threading import RLock
 from typing import Any, overload
 
 import torch
@@ -26,10 +27,13 @@ SOLVERS: dict[str, str] = {
     "exact": "fgnn.infer.exact:solve_exact",
     "toulbar2": "fgnn.infer.toulbar2:solve_toulbar2",
     "lp": "fgnn.infer.lp:solve_lp",
-    "ad3": "fgnn.infer.ad3:solve_ad3",
+    "ad3": "fgnn.infer.ad3.solver:solve_ad3",
     "max-product": "fgnn.infer.max_product:solve_max_product",
     "fgnn": "fgnn.models.learned:solve_fgnn",
 }
+# They are imported when they are first asked for, by one thread at a time: two that import modules of one package by
+# different ways can wait for each other.
+_IMPORTING = RLock()
 
 
 @overload
@@ -126,7 +130,8 @@ def solver_named(method: str) -> Callable[..., Answer]:
         hint = f"; did you mean {close[0]}?" if close else ""
         raise ValueError(f"Expected a method among {', '.join(SOLVERS)} (got {method!r}{hint})")
     module, name = SOLVERS[method].split(":")
-    solver: Callable[..., Answer] = getattr(import_module(module), name)
+    with _IMPORTING:
+        solver: Callable[..., Answer] = getattr(import_module(module), name)
     return solver
 
 

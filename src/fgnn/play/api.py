@@ -13,6 +13,7 @@ from fgnn.infer import solve
 from fgnn.pgm import GraphicalModel, read_model, write_model
 from fgnn.play.model_json import model_from_json, model_to_json
 from fgnn.play.steps import max_product_steps
+from fgnn.theory import max_product_network
 
 METHODS = ("auto", "exact", "brute-force", "toulbar2", "lp", "ad3", "max-product", "fgnn")
 MAX_SECONDS = 10.0
@@ -63,8 +64,6 @@ def belief_steps(request: Any) -> dict[str, Any]:
         return {"steps": max_product_steps(model, iterations, damping), "layers": []}
     if damping:
         raise InputError("Expected damping 0 for the network, which runs undamped max-product")
-    from fgnn.theory import max_product_network
-
     # messages that are not normalised grow with every layer, tenfold on the chain, until rounding is all that is left
     network = max_product_network(model, iterations, normalise=True)
     steps = max_product_steps(model, iterations)

@@ -13,6 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from fgnn.errors import InputError, MissingExtra
+from fgnn.infer.api import SOLVERS, solver_named
 from fgnn.play import api
 from fgnn.play.model_json import parse_json
 
@@ -49,6 +50,8 @@ class Playground(ThreadingHTTPServer):
     )
 
     def __init__(self, port: int = 0) -> None:
+        for method in SOLVERS:  # before there are threads, which would wait for each other's imports
+            solver_named(method)
         super().__init__(("127.0.0.1", port), _Handler)
         self.work = threading.BoundedSemaphore(MAX_WORK)
 
