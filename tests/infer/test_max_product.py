@@ -304,7 +304,7 @@ def test_a_step_without_a_workspace_leaves_its_messages_alone() -> None:
 @pytest.mark.parametrize("kind", [1, 3])
 def test_a_gpu_gives_the_same_beliefs(kind: int, schedule: str) -> None:
     batch = ChainMAP(kind).sample(300, seed=2, dtype=torch.float64)
-    # Messages that are not normalised grow tenfold an iteration and more: soon an input's last bit decides, on any device
+    # Messages that are not normalised grow tenfold an iteration and more: soon an input's last bit decides, anywhere
     # (after 20 by flooding the beliefs of inputs 2e-16 apart differ in their first digit, by residuals after 5).
     unnormalised = {"flooding": 5, "sequential": 1}
     for normalise, iterations in ((True, 20), (False, unnormalised.get(schedule, 0))):
