@@ -36,6 +36,12 @@ class InputError(ValueError):
         super().__init__(f"{where}: {_short(what)}" if where else _short(what))
 
 
+def reason(error: BaseException, otherwise: str = "") -> str:
+    """What a library said of its failure, in part of a line; if nothing, ``otherwise``, or else the kind of error."""
+    said = str(error).splitlines()
+    return said[0][:80] if said else otherwise or type(error).__name__
+
+
 def _short(text: str, most: int = 300) -> str:
     shown = _printable(text[: most + 1])
     return shown if len(shown) <= most else shown[: most - 3] + "..."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,9 +26,9 @@ def high(features: np.ndarray) -> np.ndarray:
     return np.stack([1 - share, share], axis=-1).astype(np.float32)
 
 
-def rule(**changes: object) -> Segmenter:
-    settings: dict[str, object] = {"size": 20.0, "points": 128, "scale": 5.0, "heights": (3.0, 9.0), "batch": 3}
-    return Segmenter(high, ("ground", "other"), **(settings | changes))  # type: ignore[arg-type]
+def rule(**changes: Any) -> Segmenter:
+    settings: dict[str, Any] = {"size": 20.0, "points": 128, "scale": 5.0, "heights": (3.0, 9.0), "batch": 3}
+    return Segmenter(high, ("ground", "other"), **(settings | changes))
 
 
 def test_pieces_are_the_shuffled_points_of_each_tile_and_repeats_fill_the_last() -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fgnn.data.hdf5 import Hdf5Reader
 from fgnn.data.values import as_classes, as_float32, read_rows, within
-from fgnn.errors import InputError, need
+from fgnn.errors import InputError, need, reason
 from fgnn.files import atomic_write, write_npy
 
 CLASSES = (
@@ -94,8 +94,7 @@ def load_room(path: str | Path) -> Room:
     try:
         rows = np.load(file, mmap_mode="r", allow_pickle=False)  # mapped, so that a declared size costs nothing
     except Exception as error:  # NumPy raises many kinds on junk
-        reason = str(error).splitlines()[0][:80] if str(error) else type(error).__name__
-        raise InputError(f"cannot be read as a collected room ({reason})", file=file) from error
+        raise InputError(f"cannot be read as a collected room ({reason(error)})", file=file) from error
     if not isinstance(rows, np.ndarray) or rows.dtype.kind not in "iuf" or rows.ndim != 2 or rows.shape[1] != 7:
         got = f"{rows.dtype} {rows.shape}" if isinstance(rows, np.ndarray) else "an archive"
         raise InputError(f"Expected numbers of shape (N, 7) (got {got})", file=file)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fgnn.data.hdf5 import Hdf5Reader
 from fgnn.data.values import as_classes, as_float32, read_rows
-from fgnn.errors import InputError
+from fgnn.errors import InputError, reason
 from fgnn.files import may_expand_to
 
 CATEGORIES = (
@@ -128,8 +128,7 @@ def _unpack(file: Path) -> tuple[NDArray[Any], ...]:
     except InputError:
         raise
     except Exception as error:  # NumPy, zipfile and the decompressors raise many kinds on junk
-        reason = str(error).splitlines()[0][:80] if str(error) else type(error).__name__
-        raise InputError(f"cannot be read as packed ShapeNet-Part ({reason})", file=file) from error
+        raise InputError(f"cannot be read as packed ShapeNet-Part ({reason(error)})", file=file) from error
     shape = planes.shape[2:]
     fits = len(shape) == 2 and 0 not in shape and planes.shape == (2, 3, *shape) and label.shape == shape
     fits = fits and category.shape == name.shape == shape[:1] and planes.dtype == np.uint8

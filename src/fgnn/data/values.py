@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.errors import InputError
+from fgnn.errors import InputError, reason
 
 LARGEST = 1e15  # far beyond any scan, and its square still far within float32
 
@@ -41,8 +41,7 @@ def read_rows(file: Path, columns: int, lines: list[str] | None = None) -> NDArr
             warnings.simplefilter("error")  # that there is no data is a warning to NumPy
             rows = np.loadtxt(file if lines is None else lines, dtype=np.float64, ndmin=2)
     except (OSError, ValueError, UserWarning) as error:
-        reason = str(error).splitlines()[0][:80] if str(error) else type(error).__name__
-        raise InputError(f"cannot be read ({reason})", file=file) from error
+        raise InputError(f"cannot be read ({reason(error)})", file=file) from error
     if rows.shape[1] != columns:
         raise InputError(f"Expected {columns} columns (got {rows.shape[1]})", file=file)
     return within(file, rows)

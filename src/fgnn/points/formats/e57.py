@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.errors import InputError
+from fgnn.errors import InputError, reason
 from fgnn.files import may_expand_to
 from fgnn.points.cloud import CHUNK, Cloud, CloudHeader
 
@@ -133,8 +133,7 @@ def open_reader(path: Path) -> E57Reader:
         root = ElementTree.fromstring(xml.decode("utf-8"))
         scans = tuple(_scan(node, size) for node in _children(_child(root, "data3D")))
     except (ElementTree.ParseError, UnicodeDecodeError, ValueError, KeyError, OverflowError, RecursionError) as error:
-        reason = str(error).splitlines()[0][:80] if str(error) else "odd XML"
-        raise InputError(f"cannot be read as E57 ({reason})", file=path) from error
+        raise InputError(f"cannot be read as E57 ({reason(error, 'odd XML')})", file=path) from error
     if sum(scan.count * sum(column.width() for column in scan.columns) for scan in scans) > 8 * size:
         raise InputError("declares more points in its scans together than the file can hold", file=path)
     # columns may have no bits at all, and so cost the file nothing

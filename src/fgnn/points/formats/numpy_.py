@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.errors import InputError
+from fgnn.errors import InputError, reason
 from fgnn.files import atomic_write, may_expand_to
 from fgnn.points.cloud import AXES, CHUNK, Cloud, CloudHeader
 
@@ -47,8 +47,7 @@ def open_reader(path: Path) -> NumpyReader:
     except InputError:
         raise
     except Exception as error:  # NumPy and zipfile raise many kinds on junk
-        reason = str(error).splitlines()[0][:80] if str(error) else "not an array file"
-        raise InputError(f"cannot be read as {path.suffix} ({reason})", file=path) from error
+        raise InputError(f"cannot be read as {path.suffix} ({reason(error, 'not an array')})", file=path) from error
     for name, values in {"coordinates": xyz, **columns}.items():
         if len(values) != len(xyz):
             raise InputError(f"Expected {len(xyz)} values (got {len(values)})", file=path, place=name)
