@@ -24,7 +24,7 @@ tests() {
         grep -h "^FAILED\|^ERROR\|^E  " "$logs/test-$name.txt" | cut -c 1-200 | head -n 12
     } &
 }
-kernels=tests/nn/kernels/test_gpu.py
+kernels=tests/nn/backends/triton/test_gpu.py
 tests float32 $kernels -k "value and float32"
 tests bfloat16 $kernels -k "value and bfloat16"
 tests float16 $kernels -k "value and float16 and not bfloat16"

@@ -4,8 +4,8 @@
 set -u
 export PYTHONPATH=src PYTORCH_NO_CUDA_MEMORY_CACHING=1
 status=0
-python3 -m tests.nn.kernels.every_kernel >/dev/null || exit 1 # compiled outside the checker, which slows all it watches
+python3 -m tests.nn.backends.triton.every_kernel >/dev/null || exit 1 # compiled outside the checker, which slows all it watches
 for tool in memcheck racecheck; do
-    compute-sanitizer --tool $tool --error-exitcode 9 python3 -m tests.nn.kernels.every_kernel || status=$?
+    compute-sanitizer --tool $tool --error-exitcode 9 python3 -m tests.nn.backends.triton.every_kernel || status=$?
 done
 exit $status

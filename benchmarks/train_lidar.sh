@@ -8,5 +8,5 @@ folder=$2
 seconds=${3:-45}
 export PYTHONPATH=src PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1
 mkdir -p "$out"
-${PYTHON:-python3} -m fgnn.train.ground "$folder" "$out" --seconds "$seconds"
+${PYTHON:-python3} -m tools.train_ground "$folder" "$out" --seconds "$seconds"
 rm -f "$out"/fold-*/checkpoint.safetensors "$out"/fold-*/best.*

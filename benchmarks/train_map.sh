@@ -11,10 +11,10 @@ case $what in
   bench)
     $python -m fgnn.bench.training paper-map-1 --batch 16384 --steps 16 --out "$out/bench-paper.json" --profile
     $python -m fgnn.bench.training deep-map-joint --batch 4608 --steps 20 --compile --profile --out "$out/bench-deep.json" ;;
-  probe) $python -m fgnn.train.sweep benchmarks/map_probe.yaml --out "$out" --time-budget "${BUDGET:-260}" ;;
-  deep) $python -m fgnn.train.sweep benchmarks/map_deep.yaml --out "$out" --time-budget "${BUDGET:-560}" ;;
-  more) $python -m fgnn.train.sweep benchmarks/map_more.yaml --out "$out" --time-budget "${BUDGET:-430}" ;;
-  last) $python -m fgnn.train.sweep benchmarks/map_last.yaml --out "$out" --time-budget "${BUDGET:-290}" ;;
-  paper) $python -m fgnn.train.sweep benchmarks/map_paper.yaml --out "$out" --time-budget "${BUDGET:-400}" ;;
+  probe) $python -m tools.sweep benchmarks/map_probe.yaml --out "$out" --time-budget "${BUDGET:-260}" ;;
+  deep) $python -m tools.sweep benchmarks/map_deep.yaml --out "$out" --time-budget "${BUDGET:-560}" ;;
+  more) $python -m tools.sweep benchmarks/map_more.yaml --out "$out" --time-budget "${BUDGET:-430}" ;;
+  last) $python -m tools.sweep benchmarks/map_last.yaml --out "$out" --time-budget "${BUDGET:-290}" ;;
+  paper) $python -m tools.sweep benchmarks/map_paper.yaml --out "$out" --time-budget "${BUDGET:-400}" ;;
   *) echo "Expected bench, probe, deep, more, last or paper (got $what)" >&2; exit 2 ;;
 esac

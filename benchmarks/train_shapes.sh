@@ -1,6 +1,6 @@
 #!/bin/sh
 # Part segmentation on ShapeNet-Part by several networks under one protocol, on one GPU:
-#   benchmarks/train_shapes.sh OUT DATA_DIR [NAME:SECONDS ...] [-- further options of fgnn.train.shapes]
+#   benchmarks/train_shapes.sh OUT DATA_DIR [NAME:SECONDS ...] [-- further options of tools.train_shapes]
 # A run that was cut short goes on when this is run again on the same machine (runs/shapes keeps its checkpoints).
 set -eu
 out=$1
@@ -14,5 +14,5 @@ done
 [ $# -eq 0 ] || shift
 export PYTHONPATH=src PYTHONUNBUFFERED=1
 # shellcheck disable=SC2086
-exec "${PYTHON:-python3}" -m fgnn.train.shapes --data "$data" --out "$out" ${DEADLINE:+--deadline "$DEADLINE"} "$@" \
+exec "${PYTHON:-python3}" -m tools.train_shapes --data "$data" --out "$out" ${DEADLINE:+--deadline "$DEADLINE"} "$@" \
     ${jobs:-fgnn:330 dgcnn:120 pointnet:50}

@@ -55,7 +55,7 @@ def imports_of(file: Path) -> Iterator[str]:
 
 
 def test_imports_run_one_way() -> None:
-    (line,) = re.findall(r"^(graph · .*→.*cli)$", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
+    (line,) = re.findall(r"^(runtime .*→.*cli)$", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
     place = {part: n for n, parts in enumerate(re.split(r"\s*→\s*", line)) for part in parts.split(" · ")}
     source = ROOT / "src" / "fgnn"
     assert {p.parent.name for p in source.glob("*/__init__.py")} == place.keys()

@@ -73,7 +73,7 @@ def _default(value: Any) -> str:
 
 def recipes_markdown() -> str:
     """The packaged recipes, each with the comment its file begins with."""
-    from fgnn.train.recipe import find_recipe, recipe_names
+    from fgnn.tasks.recipe import find_recipe, recipe_names
 
     rows = []
     for name in recipe_names():

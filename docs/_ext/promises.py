@@ -16,7 +16,7 @@ RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 
 def bounds_markdown() -> str:
     """What each reader may take."""
-    from fgnn.bounds import BOUNDS
+    from fgnn.memory_bounds import BOUNDS
 
     rows = [
         (b.what, f"{b.free / 1e6:.0f} MB", f"{b.per_byte:g}", "of what it expands to" if b.expands else "")

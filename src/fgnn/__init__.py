@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fgnn import data, graph, infer, models, nn, pgm, points, testing, theory, train
-    from fgnn.determinism import deterministic
     from fgnn.graph import FactorGraph, FactorGroup
     from fgnn.infer import Solution, SolutionBatch, solve
-    from fgnn.models.segmenter import segment
+    from fgnn.models.points.segmenter import segment
     from fgnn.pgm import GraphicalModel, ModelBatch, read_model, write_model
+    from fgnn.runtime.determinism import deterministic
 
 __version__ = "0.1.0"
 
@@ -44,13 +44,13 @@ __all__ = [
 # Where each name comes from. It is imported when it is first asked for: a shell that completes a command line cannot
 # wait for torch, and a program that solves models has no use for networks.
 _FROM = {
-    "deterministic": "fgnn.determinism",
+    "deterministic": "fgnn.runtime.determinism",
     "FactorGraph": "fgnn.graph",
     "FactorGroup": "fgnn.graph",
     "Solution": "fgnn.infer",
     "SolutionBatch": "fgnn.infer",
     "solve": "fgnn.infer",
-    "segment": "fgnn.models.segmenter",
+    "segment": "fgnn.models.points.segmenter",
     "GraphicalModel": "fgnn.pgm",
     "ModelBatch": "fgnn.pgm",
     "read_model": "fgnn.pgm",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fgnn.bench import points
-from fgnn.models.point_config import PointConfig
+from fgnn.models.points.config import PointConfig
 
 
 def test_networks_are_measured_on_the_same_clouds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,8 +11,8 @@ import pytest
 from fgnn.report.bench_page import write_bench_page
 from fgnn.report.run_page import make_run_page
 from fgnn.report.segment_page import write_segment_page
-from fgnn.train.recipe import recipe_yaml
-from tests.train.helpers import small_recipe
+from fgnn.tasks.recipe import recipe_yaml
+from tests.tasks.helpers import small_recipe
 
 ENVIRONMENT = {"torch": "2", "device": "cpu", "command": "fgnn something"}
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fgnn.bounds import BROKEN as MOST_BYTES
 from fgnn.cli import main
+from fgnn.memory_bounds import BROKEN as MOST_BYTES
 from tests.fuzz.watch import PEAK
 from tests.pgm.io.broken import BROKEN, EVIDENCE
 from tests.pgm.io.samples import UAI

@@ -13,12 +13,12 @@ import torch
 from fgnn.cli import main
 from fgnn.data.scenes import make_terrain
 from fgnn.data.shapenet import CATEGORIES, PARTS
-from fgnn.models.point_config import PointConfig
-from fgnn.models.point_network import PointNetwork
+from fgnn.models.points.config import PointConfig
+from fgnn.models.points.network import PointNetwork
 from fgnn.points.cloud import Cloud, read_cloud, write_cloud
 from fgnn.points.heights import height_columns
-from fgnn.train.recipe import ScanData
-from fgnn.train.strict import plain
+from fgnn.tasks.dataclass_io import plain
+from fgnn.tasks.recipe import ScanData
 from fgnn.weights import save_weights
 
 TINY = PointConfig(k=4, bases=2, notation="Input - FGNN(8) - FC(8) - FC(N)")

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from fgnn.cli import build_app
-from fgnn.train.recipe import recipe_yaml
-from tests.train.helpers import small_recipe
+from fgnn.tasks.recipe import recipe_yaml
+from tests.tasks.helpers import small_recipe
 
 
 def _run(*arguments: str | Path) -> Result:

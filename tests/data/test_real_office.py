@@ -9,12 +9,12 @@ import pytest
 
 from fgnn.data.s3dis import CLASSES, BlockSet, Room, collect_room, load_blocks, load_room, rooms, save_blocks, save_room
 from fgnn.data.scenes import make_room
-from fgnn.models.point_config import PointConfig
-from fgnn.models.segmenter import load_point_network
+from fgnn.models.points.config import PointConfig
+from fgnn.models.points.segmenter import load_point_network
 from fgnn.points.blocks import sampled_blocks
 from fgnn.points.metrics import scene_score
-from fgnn.train.recipe import Data, Optimiser, Recipe, RoomData, Schedule
-from fgnn.train.room_scores import PROTOCOLS, labeller, score_rooms
+from fgnn.tasks.recipe import Data, Optimiser, Recipe, RoomData, Schedule
+from fgnn.tasks.room_scores import PROTOCOLS, labeller, score_rooms
 from fgnn.train.run import run
 from fgnn.weights import load_weights
 

@@ -91,7 +91,7 @@ def test_the_command_works_outside_the_repository(home: Path) -> None:
 def test_the_installed_package_finds_its_own_files(home: Path) -> None:
     program = """
 import fgnn, json
-from fgnn.train.recipe import read_recipe, recipe_names
+from fgnn.tasks.recipe import read_recipe, recipe_names
 from fgnn.weights import weight_names, load_weights
 [read_recipe(name) for name in recipe_names()]
 [load_weights(name) for name in weight_names()]

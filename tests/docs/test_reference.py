@@ -17,7 +17,7 @@ from fgnn.cli import COMMANDS, build_app
 from fgnn.infer.api import SOLVERS, solver_named
 from fgnn.pgm.io import READERS, WRITERS
 from fgnn.points.cloud import FORMATS
-from fgnn.train import recipe as recipes
+from fgnn.tasks import recipe as recipes
 from tests.docs.pages import DOCS, ROOT, all_pages, blocks
 
 LINK = re.compile(r"(?<!\!)\[[^\]\n]*\]\(([^)\s]+)\)|!\[[^\]\n]*\]\(([^)\s]+)\)")

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from fgnn.data.scenes import make_terrain
 from fgnn.data.stored import load_models
-from fgnn.models.point_config import PointConfig
+from fgnn.models.points.config import PointConfig
 from fgnn.points.cloud import read_cloud, write_cloud
-from fgnn.train.recipe import Data, Optimiser, Recipe, ScanData, Schedule, recipe_yaml
+from fgnn.tasks.recipe import Data, Optimiser, Recipe, ScanData, Schedule, recipe_yaml
 from fgnn.train.run import run
 from fgnn.weights import load_weights
-from tests.train.helpers import small_recipe
+from tests.tasks.helpers import small_recipe
 
 _POINTS = 600
 

@@ -25,7 +25,7 @@ import fgnn
 from fgnn import GraphicalModel, ModelBatch, solve
 from fgnn.errors import InputError
 from fgnn.infer import api
-from fgnn.train.recipe import recipe_yaml
+from fgnn.tasks.recipe import recipe_yaml
 from fgnn.train.run import run
 from fgnn.weights import load_weights
 from fgnn.weights.store import same_tensors
@@ -34,7 +34,7 @@ from tests.faults.nursery import ROOT, Nursery
 from tests.faults.scenarios import Reference, Scenario
 from tests.faults.writers import WRITERS
 from tests.infer.oracle import chain
-from tests.train.helpers import small_recipe
+from tests.tasks.helpers import small_recipe
 
 
 def machine_scenarios(nursery: Nursery, reference: Reference) -> list[Scenario]:
@@ -220,7 +220,7 @@ def hard_model(size: int = 26, seed: int = 0) -> GraphicalModel:
 
 def _children() -> list[psutil.Process]:
     here = psutil.Process()
-    return [c for c in here.children() if "_toulbar2_worker" in " ".join(c.cmdline())]
+    return [c for c in here.children() if "toulbar2/worker" in " ".join(c.cmdline())]
 
 
 def _while_searching(act: Callable[[psutil.Process], None], delay: float) -> threading.Thread:

@@ -87,10 +87,6 @@ def main() -> None:
     import scipy.sparse  # noqa: F401
     import torch
 
-    import fgnn.data
-    import fgnn.models.segmenter
-    import fgnn.train.run
-    import fgnn.train.table1  # noqa: F401
     import tests.faults.writers  # noqa: F401
     from fgnn.cli import build_app
 
@@ -110,7 +106,7 @@ def main() -> None:
 
 def _child(order: dict[str, Any]) -> None:
     from fgnn.cli import main as command_line
-    from fgnn.exhausted import out_of_disk
+    from fgnn.runtime.resource_errors import out_of_disk
     from tests.faults import writers
 
     os.chdir(order["folder"])

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from fgnn import ModelBatch, solve
-from fgnn.exhausted import out_of_disk, out_of_memory
 from fgnn.files import atomic_write, check_folder
-from fgnn.infer.halves import solve_in_halves
-from fgnn.infer.max_product import solve_max_product
+from fgnn.infer.max_product.solver import solve_max_product
+from fgnn.infer.oom_retry import solve_in_halves
 from fgnn.infer.solution import Answer
+from fgnn.runtime.resource_errors import out_of_disk, out_of_memory
 from tests.faults.machine import (
     TIMED,
     dying_solver,

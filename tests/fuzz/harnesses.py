@@ -200,13 +200,13 @@ def _raw_room(root: Path) -> None:
 
 
 def _recipe(path: Path) -> None:
-    from fgnn.train.recipe import read_recipe, recipe_yaml
+    from fgnn.tasks.recipe import read_recipe, recipe_yaml
 
     recipe_yaml(read_recipe(path))
 
 
 def _plan(path: Path) -> None:
-    from fgnn.train.sweep import read_plan
+    from tools.sweep import read_plan
 
     read_plan(path)
 
@@ -255,8 +255,8 @@ def _stored(data: bytes) -> None:
 
 
 def _archive(path: Path) -> None:
-    from fgnn.train.learning_curves import curves
-    from fgnn.train.ship import ship
+    from tools.learning_curves import curves
+    from tools.ship_maps import ship
 
     out = folder() / "shipped"
     (out / "records.json").unlink(missing_ok=True)

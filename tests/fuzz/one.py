@@ -154,15 +154,15 @@ def _guided(given: argparse.Namespace, atheris: Any) -> None:
 def _modules(name: str) -> list[str]:
     """The modules to guide by, known before anything of ours is imported."""
     guides = {
-        "recipe": ["fgnn.train.strict", "fgnn.train.recipe", "yaml"],
-        "plan": ["fgnn.train.strict", "fgnn.train.sweep", "yaml"],
+        "recipe": ["fgnn.tasks.dataclass_io", "fgnn.tasks.recipe", "yaml"],
+        "plan": ["fgnn.tasks.dataclass_io", "tools.sweep", "yaml"],
         "notation": ["fgnn.nn.notation"],
         "classes": ["fgnn.data.labelled"],
         "weights": ["fgnn.weights"],
         "card": ["fgnn.weights", "json"],
         "checkpoint": ["fgnn.weights", "fgnn.train.checkpoint"],
         "stored": ["fgnn.data", "fgnn.pgm.batch"],
-        "tar": ["fgnn.train.ship", "fgnn.train.learning_curves", "fgnn.weights", "tarfile"],
+        "tar": ["tools.ship_maps", "tools.learning_curves", "fgnn.weights", "tarfile"],
         "playground": ["fgnn.play", "fgnn.pgm"],
         "npy": ["fgnn.points", "numpy.lib"],
         "npz": ["fgnn.points", "numpy.lib", "zipfile"],

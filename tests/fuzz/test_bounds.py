@@ -1,4 +1,4 @@
-"""Memory by the byte: what each reader takes, of valid and of hostile files, is within what `fgnn.bounds` states."""
+"""Memory by the byte: what each reader takes stays within what `fgnn.memory_bounds` states."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fgnn.bounds import BOUNDS, BROKEN
 from fgnn.files import may_expand_to
+from fgnn.memory_bounds import BOUNDS, BROKEN
 from tests.fuzz.harnesses import HARNESSES
 from tests.fuzz.large import HOSTILE, VALID
 from tests.fuzz.measure import measured

@@ -14,7 +14,7 @@ from fgnn.errors import InputError
 # Seconds of processor time, which other work on the machine does not change; a person waits no longer for a refusal.
 MOST_SECONDS = 2.0
 # What a process may grow by in any case, however short the input: blocks, caches, pages the allocator keeps.
-# Fuzzing runs with small limits, so that no short input can rightly imply more; by the byte, see `fgnn.bounds`.
+# Fuzzing runs with small limits, so that no short input can rightly imply more; by the byte, see `fgnn.memory_bounds`.
 FREE_BYTES = 64_000_000
 BYTES_PER_BYTE = 1000
 _LONGEST_LINE = 500

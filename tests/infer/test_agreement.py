@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fgnn import GraphicalModel, ModelBatch, solve
-from fgnn.infer.elimination.plan import build_plan
-from fgnn.infer.elimination.run import run_plan
-from fgnn.infer.elimination.structure import read_structure
+from fgnn.infer.exact.allowed_states import read_structure
+from fgnn.infer.exact.plan import build_plan
+from fgnn.infer.exact.run import run_plan
 from tests.strategies import models
 
 # Settings that send small models down the paths large ones take.
@@ -33,7 +33,7 @@ PATHS: dict[str, dict[str, object]] = {
 def taking(path: str) -> Iterator[None]:
     with ExitStack() as stack:
         for name, value in PATHS[path].items():
-            stack.enter_context(patch(f"fgnn.infer.elimination.{name}", value))
+            stack.enter_context(patch(f"fgnn.infer.exact.{name}", value))
         yield
 
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 
 from fgnn import GraphicalModel, ModelBatch, read_model, solve
 from fgnn.infer import api
-from fgnn.infer.best import Best
+from fgnn.infer.auto.portfolio import Best
 from fgnn.infer.solution import Answer, Progress
 from tests.infer.oracle import best_score, chain
 from tests.infer.test_exact import grid

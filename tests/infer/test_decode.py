@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fgnn import GraphicalModel, ModelBatch
-from fgnn.infer.decode import decode
-from fgnn.infer.moves import Moves
+from fgnn.infer.local_search.decode import decode
+from fgnn.infer.local_search.moves import Moves
 from tests.strategies import models
 
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from fgnn import GraphicalModel, ModelBatch, read_model, solve
-from fgnn.infer.elimination.plan import ExactPlan
-from fgnn.infer.elimination.shapes import DenseShape, ListedShape
-from fgnn.infer.exact import exact_plan
+from fgnn.infer.exact.plan import ExactPlan
+from fgnn.infer.exact.shapes import DenseShape, ListedShape
+from fgnn.infer.exact.solver import exact_plan
 from tests.infer.oracle import best_score, chain
 
 
@@ -218,7 +218,7 @@ def test_the_same_answer_every_time() -> None:
 def test_slices_of_a_batch_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = ModelBatch.stack([chain(seed, length=16) for seed in range(30)])
     whole = solve(batch, "exact")
-    monkeypatch.setattr("fgnn.infer.exact._CPU_SLICE", 360)  # three models at a time
+    monkeypatch.setattr("fgnn.infer.exact.solver._CPU_SLICE", 360)  # three models at a time
     assert torch.equal(solve(batch, "exact").assignment, whole.assignment)
     assert torch.equal(solve(batch, "exact", memory=20_000).assignment, whole.assignment)
 

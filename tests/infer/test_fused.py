@@ -14,14 +14,15 @@ import torch
 import fgnn
 from fgnn import GraphicalModel, ModelBatch
 from fgnn.data import ChainMAP
-from fgnn.infer import max_product, message_run
 from fgnn.infer.ad3 import average, fused, relax
 from fgnn.infer.ad3.average import Average, advance
 from fgnn.infer.ad3.fused import Fused
 from fgnn.infer.ad3.layout import build_layout
 from fgnn.infer.ad3.numbers import build_numbers
 from fgnn.infer.ad3.steps import State, Terms, initial_state
-from fgnn.infer.fused_flooding import FusedFlooding
+from fgnn.infer.max_product import run as message_run
+from fgnn.infer.max_product import solver as max_product
+from fgnn.infer.max_product.fused_flooding import FusedFlooding
 
 CUDA = torch.cuda.is_available()
 interpreted = pytest.mark.skipif(

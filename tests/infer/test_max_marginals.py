@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fgnn import GraphicalModel, ModelBatch, solve
 from fgnn.data import ChainMAP
-from fgnn.infer.max_marginals import Band, gaps, max_marginals
+from fgnn.infer.exact.max_marginals import Band, gaps, max_marginals
 
 
 def by_trying_all(batch: ModelBatch) -> Tensor:

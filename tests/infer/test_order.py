@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fgnn.infer.elimination.order import Graph, along, best_order, graph_of, min_fill, product_measure
+from fgnn.infer.exact.order import Graph, along, best_order, graph_of, min_fill, product_measure
 
 
 @st.composite

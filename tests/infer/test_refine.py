@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from fgnn import GraphicalModel, ModelBatch, solve
 from fgnn.data import GridMAP
-from fgnn.infer.decode import decode
-from fgnn.infer.refine import merge, refine
+from fgnn.infer.local_search.decode import decode
+from fgnn.infer.local_search.refine import merge, refine
 from tests.strategies import models
 
 

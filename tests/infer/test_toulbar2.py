@@ -16,7 +16,7 @@ from hypothesis import given
 import fgnn
 from fgnn import GraphicalModel, ModelBatch
 from fgnn.errors import MissingExtra
-from fgnn.infer import _toulbar2_process as process
+from fgnn.infer.toulbar2 import process
 from tests.infer.oracle import best_score, chain
 from tests.strategies import models
 
@@ -182,7 +182,7 @@ def test_a_child_does_not_outlive_its_parent() -> None:
     psutil = pytest.importorskip("psutil")
     code = """
         import os, threading, time, numpy as np, fgnn
-        from fgnn.infer import _toulbar2_process as process
+        from fgnn.infer.toulbar2 import process
         rng = np.random.default_rng(0)
         hard = fgnn.GraphicalModel([2] * 100)
         for i in range(100):

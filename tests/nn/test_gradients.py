@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from fgnn import FactorGraph, FactorGroup
 from fgnn.graph import EdgeTypes, Incidence
-from fgnn.nn import Aggregation, FGNNLayer, aggregate_messages, gather
+from fgnn.nn import Aggregation, FGNNLayer, aggregate_messages
+from fgnn.nn.backends.torch import gather
 from tests.nn.graphs import features, graphs, ragged_graph, uniform_graph
 from tests.nn.oracle import layer_loop
 from tests.nn.test_layer import AGGREGATIONS, FORMS, GRAPHS, make

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fgnn import FactorGraph, FactorGroup
-from fgnn.nn import FGNNLayer, gather
+from fgnn.nn import FGNNLayer
+from fgnn.nn.backends.torch import gather
 from tests.nn.graphs import features, graphs, ragged_graph, uniform_graph
 from tests.nn.oracle import layer_loop
 

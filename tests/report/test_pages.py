@@ -21,9 +21,9 @@ from fgnn.report.provenance import command
 from fgnn.report.records import sections
 from fgnn.report.run_page import make_run_page
 from fgnn.report.segment_page import write_segment_page
-from fgnn.train.recipe import recipe_yaml
+from fgnn.tasks.recipe import recipe_yaml
 from fgnn.train.run import run
-from tests.train.helpers import small_recipe
+from tests.tasks.helpers import small_recipe
 
 # What would make a browser ask another machine for something.
 OUTSIDE = re.compile(r"""https?://|//[\w.-]+\.\w+/|<link|<script|@import|url\(|<iframe|srcset""")
@@ -212,8 +212,8 @@ def test_an_empty_scan_has_a_page(tmp_path: Path) -> None:
 
 def test_an_experiment_s_page_says_how_it_was_made(tmp_path: Path) -> None:
     from fgnn.report.html import Page
-    from fgnn.train.experiment import Setting
-    from fgnn.train.output import Output, write_outputs
+    from fgnn.reproduce.experiment import Setting
+    from fgnn.reproduce.output import Output, write_outputs
 
     page = Page("A table")
     page.picture(bars(["a"], {"ours": [1.0], "theirs": [2.0]}, "y"), "two bars")

@@ -19,8 +19,8 @@ from fgnn.data.stored import load_models
 from fgnn.errors import InputError
 from fgnn.pgm import read_model
 from fgnn.points.cloud import read_cloud
+from fgnn.tasks.recipe import read_recipe
 from fgnn.train.checkpoint import load_checkpoint
-from fgnn.train.recipe import read_recipe
 from fgnn.weights import load_weights
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "fgnn"

@@ -13,7 +13,7 @@ from torch import nn
 
 from fgnn import GraphicalModel, ModelBatch
 from fgnn import nn as layers
-from fgnn.infer.max_product import solve_max_product
+from fgnn.infer.max_product.solver import solve_max_product
 from fgnn.theory import MaxProductNetwork, max_product_network
 from tests.strategies import models, tree_models
 from tests.theory.reference import max_product

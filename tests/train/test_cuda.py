@@ -10,19 +10,19 @@ import torch
 
 from fgnn.bench.training import bench_training
 from fgnn.data import ChainMAP, GridMAP
-from fgnn.infer.decode import decode
-from fgnn.infer.max_marginals import Band, gaps
-from fgnn.infer.refine import refine
-from fgnn.models.config import NetworkConfig
+from fgnn.infer.exact.max_marginals import Band, gaps
+from fgnn.infer.local_search.decode import decode
+from fgnn.infer.local_search.refine import refine
+from fgnn.models.map.config import NetworkConfig
 from fgnn.nn.recording import recording
-from fgnn.train.capture import Step
-from fgnn.train.distributed import World
+from fgnn.runtime.distributed import World
+from fgnn.tasks.labelled_models import Endless
+from fgnn.tasks.map import MAPTask
+from fgnn.tasks.recipe import Soft
 from fgnn.train.loop import autocast_loss, compile_network
-from fgnn.train.map_task import MAPTask
-from fgnn.train.recipe import Soft
 from fgnn.train.run import run
-from fgnn.train.sources import Endless
-from tests.train.helpers import small_recipe
+from fgnn.train.step import Step
+from tests.tasks.helpers import small_recipe
 
 pytestmark = pytest.mark.gpu
 

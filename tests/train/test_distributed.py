@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from fgnn.models.config import NetworkConfig
-from fgnn.train.distributed import World, pick_device
-from fgnn.train.recipe import ChainData, Data, recipe_yaml
+from fgnn.models.map.config import NetworkConfig
+from fgnn.runtime.distributed import World, pick_device
+from fgnn.tasks.recipe import ChainData, Data, recipe_yaml
 from fgnn.train.run import run
 from fgnn.weights import load_weights
-from tests.train.helpers import small_recipe
+from tests.tasks.helpers import small_recipe
 
 
 def _free_port() -> int:
@@ -66,7 +66,7 @@ def test_shares_are_equal_and_cover_the_batch() -> None:
 
 def test_batch_norm_over_cpu_processes_is_refused() -> None:
     network = NetworkConfig("pointnet")
-    from fgnn.train.map_task import MAPTask
+    from fgnn.tasks.map import MAPTask
 
     task = MAPTask(small_recipe(network=network))
     with pytest.raises(ValueError, match="Expected a network without batch norm"):

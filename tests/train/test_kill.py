@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from fgnn.train.recipe import recipe_yaml
+from fgnn.tasks.recipe import recipe_yaml
 from fgnn.train.run import run
 from fgnn.weights import load_weights
 from fgnn.weights.store import same_tensors
-from tests.train.helpers import small_recipe
+from tests.tasks.helpers import small_recipe
 
 RECIPE = small_recipe(steps=60, checkpoint_every=5)
 

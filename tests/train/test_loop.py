@@ -13,16 +13,16 @@ import pytest
 import torch
 
 from fgnn.errors import InputError
-from fgnn.models.config import NetworkConfig
+from fgnn.models.map.config import NetworkConfig
+from fgnn.tasks.map import MAPTask
+from fgnn.tasks.recipe import ChainData, Data, Schedule
 from fgnn.train.checkpoint import load_checkpoint
 from fgnn.train.loop import planned_steps
-from fgnn.train.map_task import MAPTask
-from fgnn.train.recipe import ChainData, Data, Schedule
 from fgnn.train.run import run
 from fgnn.train.run_folder import RunFolder
 from fgnn.weights import load_weights
 from fgnn.weights.store import same_tensors
-from tests.train.helpers import small_recipe
+from tests.tasks.helpers import small_recipe
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from fgnn.train.capture import Step
-from fgnn.train.recipe import Optimiser
-from fgnn.train.task import Loss
+from fgnn.tasks.recipe import Optimiser
+from fgnn.tasks.task import Loss
+from fgnn.train.step import Step
 from fgnn.train.update import Update, make_optimiser, move_average
-from tests.train.helpers import small_recipe
+from tests.tasks.helpers import small_recipe
 
 CPU = torch.device("cpu")
 

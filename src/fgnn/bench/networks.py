@@ -48,7 +48,7 @@ def small_graphs(device: str, seed: int, repeats: int) -> dict[str, Any]:
 
 def point_network(device: str, seed: int, repeats: int) -> dict[str, Any]:
     """The paper's point network on 8 clouds of 4,096 points, its neighbours found anew in every call."""
-    from fgnn.models.point_fgnn import PointFGNN
+    from fgnn.models.points.fgnn import PointFGNN
 
     torch.manual_seed(seed)
     network = PointFGNN(inputs=9, classes=13).to(device)

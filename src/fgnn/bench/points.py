@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from fgnn.bench.common import describe, environment, number, show, timed, write_result
 from fgnn.data.labelled import PointSet
-from fgnn.models.point_config import PointConfig
-from fgnn.models.point_network import PointNetwork
+from fgnn.models.points.config import PointConfig
+from fgnn.models.points.network import PointNetwork
 from fgnn.nn import use_backend
-from fgnn.train.capture import Step
-from fgnn.train.recipe import Recipe, read_recipe
-from fgnn.train.task import Loss
+from fgnn.tasks.recipe import Recipe, read_recipe
+from fgnn.tasks.task import Loss
+from fgnn.train.step import Step
 from fgnn.train.update import Update
 
 PARTS, CATEGORIES = 50, 16

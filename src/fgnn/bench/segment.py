@@ -14,7 +14,7 @@ from typing import Any
 from fgnn.bench.common import describe, environment, number, show, write_result
 from fgnn.data.large_scan import write_terrain
 from fgnn.errors import InputError
-from fgnn.models.segmenter import usual_batch
+from fgnn.models.points.segmenter import usual_batch
 from fgnn.points.segment_clock import STAGES
 
 # Prints the peak of its own resident memory after the command is done.

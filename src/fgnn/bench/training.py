@@ -15,12 +15,12 @@ import torch
 
 from fgnn.bench.common import environment, write_result
 from fgnn.pgm import ModelBatch
-from fgnn.train.capture import Step
-from fgnn.train.distributed import pick_device
+from fgnn.runtime.distributed import pick_device
+from fgnn.tasks.labelled_models import Endless, draw
+from fgnn.tasks.map import MAPTask
+from fgnn.tasks.recipe import Recipe, read_recipe
 from fgnn.train.loop import autocast_loss, compile_network
-from fgnn.train.map_task import MAPTask
-from fgnn.train.recipe import Recipe, read_recipe
-from fgnn.train.sources import Endless, draw
+from fgnn.train.step import Step
 from fgnn.train.update import Update
 
 T = TypeVar("T")

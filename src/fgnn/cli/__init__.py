@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 
 from fgnn.cli.advice import did_you_mean, with_advice
 from fgnn.errors import InputError, MissingExtra
-from fgnn.exhausted import out_of_disk, out_of_memory
+from fgnn.runtime.resource_errors import out_of_disk, out_of_memory
 
 # What typer raises for wrong use. It has its own copy of click or uses the package, by version, so they are named here
 # by way of what it exports.

@@ -26,9 +26,9 @@ def demo(
     from fgnn.files import check_folder
     from fgnn.infer import solve
     from fgnn.report.picture import draw_model
-    from fgnn.train.distributed import pick_device
-    from fgnn.train.experiment import Setting
-    from fgnn.train.table1 import reproduce_table1
+    from fgnn.reproduce.experiment import Setting
+    from fgnn.reproduce.table1 import reproduce_table1
+    from fgnn.runtime.distributed import pick_device
 
     check_folder(out)
     out.mkdir(parents=True, exist_ok=True)

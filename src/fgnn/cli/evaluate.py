@@ -46,9 +46,9 @@ def evaluate(
     fgnn evaluate runs/shapes/shapes-fgnn --protocol voted
     """
     from fgnn.report.tables import Table, percent
-    from fgnn.train.distributed import pick_device
-    from fgnn.train.evaluate import evaluate as evaluate_weights
-    from fgnn.train.recipe import ChainData, GridData
+    from fgnn.runtime.distributed import pick_device
+    from fgnn.tasks.evaluate_map import evaluate as evaluate_weights
+    from fgnn.tasks.recipe import ChainData, GridData
     from fgnn.weights.cards import read_card
 
     if read_card(weights).get("task") == "points":
@@ -101,7 +101,7 @@ def _points(
 ) -> None:
     """Print the metrics of a point network, one protocol a column."""
     from fgnn.report.tables import Table
-    from fgnn.train.evaluate_points import evaluate_point_weights
+    from fgnn.tasks.evaluate_points import evaluate_point_weights
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)

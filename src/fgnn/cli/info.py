@@ -39,7 +39,7 @@ def _backend() -> str:
     import torch
 
     from fgnn.nn import Aggregation
-    from fgnn.nn.kernels import unsupported
+    from fgnn.nn.backends.triton import unsupported
 
     if not torch.cuda.is_available():
         return "torch (no CUDA device)"

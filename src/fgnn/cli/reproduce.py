@@ -13,14 +13,14 @@ from fgnn.errors import InputError
 
 # Each experiment's function: (setting, out, say) -> Output with .tables and .seconds.
 EXPERIMENTS: dict[str, str] = {
-    "table1": "fgnn.train.table1:reproduce_table1",
-    "ablation": "fgnn.train.ablation:reproduce_ablation",
-    "transfer": "fgnn.train.transfer:reproduce_transfer",
-    "depth": "fgnn.train.depth:reproduce_depth",
-    "table2": "fgnn.train.table2:reproduce_table2",
-    "table3": "fgnn.train.table3:reproduce_table3",
-    "grids": "fgnn.train.grids:reproduce_grids",
-    "ground": "fgnn.train.ground_table:reproduce_ground",
+    "table1": "fgnn.reproduce.table1:reproduce_table1",
+    "ablation": "fgnn.reproduce.ablation:reproduce_ablation",
+    "transfer": "fgnn.reproduce.transfer:reproduce_transfer",
+    "depth": "fgnn.reproduce.depth:reproduce_depth",
+    "table2": "fgnn.reproduce.table2:reproduce_table2",
+    "table3": "fgnn.reproduce.table3:reproduce_table3",
+    "grids": "fgnn.reproduce.grids:reproduce_grids",
+    "ground": "fgnn.reproduce.ground:reproduce_ground",
 }
 
 
@@ -55,8 +55,8 @@ def reproduce(
     Example: fgnn reproduce table1 --quick
     """
     from fgnn.files import check_folder
-    from fgnn.train.distributed import pick_device
-    from fgnn.train.experiment import Setting
+    from fgnn.reproduce.experiment import Setting
+    from fgnn.runtime.distributed import pick_device
 
     if experiment not in EXPERIMENTS:
         raise InputError(f"Expected an experiment among {', '.join(EXPERIMENTS)} (got {experiment!r})")

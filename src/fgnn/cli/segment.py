@@ -42,14 +42,14 @@ def segment(
     """
     from fgnn.errors import InputError
     from fgnn.files import check_folder
-    from fgnn.models.segmenter import load_segmenter
-    from fgnn.models.segmenter import segment as segment_object
+    from fgnn.models.points.segmenter import load_segmenter
+    from fgnn.models.points.segmenter import segment as segment_object
     from fgnn.points.cloud import FORMATS, Cloud, open_cloud, read_cloud, write_cloud
     from fgnn.points.segment import segment_file
     from fgnn.points.segment_clock import Clock
     from fgnn.report.segment_page import write_segment_page
     from fgnn.report.viewer import MAX_POINTS, write_viewer
-    from fgnn.train.distributed import pick_device
+    from fgnn.runtime.distributed import pick_device
     from fgnn.train.run_folder import environment
     from fgnn.weights import load_weights
 

@@ -13,7 +13,7 @@ import typer
 
 from fgnn.cli.advice import with_advice
 from fgnn.errors import InputError, need
-from fgnn.exhausted import out_of_memory
+from fgnn.runtime.resource_errors import out_of_memory
 
 if TYPE_CHECKING:
     from fgnn.infer import Progress, Solution

@@ -36,7 +36,7 @@ def train(
 
     Examples: fgnn train paper-map-1 --device cuda; fgnn train my-models/; fgnn train runs/paper-map-1 --resume
     """
-    from fgnn.determinism import deterministic as repeatable
+    from fgnn.runtime.determinism import deterministic as repeatable
     from fgnn.train.run import run
 
     if deterministic:

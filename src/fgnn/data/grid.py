@@ -108,7 +108,7 @@ class GridMAP(GeneratedModels):
         Raises:
             ValueError: No optimum could be proved for some of the models.
         """
-        from fgnn.infer.exact import TooLarge
+        from fgnn.infer.exact.solver import TooLarge
 
         try:
             found = solve(batch, "exact")

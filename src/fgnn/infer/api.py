@@ -14,22 +14,22 @@ from typing import Any, overload
 
 import torch
 
-from fgnn.infer.halves import solve_in_halves
 from fgnn.infer.magnitude import check_magnitude
+from fgnn.infer.oom_retry import solve_in_halves
 from fgnn.infer.solution import Answer, OnProgress, Progress, Solution, SolutionBatch, conclude
 from fgnn.pgm import GraphicalModel, ModelBatch
 
 # Where each method lives. Modules are named, not imported, so that `import fgnn` stays light and a missing
 # optional package is only missed by the method that needs it.
 SOLVERS: dict[str, str] = {
-    "auto": "fgnn.infer.auto:solve_auto",
+    "auto": "fgnn.infer.auto.solver:solve_auto",
     "brute-force": "fgnn.infer.brute_force:solve_brute_force",
-    "exact": "fgnn.infer.exact:solve_exact",
-    "toulbar2": "fgnn.infer.toulbar2:solve_toulbar2",
+    "exact": "fgnn.infer.exact.solver:solve_exact",
+    "toulbar2": "fgnn.infer.toulbar2.solver:solve_toulbar2",
     "lp": "fgnn.infer.lp:solve_lp",
     "ad3": "fgnn.infer.ad3.solver:solve_ad3",
-    "max-product": "fgnn.infer.max_product:solve_max_product",
-    "fgnn": "fgnn.models.learned:solve_fgnn",
+    "max-product": "fgnn.infer.max_product.solver:solve_max_product",
+    "fgnn": "fgnn.models.map.learned:solve_fgnn",
 }
 # They are imported when they are first asked for, by one thread at a time: two that import modules of one package by
 # different ways can wait for each other.

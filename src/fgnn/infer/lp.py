@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from fgnn.errors import need
-from fgnn.infer.bounds import factor_maxima
 from fgnn.infer.solution import Answer, OnProgress, Progress
+from fgnn.infer.trivial_bound import factor_maxima
 from fgnn.pgm import ModelBatch
 
 Floats = NDArray[np.float64]

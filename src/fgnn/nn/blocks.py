@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from fgnn.graph import FactorGraph
 from fgnn.nn.aggregate import Aggregation, reduce_edges
+from fgnn.nn.backends.linear import linear
 from fgnn.nn.edge_features import EdgeFeatures
-from fgnn.nn.linear import linear
 from fgnn.nn.norm import NodeBatchNorm, Norm, make_norm
 
 Features = tuple[Tensor, dict[str, Tensor]]

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.graph import EdgeTypes, Incidence
+from fgnn.nn.backends.linear import has_kernel, linear
 from fgnn.nn.edge_features import EdgeFeatures, edge_types, flatten_edges
 from fgnn.nn.functional import Coefficients
-from fgnn.nn.linear import has_kernel, linear
 
 Form = Literal["dense", "basis", "table"]
 
@@ -164,7 +164,7 @@ class EdgeNet(nn.Sequential):
         """With ``relu``, also after the last.  # shape: (..., widths[0]) -> (..., widths[-1])"""
         layers = [layer for layer in self if isinstance(layer, EdgeLinear)]
         if not relu and has_kernel(x, layers[0].weight):
-            from fgnn.nn.kernels.edge_mlp import edge_mlp, fits
+            from fgnn.nn.backends.triton.edge_mlp import edge_mlp, fits
 
             if fits(self, x):
                 return edge_mlp(self, x)

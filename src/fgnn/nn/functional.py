@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fgnn.graph import EdgeTypes, Incidence, Side
 from fgnn.nn.aggregate import Aggregation
-from fgnn.nn.plain import aggregate_plain
+from fgnn.nn.backends.torch.messages import aggregate_plain
 
 Activation = Literal["relu", "identity"]
 # How the edge matrices are given: coefficients φ, or a type for each edge.
@@ -100,7 +100,7 @@ def _fused(
     activation: Activation,
     aggregation: Aggregation,
 ) -> Tensor:
-    from fgnn.nn.kernels import aggregate_fused
+    from fgnn.nn.backends.triton import aggregate_fused
 
     return aggregate_fused(a, b, incidence, coefficients, weight, towards, activation, aggregation)
 
@@ -114,7 +114,7 @@ def choose_backend(
     """Which implementation :func:`aggregate_messages` will use for such inputs: kernels where there are any."""
     if _forced is not None or device.type != "cuda":
         return _forced or "torch"
-    from fgnn.nn.kernels import unsupported
+    from fgnn.nn.backends.triton import unsupported
 
     return "triton" if unsupported(device, dtype, aggregation) is None else "torch"
 

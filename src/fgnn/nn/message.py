@@ -9,8 +9,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from fgnn.nn.backends.linear import linear, linear_parts
 from fgnn.nn.functional import Activation
-from fgnn.nn.linear import linear, linear_parts
 
 _ACTIVATIONS: tuple[Activation, ...] = ("relu", "identity")
 

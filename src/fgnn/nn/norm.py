@@ -51,7 +51,7 @@ class NodeBatchNorm(nn.Module):
         return chosen == "triton"
 
     def _train_fused(self, rows: Tensor, bias: Tensor | None, relu: bool, residual: Tensor | None) -> Tensor:
-        from fgnn.nn.kernels.batch_norm import batch_norm_relu
+        from fgnn.nn.backends.triton.batch_norm import batch_norm_relu
 
         norm = self.norm
         running = None

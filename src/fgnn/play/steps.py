@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fgnn.infer.messages import budget_messages, table_messages
+from fgnn.infer.max_product.messages import budget_messages, table_messages
 from fgnn.pgm import Budget, GraphicalModel, Table
 
 Edge = tuple[int, int]  # (factor, place in its scope)

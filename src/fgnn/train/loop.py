@@ -15,7 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.errors import InputError, need
-from fgnn.train.capture import Step
+from fgnn.runtime.distributed import World
+from fgnn.tasks.dataclass_io import plain
+from fgnn.tasks.recipe import Recipe
+from fgnn.tasks.task import Loss, Task
 from fgnn.train.checkpoint import (
     Checkpoint,
     generator_tensors,
@@ -25,13 +28,10 @@ from fgnn.train.checkpoint import (
     optimiser_tensors,
     save_checkpoint,
 )
-from fgnn.train.distributed import World
 from fgnn.train.progress import TrainingProgress
-from fgnn.train.recipe import Recipe
 from fgnn.train.run_folder import RunFolder, environment, hardware
 from fgnn.train.schedule import rate_factor
-from fgnn.train.strict import plain
-from fgnn.train.task import Loss, Task
+from fgnn.train.step import Step
 from fgnn.train.update import Update
 from fgnn.weights import load_weights, save_weights
 

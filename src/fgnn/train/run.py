@@ -10,18 +10,18 @@ import torch
 from torch import nn
 
 from fgnn.errors import InputError
-from fgnn.models.config import NetworkConfig
+from fgnn.models.map.config import NetworkConfig
 from fgnn.nn import NotationError
 from fgnn.report.run_page import write_run_page
-from fgnn.train.distributed import World, restarted
-from fgnn.train.distributed import world as join_world
+from fgnn.runtime.distributed import World, restarted
+from fgnn.runtime.distributed import world as join_world
+from fgnn.tasks.map import MAPTask
+from fgnn.tasks.recipe import Data, Optimiser, Recipe, Schedule, read_recipe
+from fgnn.tasks.scan_folder import is_scan_folder, scan_recipe
+from fgnn.tasks.task import Task
 from fgnn.train.loop import State, train
-from fgnn.train.map_task import MAPTask
 from fgnn.train.progress import TrainingProgress
-from fgnn.train.recipe import Data, Optimiser, Recipe, Schedule, read_recipe
 from fgnn.train.run_folder import RunFolder
-from fgnn.train.scan_folder import is_scan_folder, scan_recipe
-from fgnn.train.task import Task
 from fgnn.weights import load_weights
 
 
@@ -102,7 +102,7 @@ def run(
 def make_task(recipe: Recipe, world: World | None = None, device: torch.device | str = "cpu") -> Task:
     """Point clouds where the recipe names some, graphical models else."""
     if recipe.data.clouds:
-        from fgnn.train.point_task import PointTask
+        from fgnn.tasks.points import PointTask
 
         return PointTask(recipe, world, device)
     try:

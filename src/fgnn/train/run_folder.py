@@ -15,7 +15,7 @@ import torch
 from fgnn.errors import InputError, MissingExtra, need
 from fgnn.files import atomic_write
 from fgnn.report.provenance import command
-from fgnn.train.recipe import Recipe, read_recipe, recipe_yaml
+from fgnn.tasks.recipe import Recipe, read_recipe, recipe_yaml
 
 
 class RunFolder:

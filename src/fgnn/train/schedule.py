@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fgnn.train.recipe import Schedule
+from fgnn.tasks.recipe import Schedule
 
 
 def rate_factor(schedule: Schedule, step: int, total: int | None, epoch_steps: int | None) -> float:

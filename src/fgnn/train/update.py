@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fgnn.train.recipe import Recipe
+from fgnn.tasks.recipe import Recipe
 
 
 class Update:

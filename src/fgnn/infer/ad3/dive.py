@@ -11,7 +11,7 @@ from torch import Tensor
 from fgnn.infer.ad3.layout import Layout, fold
 from fgnn.infer.ad3.numbers import build_numbers
 from fgnn.infer.ad3.relax import Limits, Warm, relax
-from fgnn.infer.decode import decode
+from fgnn.infer.local_search.decode import decode
 from fgnn.pgm import ModelBatch
 
 _STEPS = 8

@@ -11,7 +11,7 @@ from torch import Tensor
 from fgnn.infer.ad3.average import CHECK, HALVED, LESS, LONG, Average
 from fgnn.infer.ad3.layout import Layout
 from fgnn.infer.ad3.steps import RELAXATION, State, Terms
-from fgnn.infer.launches import can_launch, power_of_two
+from fgnn.runtime.triton_support import can_launch, power_of_two
 
 _WIDEST = 64  # edges of a factor or of a variable that a tile holds
 _BLOCK = 32  # models of a program: a row of them is one line of the cache

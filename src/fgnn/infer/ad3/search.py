@@ -15,8 +15,8 @@ from fgnn.infer.ad3.layout import Layout, fold
 from fgnn.infer.ad3.numbers import build_numbers
 from fgnn.infer.ad3.relax import Limits, Relaxed, Warm, relax
 from fgnn.infer.ad3.rounding import rows_to_states
-from fgnn.infer.bounds import factor_maxima
 from fgnn.infer.solution import Answer, OnProgress, Progress
+from fgnn.infer.trivial_bound import factor_maxima
 from fgnn.pgm import ModelBatch
 
 _PROOF = 1e-9

@@ -15,9 +15,9 @@ from fgnn.infer.ad3.numbers import build_numbers
 from fgnn.infer.ad3.relax import Limits, Relaxed, Warm, relax
 from fgnn.infer.ad3.rounding import rows_to_states
 from fgnn.infer.ad3.search import search, unsolved
-from fgnn.infer.bounds import factor_maxima
 from fgnn.infer.solution import Answer, OnProgress, Progress
-from fgnn.infer.workers import shares, side_by_side, worth_threads
+from fgnn.infer.threads import shares, side_by_side, worth_threads
+from fgnn.infer.trivial_bound import factor_maxima
 from fgnn.pgm import ModelBatch
 
 _PROOF = 1e-9

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import IO, cast
 
 from fgnn.errors import InputError
-from fgnn.exhausted import out_of_disk
 from fgnn.files import atomic_write
 from fgnn.pgm.io.bif import read_bif
 from fgnn.pgm.io.cfn import read_cfn
@@ -32,6 +31,7 @@ from fgnn.pgm.io.uai import read_uai
 from fgnn.pgm.io.uai_write import write_uai
 from fgnn.pgm.io.wcsp import read_wcsp
 from fgnn.pgm.model import GraphicalModel
+from fgnn.runtime.resource_errors import out_of_disk
 
 __all__ = ["Limits", "read_evidence", "read_model", "write_model"]
 

@@ -1,0 +1,1 @@
+"""`auto`: elimination where the width allows it, otherwise a portfolio of methods."""

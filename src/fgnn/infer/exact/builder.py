@@ -1,0 +1,162 @@
+"""Make the steps of a plan from its buckets; steps that look alike share their indices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fgnn.infer.exact.buckets import Bucket, LocalLimit
+from fgnn.infer.exact.dense import Table, build_dense, dense_table, entries_of_states, flat_index
+from fgnn.infer.exact.listed import Count, Item, build_listed
+from fgnn.infer.exact.problem import Limit, Problem, Relation, Source
+from fgnn.infer.exact.shapes import DenseShape, ListedShape, Shape
+from fgnn.infer.exact.states import all_states
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One variable's elimination: what to do (``shape``) with which numbers (``inputs``: sources, or earlier steps)."""
+
+    variable: int
+    scope: tuple[int, ...]  # the variables of the result, in the order of elimination
+    shape: Shape
+    inputs: tuple[Source | int, ...]
+    children: tuple[int, ...]
+
+
+class StepBuilder:
+    """Appends a step for each bucket, in order. Lists longer than ``most`` raise `TooManyStates`."""
+
+    def __init__(self, problem: Problem, most: int) -> None:
+        self.problem = problem
+        self.most = most
+        self.steps: list[Step] = []
+        self._shapes: dict[object, Shape] = {}
+        self._forms: dict[object, int] = {}
+        self._lists: dict[ListedShape, int] = {}
+        self._contents: dict[object, int] = {}
+        self._form_of = [self._form(relation) for relation in problem.relations]
+
+    def add(self, bucket: Bucket, listed: bool) -> bool:
+        """Append the step of a bucket; False where nothing feasible is left."""
+        key = (
+            listed,
+            bucket.cardinalities,
+            bucket.relation_places,
+            tuple(self._form_of[r] for r in bucket.relations),
+            bucket.child_places,
+            tuple(self._result_key(c) for c in bucket.children),
+            tuple(self._limit_key(limit) for limit in bucket.limits),
+        )
+        shape = self._shapes.get(key)
+        if shape is None:
+            made = self._listed(bucket) if listed else self._dense(bucket)
+            if made is None:
+                return False
+            shape = self._shapes[key] = made
+        inputs: list[Source | int] = [
+            s for r in bucket.relations if (s := self.problem.relations[r].source) is not None
+        ]
+        inputs += bucket.children
+        inputs += [limit.source for _, limit in self._enforced(bucket) if not (listed and limit.shared)]
+        self.steps.append(Step(bucket.scope[0], bucket.scope[1:], shape, tuple(inputs), bucket.children))
+        return True
+
+    # ---- the two kinds of step --------------------------------------------------------------------------------
+
+    def _listed(self, bucket: Bucket) -> ListedShape | None:
+        items = []
+        slot = 0
+        for r, places in zip(bucket.relations, bucket.relation_places, strict=True):
+            relation = self.problem.relations[r]
+            has_numbers = relation.source is not None
+            items.append(self._relation_item(relation, places, slot if has_numbers else None))
+            slot += has_numbers
+        first_child = len(items)
+        for c, places in zip(bucket.children, bucket.child_places, strict=True):
+            items.append(self._child_item(c, places, slot))
+            slot += 1
+        counts = []
+        for at, limit in self._enforced(bucket):
+            if not limit.shared:
+                counts.append(Count(at, slot, limit.offset))
+                slot += 1
+        children = range(first_child, len(items))
+        return build_listed(bucket.cardinalities, items, children, bucket.limits, counts, slot, self.most)
+
+    def _dense(self, bucket: Bucket) -> DenseShape:
+        tables: list[Table] = []
+        for r, places in zip(bucket.relations, bucket.relation_places, strict=True):
+            relation = self.problem.relations[r]
+            if relation.source is not None:
+                shape = [self.problem.cardinalities[i] for i in relation.scope]
+                cells = np.arange(int(np.prod(shape))).reshape(shape) if relation.cells is None else relation.cells
+                tables.append(dense_table(places, cells, self._source_size(relation)))
+        children = []
+        for c, places in zip(bucket.children, bucket.child_places, strict=True):
+            result = self.steps[c].shape
+            listed = isinstance(result, ListedShape)
+            children.append((len(tables), listed))
+            tables.append(Table(places, entries_of_states(result.message) if isinstance(result, ListedShape) else None))
+        for at, limit in self._enforced(bucket):
+            places = bucket.limits[at].places
+            ones = np.indices((2,) * len(places)).sum(0) + limit.offset
+            tables.append(dense_table(places, ones, -1))
+        return build_dense(bucket.cardinalities, tables, children)
+
+    # ---- inputs of a list ------------------------------------------------------------------------------------
+
+    def _relation_item(self, relation: Relation, places: tuple[int, ...], slot: int | None) -> Item:
+        by_place = np.argsort(places)
+        scope = tuple(places[a] for a in by_place)
+        shape = tuple(self.problem.cardinalities[i] for i in relation.scope)
+        cells = np.arange(int(np.prod(shape))).reshape(shape) if relation.cells is None else relation.cells
+        cells = np.transpose(cells, by_place)
+        allowed = None if relation.allowed is None else np.transpose(relation.allowed, by_place)
+        kept = cells.reshape(-1) if allowed is None else cells[allowed]
+        states = all_states(scope, tuple(cells.shape), allowed)
+        return Item(states, slot, self._source_size(relation), kept)
+
+    def _child_item(self, child: int, places: tuple[int, ...], slot: int) -> Item:
+        shape = self.steps[child].shape
+        if isinstance(shape, ListedShape):
+            states = shape.message.renamed(places)
+            return Item(states, slot, len(states), np.arange(len(states)))
+        states = all_states(places, tuple(reversed(shape.cardinalities[:-1])), None)
+        return Item(states, slot, len(states), flat_index(states))
+
+    def _source_size(self, relation: Relation) -> int:
+        """The number of entries of a relation's source; -1 (unknown) where some of them are left out."""
+        if relation.cells is not None:
+            return -1
+        return int(np.prod([self.problem.cardinalities[i] for i in relation.scope]))
+
+    # ---- keys ----------------------------------------------------------------------------------------------------
+
+    def _enforced(self, bucket: Bucket) -> list[tuple[int, Limit]]:
+        found = ((at, limit.limit) for at, limit in enumerate(bucket.limits))
+        return [(at, self.problem.limits[c]) for at, c in found if c is not None]
+
+    def _form(self, relation: Relation) -> int:
+        """A number for what a relation looks like, wherever its numbers are."""
+        shape = tuple(self.problem.cardinalities[i] for i in relation.scope)
+        allowed = None if relation.allowed is None else relation.allowed.tobytes()
+        cells = None if relation.cells is None else relation.cells.tobytes()
+        return self._forms.setdefault((shape, allowed, cells, relation.source is None), len(self._forms))
+
+    def _result_key(self, step: int) -> object:
+        """The same for equal lists, whichever steps made them: so the steps of a long chain become one."""
+        shape = self.steps[step].shape
+        if isinstance(shape, DenseShape):
+            return "dense"
+        key = self._lists.get(shape)
+        if key is None:
+            content = (shape.message.cardinalities, shape.message.words.tobytes())
+            key = self._lists[shape] = self._contents.setdefault(content, len(self._contents))
+        return key
+
+    def _limit_key(self, local: LocalLimit) -> object:
+        own = None if local.limit is None else self.problem.limits[local.limit]
+        bounds = (local.places, local.size, local.lower, local.upper)
+        return bounds if own is None else (*bounds, own.shared, own.offset)

@@ -1,0 +1,217 @@
+r"""Budgets over many variables as running sums instead of cliques.
+
+A budget over n variables joins them all, and its feasible states may be too many to list. Counting along the
+elimination tree of the rest of the model costs far less: an auxiliary variable :math:`c_v` is the number of ones (or
+zeros) among the budget's variables below v, :math:`c_v = x_v + \sum_{u \text{ child of } v} c_u`, built up two terms at
+a time, and only the last sum meets the bounds. Counts that are already too high do not exist; counts beyond a bound
+that is only from below are one state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fgnn.infer.exact.buckets import Bucket, make_buckets
+from fgnn.infer.exact.estimate import Size, estimate, log2_choices
+from fgnn.infer.exact.order import Order, graph_of, min_fill, product_measure
+from fgnn.infer.exact.problem import Limit, Problem, Relation
+
+# log2 of the feasible states up to which a budget may be a clique, tried in this order.
+_THRESHOLDS = (22.0, 12.0, 7.0, -1.0)
+_WIDEST_CLIQUE = 128
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """A problem, its budgets as cliques or as counters, with an order and the sizes of its steps."""
+
+    problem: Problem
+    order: Order
+    buckets: list[Bucket]
+    sizes: list[Size]
+
+    @property
+    def cost(self) -> float:
+        """The joint states of all steps, at most."""
+        return float(sum(2.0 ** min(size.states, 1000.0) for size in self.sizes))
+
+
+def choose_counters(problem: Problem, order: Callable[[Problem], Order]) -> Choice:
+    """The cheapest way to treat the budgets: those with few feasible states as cliques, the others as counters.
+
+    ``order`` finds an elimination order.
+    """
+    best: Choice | None = None
+    tried: set[tuple[int, ...]] = set()
+    for threshold in _THRESHOLDS:
+        counted = tuple(
+            c
+            for c, limit in enumerate(problem.limits)
+            if len(limit.scope) > _WIDEST_CLIQUE or log2_choices(len(limit.scope), limit.lower, limit.upper) > threshold
+        )
+        if counted in tried:
+            continue
+        tried.add(counted)
+        tree = _tree_without(problem, counted) if counted else None
+        if best is not None and tree is not None and _rough_cost(problem, counted, tree) > best.cost / 2:
+            continue
+        other = problem if tree is None else _with_counters(problem, counted, tree)
+        found = order(other)
+        buckets = make_buckets(other, found)
+        choice = Choice(other, found, buckets, estimate(other, buckets))
+        best = choice if best is None or choice.cost < best.cost else best
+    assert best is not None
+    return best
+
+
+# ---- the elimination tree of the rest -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Tree:
+    """Where each variable is in the order, its parent (-1: none), and log2 of its step's states."""
+
+    place: list[int]
+    parent: list[int]
+    bits: list[float]
+
+
+def _tree_without(problem: Problem, counted: Sequence[int]) -> _Tree:
+    left_out = set(counted)
+    scopes = [r.scope for r in problem.relations]
+    scopes += [limit.scope for c, limit in enumerate(problem.limits) if c not in left_out]
+    measure = product_measure(problem.cardinalities)
+    order = min_fill(graph_of(len(problem.cardinalities), scopes))
+    count = len(problem.cardinalities)
+    place, parent, bits = [0] * count, [-1] * count, [0.0] * count
+    for t, v in enumerate(order.sequence):
+        place[v] = t
+    for v, near in zip(order.sequence, order.cliques, strict=True):
+        parent[v] = min(near, key=place.__getitem__, default=-1)
+        bits[v] = measure(v, near)
+    return _Tree(place, parent, bits)
+
+
+def _rough_cost(problem: Problem, counted: Sequence[int], tree: _Tree) -> float:
+    """The states of all steps if every counter on the way up a tree joined the step it passes."""
+    bits = list(tree.bits)
+    for c in counted:
+        limit = problem.limits[c]
+        states = math.log2(_Counting.of(limit).cap + 1)
+        heap = [(tree.place[i], i) for i in limit.scope]
+        heapify(heap)
+        seen: set[int] = set()
+        while heap:
+            _, v = heappop(heap)
+            if v in seen:
+                continue
+            seen.add(v)
+            bits[v] += states
+            if heap and tree.parent[v] >= 0:
+                heappush(heap, (tree.place[tree.parent[v]], tree.parent[v]))
+    return float(sum(2.0 ** min(b, 1000.0) for b in bits))
+
+
+# ---- counters -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Counting:
+    """How a budget is counted: zeros or ones, up to ``cap``, where higher counts are dropped or are all the same."""
+
+    zeros: bool
+    cap: int
+    saturates: bool
+    lower: int
+    upper: int
+
+    @classmethod
+    def of(cls, limit: Limit) -> _Counting:
+        n = len(limit.scope)
+        if not limit.shared:  # models differ in their bounds, so every count matters
+            return cls(False, limit.upper, False, limit.lower, limit.upper)
+
+        def count(zeros: bool, lower: int, upper: int) -> _Counting:
+            return cls(zeros, lower, True, lower, lower) if upper >= n else cls(zeros, upper, False, lower, upper)
+
+        ones = count(False, limit.lower, limit.upper)
+        zeros = count(True, n - limit.upper, n - limit.lower)
+        return zeros if zeros.cap < ones.cap else ones
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """A variable that holds a count over ``covered`` of the budget's variables; ``flipped``: its states count down."""
+
+    variable: int
+    states: int
+    covered: int
+    flipped: bool
+
+
+def _with_counters(problem: Problem, counted: Sequence[int], tree: _Tree) -> Problem:
+    cards = list(problem.cardinalities)
+    relations = list(problem.relations)
+    for c in counted:
+        _count(problem.limits[c], tree, cards, relations)
+    left_out = set(counted)
+    limits = tuple(limit for c, limit in enumerate(problem.limits) if c not in left_out)
+    return replace(problem, cardinalities=tuple(cards), relations=tuple(relations), limits=limits)
+
+
+def _count(limit: Limit, tree: _Tree, cards: list[int], relations: list[Relation]) -> None:
+    """Add up the budget's variables along the tree, lowest first, and the roots one after the other."""
+    counting = _Counting.of(limit)
+    waiting: dict[int, list[_Sum]] = {}
+    for i in limit.scope:
+        waiting.setdefault(i, []).append(_Sum(i, 2, 1, counting.zeros))
+    heap = [(tree.place[i], i) for i in waiting]
+    heapify(heap)
+    roots: list[_Sum] = []
+    while heap:
+        _, v = heappop(heap)
+        total = _add_up(waiting.pop(v), counting, limit, cards, relations)
+        parent = tree.parent[v]
+        if parent < 0 or not heap:
+            roots.append(total)
+        elif parent in waiting:
+            waiting[parent].append(total)
+        else:
+            waiting[parent] = [total]
+            heappush(heap, (tree.place[parent], parent))
+    total = _add_up(roots, counting, limit, cards, relations)
+    values = _values(total)
+    allowed = (values >= counting.lower) & (values <= counting.upper)
+    if limit.shared:
+        relations.append(Relation((total.variable,), allowed, None, None))
+    else:
+        relations.append(Relation((total.variable,), allowed, limit.source, values + limit.offset))
+
+
+def _add_up(sums: list[_Sum], counting: _Counting, limit: Limit, cards: list[int], relations: list[Relation]) -> _Sum:
+    total = sums[0]
+    for other in sums[1:]:
+        covered = total.covered + other.covered
+        states = min(counting.cap, covered) + 1
+        plain = _values(total)[:, None] + _values(other)[None, :]
+        kept = np.minimum(plain, counting.cap) if counting.saturates else plain
+        # What is left can add at most this much, so lower counts can never be enough.
+        least = counting.lower - (len(limit.scope) - covered)
+        allowed = (kept[..., None] == np.arange(states)) & (np.arange(states) >= least)
+        fresh = _Sum(len(cards), states, covered, False)
+        cards.append(states)
+        relations.append(Relation((total.variable, other.variable, fresh.variable), allowed, None, None))
+        total = fresh
+    return total
+
+
+def _values(total: _Sum) -> NDArray[np.int64]:
+    """The count that each state of a partial sum stands for."""
+    values = np.arange(total.states)
+    return values[::-1] if total.flipped else values

@@ -1,0 +1,218 @@
+"""Build a step over an explicit list of feasible joint states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+
+import numpy as np
+import torch
+
+from fgnn.infer.exact.buckets import LocalLimit
+from fgnn.infer.exact.shapes import ListedShape, Term, index_tensor
+from fgnn.infer.exact.states import Rows, States, all_states, join, sorted_rows
+
+# A partial sum is stored where it has at most this share of the rows that read it.
+_WORTH_STORING = 0.75
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    """An input of a step: its states over positions of the step's scope and, where it has numbers, where they are."""
+
+    states: States
+    slot: int | None  # None: no numbers
+    size: int  # entries of the slot
+    entries: Rows  # shape: (S,), the slot's entry of each state
+
+
+@dataclass(frozen=True)
+class Count:
+    """A budget whose bounds differ between models: the slot with 0 or -inf for each number of ones."""
+
+    limit: int
+    slot: int
+    offset: int  # ones among its variables that are fixed
+
+
+@dataclass(frozen=True, eq=False)
+class _Node:
+    """An item, or a list made from one or two others: ``parts`` are these and the row of theirs in each row."""
+
+    states: States
+    item: Item | None = None
+    parts: tuple[tuple[_Node, Rows], ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    @cached_property
+    def slots(self) -> int:
+        """How many slots this node's numbers are the sum of."""
+        if self.item is not None:
+            return int(self.item.slot is not None)
+        return sum(node.slots for node, _ in self.parts)
+
+
+def build_listed(
+    cardinalities: Sequence[int],
+    items: Sequence[Item],
+    children: Sequence[int],
+    limits: Sequence[LocalLimit],
+    counts: Sequence[Count],
+    slots: int,
+    most: int,
+) -> ListedShape | None:
+    """Join the items, drop what the budgets forbid, and index the outcome; None where nothing feasible is left.
+
+    Args:
+        cardinalities: Of the step's scope; position 0 is eliminated.
+        items: The inputs.
+        children: Which items are results of earlier steps.
+        limits: The budgets, as positions.
+        counts: The slots of budgets whose bounds differ between models.
+        slots: How many slots the inputs take.
+        most: The longest list allowed; beyond it `TooManyStates` is raised.
+    """
+    root = _join_all(cardinalities, items, limits, most)
+    if len(root) == 0:
+        return None
+    rest = tuple(range(1, len(cardinalities)))
+    # Position 0 has the lowest bits, so rows that differ in it alone become neighbours, its states ascending.
+    order = sorted_rows(root.states.words)
+    words = root.states.project(rest)[order]
+    start = np.flatnonzero(np.concatenate([[True], (words[1:] != words[:-1]).any(1)]))
+    degree = np.diff(np.append(start, len(words)))
+    by_degree = np.argsort(-degree, kind="stable")
+    start, degree = start[by_degree], degree[by_degree]
+    lengths = [int((degree > r).sum()) for r in range(int(degree[0]))]
+    blocks = [order[start[:n] + r] for r, n in enumerate(lengths)]  # joint rows, choice by choice
+
+    sums = _Sums(slots)
+    ones = {count: root.states.ones(limits[count.limit].places) + count.offset for count in counts}
+    terms = []
+    for rows in blocks:
+        found = sums.terms(root, rows, len(root))
+        found += [Term(count.slot, index_tensor(ones[count][rows])) for count in counts]
+        terms.append(tuple(found))
+    everything = np.concatenate(blocks)
+    origins: dict[Item, Rows] = {}
+    _origins(root, everything, origins)
+    child_rows = [items[c].entries[origins[items[c]]] for c in children]
+    return ListedShape(
+        merges=tuple(sums.merges),
+        blocks=tuple(terms),
+        lengths=tuple(lengths),
+        starts=torch.tensor(np.cumsum([0, *lengths[:-1]]), dtype=torch.int64),
+        digits=index_tensor(root.states.column(0)[everything]),
+        child_rows=tuple(index_tensor(rows) for rows in child_rows),
+        message=States(rest, tuple(cardinalities[1:]), words[start]),
+    )
+
+
+def _join_all(cardinalities: Sequence[int], items: Sequence[Item], limits: Sequence[LocalLimit], most: int) -> _Node:
+    """Join what lies within another first, then the pairs with the smallest product, and add what no item holds."""
+    by_scope: dict[tuple[int, ...], list[_Node]] = {}
+    for item in items:
+        by_scope.setdefault(item.states.scope, []).append(_Node(item.states, item))
+    nodes = [_prune(_common(same), limits) for same in by_scope.values()]
+    nodes.sort(key=lambda node: (len(node.states.scope), len(node)))
+    at = 0
+    while at < len(nodes):
+        scope = set(nodes[at].states.scope)
+        above = [n for n in range(at + 1, len(nodes)) if scope < nodes[n].states.places.keys()]
+        if not above:
+            at += 1
+            continue
+        home = min(above, key=lambda n: len(nodes[n]))
+        nodes[home] = _joined(nodes[home], nodes[at], limits, most)
+        del nodes[at]
+    while len(nodes) > 1:
+        a, b = min(combinations(range(len(nodes)), 2), key=lambda pair: _product(nodes[pair[0]], nodes[pair[1]]))
+        both = _joined(nodes[a], nodes[b], limits, most)
+        nodes = [node for n, node in enumerate(nodes) if n not in (a, b)] + [both]
+    node = nodes[0] if nodes else _Node(States((), (), np.zeros((1, 1), dtype=np.int64)))
+    for p, k in enumerate(cardinalities):
+        if p not in node.states.places:
+            states, rows, _ = join(node.states, all_states((p,), (k,), None), most)
+            node = _prune(_Node(states, parts=((node, rows),)), limits)
+    return node
+
+
+def _common(nodes: Sequence[_Node]) -> _Node:
+    """The states that all of some lists over one scope have."""
+    if len(nodes) == 1:
+        return nodes[0]
+    states = nodes[0].states
+    for node in nodes[1:]:
+        states, _, _ = join(states, node.states, len(states))
+    return _Node(states, parts=tuple((node, join(states, node.states, len(states))[2]) for node in nodes))
+
+
+def _joined(one: _Node, two: _Node, limits: Sequence[LocalLimit], most: int) -> _Node:
+    if len(one) < len(two):  # the join keeps the order of the first
+        one, two = two, one
+    states, one_rows, two_rows = join(one.states, two.states, most)
+    return _prune(_Node(states, parts=((one, one_rows), (two, two_rows))), limits)
+
+
+def _product(one: _Node, two: _Node) -> float:
+    """About how long the join of two lists is, if their states were spread evenly."""
+    shared = sum(place[2] for i, place in one.states.places.items() if i in two.states.places)
+    return len(one) * len(two) / 2.0**shared
+
+
+def _prune(node: _Node, limits: Sequence[LocalLimit]) -> _Node:
+    """Drop the rows that no state of the missing variables can bring within the budgets."""
+    keep = np.ones(len(node), dtype=np.bool_)
+    for limit in limits:
+        inside = [p for p in limit.places if p in node.states.places]
+        least = limit.lower - (limit.size - len(inside))
+        if limit.upper < len(inside) or least > 0:
+            ones = node.states.ones(inside)
+            keep &= (ones <= limit.upper) & (ones >= least)
+    if keep.all():
+        return node
+    rows = np.flatnonzero(keep)
+    if node.item is not None:
+        return _Node(node.states.take(rows), parts=((node, rows),))
+    return _Node(node.states.take(rows), parts=tuple((part, found[rows]) for part, found in node.parts))
+
+
+def _origins(node: _Node, rows: Rows, found: dict[Item, Rows]) -> None:
+    """Find, for every item below a node, the rows of it that the given rows of the node came from."""
+    if node.item is not None:
+        found[node.item] = rows
+    for part, theirs in node.parts:
+        _origins(part, theirs[rows], found)
+
+
+class _Sums:
+    """Turns nodes into terms, storing partial sums where that saves work: those are the shape's ``merges``."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.merges: list[tuple[Term, ...]] = []
+        self.stored: dict[_Node, int] = {}
+
+    def terms(self, node: _Node, rows: Rows, readers: int) -> list[Term]:
+        """The terms whose sum is the node's numbers at ``rows``; ``readers`` rows will be asked for in all."""
+        if node.slots == 0:
+            return []
+        if node.item is not None and node.item.slot is not None:
+            return [_term(node.item.slot, node.item.entries[rows], node.item.size)]
+        if node not in self.stored and node.slots > 1 and len(node) <= _WORTH_STORING * readers:
+            every = np.arange(len(node))
+            inner = [t for part, found in node.parts for t in self.terms(part, found[every], len(node))]
+            self.merges.append(tuple(inner))
+            self.stored[node] = self.slots + len(self.merges) - 1
+        if node in self.stored:
+            return [_term(self.stored[node], rows, len(node))]
+        return [t for part, found in node.parts for t in self.terms(part, found[rows], readers)]
+
+
+def _term(slot: int, entries: Rows, size: int) -> Term:
+    in_order = len(entries) == size and bool((entries == np.arange(size)).all())
+    return Term(slot, None if in_order else index_tensor(entries))

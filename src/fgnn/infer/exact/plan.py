@@ -1,0 +1,182 @@
+"""The plan of an elimination: everything that depends on the structure alone, as indices an executor follows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fgnn.infer.exact.allowed_states import Structure
+from fgnn.infer.exact.buckets import Bucket
+from fgnn.infer.exact.builder import Step, StepBuilder
+from fgnn.infer.exact.counters import Choice, choose_counters
+from fgnn.infer.exact.domains import propagate
+from fgnn.infer.exact.estimate import Size, limit_measure
+from fgnn.infer.exact.order import Order, best_order, graph_of
+from fgnn.infer.exact.parts import Split
+from fgnn.infer.exact.problem import Problem, free_problem
+from fgnn.infer.exact.shapes import Shape
+from fgnn.infer.exact.states import TooManyStates
+
+# An order whose steps have 2^this times the states of one allowed step is not going to be improved enough by chance.
+_OUT_OF_REACH = 10.0
+
+
+class TooLarge(ValueError):
+    """The elimination takes more states or memory than allowed; ``split`` says which components are to blame."""
+
+    split: Split | None = None
+
+
+class OutOfTime(Exception):
+    """The time limit came before the end."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExactPlan:
+    """How to solve every model of one structure. ``steps`` is None where no model of it has a feasible assignment."""
+
+    problem: Problem | None
+    steps: tuple[Step, ...] | None
+    width: int  # the induced width of the order, over free variables
+    memory: int  # bytes one model takes in float64, choices and live results together
+
+    @property
+    def states(self) -> int:
+        """The joint states of the largest step."""
+        return max((step.shape.joint for step in self.steps or ()), default=1)
+
+    @property
+    def total_states(self) -> int:
+        """The joint states of all steps together: the work for one model."""
+        return sum(step.shape.joint for step in self.steps or ())
+
+    def to(self, device: torch.device) -> ExactPlan:
+        """The plan with its indices on a device; steps that share a shape still do."""
+        if self.steps is None or device.type == "cpu":
+            return self
+        moved: dict[int, Shape] = {}
+        for step in self.steps:
+            if id(step.shape) not in moved:
+                moved[id(step.shape)] = step.shape.to(device)
+        return replace(self, steps=tuple(replace(s, shape=moved[id(s.shape)]) for s in self.steps))
+
+
+def build_plan(
+    structure: Structure,
+    *,
+    max_states: int = 1 << 26,
+    memory: int = 4 << 30,
+    seed: int = 0,
+    tries: int = 16,
+    out_of_time: Callable[[], bool] = lambda: False,
+) -> ExactPlan:
+    """Plan the elimination of all variables.
+
+    Args:
+        structure: What the models share.
+        max_states: The most joint states one step may have.
+        memory: The most bytes one model may take.
+        seed: Of the random orders that are tried where min-fill's is costly.
+        tries: How many of these.
+        out_of_time: Asked now and then; `OutOfTime` is raised when it says so.
+    """
+    live = propagate(structure)
+    if live is None:
+        return ExactPlan(None, None, 0, 0)
+
+    def order(problem: Problem) -> Order:
+        if out_of_time():
+            raise OutOfTime
+        graph = graph_of(
+            len(problem.cardinalities), [r.scope for r in problem.relations] + [m.scope for m in problem.limits]
+        )
+        hopeless = math.log2(max_states) + _OUT_OF_REACH
+        effort: dict[str, Any] = {"seed": seed, "tries": tries, "hopeless": hopeless, "out_of_time": out_of_time}
+        return best_order(graph, problem.cardinalities, limit_measure(problem), **effort)
+
+    choice = choose_counters(free_problem(structure, live), order)
+    try:
+        return _build(choice, max_states, memory, out_of_time)
+    except TooLarge as error:
+        error.split = _split(choice, live, max_states)
+        raise
+
+
+def _build(choice: Choice, max_states: int, memory: int, out_of_time: Callable[[], bool]) -> ExactPlan:
+    problem, order, buckets, sizes = choice.problem, choice.order, choice.buckets, choice.sizes
+    _refuse_early(sizes, order.width, max_states, memory)
+    builder = StepBuilder(problem, min(max_states, memory // 64))
+    for bucket, size in zip(buckets, sizes, strict=True):
+        if out_of_time():
+            raise OutOfTime
+        try:
+            if not builder.add(bucket, size.listed):
+                return ExactPlan(None, None, order.width, 0)
+        except TooManyStates as error:
+            raise too_large(order.width, error.count, 9 * error.count, max_states, memory) from None
+    steps = tuple(builder.steps)
+    plan = ExactPlan(problem, steps, order.width, _model_bytes([s.shape.rows for s in steps], buckets))
+    if plan.memory > memory:
+        raise too_large(plan.width, plan.states, plan.memory, max_states, memory)
+    return plan
+
+
+def _split(choice: Choice, live: NDArray[np.bool_], max_states: int) -> Split:
+    """Call a component hard where counting cannot say that each of its steps has few enough states."""
+    parent = list(range(len(choice.buckets)))
+    for t, bucket in enumerate(choice.buckets):
+        for c in bucket.children:
+            parent[c] = t
+    root = parent[:]
+    for t in reversed(range(len(root))):  # children come before their parents
+        root[t] = root[parent[t]]
+    # Half a bit below the limit, so that many steps near it do not run out of memory either.
+    wide = {root[t] for t, size in enumerate(choice.sizes) if size.states > math.log2(max_states) - 0.5}
+    hard = np.zeros(len(live), dtype=np.bool_)
+    for t, bucket in enumerate(choice.buckets):
+        v = bucket.scope[0]
+        if root[t] in wide and v < len(choice.problem.variables):
+            hard[choice.problem.variables[v]] = True
+    return Split(live, hard)
+
+
+def too_large(width: int, states: float, needed: float, max_states: int, memory: int) -> TooLarge:
+    """The refusal, in numbers."""
+    return TooLarge(
+        f"Expected an elimination of at most {max_states:,} joint states a step within {_gib(memory)} "
+        f"(got induced width {width}, {states:,.0f} states in the largest step, about {_gib(needed)}); "
+        "raise max_states and memory, or use method 'auto' or 'toulbar2'"
+    )
+
+
+def _gib(size: float) -> str:
+    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
+        size /= 1024
+    raise AssertionError
+
+
+def _refuse_early(sizes: Sequence[Size], width: int, max_states: int, memory: int) -> None:
+    """Refuse by counting alone. Lists may turn out shorter than their bound, so only full tables are sure."""
+    sure = [size for size in sizes if not size.listed]
+    states = max((size.states for size in sure), default=0.0)
+    choices = sum(2.0 ** min(size.message, 200.0) for size in sure)
+    needed = choices + 16.0 * 2.0 ** min(max((size.message for size in sure), default=0.0), 200.0)
+    if states > math.log2(max_states) + 1e-9 or needed > memory:
+        raise too_large(width, 2.0 ** min(states, 1000.0), needed, max_states, memory)
+
+
+def _model_bytes(rows: Sequence[int], buckets: Sequence[Bucket]) -> int:
+    """One byte per choice, and eight per entry of the results alive at the worst moment, with the sums being made."""
+    alive = peak = 0
+    for t, bucket in enumerate(buckets):
+        peak = max(peak, alive + 3 * rows[t])
+        alive += rows[t] - sum(rows[c] for c in bucket.children)
+    return sum(rows) + 8 * peak

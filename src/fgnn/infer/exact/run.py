@@ -1,0 +1,238 @@
+"""Follow a plan on the numbers of a batch: one pass of maximisation forward, one pass of choices back.
+
+Tensors have the states first and the models last, so that picking states is picking whole rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from fgnn.infer.exact.builder import Step
+from fgnn.infer.exact.plan import ExactPlan
+from fgnn.infer.exact.problem import Problem, Source
+from fgnn.infer.exact.shapes import DenseShape, ListedShape, Term
+from fgnn.pgm import ModelBatch
+
+# Without many models side by side, broadcasting inner axes shorter than this would cost more than copying them.
+_INNER = 128
+
+
+class Numbers:
+    """The entries of a batch's factors, rows first: (entries, B), or (entries, 1) where all models share them.
+
+    A batch of one model has no axis for the models at all.
+    """
+
+    def __init__(self, batch: ModelBatch, dtype: torch.dtype) -> None:
+        self.batch = batch
+        self.dtype = dtype
+        self.single = len(batch) == 1
+        self._states = batch.cardinalities.tolist()
+        self._unary = self._rows_first(batch.unary)
+        self._tables = [self._rows_first(t.values.flatten(2)) for t in batch.tables]
+
+    def __getitem__(self, source: Source) -> Tensor:
+        if source.kind == "unary":
+            return self._unary[source.index][: self._states[source.index]]
+        if source.kind == "table":
+            return self._tables[source.group][source.index]
+        budget = self.batch.budgets[source.group]
+        counts = torch.arange(budget.scopes.shape[1] + 1, device=self.batch.device)[:, None]
+        lower, upper = budget.at_least[:, source.index], budget.at_most[:, source.index]
+        broken = (counts < lower) | (counts > upper)  # shape: (n + 1, B)
+        rows = torch.zeros(broken.shape, dtype=self.dtype, device=self.batch.device).masked_fill_(broken, -torch.inf)
+        return rows.squeeze(-1) if self.single else rows
+
+    def _rows_first(self, values: Tensor) -> Sequence[Tensor]:
+        """(B, C, entries) as C tensors (entries, B)."""
+        once = values[:1] if values.stride(0) == 0 else values
+        turned = once.detach().to(self.dtype).permute(1, 2, 0).contiguous()
+        return (turned.squeeze(-1) if self.single else turned).unbind(0)
+
+
+@torch.no_grad()
+def run_plan(
+    plan: ExactPlan, batch: ModelBatch, dtype: torch.dtype, check: Callable[[int, int], None] = lambda step, steps: None
+) -> tuple[Tensor, Tensor]:
+    """The best assignment of every model, (B, N), and its score, (B,) in ``dtype``.
+
+    The plan and the batch are on one device. ``check`` is called before every step and may raise.
+    """
+    assert plan.steps is not None
+    assert plan.problem is not None
+    numbers = Numbers(batch, dtype)
+    results: list[Tensor | None] = []
+    choices: list[Tensor] = []
+    total = batch.constant.to(dtype)
+    for t, step in enumerate(plan.steps):
+        check(t, len(plan.steps))
+        slots = [_taken(results, i) if isinstance(i, int) else numbers[i] for i in step.inputs]
+        if isinstance(step.shape, ListedShape):
+            result, choice = _listed(step.shape, slots, numbers)
+        else:
+            result, choice = _dense(step.shape, slots, numbers)
+        if not step.scope:  # nothing left that this part depends on
+            total = total + result[0]
+        results.append(result)
+        choices.append(choice)
+    for source, entry in plan.problem.constants:
+        total = total + numbers[source][entry]
+    assignment = _back(plan.steps, plan.problem, choices, len(batch), batch.device)
+    return assignment, total.expand(len(batch))
+
+
+def _taken(results: list[Tensor | None], step: int) -> Tensor:
+    """An earlier step's result, which only one step reads: it may be freed."""
+    result = results[step]
+    assert result is not None
+    results[step] = None
+    return result
+
+
+# ---- forward --------------------------------------------------------------------------------------------------------
+
+
+def _listed(shape: ListedShape, slots: list[Tensor], numbers: Numbers) -> tuple[Tensor, Tensor]:
+    for terms in shape.merges:
+        slots.append(_sum(slots, terms)[0])
+    if not shape.blocks[0]:
+        tail = () if numbers.single else (1,)
+        zeros = torch.zeros((shape.rows, *tail), dtype=numbers.dtype, device=numbers.batch.device)
+        return zeros, torch.zeros(zeros.shape, dtype=torch.bool, device=zeros.device)
+    best, fresh = _sum(slots, shape.blocks[0])
+    if len(shape.lengths) == 1:
+        return best, torch.zeros(best.shape, dtype=torch.bool, device=best.device)
+    best = best if fresh else best.clone()
+    choice = torch.zeros(best.shape, dtype=_choice_type(len(shape.lengths)), device=best.device)
+    for r, length in enumerate(shape.lengths[1:], start=1):
+        _improve(best[:length], choice[:length], _sum(slots, shape.blocks[r])[0], r)
+    return best, choice
+
+
+def _dense(shape: DenseShape, inputs: list[Tensor], numbers: Numbers) -> tuple[Tensor, Tensor]:
+    tail = () if numbers.single else (-1,)
+    slots = []
+    for spec, slot in zip(shape.inputs, inputs, strict=True):
+        if spec.rows is not None:
+            rows = spec.rows.clamp_min(0) if spec.gaps else spec.rows
+            slot = slot.index_select(0, rows)
+            if spec.gaps:
+                slot = slot.masked_fill_((spec.rows < 0).view(-1, *(1 for _ in tail)), -torch.inf)
+        slots.append(slot.reshape(*spec.shape, *tail))
+    for merge in shape.merges:
+        slots.append(_broadcast_sum([slots[s] for s in merge], numbers.single))
+    states = shape.cardinalities[-1]
+    axis = len(shape.cardinalities) - 1
+    best = choice = None
+    for r in range(states):
+        candidate = _broadcast_sum([slots[s].select(axis, r) for s in shape.terms], numbers.single)
+        if best is None or choice is None:
+            # a lone term is a view of its slot, and the maximum is taken in place
+            best = candidate if len(shape.terms) > 1 else candidate.clone(memory_format=torch.contiguous_format)
+            choice = torch.zeros(best.shape, dtype=_choice_type(states), device=best.device)
+        else:
+            _improve(best, choice, candidate, r)
+    assert best is not None
+    assert choice is not None
+    flat = () if numbers.single else (best.shape[-1],)
+    return best.reshape(shape.rows, *flat), choice.reshape(shape.rows, *flat)
+
+
+def _sum(slots: Sequence[Tensor], terms: Sequence[Term]) -> tuple[Tensor, bool]:
+    """The sum of the terms, and whether it is a tensor of its own."""
+    total, fresh = None, False
+    for term in terms:
+        slot = slots[term.slot]
+        part = slot if term.rows is None else slot.index_select(0, term.rows)
+        if total is None:
+            total, fresh = part, term.rows is not None
+        elif fresh and total.shape[-1] >= part.shape[-1]:
+            total.add_(part)
+        else:
+            total, fresh = total + part, True
+    assert total is not None
+    return total, fresh
+
+
+def _broadcast_sum(tables: Sequence[Tensor], single: bool) -> Tensor:
+    total, fresh = tables[0], False
+    for table in tables[1:]:
+        if single:
+            total, table = _smooth(total, table), _smooth(table, total)
+        if fresh and all(k >= j for k, j in zip(total.shape, table.shape, strict=True)):
+            total.add_(table)
+        else:
+            total, fresh = total + table, True
+    return total
+
+
+def _improve(best: Tensor, choice: Tensor, candidate: Tensor, r: int) -> None:
+    """Take the candidate where it is strictly better: among equals the lowest state stays."""
+    if choice.dtype == torch.bool:
+        torch.gt(candidate, best, out=choice)
+    else:
+        choice.masked_fill_(candidate > best, r)
+    torch.maximum(best, candidate, out=best)
+
+
+def _choice_type(states: int) -> torch.dtype:
+    return torch.bool if states <= 2 else torch.uint8 if states <= 256 else torch.int32
+
+
+def _smooth(table: Tensor, other: Tensor) -> Tensor:
+    """Copy a table along short inner axes that only the other has, so that the addition runs over long stretches."""
+    inner, axis = 1, table.dim()
+    shape = list(table.shape)
+    while axis > 0 and inner < _INNER:
+        axis -= 1
+        shape[axis] = max(table.shape[axis], other.shape[axis])
+        inner *= shape[axis]
+    touched = any(k > 1 for k in table.shape[axis:])
+    return table.expand(shape).contiguous() if touched and shape != list(table.shape) else table
+
+
+# ---- back -----------------------------------------------------------------------------------------------------------
+
+
+def _back(steps: Sequence[Step], problem: Problem, choices: list[Tensor], models: int, device: torch.device) -> Tensor:
+    """Read the choices off, last eliminated first. Each step tells its children in which row of theirs it ended."""
+    digits: dict[int, Tensor] = {}
+    rows: list[Tensor | None] = [None] * len(steps)
+    for t in reversed(range(len(steps))):
+        step, choice = steps[t], choices[t]
+        row = rows[t]
+        if row is None:
+            row = torch.zeros(models, dtype=torch.int64, device=device)
+        choice = choice[:, None] if choice.dim() == 1 else choice
+        chosen = choice.expand(-1, models).gather(0, row[None]).squeeze(0).long()
+        shape = step.shape
+        if isinstance(shape, ListedShape):
+            joint = shape.starts.index_select(0, chosen) + row
+            digits[step.variable] = shape.digits.index_select(0, joint).long()
+            for c, child_rows in zip(step.children, shape.child_rows, strict=True):
+                rows[c] = child_rows.index_select(0, joint).long()
+        else:
+            digits[step.variable] = chosen
+            for c, listed_rows in zip(step.children, shape.listed_rows, strict=True):
+                flat = _flat(steps[c], problem, digits)
+                # A model without any feasible assignment may end in a state that the list leaves out.
+                rows[c] = flat if listed_rows is None else listed_rows.index_select(0, flat).long().clamp_min(0)
+        rows[t] = None
+    states = torch.as_tensor(problem.states, device=device)
+    fixed = torch.as_tensor(problem.fixed, device=device)
+    out = fixed[:, None].expand(-1, models).clone()
+    if len(problem.variables):
+        free = torch.stack([digits[f] for f in range(len(problem.variables))])
+        out[torch.as_tensor(problem.variables, device=device)] = states.gather(1, free)
+    return out.T.contiguous()
+
+
+def _flat(step: Step, problem: Problem, digits: dict[int, Tensor]) -> Tensor:
+    """Where in a full table the states chosen so far are; the first variable varies fastest."""
+    index = torch.zeros_like(digits[step.scope[-1]])
+    for variable in reversed(step.scope):
+        index = index * problem.cardinalities[variable] + digits[variable]
+    return index

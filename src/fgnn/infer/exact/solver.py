@@ -1,0 +1,197 @@
+"""Exact MAP by variable elimination over feasible states."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+
+import torch
+
+from fgnn.infer.exact.allowed_states import read_structure
+from fgnn.infer.exact.plan import ExactPlan, OutOfTime, TooLarge, build_plan, too_large
+from fgnn.infer.exact.run import run_plan
+from fgnn.infer.solution import Answer, OnProgress, Progress
+from fgnn.pgm import ModelBatch
+
+__all__ = ["OutOfTime", "TooLarge", "exact_plan", "solve_exact"]
+
+# Plans of structures seen lately: data sets ask for the same one over and over.
+_PLANS: OrderedDict[tuple[object, ...], ExactPlan] = OrderedDict()
+_PLANS_KEPT = 8
+_PLANS_LOCK = Lock()
+
+# On the CPU models are solved in slices whose largest result has at most this many entries. That fits a core's cache,
+# and torch leaves operations of this size to one thread, so slices run side by side without waiting for each other.
+_CPU_SLICE = 1 << 15
+
+
+def solve_exact(
+    batch: ModelBatch,
+    *,
+    time_limit: float | None = None,
+    seed: int = 0,
+    progress: OnProgress | None = None,
+    max_states: int = 1 << 26,
+    memory: int | None = None,
+    tries: int = 16,
+    dtype: torch.dtype = torch.float64,
+) -> Answer:
+    r"""Eliminate the variables one by one, :math:`\mu(x_{N(v)}) = \max_{x_v} \sum_{c \ni v} \theta_c(x_c)`.
+
+    The order is min-fill's, or a cheaper one found by random restarts. Each step goes through its feasible joint states
+    only, so a chain with windows of 20 and at most 5 ones costs 16,664 states a step, not 2^19; budgets over many
+    variables become running sums. Among equally good states the lowest is taken, on every device.
+
+    Args:
+        batch: Models of one structure.
+        time_limit: Seconds; models not solved by then are reported as such.
+        seed: Of the random restarts.
+        progress: Called about twice a second.
+        max_states: The most joint states a step may have.
+        memory: Bytes to stay within: by default 4 GiB (at most half of what is installed) on the CPU, half of what is
+            free on a GPU.
+        tries: Random restarts of the order, where min-fill's is costly.
+        dtype: Of the sums.
+
+    Raises:
+        TooLarge: A `ValueError` with the induced width, the states and the memory it would take.
+    """
+    clock = _Clock(time_limit, progress, len(batch))
+    memory = default_memory(batch.device) if memory is None else memory
+    # What models that the time does not suffice for are answered with.
+    assignment = batch.unary.argmax(2)
+    bound = torch.full((len(batch),), torch.inf, dtype=torch.float64, device=batch.device)
+    proved = torch.zeros(len(batch), dtype=torch.bool, device=batch.device)
+    steps, info = 0, {}
+    if len(batch) == 0:
+        return Answer.of(assignment)
+    try:
+        plan = _plan(batch, max_states, memory, seed, tries, clock)
+        info = {"width": plan.width, "states": plan.states, "total_states": plan.total_states, "memory": plan.memory}
+        if plan.steps is None:  # no model has a feasible assignment
+            bound.fill_(-torch.inf)
+            proved.fill_(True)
+        else:
+            steps = len(plan.steps)
+
+            def work(part: slice) -> None:
+                assignment[part], value = run_plan(plan, batch.select(part), dtype, clock.check)
+                bound[part] = value.double()
+                proved[part] = True
+                clock.done += part.stop - part.start
+
+            _in_slices(work, plan, batch, memory, dtype)
+    except OutOfTime:
+        pass
+    return Answer.of(
+        assignment,
+        bound=bound,
+        proved=proved,
+        converged=proved,
+        timed_out=~proved,
+        iterations=torch.full((len(batch),), steps, dtype=torch.int64, device=batch.device),
+        info=info,
+    )
+
+
+def default_memory(device: torch.device) -> int:
+    """The bytes an elimination stays within where nothing else is asked for."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0]) // 2
+    try:
+        installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # not every system says
+        return 4 << 30
+    return min(4 << 30, installed // 2)
+
+
+def exact_plan(
+    batch: ModelBatch,
+    *,
+    time_limit: float | None = None,
+    seed: int = 0,
+    max_states: int = 1 << 26,
+    memory: int | None = None,
+    tries: int = 16,
+) -> ExactPlan:
+    """The plan `solve_exact` follows, on the batch's device; it is kept for the next batch of this structure.
+
+    Raises:
+        TooLarge: As `solve_exact` does.
+        OutOfTime: The time limit came first.
+    """
+    clock = _Clock(time_limit, None, len(batch))
+    memory = default_memory(batch.device) if memory is None else memory
+    return _plan(batch, max_states, memory, seed, tries, clock)
+
+
+def _in_slices(
+    work: Callable[[slice], None], plan: ExactPlan, batch: ModelBatch, memory: int, dtype: torch.dtype
+) -> None:
+    """Do the models slice by slice, within memory; on the CPU several slices at once."""
+    models = len(batch)
+    largest = max((step.shape.rows for step in plan.steps or ()), default=1)
+    own = [values for values in (batch.unary, *(t.values for t in batch.tables)) if values.stride(0) != 0]
+    numbers = sum(values.numel() // models for values in own)
+    per_model = max(1, (plan.memory // 8 + numbers) * dtype.itemsize)
+    size, workers = max(1, memory // per_model), 1
+    if batch.device.type == "cpu":
+        workers = torch.get_num_threads() if largest <= _CPU_SLICE else 1
+        size = max(1, min(size // workers, _CPU_SLICE // largest))
+    parts = [slice(at, min(at + size, models)) for at in range(0, models, size)]
+    if workers == 1 or len(parts) == 1:
+        for part in parts:
+            work(part)
+        return
+    pool = ThreadPoolExecutor(workers)
+    try:
+        for _ in pool.map(work, parts):
+            pass
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+class _Clock:
+    """Says when the time is up, and tells how far the work is."""
+
+    def __init__(self, limit: float | None, progress: OnProgress | None, models: int) -> None:
+        self.limit, self.progress, self.models = limit, progress, models
+        self.start = self.told = time.perf_counter()
+        self.done = 0
+
+    def out_of_time(self) -> bool:
+        return self.limit is not None and time.perf_counter() - self.start > self.limit
+
+    def check(self, step: int, steps: int) -> None:
+        if self.out_of_time():
+            raise OutOfTime
+        now = time.perf_counter()
+        if self.progress is not None and now - self.told > 0.5:
+            self.told = now
+            note = f"step {step} of {steps}"
+            if self.models > 1:
+                note = f"{self.done} of {self.models} models solved"
+            self.progress(Progress("exact", now - self.start, -torch.inf, torch.inf, note))
+
+
+def _plan(batch: ModelBatch, max_states: int, memory: int, seed: int, tries: int, clock: _Clock) -> ExactPlan:
+    """The plan for a batch, on its device; kept for the next batch of its structure."""
+    structure = read_structure(batch)
+    key = (structure.key, max_states, seed, tries, str(batch.device))
+    with _PLANS_LOCK:
+        plan = _PLANS.pop(key, None)
+    if plan is None:
+        plan = build_plan(
+            structure, max_states=max_states, memory=memory, seed=seed, tries=tries, out_of_time=clock.out_of_time
+        ).to(batch.device)
+    with _PLANS_LOCK:
+        _PLANS[key] = plan
+        while len(_PLANS) > _PLANS_KEPT:
+            _PLANS.popitem(last=False)
+    if plan.memory > memory:
+        raise too_large(plan.width, plan.states, plan.memory, max_states, memory)
+    return plan

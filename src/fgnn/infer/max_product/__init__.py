@@ -1,0 +1,1 @@
+"""`max-product`: loopy belief propagation in the log domain, batched."""

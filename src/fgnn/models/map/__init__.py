@@ -1,0 +1,1 @@
+"""Networks on graphical models: learned MAP inference."""

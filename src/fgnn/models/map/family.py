@@ -1,0 +1,101 @@
+"""What a network can be applied to: the family of models its weights know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fgnn.models.map.canonical import finite_tables
+from fgnn.models.map.featurise import Featuriser, Positions
+from fgnn.pgm import ModelBatch
+
+
+@dataclass(frozen=True)
+class Family:
+    """Models of one make: how many states, which tables, budgets over how many variables.
+
+    ``fixed`` names groups whose numbers are the same in all models, so that a network does not read them;
+    ``constants`` are these numbers. ``any_size`` says that budgets of other sizes than those trained on can be read
+    too. ``density``, tables per variable, tells chains from grids where weights are to be chosen.
+    """
+
+    states: int
+    tables: tuple[str, ...] = ()  # shapes, such as "2x2"
+    budgets: tuple[int, ...] = ()  # sizes trained on
+    fixed: tuple[str, ...] = ()
+    finite: bool = True
+    any_size: bool = False
+    name: str = ""
+    constants: tuple[tuple[float, ...], ...] = ()
+    density: float = 0.0
+
+    @classmethod
+    def of(cls, batch: ModelBatch, *, fixed: tuple[str, ...] = (), any_size: bool = False, name: str = "") -> Family:
+        """The family of a batch's models."""
+        return cls(
+            states=int(batch.unary.shape[2]),
+            tables=tuple(sorted(_shape(t.shape) for t in batch.tables)),
+            budgets=tuple(sorted(int(u.scopes.shape[1]) for u in batch.budgets)),
+            fixed=fixed,
+            finite=bool(finite_tables(batch)),
+            any_size=any_size,
+            name=name,
+            constants=tuple(tuple(_numbers(group, batch)[0].tolist()) for group in fixed),
+            density=round(sum(len(t.scopes) for t in batch.tables) / max(1, batch.num_variables), 3),
+        )
+
+    def refusal(self, batch: ModelBatch) -> str | None:
+        """Why the batch's models are not of this family; None where they are."""
+        states = int(batch.unary.shape[2])
+        if states != self.states or bool((batch.cardinalities > self.states).any()):
+            return f"variables of {self.states} states (got {states})"
+        unknown = [_shape(t.shape) for t in batch.tables if _shape(t.shape) not in self.tables]
+        if unknown:
+            return f"tables of shape {' or '.join(self.tables) or 'none'} (got {unknown[0]})"
+        sizes = [int(u.scopes.shape[1]) for u in batch.budgets]
+        if sizes and not self.budgets:
+            return "no budgets (got some)"
+        if not self.any_size:
+            wrong = [s for s in sizes if s not in self.budgets]
+            if wrong:
+                return f"budgets over {' or '.join(map(str, self.budgets))} variables (got {wrong[0]})"
+        if self.finite and not bool(finite_tables(batch)):
+            return "finite log-potentials (got -inf)"
+        for group, wanted in zip(self.fixed, self.constants, strict=False):
+            found = _numbers(group, batch) if _present(group, batch) else None
+            if found is not None and not torch.allclose(found, found.new_tensor(wanted).expand_as(found), atol=1e-5):
+                return f"{group} of {list(wanted)} in every model, as it was trained on (got others)"
+        return None
+
+    def featuriser(self, batch: ModelBatch, *, deep: bool, positions: Positions) -> Featuriser:
+        """What reads models of the batch's structure as this family's networks do."""
+        present = {name for name in self.fixed if _present(name, batch)}
+        return Featuriser(
+            batch,
+            positions="none" if deep else positions,
+            centre=deep,
+            fixed=present,
+            budgets="by-size" if deep else "together",
+            masks=not self.finite,
+        )
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
+
+
+def _numbers(group: str, batch: ModelBatch) -> Tensor:
+    """The numbers of all factors of a group, a row for each: a table's entries, a budget's bounds."""
+    if group == "budget":
+        bounds = [torch.stack([u.at_least, u.at_most], -1).flatten(0, 1) for u in batch.budgets]
+        return torch.cat(bounds).double()
+    values = [t.values for t in batch.tables if f"table{_shape(t.shape)}" == group]
+    return torch.cat([v[:1].flatten(0, 1) if v.stride(0) == 0 else v.flatten(0, 1) for v in values]).flatten(1).double()
+
+
+def _present(name: str, batch: ModelBatch) -> bool:
+    if name == "budget":
+        return bool(batch.budgets)
+    return any(f"table{_shape(t.shape)}" == name for t in batch.tables)

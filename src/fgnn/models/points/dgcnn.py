@@ -1,0 +1,140 @@
+"""DGCNN: EdgeConv layers whose graph is found anew in feature space at every layer."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fgnn.models.points.blocks import Activation, Dense, dense_stack, nearest, take, tile, turn
+
+Variant = Literal["original", "torch"]
+
+
+class EdgeConv(nn.Module):
+    r"""EdgeConv: :math:`x'_i = \max_{j \in N(i)} h([x_i, x_j - x_i])` with h an MLP.
+
+    Args:
+        inputs: Features of a point.
+        widths: Widths of h's layers.
+        k: Neighbours, the point itself included.
+        variant: ``torch`` swaps the two halves of the edge feature.
+    """
+
+    def __init__(
+        self, inputs: int, widths: list[int], k: int, *, activation: Activation, bias: bool, variant: Variant
+    ) -> None:
+        super().__init__()
+        self.k, self.swap = k, variant == "torch"
+        self.edge = dense_stack([2 * inputs, *widths], activation=activation, bias=bias)
+
+    def forward(self, x: Tensor, graph: Tensor) -> Tensor:
+        """Features (B, P, inputs) and the features (B, P, d) in whose space the neighbours are sought."""
+        edges = edge_features(x, nearest(graph, self.k), self.swap)
+        found: Tensor = self.edge(edges).amax(2)
+        return found
+
+
+def edge_features(x: Tensor, neighbours: Tensor, swap: bool = False) -> Tensor:
+    """[x_i, x_j − x_i] for every edge, (B, P, k, 2d); ``swap``: the difference first."""
+    there = take(x, neighbours)
+    here = x[:, :, None].expand_as(there)
+    return torch.cat([there - here, here] if swap else [here, there - here], -1)
+
+
+class DGCNN(nn.Module):
+    """DGCNN for semantic segmentation.
+
+    Three EdgeConvs (64→64, 64→64, 64), their 192 features →1024, max over points, joined to the 192;
+    →512→256→``classes``.
+
+    Args:
+        inputs: Features of a point.
+        classes: Labels to tell apart.
+        k: Neighbours, the point itself included.
+        graph_columns: The input columns in whose space the first graph is built; None: all.
+        variant: ``original`` (ReLU, biases) or ``torch`` (leaky ReLU, no biases before a norm, more dropout).
+
+    Shapes:
+        (B, P, inputs) to scores (B, P, classes).
+    """
+
+    def __init__(
+        self,
+        inputs: int = 9,
+        classes: int = 13,
+        k: int = 20,
+        graph_columns: tuple[int, int] | None = (6, 9),
+        variant: Variant = "original",
+    ) -> None:
+        super().__init__()
+        torch_form = variant == "torch"
+        act: Activation = "leaky" if torch_form else "relu"
+        bias = not torch_form
+        self.graph_columns = slice(*graph_columns) if graph_columns is not None else slice(None)
+        self.conv1 = EdgeConv(inputs, [64, 64], k, activation=act, bias=bias, variant=variant)
+        self.conv2 = EdgeConv(64, [64, 64], k, activation=act, bias=bias, variant=variant)
+        self.conv3 = EdgeConv(64, [64], k, activation=act, bias=bias, variant=variant)
+        self.whole = Dense(192, 1024, activation=act, bias=bias)
+        self.head = dense_stack([1024 + 192, 512, 256], activation=act, bias=bias)
+        self.drop = nn.Dropout(0.5 if torch_form else 0.3)
+        self.scores = Dense(256, classes, activation="none", norm=False, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        one = self.conv1(x, x[..., self.graph_columns])
+        two = self.conv2(one, one)
+        three = self.conv3(two, two)
+        local = torch.cat([one, two, three], -1)
+        whole = self.whole(local).amax(1)
+        scores: Tensor = self.scores(self.drop(self.head(torch.cat([tile(whole, x.shape[1]), local], -1))))
+        return scores
+
+
+class DGCNNPart(nn.Module):
+    """DGCNN for part segmentation, with an alignment computed from edges.
+
+    Args:
+        parts: Labels to tell apart, over all categories.
+        categories: Object categories, given one-hot.
+        k: Neighbours, the point itself included.
+
+    Shapes:
+        Points (B, P, 3) and category (B, categories) to scores (B, P, parts).
+    """
+
+    def __init__(self, parts: int = 50, categories: int = 16, k: int = 20) -> None:
+        super().__init__()
+        self.k = k
+        self.align_edge = dense_stack([6, 64, 128])
+        self.align_local = Dense(128, 1024)
+        self.align_whole = dense_stack([1024, 512, 256])
+        self.align_matrix = nn.Linear(256, 9)
+        nn.init.zeros_(self.align_matrix.weight)
+        with torch.no_grad():
+            self.align_matrix.bias.copy_(torch.eye(3).flatten())
+        self.conv1 = EdgeConv(3, [64, 64], k, activation="relu", bias=True, variant="original")
+        self.conv2 = EdgeConv(64, [64, 64], k, activation="relu", bias=True, variant="original")
+        self.conv3 = EdgeConv(64, [64], k, activation="relu", bias=True, variant="original")
+        self.whole = Dense(192, 1024)
+        self.category = Dense(categories, 64)
+        self.head = nn.Sequential(
+            Dense(1024 + 64 + 192, 256), nn.Dropout(0.4), Dense(256, 256), nn.Dropout(0.4), Dense(256, 128)
+        )
+        self.scores = Dense(128, parts, activation="none", norm=False)
+
+    def forward(self, points: Tensor, category: Tensor) -> Tensor:
+        points = turn(points, self._alignment(points))
+        one = self.conv1(points, points)
+        two = self.conv2(one, one)
+        three = self.conv3(two, two)
+        local = torch.cat([one, two, three], -1)
+        whole = torch.cat([self.whole(local).amax(1), self.category(category.to(local))], -1)
+        scores: Tensor = self.scores(self.head(torch.cat([tile(whole, points.shape[1]), local], -1)))
+        return scores
+
+    def _alignment(self, points: Tensor) -> Tensor:
+        edges = edge_features(points, nearest(points, self.k))
+        whole = self.align_local(self.align_edge(edges).amax(2)).amax(1)
+        matrix: Tensor = self.align_matrix(self.align_whole(whole)).view(-1, 3, 3)
+        return matrix

@@ -1,0 +1,127 @@
+"""The paper's point network: a factor for every point, over the point and its nearest neighbours."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fgnn.graph import FactorGraph, FactorGroup
+from fgnn.models.points.config import Form
+from fgnn.models.points.graph import cloud_edges, neighbours
+from fgnn.models.points.mpnn import run_mpnn
+from fgnn.nn import build
+from fgnn.nn.norm import Norm
+
+# As printed in section 4.2; N is the number of classes.
+PAPER_POINT_NETWORK = """
+Input - FGNN(64) - FC(128) - Res[FC(64) - FGNN(64) - FC(128)] - FC(256) - Res[FC(64) - FGNN(64) - FC(256)] - FC(512) -
+Res[FC(64) - FGNN(64) - FC(512)] - FC(512) - GlobalPooling - FC(512) - Res[FC(64) - FGNN(64) - FC(512)] - FC(256) -
+DR(0.5) - FC(256) - DR(0.5) - FC(128) - FC(N)
+"""
+GROUP = "near"
+
+
+class PointFGNN(nn.Module):
+    r"""Scores for every point of a cloud, section 4.2.
+
+    Factor c joins point c and its k nearest neighbours; its feature is that point's, and the edge feature is
+    :math:`t_{ci} = g_c[0:3] - f_i[0:3]`.
+
+    Args:
+        inputs: Features of a point; columns ``space`` of them are the coordinates.
+        classes: Labels to tell apart.
+        categories: Object categories given with each cloud and appended to its points one-hot; 0 for none.
+        k: Neighbours of a point besides itself.
+        space: The columns neighbours and edge features are taken from: 0 (x, y, z) or 6 (over the room's extent).
+        notation: The architecture.
+        reach: The unit of :math:`t_{ci}`, about its standard deviation: features of unit variance are what Q's first
+            layer begins with, and differences of near points are far smaller. 1 is the paper's, and any other value
+            is the same network with that layer's weights scaled.
+        form: ``mpnn`` or ``general``; the same numbers from the same weights. The first is several times faster where
+            launches count, since it is told that all clouds are of one size and each point has a factor.
+        relative: Leave the coordinates out of the points' features; they enter as :math:`t_{ci}` alone.
+        bases, aggregate, norm: As in `fgnn.nn.build`. The authors' layers are normalised over the batch.
+
+    Shapes:
+        (B, P, inputs), and category (B,) where there are any, to (B, P, classes).
+    """
+
+    def __init__(
+        self,
+        inputs: int = 9,
+        classes: int = 13,
+        *,
+        categories: int = 0,
+        k: int = 16,
+        space: int = 0,
+        notation: str = PAPER_POINT_NETWORK,
+        bases: int = 16,
+        aggregate: str = "max",
+        norm: Norm = "batch",
+        relative: bool = False,
+        form: Form = "mpnn",
+        reach: float = 1.0,
+    ) -> None:
+        super().__init__()
+        if space + 3 > inputs:
+            raise ValueError(f"Expected three coordinates from column {space} on (got {inputs} columns)")
+        self.inputs, self.classes, self.categories, self.k, self.space = inputs, classes, categories, k, space
+        if relative and inputs + categories == 3:
+            raise ValueError("Expected further features than the coordinates where they are left out (got none)")
+        if form not in ("mpnn", "general"):
+            raise ValueError(f"Expected form 'mpnn' or 'general' (got {form!r})")
+        if not reach > 0:
+            raise ValueError(f"Expected reach > 0 (got {reach})")
+        self.relative, self.form, self.reach = relative, form, reach
+        width = inputs + categories - (3 if relative else 0)
+        self.network = build(
+            notation,
+            variable_in=width,
+            factor_in={GROUP: width},
+            edge_in={GROUP: 3},
+            num_classes=classes,
+            q="basis",
+            aggregate=aggregate,
+            schedule="parallel",  # Alg. 1 as printed, and what the MPNN form computes
+            norm=norm,
+            q_options={"bases": bases},
+        )
+
+    def forward(self, x: Tensor, category: Tensor | None = None) -> Tensor:
+        if x.dim() != 3 or x.shape[2] != self.inputs:
+            raise ValueError(f"Expected points of shape (B, P, {self.inputs}) (got {tuple(x.shape)})")
+        clouds, points, _ = x.shape
+        xyz = x[..., self.space : self.space + 3]
+        features = x
+        if self.categories:
+            if category is None:
+                raise ValueError(f"Expected a category below {self.categories} for each cloud (got none)")
+            features = torch.cat(
+                [x, one_hot(category, self.categories, x.dtype)[:, None].expand(-1, points, -1)], dim=2
+            )
+        if self.relative:
+            features = torch.cat([features[..., : self.space], features[..., self.space + 3 :]], dim=2)
+        f = features.reshape(clouds * points, -1)
+        index = neighbours(xyz, self.k)
+        near = xyz.gather(1, index.reshape(clouds, -1, 1).expand(-1, -1, 3)).view(clouds, points, -1, 3)
+        t = (xyz[:, :, None] - near) / self.reach  # shape: (B, P, k + 1, 3), point minus neighbour
+        if self.form == "mpnn":
+            scores = run_mpnn(self.network, cloud_edges(index), f, f, t.reshape(-1, 3), clouds)
+        else:
+            scores = self.network(neighbour_graph(index), f, {GROUP: f}, {GROUP: t.flatten(0, 1)})
+        return scores.reshape(clouds, points, self.classes)
+
+
+def one_hot(category: Tensor, categories: int, dtype: torch.dtype) -> Tensor:
+    """(B,) to (B, categories), by comparison: nothing is read back from the device."""
+    return (category[:, None] == torch.arange(categories, device=category.device)).to(dtype)
+
+
+@torch.no_grad()
+def neighbour_graph(index: Tensor) -> FactorGraph:
+    """One graph of all clouds from `neighbours` (B, P, k + 1): factor c over the points of its row."""
+    clouds, points, arity = index.shape
+    start = torch.arange(clouds, device=index.device)[:, None, None] * points
+    ptr = torch.arange(clouds + 1, device=index.device) * points
+    scopes = FactorGroup((index + start).reshape(clouds * points, arity))
+    return FactorGraph(clouds * points, {GROUP: scopes}, variable_ptr=ptr, factor_ptr={GROUP: ptr}, validate=False)

@@ -1,0 +1,81 @@
+"""One face for all point networks: features and category in, scores and a further loss out."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fgnn.models.points.config import PointConfig
+from fgnn.models.points.dgcnn import DGCNN, DGCNNPart
+from fgnn.models.points.fgnn import PAPER_POINT_NETWORK, PointFGNN, one_hot
+from fgnn.models.points.pointcnn import SHAPENET_DOWN, SHAPENET_UP, PointCNN
+from fgnn.models.points.pointnet import PointNet, PointNetPart, orthogonality
+
+
+class PointNetwork(nn.Module):
+    """A point network built from its configuration.
+
+    Args:
+        config: Which network.
+        inputs: Features of a point; the first three are its coordinates.
+        classes: Labels to tell apart.
+        categories: Object categories given with each cloud; 0 for none.
+
+    Shapes:
+        Features (B, P, inputs) and category (B,) to scores (B, P, classes) and a scalar to add to the loss.
+    """
+
+    def __init__(self, config: PointConfig, inputs: int, classes: int, categories: int = 0) -> None:
+        super().__init__()
+        self.config, self.inputs, self.classes, self.categories = config, inputs, classes, categories
+        if categories and config.architecture in ("pointnet", "dgcnn") and inputs != 3:
+            raise ValueError(f"Expected coordinates alone for {config.architecture} on shapes (got {inputs} features)")
+        self.net: nn.Module
+        if config.architecture == "fgnn":
+            self.net = PointFGNN(
+                inputs, classes, categories=categories, k=config.k, bases=config.bases, aggregate=config.aggregate,
+                notation=config.notation or PAPER_POINT_NETWORK, relative=config.relative, form=config.form,
+                reach=config.reach,
+            )  # fmt: skip
+        elif config.architecture == "pointnet":
+            self.net = PointNetPart(classes, categories) if categories else PointNet(inputs, classes)
+        elif config.architecture == "dgcnn":
+            columns = (6, 9) if inputs == 9 else (0, 3)
+            self.net = (
+                DGCNNPart(classes, categories, k=config.k)
+                if categories
+                else DGCNN(inputs, classes, k=config.k, graph_columns=columns)
+            )
+        elif categories:
+            self.net = PointCNN(inputs - 3, classes, down=SHAPENET_DOWN, up=SHAPENET_UP)
+        else:
+            self.net = PointCNN(inputs - 3, classes)
+
+    def forward(self, features: Tensor, category: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        nothing = features.new_zeros(())
+        kind = self.config.architecture
+        if kind == "fgnn":
+            return self.net(features, category if self.categories else None), nothing
+        if kind == "pointcnn":
+            more = features[..., 3:] if self.inputs > 3 else None
+            return self.net(features[..., :3].contiguous(), more), nothing
+        if not self.categories:
+            return self.net(features), nothing
+        if category is None:
+            raise ValueError(f"Expected a category below {self.categories} for each cloud (got none)")
+        known = one_hot(category, self.categories, features.dtype)
+        if kind == "dgcnn":
+            return self.net(features, known), nothing
+        scores, transform = self.net(features, known)
+        return scores, 1e-3 * orthogonality(transform.float())
+
+
+@torch.no_grad()
+def predict(network: PointNetwork, features: Tensor, category: Tensor | None, batch: int = 16) -> Tensor:
+    """Scores of many clouds, a few at a time, on the network's device."""
+    device = next(network.parameters()).device
+    parts = []
+    for at in range(0, len(features), batch):
+        kinds = None if category is None else category[at : at + batch].to(device)
+        parts.append(network(features[at : at + batch].to(device), kinds)[0].float())
+    return torch.cat(parts) if parts else torch.zeros(0, features.shape[1], network.classes)

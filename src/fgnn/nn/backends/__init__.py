@@ -1,0 +1,1 @@
+"""How the layers are computed: plain torch, or fused Triton kernels."""

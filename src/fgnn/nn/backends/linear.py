@@ -1,0 +1,54 @@
+"""The linear layer on node and edge features: in half precision on a GPU one kernel, elsewhere torch's."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fgnn.nn.aggregate import Aggregation
+from fgnn.nn.backends.triton import unsupported
+from fgnn.nn.backends.triton.linear import WIDEST, linear_fused, linear_pair
+from fgnn.nn.functional import forced_backend
+
+_HALF = (torch.bfloat16, torch.float16)
+_ANY = Aggregation()
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False) -> Tensor:
+    """σ(x Θᵀ + β), σ being ReLU or nothing.
+
+    Args:
+        x: (..., k).
+        weight: Θ (o, k).
+        bias: β (o,).
+        relu: Whether σ is ReLU.
+
+    Under autocast the operands are rounded to its dtype, which the result has too.
+    """
+    if has_kernel(x, weight):
+        return linear_fused(x, weight, bias, relu, _dtype(x))
+    made = nn.functional.linear(x, weight, bias)
+    return made.relu() if relu else made
+
+
+def linear_parts(x: Tensor, weight: Tensor, bias: Tensor | None, x2: Tensor, weight2: Tensor) -> tuple[Tensor, Tensor]:
+    """Two linear layers with as many outputs, the second without bias: x Θᵀ + β and x₂ Θ₂ᵀ."""
+    if has_kernel(x, weight) and has_kernel(x2, weight2):
+        return linear_pair(x, weight, bias, x2, weight2, _dtype(x))
+    return linear(x, weight, bias), linear(x2, weight2)
+
+
+def has_kernel(x: Tensor, weight: Tensor) -> bool:
+    """Whether it is one kernel: in half precision, where copies in another dtype cost more than the products."""
+    dtype = _dtype(x)
+    if dtype not in _HALF or max(weight.shape) > WIDEST or not x.numel() or torch.compiler.is_compiling():
+        return False
+    forced = forced_backend()
+    if forced == "torch" or (forced is None and not x.is_cuda):
+        return False
+    return unsupported(x.device, dtype, _ANY) is None
+
+
+def _dtype(x: Tensor) -> torch.dtype:
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype

@@ -1,0 +1,89 @@
+"""Coefficients φ(t) of all edges by one kernel each way: a small network on very many rows.
+
+As separate operations the hidden layer goes through memory five times, and the gradients at its weights are products
+with a side of millions and two of a dozen, which no library takes well.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from fgnn.nn.backends.triton.config import block, cdiv, power, processors
+
+_EDGES = 128  # edges of a tile
+_WIDEST = 64
+_SHARES = 4  # programs for each processor that sum gradients
+
+
+def fits(net: nn.Module, t: Tensor) -> bool:
+    """Whether the kernels take this network: two linear layers with biases and a ReLU between, all narrow."""
+    if not isinstance(net, nn.Sequential) or len(net) != 3 or t.requires_grad or t.dim() != 2:
+        return False
+    first, relu, last = net
+    if not (isinstance(first, nn.Linear) and isinstance(relu, nn.ReLU) and isinstance(last, nn.Linear)):
+        return False
+    hidden, wide = first.out_features, max(first.in_features, first.out_features, last.out_features)
+    return first.bias is not None and last.bias is not None and wide <= _WIDEST and hidden == max(power(hidden), 16)
+
+
+def edge_mlp(net: nn.Sequential, t: Tensor) -> Tensor:
+    """``net(t)`` for t (E, d); under autocast in its precision, with float32 (TF32) products inside."""
+    first, _, last = net
+    assert isinstance(first, nn.Linear)
+    assert isinstance(last, nn.Linear)
+    kind = t.device.type
+    half = torch.is_autocast_enabled(kind)
+    dtype = torch.get_autocast_dtype(kind) if half else t.dtype
+    out: Tensor = _EdgeMLP.apply(t.contiguous(), first.weight, first.bias, last.weight, last.bias, dtype, half)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _EdgeMLP(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, t: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, dtype: torch.dtype, half: bool
+    ) -> Tensor:
+        from fgnn.nn.backends.triton import edge_mlp_kernels as kernels
+
+        edges, terms = t.shape[0], w2.shape[0]
+        out = t.new_empty((edges, terms), dtype=dtype)
+        ctx.save_for_backward(t, w1, b1, w2)
+        ctx.sizes = _sizes(t, w1, w2, half)
+        if edges:
+            kernels.edge_mlp_forward[(cdiv(edges, _EDGES),)](
+                t, w1.contiguous(), b1, w2.contiguous(), b2, out, edges, terms, **ctx.sizes, num_warps=4
+            )
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        from fgnn.nn.backends.triton import edge_mlp_kernels as kernels
+
+        t, w1, b1, w2 = ctx.saved_tensors
+        edges, terms = t.shape[0], w2.shape[0]
+        shares = max(1, min(_SHARES * processors(t.device), cdiv(edges, _EDGES)))
+        shapes = (w1.shape, b1.shape, w2.shape, (terms,))
+        if not edges:
+            return (None, *(w1.new_zeros(shape) for shape in shapes), None, None)
+        partial = [t.new_empty((shares, *shape), dtype=torch.float32) for shape in shapes]
+        kernels.edge_mlp_backward[(shares,)](
+            t, w1.contiguous(), b1, w2.contiguous(), grad, *partial, edges, terms, grad.stride(0), grad.stride(1),
+            shares, **ctx.sizes, num_warps=4,
+        )  # fmt: skip
+        return (None, *(p.sum(0).to(w1.dtype) for p in partial), None, None)
+
+
+def _sizes(t: Tensor, w1: Tensor, w2: Tensor, half: bool) -> dict[str, Any]:
+    return {
+        "D": t.shape[1],
+        "H": w1.shape[0],
+        "BD": block(t.shape[1], _WIDEST),
+        "BT": block(w2.shape[0], _WIDEST),
+        "BE": _EDGES,
+        "PREC": "tf32" if half or torch.get_float32_matmul_precision() != "highest" else "ieee",
+    }

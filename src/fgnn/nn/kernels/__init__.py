@@ -1,5 +1,0 @@
-"""Fused kernels for the aggregate of Q(t_e) · M(·), in Triton: gathers, matrix, message and maximum in one pass."""
-
-from fgnn.nn.kernels.fused import aggregate_fused, unsupported
-
-__all__ = ["aggregate_fused", "unsupported"]

@@ -1,0 +1,96 @@
+"""`fgnn reproduce depth`: what each block of a deep network adds, on fresh chains of every kind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from fgnn.errors import InputError
+from fgnn.models.map.deep import DeepNetwork
+from fgnn.models.map.learned import load_network
+from fgnn.models.map.network import MAPNetwork
+from fgnn.report.html import Page
+from fgnn.report.plots import lines
+from fgnn.report.tables import Table, percent
+from fgnn.reproduce.experiment import Cell, Say, Setting, fresh_set
+from fgnn.reproduce.output import Output, write_outputs
+from fgnn.tasks.labelled_models import Examples
+from fgnn.tasks.metrics import Quality
+
+WEIGHTS = "deep-map-joint"
+KINDS = (1, 2, 3)
+_SLICE = 256
+
+
+def reproduce_depth(
+    setting: Setting, out: str | Path, say: Say, weights: str = WEIGHTS, kinds: Sequence[int] = KINDS
+) -> Output:
+    """Read the network's answer off after every block, and write JSON, Markdown and an HTML page."""
+    start = time.perf_counter()
+    network, card = load_network(weights, setting.device)
+    cells: list[Cell] = []
+    for kind in kinds:
+        examples = fresh_set(setting, kind)
+        say(f"kind {kind}: {len(examples)} instances")
+        begun = time.perf_counter()
+        found = by_block(network, examples)
+        ms = 1e3 * (time.perf_counter() - begun) / len(examples)
+        cells += [Cell(f"after block {n}", kind, quality, ms) for n, quality in enumerate(found, 1)]
+    names = list(dict.fromkeys(cell.method for cell in cells))
+    at = {(cell.method, cell.kind): cell.quality for cell in cells}
+    rows = []
+    for name in names:
+        row = [name]
+        for kind in kinds:
+            q = at[name, kind]
+            row += [percent(q.agreement, digits=2), percent(q.optimal)]
+        rows.append(row)
+    heading = ["read off", *(part for k in kinds for part in (f"Dataset{k}, agreement %", "wholly optimal %"))]
+    told = (
+        "The network was trained with one read-out, after its last block; the same one is used after every block here"
+    )
+    table = Table(heading, rows, told)
+    page = Page("What each block of the deep network adds")
+    page.text(
+        f"{card['name']}: {len(names)} blocks, {card['instances_seen']:,} instances seen in training; "
+        f"{setting.instances:,} fresh chains of each kind."
+    )
+    page.table(table)
+    series = {
+        f"Dataset{kind}": [(float(n), 100 * at[name, kind].agreement) for n, name in enumerate(names, 1)]
+        for kind in kinds
+    }
+    picture = lines(series, "blocks", "agreement with the exact MAP, %")
+    if picture is not None:
+        page.picture(picture, "Agreement by the number of blocks run")
+    result = Output("depth", setting, cells, [table], page, time.perf_counter() - start)
+    write_outputs(result, out)
+    return result
+
+
+@torch.no_grad()
+def by_block(network: MAPNetwork, examples: Examples) -> list[Quality]:
+    """The quality of the raw answer after each block, by the network's own read-out."""
+    body = network.body
+    if not isinstance(body, DeepNetwork):
+        raise InputError("Expected a deep network, which has blocks (got another)")
+    seen: list[list[Tensor]] = [[] for _ in range(body.repeat * len(body.blocks))]
+    turn = 0
+
+    def note(module: nn.Module, given: object, made: tuple[Tensor, list[Tensor]]) -> None:
+        nonlocal turn
+        seen[turn % len(seen)].append(body.read(made[0]).argmax(2))
+        turn += 1
+
+    hooks = [block.register_forward_hook(note) for block in body.blocks]
+    try:
+        for at in range(0, len(examples), _SLICE):  # one after another: the hooks count the blocks
+            network(examples.models.select(slice(at, at + _SLICE)))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return [Quality.of(examples.models, torch.cat(answers), examples.labels) for answers in seen]

@@ -1,0 +1,1 @@
+"""The machine underneath: devices, processes, Triton, determinism, and resources that run out."""

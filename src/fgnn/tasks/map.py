@@ -1,0 +1,219 @@
+"""Learned MAP as a task: draw or read models, label them exactly, score states by cross-entropy."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fgnn.data import ChainMAP, GridMAP
+from fgnn.errors import InputError
+from fgnn.infer.exact.max_marginals import gaps
+from fgnn.models.map.family import Family
+from fgnn.models.map.featurise import constant_groups
+from fgnn.models.map.learned import score
+from fgnn.models.map.network import MAPNetwork
+from fgnn.pgm import GraphicalModel, ModelBatch
+from fgnn.runtime.distributed import World
+from fgnn.tasks.dataclass_io import plain
+from fgnn.tasks.labelled_models import Endless, Examples, FixedSet, Grouped, Labelled, Source, concat_models, draw
+from fgnn.tasks.metrics import Quality
+from fgnn.tasks.recipe import Data, Recipe, Soft
+from fgnn.tasks.seeds import seed_for
+from fgnn.tasks.task import Loss
+
+_CHUNK = 4096  # instances drawn and labelled at once
+
+
+class MAPTask:
+    """Train a `MAPNetwork` on chains, grids or a folder of model files.
+
+    Args:
+        recipe: What to train on what.
+        world, device: This process and where it works.
+    """
+
+    def __init__(self, recipe: Recipe, world: World | None = None, device: torch.device | str = "cpu") -> None:
+        self.recipe, self.device = recipe, torch.device(device)
+        world = world or World()
+        self.held_out: list[Examples]
+        if recipe.data.folder is not None:
+            groups = read_folder(recipe.data.folder, self.device)
+            train, self.held_out = split(groups, recipe.seed)
+            self.source: Source = Grouped(train, recipe.batch, recipe.seed)
+            example = train[0].models
+            family = union([Family.of(e.models) for e in train])
+        else:
+            sets = data_sets(recipe.data)
+            self.source = make_source(recipe, sets, world, self.device)
+            self.held_out = []
+            self._sets = sets
+            example = draw_models(sets, 8, self.device)
+            fixed = () if recipe.network.architecture == "deep" else tuple(sorted(constant_groups(example)))
+            family = Family.of(example, fixed=fixed, any_size=recipe.network.architecture == "deep", name=recipe.name)
+        self.epoch_steps = self.source.epoch_steps
+        torch.manual_seed(seed_for(recipe.seed, "network") % (1 << 32))
+        self.network: nn.Module = MAPNetwork(recipe.network, family)
+        self.family = family
+
+    def batch(self, step: int) -> Examples:
+        return self.source.batch(step)
+
+    def loss(self, network: nn.Module, batch: Examples) -> Loss:
+        """Mean cross-entropy over all variables; inner read-outs, where there are, add theirs."""
+        scores = network(batch.models)
+        return map_loss(scores, batch.labels, self.recipe.network.supervise, gaps=batch.gaps, soft=self.recipe.soft)
+
+    def validate(self, network: nn.Module) -> dict[str, float]:
+        if not self.held_out:
+            self.held_out = [draw_many(self._sets, self.recipe.validation, self.recipe.seed, "validation", self.device)]
+        return validate(network, self.held_out)
+
+    def card(self) -> dict[str, Any]:
+        return {
+            "task": "map",
+            "network": plain(self.recipe.network),
+            "family": plain(self.family),
+            "data": plain(self.recipe.data),
+        }
+
+
+def map_loss(
+    scores: Tensor, labels: Tensor, supervise: float = 0.0, *, gaps: Tensor | None = None, soft: Soft | None = None
+) -> Loss:
+    """Cross-entropy of scores (B, N, K) or (R, B, N, K), of which the last is the answer; with ``soft`` against the
+    targets that it makes of labels and gaps. Agreement is with the labels always."""
+    final = scores if scores.dim() == 3 else scores[-1]
+    target = labels if soft is None else soft_targets(labels, gaps, soft)
+    loss = _cross_entropy(final, target)
+    if scores.dim() == 4 and scores.shape[0] > 1 and supervise > 0:
+        inner = torch.stack([_cross_entropy(s, target) for s in scores[:-1]]).mean()
+        loss = loss + supervise * inner
+    agreement = (final.detach().argmax(-1) == labels).float().mean()
+    return Loss(loss, agreement)
+
+
+def soft_targets(labels: Tensor, gaps: Tensor | None, soft: Soft) -> Tensor:
+    """The probabilities that a loss with soft targets asks for, shape (B, N, 2)."""
+    if gaps is None:
+        raise ValueError("Expected gaps for soft targets (got none)")
+    one = labels.float().lerp((gaps / soft.temperature).sigmoid(), soft.weight)
+    return torch.stack([1 - one, one], -1)
+
+
+def _cross_entropy(scores: Tensor, target: Tensor) -> Tensor:
+    """Against labels (B, N) or probabilities (B, N, K)."""
+    return nn.functional.cross_entropy(scores.flatten(0, 1).float(), target.flatten(0, 1))
+
+
+@torch.no_grad()
+def validate(network: nn.Module, held_out: Sequence[Examples]) -> dict[str, float]:
+    """Agreement, whole-instance optimality and feasibility of the raw answer, weighted by instances."""
+    total: dict[str, float] = defaultdict(float)
+    count = sum(len(e) for e in held_out)
+    for examples in held_out:
+        scores = score(network, examples.models)
+        quality = Quality.of(examples.models, scores.argmax(2), examples.labels)
+        share = len(examples) / count
+        total["loss"] += share * float(_cross_entropy(scores, examples.labels))
+        for name in ("agreement", "optimal", "feasible"):
+            total[name] += share * getattr(quality, name)
+    return dict(total)
+
+
+# ---- data ---------------------------------------------------------------------------------------------------------
+
+
+def data_sets(data: Data) -> list[Labelled]:
+    """The generators a recipe names."""
+    if data.chain is not None:
+        c = data.chain
+        return [ChainMAP(kind=k, length=c.length, window=c.window, budget=c.budget) for k in c.kinds]
+    assert data.grid is not None
+    g = data.grid
+    return [GridMAP(height=g.height, width=g.width, patch=(g.patch[0], g.patch[1]))]
+
+
+def draw_models(sets: Sequence[Labelled], count: int, device: torch.device) -> ModelBatch:
+    """A few unlabelled models of all sets."""
+    return concat_models([s.sample(count, seed=n, device=device) for n, s in enumerate(sets)])
+
+
+def draw_many(sets: Sequence[Labelled], count: int, seed: int, purpose: str, device: torch.device) -> Examples:
+    """A labelled set for one purpose, drawn in chunks so that labelling needs little memory."""
+    parts = []
+    for n, at in enumerate(range(0, count, _CHUNK)):
+        parts.append(draw(sets, min(_CHUNK, count - at), seed_for(seed, purpose, n), device))
+    return Examples(concat_models([p.models for p in parts]), torch.cat([p.labels for p in parts]))
+
+
+def make_source(recipe: Recipe, sets: Sequence[Labelled], world: World, device: torch.device) -> Source:
+    """Endless data, or a fixed set where the recipe says how many."""
+    if recipe.data.instances is None:
+        return Endless(sets, recipe.batch, recipe.seed, world, device, recipe.soft is not None)
+    examples = draw_many(sets, recipe.data.instances, recipe.seed, "fixed set", device)
+    if recipe.soft is not None:
+        examples = replace(examples, gaps=gaps(examples.models))
+    return FixedSet(examples, recipe.batch, recipe.seed, world)
+
+
+def read_folder(folder: str | Path, device: torch.device) -> list[Examples]:
+    """All model files of a folder, labelled by `auto` and grouped by structure; those without an answer are refused."""
+    import fgnn
+
+    paths = sorted(p for p in Path(folder).iterdir() if p.is_file() and not p.name.startswith("."))
+    if not paths:
+        raise InputError("Expected model files in this folder (got none)", file=folder)
+    groups: dict[tuple[Any, ...], list[tuple[GraphicalModel, Path]]] = defaultdict(list)
+    for path in paths:
+        model = fgnn.read_model(path)
+        key = (
+            model.cardinalities.tobytes(),
+            *(t.scopes.tobytes() for t in model.table_groups),
+            *(u.scopes.tobytes() for u in model.budget_groups),
+        )
+        groups[key].append((model, path))
+    made = []
+    for members in groups.values():
+        batch = ModelBatch.stack([m for m, _ in members], dtype=torch.float32)
+        exact = ModelBatch.stack([m for m, _ in members])
+        solved = fgnn.solve(exact, method="auto")
+        if not bool(solved.feasible.all()):
+            at = int((~solved.feasible).nonzero()[0])
+            raise InputError("Expected a model with a feasible assignment (found none)", file=members[at][1])
+        made.append(Examples(batch.to(device), solved.assignment.to(device)))
+    return made
+
+
+def split(groups: Sequence[Examples], seed: int, share: float = 0.2) -> tuple[list[Examples], list[Examples]]:
+    """Training and held-out examples; a structure with one model alone is trained on."""
+    train, held_out = [], []
+    for n, group in enumerate(groups):
+        generator = torch.Generator().manual_seed(seed_for(seed, "split", n))
+        order = torch.randperm(len(group), generator=generator).to(group.labels.device)
+        kept = round(share * len(group)) if len(group) > 1 else 0
+        kept = max(1, kept) if len(group) >= 5 else kept
+        if kept:
+            held_out.append(group.select(order[:kept]))
+        train.append(group.select(order[kept:]))
+    return train, held_out or list(train)
+
+
+def union(families: Sequence[Family]) -> Family:
+    """One family that holds all of them."""
+    first = families[0]
+    if any(f.states != first.states for f in families):
+        raise ValueError(
+            f"Expected models of one family (got variables of {sorted({f.states for f in families})} states)"
+        )
+    return replace(
+        first,
+        tables=tuple(sorted({t for f in families for t in f.tables})),
+        budgets=tuple(sorted({b for f in families for b in f.budgets})),
+        finite=all(f.finite for f in families),
+    )

@@ -1,0 +1,225 @@
+"""Point clouds as a task: parts of shapes, blocks of rooms, a user's own scans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fgnn.data.labelled import IGNORE, Classes, PointSet, concat_sets, from_blocks
+from fgnn.data.scan_copies import scan_versions
+from fgnn.data.shapenet import CATEGORIES, PARTS
+from fgnn.errors import InputError
+from fgnn.models.points.network import PointNetwork
+from fgnn.points.cloud import FORMATS
+from fgnn.points.metrics import confusion, scene_score, shape_score
+from fgnn.runtime.distributed import World
+from fgnn.tasks.dataclass_io import plain
+from fgnn.tasks.recipe import Recipe
+from fgnn.tasks.seeds import seed_for
+from fgnn.tasks.shape_data import load_shapes, part_names
+from fgnn.tasks.shape_scores import part_mask, vary
+from fgnn.tasks.task import Loss
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """Clouds to train on and to hold out, and what their labels mean."""
+
+    train: PointSet
+    held_out: PointSet
+    classes: tuple[str, ...]
+    categories: tuple[str, ...]
+    parts: tuple[tuple[int, ...], ...]
+    inputs: str  # for the card: how a scan becomes features
+
+
+class PointTask:
+    """Train a `PointNetwork`.
+
+    The clouds lie on the device whole. Each epoch visits them in an order of its own, a function of seed and epoch.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        world: World | None = None,
+        device: torch.device | str = "cpu",
+        loaded: Loaded | None = None,
+    ) -> None:
+        self.recipe, self.device, self.world = recipe, torch.device(device), world or World()
+        self.loaded = loaded or load(recipe)
+        self.train = self.loaded.train.to(self.device)
+        self.held_out = self.loaded.held_out
+        self.epoch_steps: int | None = max(1, len(self.train) // recipe.batch)
+        if len(self.train) < recipe.batch:
+            raise InputError(f"Expected at least {recipe.batch} clouds, one batch (got {len(self.train)})")
+        torch.manual_seed(seed_for(recipe.seed, "network") % (1 << 32))
+        self.network: nn.Module = PointNetwork(
+            recipe.points, int(self.train.features.shape[2]), len(self.loaded.classes), len(self.loaded.categories)
+        )
+        self._order: tuple[int, Tensor] | None = None
+
+    def batch(self, step: int) -> PointSet:
+        assert self.epoch_steps is not None
+        epoch, place = divmod(step, self.epoch_steps)
+        if self._order is None or self._order[0] != epoch:
+            generator = torch.Generator().manual_seed(seed_for(self.recipe.seed, "epoch", epoch))
+            self._order = (epoch, torch.randperm(len(self.train), generator=generator).to(self.device))
+        share = self.world.share(self.recipe.batch)
+        whole = self._order[1][place * self.recipe.batch : (place + 1) * self.recipe.batch]
+        clouds = self.train.select(whole[share])
+        return self._augmented(clouds, step) if self.recipe.augment else clouds
+
+    def _augmented(self, clouds: PointSet, step: int) -> PointSet:
+        """Shapes and rooms as in `vary`, rooms never mirrored; scans turned about the vertical and scaled a little."""
+        generator = torch.Generator(self.device).manual_seed(
+            seed_for(self.recipe.seed, "augment", step, self.world.rank)
+        )
+        count = len(clouds)
+        random = torch.rand(count, 7, generator=generator, device=self.device)
+        if self.recipe.data.rooms is not None:
+            random[:, 6] = 1.0  # a room has a floor
+        if self.recipe.data.scans is None:
+            return PointSet(vary(clouds.features, random), clouds.label, clouds.category)
+        features = clouds.features.clone()
+        angle = 2 * torch.pi * random[:, 6]
+        c, s = angle.cos()[:, None], angle.sin()[:, None]
+        x, y = features[..., 0].clone(), features[..., 1].clone()
+        features[..., 0], features[..., 1] = c * x - s * y, s * x + c * y
+        if not self.recipe.data.scans.heights:  # heights are in metres: they would have to be scaled alike
+            features[..., :3] = features[..., :3] * (0.9 + 0.2 * random[:, None, :1])
+        return PointSet(features, clouds.label, clouds.category)
+
+    def loss(self, network: nn.Module, batch: PointSet) -> Loss:
+        """Mean cross-entropy over labelled points, and what the network adds."""
+        scores, more = network(batch.features, batch.category)
+        target = batch.label.long()
+        loss = functional.cross_entropy(
+            scores.flatten(0, 1).float(), target.flatten(), ignore_index=IGNORE,
+            label_smoothing=self.recipe.label_smoothing,
+        )  # fmt: skip
+        known = target != IGNORE
+        right = ((scores.detach().argmax(-1) == target) & known).sum() / known.sum().clamp(min=1)
+        return Loss(loss + more, right)
+
+    def validate(self, network: nn.Module) -> dict[str, float]:
+        """For shapes the instance mIoU, for scenes the pooled one; ``agreement`` is what weights are selected by."""
+        half = self.recipe.precision == "bf16" and self.device.type == "cuda"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
+            return evaluate_points(network, self.held_out, self.loaded)
+
+    def card(self) -> dict[str, Any]:
+        return {
+            "task": "points",
+            "network": plain(self.recipe.points),
+            "classes": list(self.loaded.classes),
+            "categories": list(self.loaded.categories),
+            "parts": [list(own) for own in self.loaded.parts],
+            "features": int(self.train.features.shape[2]),
+            "inputs": self.loaded.inputs,
+            "data": plain(self.recipe.data),
+        }
+
+
+@torch.no_grad()
+def evaluate_points(
+    network: nn.Module, clouds: PointSet, loaded: Loaded, restrict: bool = True, batch: int = 32
+) -> dict[str, float]:
+    """Scores on held-out clouds.
+
+    Args:
+        restrict: For shapes, take the best among the parts of the shape's category, not among all 50.
+    """
+    device = next(network.parameters()).device
+    counts = np.zeros((len(loaded.classes), len(loaded.classes)), np.int64)
+    results, total, seen = [], 0.0, 0
+    for at in range(0, len(clouds), batch):
+        part = clouds.select(torch.arange(at, min(at + batch, len(clouds)))).to(device)
+        scores = network(part.features, part.category)[0].float()
+        target = part.label.long()
+        known = int((target != IGNORE).sum())
+        if known:
+            total += known * float(
+                functional.cross_entropy(scores.flatten(0, 1), target.flatten(), ignore_index=IGNORE)
+            )
+        seen += known
+        if loaded.categories and restrict:
+            scores = scores + part_mask(loaded.parts, len(loaded.classes), device)[part.category][:, None]
+        guess, truth = scores.argmax(2).cpu().numpy(), part.label.cpu().numpy()
+        if loaded.categories:
+            kinds = part.category.cpu().tolist()
+            results += [(kind, t, g) for kind, t, g in zip(kinds, truth, guess, strict=True)]
+        else:
+            counts += confusion(truth, guess, len(loaded.classes))
+    loss = total / max(1, seen)
+    if loaded.categories:
+        shapes = shape_score(results, loaded.categories, loaded.parts)
+        told = {"instance_miou": shapes.instance, "class_miou": shapes.class_average, "accuracy": shapes.accuracy}
+        return {
+            "loss": loss,
+            "agreement": shapes.instance,
+            **told,
+            **{f"iou {k}": v for k, v in shapes.category.items()},
+        }
+    scene = scene_score(counts)
+    ious = {f"iou {name}": float(v) for name, v in zip(loaded.classes, scene.iou, strict=True)}
+    return {"loss": loss, "agreement": scene.mean_iou, "miou": scene.mean_iou, "accuracy": scene.accuracy, **ious}
+
+
+# ---- data ---------------------------------------------------------------------------------------------------------
+
+
+def load(recipe: Recipe) -> Loaded:
+    """The clouds a recipe names."""
+    data = recipe.data
+    if data.shapes is not None:
+        train, held = load_shapes(data.shapes.root, data.shapes.splits, data.shapes.held_out, data.shapes.points)
+        return Loaded(train, held, part_names(), CATEGORIES, PARTS, "shape: unit sphere")
+    if data.rooms is not None:
+        from fgnn.data.s3dis import CLASSES, load_blocks
+
+        blocks = load_blocks(data.rooms.root)
+        split = [from_blocks(blocks, blocks.fold(data.rooms.area, train=t)) for t in (True, False)]
+        return Loaded(split[0], split[1], CLASSES, (), (), "room: nine columns")
+    if data.scans is not None:
+        return load_scans(recipe)
+    raise InputError("Expected data.shapes, data.rooms or data.scans for a point network")
+
+
+def load_scans(recipe: Recipe) -> Loaded:
+    """A folder of labelled scans; whole files are held out."""
+    data = recipe.data.scans
+    assert data is not None
+    folder = Path(data.root)
+    if not folder.is_dir():
+        raise InputError("no such folder", file=folder)
+    classes = Classes.read(folder / data.classes if not Path(data.classes).is_absolute() else data.classes)
+    files = sorted(p for p in folder.iterdir() if p.suffix.lower() in FORMATS and p.name != Path(data.classes).name)
+    if len(files) < 2:
+        raise InputError(
+            f"Expected two or more labelled scans, one of them to hold out (got {len(files)})", file=folder
+        )
+    held = set(data.held_out) or {files[-1].name}
+    unknown = held - {p.name for p in files}
+    if unknown:
+        raise InputError(f"Expected held_out to name files of the folder (got {sorted(unknown)[0]!r})", file=folder)
+    mine = [p for p in files if p.name not in held]
+    if not mine:
+        raise InputError("Expected a scan to train on besides those held out", file=folder)
+    made = scan_versions(
+        mine, classes, data.field, copies=data.copies, stray=data.stray, seed=recipe.seed, **data.cut()
+    )
+    train = concat_sets(made)
+    test = concat_sets(
+        scan_versions(sorted(set(files) - set(mine)), classes, data.field, seed=recipe.seed, **data.cut())
+    )
+    if not len(train) or not len(test):
+        told = f"Expected labelled points to train on and to hold out in field {data.field!r}"
+        raise InputError(f"{told}; {data.classes} says which values stand for a class, as 'ground: 2'", file=folder)
+    return Loaded(train, test, classes.names, (), (), "scan: tile")

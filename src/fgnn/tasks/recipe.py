@@ -1,0 +1,286 @@
+"""Recipes: short YAML files that say everything about a training run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+from fgnn.errors import InputError
+from fgnn.files import is_file
+from fgnn.models.map.config import NetworkConfig
+from fgnn.models.points.config import PointConfig
+from fgnn.tasks.dataclass_io import parse, plain
+from fgnn.tasks.yaml_file import read_yaml
+
+
+@dataclass(frozen=True)
+class ChainData:
+    """Chains with window budgets (section 4.1): one or several kinds, mixed evenly where there are several (one named
+    twice comes twice as often)."""
+
+    kinds: tuple[int, ...] = (1,)
+    length: int = 30
+    window: int = 8
+    budget: int = 5
+
+    def __post_init__(self) -> None:
+        if not self.kinds or not set(self.kinds) <= {1, 2, 3}:
+            raise ValueError(f"Expected kinds among 1, 2 and 3 (got {list(self.kinds)})")
+        if not 2 <= self.window <= self.length:
+            raise ValueError(f"Expected a window between 2 and the length {self.length} (got {self.window})")
+
+
+@dataclass(frozen=True)
+class GridData:
+    """Grids with random pairwise terms and budgets over patches, labelled exactly."""
+
+    height: int = 8
+    width: int = 8
+    patch: tuple[int, ...] = (2, 3)
+
+    def __post_init__(self) -> None:
+        if len(self.patch) != 2:
+            raise ValueError(f"Expected rows and columns of a patch (got {list(self.patch)})")
+        if self.height < self.patch[0] or self.width < self.patch[1] or min(self.patch) < 1:
+            raise ValueError(
+                f"Expected a grid at least as large as its patches of {self.patch[0]} x {self.patch[1]} "
+                f"(got {self.height} x {self.width})"
+            )
+
+
+@dataclass(frozen=True)
+class ShapeData:
+    """ShapeNet-Part in ``root``, in any of its layouts: the splits to train on and the one to hold out.
+
+    The paper trains on ``train`` and selects on ``val``; several published networks train on both.
+    """
+
+    root: str
+    points: int = 2048
+    splits: tuple[Literal["train", "val"], ...] = ("train",)
+    held_out: Literal["val", "test"] = "val"
+
+    def __post_init__(self) -> None:
+        if not self.splits or self.held_out in self.splits:
+            raise ValueError(f"Expected splits to train on, without the one held out (got {list(self.splits)})")
+
+
+@dataclass(frozen=True)
+class RoomData:
+    """S3DIS blocks (the HDF5 release) in ``root``; the fold that tests on ``area``."""
+
+    root: str
+    area: int = 5
+
+
+@dataclass(frozen=True)
+class ScanData:
+    """A folder of labelled scans, cut into tiles of ``size`` with pieces of ``points`` points.
+
+    ``classes`` is a file in the folder with one class a line (``name`` or ``name: value …``), ``field`` holds the
+    labels, ``held_out`` names the files that are never trained on (by default the last). ``heights`` and ``slopes`` ask
+    for further features (see `fgnn.points.heights`), ``grow`` says how many times wider tiles may be in sparse scans.
+    ``copies`` altered versions of each scan are trained on besides; in these some points are moved far up or down and
+    labelled ``stray`` where that is given.
+    """
+
+    root: str
+    classes: str = "classes.txt"
+    field: str = "label"
+    size: float = 20.0
+    points: int = 4096
+    scale: float = 10.0
+    colour: bool = False
+    heights: tuple[float, ...] = ()
+    slopes: tuple[float, ...] = ()
+    grow: float = 1.0
+    copies: int = 0
+    stray: int | None = None
+    held_out: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not (self.size > 0 and self.scale > 0 and self.points >= 32):
+            raise ValueError(
+                f"Expected size > 0, scale > 0 and 32 or more points (got {self.size}, {self.scale}, {self.points})"
+            )
+        if any(w <= 0 for w in self.heights) or list(self.heights) != sorted(self.heights):
+            raise ValueError(f"Expected heights as growing windows (got {list(self.heights)})")
+        if self.grow < 1 or self.copies < 0:
+            raise ValueError(f"Expected grow of at least 1 and copies of at least 0 (got {self.grow}, {self.copies})")
+
+    def cut(self) -> dict[str, Any]:
+        """How scans become pieces, for `fgnn.data.labelled.scan_pieces` and `fgnn.points.segment.Segmenter`."""
+        names = ("size", "points", "scale", "colour", "heights", "slopes", "grow")
+        return {name: getattr(self, name) for name in names}
+
+
+_FAMILIES = ("chain", "grid", "folder", "shapes", "rooms", "scans")
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where instances come from: exactly one family; ``instances`` fixes a seeded set, its absence means endless."""
+
+    chain: ChainData | None = None
+    grid: GridData | None = None
+    folder: str | None = None
+    shapes: ShapeData | None = None
+    rooms: RoomData | None = None
+    scans: ScanData | None = None
+    instances: int | None = None
+
+    @property
+    def clouds(self) -> bool:
+        """Whether this is point-cloud data."""
+        return any(part is not None for part in (self.shapes, self.rooms, self.scans))
+
+    @property
+    def finite(self) -> bool:
+        """Whether there are epochs."""
+        return self.instances is not None or self.folder is not None or self.clouds
+
+    def __post_init__(self) -> None:
+        named = [name for name in _FAMILIES if getattr(self, name) is not None]
+        if len(named) != 1:
+            raise ValueError(f"Expected one of {', '.join(_FAMILIES)} (got {', '.join(named) or 'none'})")
+        if self.instances is not None and self.instances < 1:
+            raise ValueError(f"Expected at least one instance (got {self.instances})")
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """Adam or AdamW; ``clip`` bounds the gradient's norm."""
+
+    name: Literal["adam", "adamw"] = "adam"
+    rate: float = 3e-3
+    beta2: float = 0.999
+    weight_decay: float = 0.0
+    clip: float | None = None
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The rate by step: ``exponential`` (``factor`` per epoch), ``cosine`` (down to ``floor``) or ``constant``."""
+
+    name: Literal["exponential", "cosine", "constant"] = "exponential"
+    factor: float = 0.98
+    warmup: int = 0
+    floor: float = 0.0
+
+
+@dataclass(frozen=True)
+class Soft:
+    r"""Targets between the states, by how much the best assignment with a one beats the best with a zero:
+
+    .. math:: q_i(1) = (1 - w)\, [x^*_i = 1] + w\, \sigma(d_i / T), \qquad
+        d_i = \max_{x : x_i = 1} \theta(x) - \max_{x : x_i = 0} \theta(x)
+
+    Where both are nearly as good, a label asks for certainty that nothing supports; the gap says how far from a tie
+    the variable is. ``weight`` is w, ``temperature`` T, in units of the models' scores.
+    """
+
+    weight: float = 1.0
+    temperature: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not (0 < self.weight <= 1 and self.temperature > 0):
+            raise ValueError(
+                f"Expected a weight above 0, at most 1, and a temperature above 0 "
+                f"(got {self.weight} and {self.temperature})"
+            )
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training run: ``network`` on graphical models, ``points`` on point clouds.
+
+    Give ``epochs`` (where data is finite), ``steps``, or ``seconds``: the number of steps that fit is then measured
+    once, early in the run, and kept.
+    """
+
+    data: Data
+    name: str = "run"
+    seed: int = 0
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    points: PointConfig = field(default_factory=PointConfig)
+    optimiser: Optimiser = field(default_factory=Optimiser)
+    schedule: Schedule = field(default_factory=Schedule)
+    batch: int = 256
+    epochs: int | None = None
+    steps: int | None = None
+    seconds: float | None = None
+    precision: Literal["fp32", "bf16"] = "fp32"
+    ema: float | None = None
+    augment: bool = False
+    label_smoothing: float = 0.0
+    soft: Soft | None = None
+    start_from: str | None = None
+    log_every: int = 50
+    checkpoint_every: int = 1000
+    validate_every: int = 0
+    validation: int = 2000
+
+    def __post_init__(self) -> None:
+        lengths = [name for name in ("epochs", "steps", "seconds") if getattr(self, name) is not None]
+        if len(lengths) != 1:
+            raise ValueError(f"Expected one of epochs, steps and seconds (got {', '.join(lengths) or 'none'})")
+        if self.epochs is not None and not self.data.finite:
+            raise ValueError("Expected data.instances where epochs are given (endless data has no epoch)")
+        if self.schedule.name == "exponential" and not self.data.finite:
+            raise ValueError("Expected data.instances for an exponential schedule (its factor applies per epoch)")
+        for name in ("batch", "log_every", "checkpoint_every", "validation"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"Expected {name} of at least 1 (got {getattr(self, name)})")
+        if self.checkpoint_every % self.log_every or self.validate_every % self.log_every:
+            raise ValueError(
+                f"Expected checkpoint_every and validate_every to be multiples of log_every, {self.log_every} "
+                f"(got {self.checkpoint_every} and {self.validate_every})"
+            )
+        if self.soft is not None and self.data.chain is None:
+            raise ValueError("Expected data.chain for soft targets (gaps are computed for chains)")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise ValueError(f"Expected ema between 0 and 1 (got {self.ema})")
+
+    def with_changes(self, **changes: Any) -> Recipe:
+        """A copy with other top-level settings; a new length replaces the old one."""
+        if {"epochs", "steps", "seconds"} & changes.keys():
+            changes = {"epochs": None, "steps": None, "seconds": None} | changes
+        return replace(self, **changes)
+
+
+def read_recipe(place: str | Path) -> Recipe:
+    """Read a recipe file, or one of the package's own by name (``paper-map-1``)."""
+    path = find_recipe(place)
+    values = read_yaml(path)
+    recipe = parse(Recipe, values, file=path)
+    return recipe if "name" in values else replace(recipe, name=path.stem)
+
+
+def find_recipe(place: str | Path) -> Path:
+    """The file behind a path or the name of a packaged recipe."""
+    path = Path(place)
+    if is_file(path):
+        return path
+    names = recipe_names()
+    if str(place) in names:
+        return Path(str(files("fgnn.tasks") / "recipes" / f"{place}.yaml"))
+    close = get_close_matches(str(place)[:100], names, n=1)
+    hint = f"; did you mean '{close[0]}'?" if close else f"; packaged: {', '.join(names)}"
+    raise InputError(f"no such recipe file{hint}", file=place)
+
+
+def recipe_names() -> list[str]:
+    """The recipes that come with the package."""
+    folder = Path(str(files("fgnn.tasks") / "recipes"))
+    return sorted(p.stem for p in folder.glob("*.yaml"))
+
+
+def recipe_yaml(recipe: Recipe) -> str:
+    """A recipe as the YAML text that reads back to it."""
+    import yaml
+
+    text: str = yaml.safe_dump(plain(recipe), sort_keys=False, allow_unicode=True)
+    return text

@@ -1,0 +1,74 @@
+"""A recipe for a folder of a person's own labelled scans: what can be seen from the files is not asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fgnn.errors import InputError
+from fgnn.models.points.config import PointConfig
+from fgnn.points.cloud import FORMATS, CloudReader, open_cloud
+from fgnn.tasks.recipe import Data, Optimiser, Recipe, ScanData, Schedule
+
+CLASSES = "classes.txt"
+# Fields that usually hold labels, the likeliest first.
+FIELDS = ("label", "classification", "class", "labels", "scalar_label", "scalar_Label", "scalar_Classification")
+_POINTS = 4096
+# Smaller than the paper's, so that a CPU will do; a recipe of one's own may ask for the paper's.
+NOTATION = "Input - FGNN(32) - FC(64) - Res[FC(32) - FGNN(32) - FC(64)] - FC(128) - GlobalPooling - FC(128) - FC(N)"
+
+
+def is_scan_folder(folder: str | Path) -> bool:
+    """Whether a folder holds scans with a classes file rather than models."""
+    return (Path(folder) / CLASSES).is_file()
+
+
+def scan_recipe(folder: str | Path) -> Recipe:
+    """Field of the labels, size of tiles and whether there is colour, as the files have it; the last is held out."""
+    root = Path(folder)
+    files = sorted(p for p in root.iterdir() if p.suffix.lower() in FORMATS and p.name != CLASSES)
+    if len(files) < 2:
+        raise InputError(f"Expected two or more labelled scans, one of them to hold out (got {len(files)})", file=root)
+    readers = [open_cloud(p) for p in files]
+    field = next((name for name in FIELDS if all(name in r.header.fields for r in readers)), None)
+    if field is None:
+        told = ", ".join(readers[0].header.fields) or "none"
+        raise InputError(
+            f"Expected a field {' or '.join(FIELDS[:3])} with labels in every scan (the first has: {told}); "
+            "name another in a recipe's data.scans.field",
+            file=root,
+        )
+    colour = all({"red", "green", "blue"} <= set(r.header.fields) for r in readers)
+    size = tile_size(readers)
+    return Recipe(
+        name=root.resolve().name or "scans",
+        data=Data(
+            scans=ScanData(str(folder), field=field, size=size, points=_POINTS, scale=size / 4, colour=colour)
+        ),
+        points=PointConfig(k=16, bases=8, reach=0.1, notation=NOTATION),
+        optimiser=Optimiser(name="adamw", rate=2e-3, weight_decay=1e-3, clip=1.0),
+        schedule=Schedule(name="cosine", warmup=20),
+        batch=4,
+        epochs=40,
+        augment=True,
+        log_every=5,
+        checkpoint_every=100,
+    )  # fmt: skip
+
+
+def tile_size(readers: list[CloudReader]) -> float:
+    """The side of a square that holds a piece's points on average, to two digits."""
+    points, area = 0, 0.0
+    for reader in readers:
+        low, high = np.full(2, np.inf), np.full(2, -np.inf)
+        for part in reader.chunks():
+            kept = part.xyz[part.valid, :2]
+            if len(kept):
+                low, high, points = np.minimum(low, kept.min(0)), np.maximum(high, kept.max(0)), points + len(kept)
+        if (high > low).all():
+            area += float(np.prod(high - low))
+    if not points or area <= 0:
+        return 1.0
+    side = float(np.sqrt(_POINTS * area / points))
+    return float(f"{side:.2g}")

@@ -1,0 +1,96 @@
+"""Models shared among cores: the same answers, the caller's settings left alone, and an end when one breaks off."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import fgnn
+from fgnn.data import ChainMAP
+from fgnn.infer import threads as workers
+from fgnn.infer.threads import shares, side_by_side
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("method", "options"), [("max-product", {"keep_beliefs": True}), ("ad3", {})])
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.usefixtures("two_threads")
+def test_shares_answer_as_the_whole_does(
+    method: str, options: dict[str, Any], inference: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "_FEWEST", 1000)
+    with torch.inference_mode(inference):
+        batch = ChainMAP(2, length=12).sample(131, seed=0)
+        shared = fgnn.solve(batch, method, iterations=60, **options)
+        monkeypatch.setattr(workers, "_FEWEST", 10**9)
+        whole = fgnn.solve(batch, method, iterations=60, **options)
+    assert len(shared) == 131
+    assert shared.assignment.tolist() == whole.assignment.tolist()
+    assert shared.iterations.tolist() == whole.iterations.tolist()
+    assert torch.allclose(shared.bound, whole.bound)
+    for name, value in whole.info.items():
+        assert torch.allclose(shared.info[name], value, atol=1e-5)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_every_model_is_in_one_share() -> None:
+    assert shares(10, 242, torch.device("cpu")) == [slice(0, 10)]
+    assert shares(201, 242, torch.device("cpu")) == [slice(0, 100), slice(100, 201)]
+    assert shares(3, 50_000, torch.device("cpu")) == [slice(0, 1), slice(1, 3)]
+    assert shares(10_000, 242, torch.device("meta")) == [slice(0, 10_000)]
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_jobs_have_one_core_each_and_the_caller_keeps_its_own() -> None:
+    seen: list[tuple[int, bool, float]] = []
+
+    def look() -> None:
+        tiny = torch.tensor([1e-30]) * torch.tensor([1e-12])
+        seen.append((torch.get_num_threads(), torch.is_grad_enabled(), float(tiny)))
+
+    with torch.no_grad():
+        side_by_side([look, look], lambda: None)
+    assert [found[:2] for found in seen] == [(1, False)] * 2
+    assert torch.get_num_threads() == 2
+    assert float(torch.tensor([1e-30]) * torch.tensor([1e-12])) > 0  # no zero here
+
+
+def test_one_that_breaks_off_ends_the_others() -> None:
+    stop = threading.Event()
+
+    def fail() -> None:
+        raise RuntimeError("out of luck")
+
+    with pytest.raises(RuntimeError, match="out of luck"):
+        side_by_side([fail, lambda: _wait_for(stop)], stop.set)
+
+
+def _wait_for(stop: threading.Event) -> None:
+    assert stop.wait(60)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_time_limit_reaches_every_share() -> None:
+    batch = ChainMAP(3, length=60).sample(400, seed=0)
+    for method in ("max-product", "ad3"):
+        found = fgnn.solve(batch, method, iterations=10**7, tolerance=1e-30, time_limit=0.5)
+        assert "time-limit" in found.status[:200]
+        assert "time-limit" in found.status[200:]
+
+
+@pytest.mark.parametrize("method", ["exact", "max-product", "ad3"])
+def test_no_models_have_no_answers(method: str) -> None:
+    found = fgnn.solve(ChainMAP(1).sample(2, seed=0).select(slice(0, 0)), method)
+    assert len(found) == 0
+    assert found.assignment.shape == (0, 30)

@@ -1,0 +1,167 @@
+"""Models as graphs with features."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fgnn import GraphicalModel, ModelBatch
+from fgnn.models.map.featurise import Featuriser, Positions, constant_groups, featurise
+from fgnn.nn import build
+from tests.strategies import models
+
+
+@pytest.fixture
+def model() -> GraphicalModel:
+    """Three tables of two shapes, budgets of two sizes, mixed cardinalities."""
+    made = GraphicalModel([2, 2, 3, 2])
+    made.add_unaries([0.0, 1.0, 2.0, 3.0, 0.5, 1.5, 2.5, -1.0, -np.inf])
+    made.add_table((0, 1), [[0.0, 0.1], [0.2, 1.0]])
+    made.add_table((1, 3), [[1.0, 2.0], [3.0, 4.0]])
+    made.add_table((2, 0), [[0.0, 1.0], [2.0, -np.inf], [4.0, 5.0]])
+    made.add_budget((0, 1, 3), at_most=2)
+    made.add_budget((1, 3), at_most=1, at_least=1)
+    return made
+
+
+def test_features_are_the_models_own_numbers(model: GraphicalModel) -> None:
+    made = featurise(model)
+    assert list(made.graph.groups) == ["table2x2", "table3x2", "budget"]
+    assert made.graph.groups["table2x2"].lists() == [[0, 1], [1, 3]]
+    assert made.graph.groups["table3x2"].lists() == [[2, 0]]
+    assert made.graph.groups["budget"].lists() == [[0, 1, 3], [1, 3]]
+    # three states at most: the third of a binary variable and a forbidden one become the marker, and are masked
+    assert made.variables[0, 2].tolist() == [0.5, 1.5, 2.5, 0, 0, 0]
+    assert made.variables[0, 3].tolist() == [-1.0, -10.0, -10.0, 0, 1, 1]
+    assert made.factors["table2x2"].tolist() == [[[0.0, 0.1, 0.2, 1.0], [1.0, 2.0, 3.0, 4.0]]]
+    assert made.factors["table3x2"].tolist() == [[[0.0, 1.0, 2.0, -10.0, 4.0, 5.0, 0, 0, 0, 1, 0, 0]]]
+    assert made.factors["budget"].tolist() == [[[2, 3, 2 / 3, 0], [1, 2, 1 / 2, 1]]]
+
+
+def test_edges_carry_their_place_in_the_scope(model: GraphicalModel) -> None:
+    one_hot, index = featurise(model).edges, featurise(model, positions="index").edges
+    assert one_hot["table2x2"].tolist() == [[1, 0], [0, 1]]  # by place, the same for every factor
+    assert one_hot["budget"].tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 0], [0, 1, 0]]
+    assert index["table2x2"].tolist() == [0, 1]
+    assert index["budget"].tolist() == [0, 1, 2, 0, 1]
+    assert featurise(model, positions="none").edges == {}
+
+
+def test_centred_unaries_are_differences_to_the_first_state(model: GraphicalModel) -> None:
+    binary = GraphicalModel([2, 2])
+    binary.add_unaries([0.25, 1.0, 3.0, 2.0])
+    assert featurise(binary, centre=True).variables.tolist() == [[[0.75], [-1.0]]]
+    assert featurise(model, centre=True, masks=False).variables[0, 2].tolist() == [1.0, 2.0]
+
+
+def test_fixed_groups_become_constants(model: GraphicalModel) -> None:
+    reader = Featuriser(model, fixed=["table2x2", "budget"])
+    made = reader(model)
+    assert made.factors["table2x2"].tolist() == [[[1.0], [1.0]]]
+    assert made.factors["budget"].tolist() == [[[1.0], [1.0]]]
+    assert reader.factor_in == {"table2x2": 1, "table3x2": 12, "budget": 1}
+    with pytest.raises(ValueError, match="fixed groups among table2x2, table3x2, budget"):
+        Featuriser(model, fixed=["pairs"])
+
+
+def test_what_never_changes_is_found() -> None:
+    rng = np.random.default_rng(0)
+
+    def chain() -> GraphicalModel:
+        m = GraphicalModel([2, 2, 2])
+        m.add_unaries(rng.random(6))
+        m.add_table((0, 1), [[0.0, 0.1], [0.2, 1.0]])
+        m.add_table((1, 2), [[0.0, 0.1], [0.2, 1.0]])
+        m.add_table((0, 1, 2), rng.random((2, 2, 2)))
+        m.add_budget((0, 1, 2), at_most=2)
+        return m
+
+    batch = ModelBatch.stack([chain(), chain()])
+    assert constant_groups(batch) == {"table2x2", "budget"}
+
+
+def test_budgets_may_be_grouped_by_size(model: GraphicalModel) -> None:
+    made = featurise(model, budgets="by-size")
+    assert [name for name in made.graph.groups if "budget" in name] == ["budget3", "budget2"]
+    assert made.factors["budget2"].tolist() == [[[1, 2, 0.5, 1]]]
+    assert made.edges["budget2"].shape == (2, 2)
+
+
+@given(models(), st.booleans(), st.sampled_from(["one-hot", "index"]))
+def test_a_network_fits_on_any_model(model: GraphicalModel, centre: bool, positions: Positions) -> None:
+    reader = Featuriser(model, centre=centre, positions=positions)
+    made = reader(ModelBatch.stack([model, model], dtype=torch.float32))
+    assert made.variables.shape == (2, model.num_variables, reader.variable_in)
+    assert {name: g.shape[2] for name, g in made.factors.items()} == reader.factor_in
+    assert all(t.isfinite().all() for t in (made.variables, *made.factors.values()))
+    if not reader.variable_in:
+        return  # centred variables of one state have nothing to say
+    form = "table" if positions == "index" else "basis"
+    net = build(
+        "FGNN(4) - FGNN(2)",
+        variable_in=reader.variable_in,
+        factor_in=reader.factor_in,
+        edge_in=reader.edge_in,
+        q=form,
+    )
+    scores = net(made.graph, made.variables, made.factors, made.edges)
+    assert scores.shape == (2, model.num_variables, 2)
+    torch.testing.assert_close(scores[0], scores[1])
+
+
+def test_a_variable_in_no_factor_gets_one_of_its_own() -> None:
+    model = GraphicalModel([2, 2, 2, 2])
+    model.add_table((0, 2), [[0.0, 0.1], [0.2, 1.0]])
+    made = featurise(model)
+    assert made.graph.groups["single"].lists() == [[1], [3]]
+    assert made.factors["single"].tolist() == [[[1.0], [1.0]]]
+    assert made.edges["single"].tolist() == [[1.0]]
+
+
+def test_each_model_of_a_batch_is_read_alike(model: GraphicalModel) -> None:
+    other = model.copy()
+    other.add_unary(0, [0.3, -0.4])
+    reader = Featuriser(model)
+    together = reader(ModelBatch.stack([model, other]))
+    for b, one in enumerate((model, other)):
+        alone = reader(one)
+        assert torch.equal(together.variables[b], alone.variables[0])
+        assert all(torch.equal(together.factors[name][b], alone.factors[name][0]) for name in together.factors)
+
+
+def test_the_structure_is_made_once_and_shared_numbers_are_not_copied() -> None:
+    model = GraphicalModel([2] * 6)
+    for i in range(5):
+        model.add_table((i, i + 1), [[0.0, 0.1], [0.2, 1.0]])
+    model.add_budget(range(6), at_most=3)
+    one = ModelBatch.stack([model], dtype=torch.float32)
+    wide = ModelBatch(
+        one.cardinalities,
+        torch.rand(1000, 6, 2),
+        tuple(type(t)(t.scopes, t.values.expand(1000, -1, -1, -1)) for t in one.tables),
+        tuple(type(u)(u.scopes, u.at_least.expand(1000, -1), u.at_most.expand(1000, -1)) for u in one.budgets),
+        one.constant.expand(1000),
+    )
+    reader = Featuriser(one)
+    first, second = reader(wide), reader(wide)
+    assert first.graph is second.graph
+    assert first.edges["budget"] is second.edges["budget"]
+    for name in ("table2x2", "budget"):
+        assert first.factors[name].shape[0] == 1000
+        assert first.factors[name].stride(0) == 0
+    assert first.factors["budget"][7].tolist() == [[3, 6, 0.5, 0]]
+
+
+def test_other_structures_are_refused(model: GraphicalModel) -> None:
+    reader = Featuriser(model)
+    other = model.copy()
+    other.add_budget((0, 1), at_most=1)
+    with pytest.raises(ValueError, match="structure this featuriser was made for"):
+        reader(other)
+    with pytest.raises(ValueError, match="positions among"):
+        Featuriser(model, positions="sine")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="together or by-size"):
+        Featuriser(model, budgets="apart")  # type: ignore[arg-type]

@@ -1,0 +1,182 @@
+"""Networks that read graphical models."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fgnn import GraphicalModel, ModelBatch
+from fgnn.data import ChainMAP, GridMAP
+from fgnn.models.map.canonical import canonical
+from fgnn.models.map.config import NetworkConfig
+from fgnn.models.map.deep import Wiring, arrange, collect, wire
+from fgnn.models.map.family import Family
+from fgnn.models.map.featurise import Featuriser, constant_groups
+from fgnn.models.map.network import PAPER, MAPNetwork, sub_windows
+from fgnn.tasks.labelled_models import concat_models
+
+DEEP = NetworkConfig("deep", width=8, blocks=2, bases=3)
+NOTATION = NetworkConfig("FGNN(8) - Res[FC(8) - FGNN(8) - FC(8)] - FGNN(N)", q="table")
+CHAIN = ChainMAP(2, length=9, window=4, budget=2)
+
+
+def _made(config: NetworkConfig, family: Family) -> MAPNetwork:
+    torch.manual_seed(0)
+    network = MAPNetwork(config, family)
+    for p in network.parameters():  # also what starts at zero
+        torch.nn.init.normal_(p, std=0.3)
+    return network.eval()
+
+
+def test_canonical_models_score_the_same() -> None:
+    for data in (ChainMAP(1, 9, 4, 2), GridMAP(4, 5)):
+        batch = data.sample(6, seed=1, dtype=torch.float64)
+        same = canonical(batch)
+        x = torch.randint(0, 2, (6, 50, batch.num_variables), generator=torch.Generator().manual_seed(0))
+        torch.testing.assert_close(same.score(x), batch.score(x))
+        for table in same.tables:
+            assert not table.values[..., 0, :].any()
+            assert not table.values[..., 1, 0].any()
+
+
+def test_the_papers_architecture_verbatim() -> None:
+    batch = ChainMAP(2).sample(2)
+    family = Family.of(batch, fixed=tuple(constant_groups(batch)))
+    assert family.fixed == ("budget",)
+    network = MAPNetwork(NetworkConfig("paper", q="table"), family)
+    assert network(batch).shape == (2, 30, 2)
+    assert PAPER.replace("\n", " ") == (
+        "FGNN(64) - Res[FC(64) - FGNN(64) - FC(64)] - MLP(128) - Res[FC(64) - FGNN(64) - FC(128)] - FC(256) "
+        "- Res[FC(64) - FGNN(64) - FC(256)] - FC(128) - Res[FC(64) - FGNN(64) - FC(128)] - FC(64) "
+        "- Res[FC(64) - FGNN(64) - FC(64)] - FGNN(N)"
+    )
+
+
+@pytest.mark.parametrize("config", [DEEP, NOTATION], ids=["deep", "notation"])
+def test_a_model_scores_the_same_alone_and_in_a_batch(config: NetworkConfig) -> None:
+    batch = CHAIN.sample(5, seed=2)
+    network = _made(config, Family.of(batch, any_size=config is DEEP))
+    alone = torch.cat([network(batch.select(slice(b, b + 1))) for b in range(5)])
+    torch.testing.assert_close(network(batch), alone, atol=1e-5, rtol=1e-4)
+    built = ModelBatch.stack([batch.model(b) for b in range(5)])  # float64, other scope tensors
+    torch.testing.assert_close(network(built), alone, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("config", [DEEP, NOTATION], ids=["deep", "notation"])
+def test_the_order_of_variables_and_factors_does_not_matter(config: NetworkConfig) -> None:
+    rng = np.random.default_rng(0)
+    order = rng.permutation(9)
+    model = CHAIN.sample(1, seed=4).model(0)
+    other = GraphicalModel([2] * 9)
+    for i in range(9):
+        other.add_unary(int(order[i]), model.unary(i))
+    tables, budgets = list(model.tables()), list(model.budgets())
+    for t in rng.permutation(len(tables)):
+        other.add_table([int(order[i]) for i in tables[t].scope], tables[t].values)
+    for u in rng.permutation(len(budgets)):
+        other.add_budget([int(order[i]) for i in budgets[u].scope], budgets[u].at_most)
+    one, two = ModelBatch.stack([model]), ModelBatch.stack([other])
+    network = _made(config, Family.of(one, any_size=config is DEEP))
+    torch.testing.assert_close(network(one)[0], network(two)[0, torch.tensor(order)], atol=1e-5, rtol=1e-4)
+
+
+def test_deep_reads_other_lengths_and_windows_than_it_was_made_for() -> None:
+    network = _made(DEEP, Family.of(CHAIN.sample(1), any_size=True))
+    for other in (ChainMAP(2, 20, 4, 2), ChainMAP(3, 9, 6), ChainMAP(1, 12, 3, 2)):
+        batch = other.sample(3)
+        assert network.family.refusal(batch) is None
+        assert network(batch).shape == (3, other.length, 2)
+
+
+def _wiring() -> Wiring:
+    batch = CHAIN.sample(1)
+    graph = Featuriser(batch, positions="none", budgets="by-size")(batch).graph
+    return wire(graph, "budget4", budget=True)
+
+
+def test_gathers_along_edges_have_the_right_gradients() -> None:
+    wiring = _wiring()
+    f = torch.randn(2, 9, 3, dtype=torch.float64, requires_grad=True)
+    m = torch.randn(2, 6 * 4, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: collect(x, wiring), (f,))
+    assert torch.autograd.gradcheck(lambda x: arrange(x, wiring) * wiring.real, (m,))
+
+
+def test_slots_arranged_by_variable() -> None:
+    """Summed over its places, what is arranged is what adding by index gives; and collecting is its transpose."""
+    wiring = _wiring()
+    m, f = torch.randn(2, 6 * 4, 3), torch.randn(2, 9, 3)
+    summed = (arrange(m, wiring) * wiring.real).sum(2)
+    torch.testing.assert_close(summed, torch.zeros(2, 9, 3).index_add(1, wiring.scopes, m))
+    torch.testing.assert_close((collect(f, wiring) * m).sum(), (f * summed).sum())
+
+
+def test_inner_readouts_only_in_training() -> None:
+    batch = CHAIN.sample(3)
+    config = NetworkConfig("deep", width=8, blocks=4, repeat=2, bases=2, supervise=0.5)
+    network = MAPNetwork(config, Family.of(batch))
+    assert network.train()(batch).shape == (2, 3, 9, 2)
+    assert network.eval()(batch).shape == (3, 9, 2)
+
+
+def test_repeating_blocks_adds_depth_and_no_weights() -> None:
+    family = Family.of(CHAIN.sample(1))
+    once, twice = (MAPNetwork(NetworkConfig("deep", width=8, blocks=2, repeat=r), family) for r in (1, 2))
+    assert sum(p.numel() for p in once.parameters()) == sum(p.numel() for p in twice.parameters())
+
+
+def test_states_a_variable_does_not_have_are_never_chosen() -> None:
+    model = GraphicalModel([3, 2, 3])
+    model.add_table((0, 1), np.zeros((3, 2)))
+    model.add_table((1, 2), np.zeros((2, 3)))
+    batch = ModelBatch.stack([model])
+    scores = _made(NOTATION, Family.of(batch))(batch)
+    assert scores.shape == (1, 3, 3)
+    assert scores[0, 1, 2] == -torch.inf
+    assert torch.isfinite(scores[0, [0, 2]]).all()
+
+
+def test_smaller_factors_for_the_ablation() -> None:
+    scopes = torch.arange(5)[:, None] + torch.arange(4)
+    assert sub_windows(scopes, 2).tolist() == [[i, i + 1] for i in range(7)]
+    with pytest.raises(ValueError, match="Expected a factor_size of at most the budgets' 4 variables"):
+        sub_windows(scopes, 5)
+    batch = CHAIN.sample(2)
+    config = NetworkConfig("FGNN(8) - FGNN(N)", q="table", factor_size=2)
+    network = MAPNetwork(config, Family.of(batch, fixed=("budget",)))
+    assert network(batch).shape == (2, 9, 2)
+    with pytest.raises(ValueError, match="Expected factor_size only where budgets are fixed"):
+        MAPNetwork(config, Family.of(batch))
+
+
+@pytest.mark.parametrize("name", ["pointnet", "dgcnn"])
+def test_the_baselines_see_unaries_alone(name: str) -> None:
+    one, two = ChainMAP(1).sample(4, seed=1), ChainMAP(3).sample(4, seed=1)
+    network = _made(NetworkConfig(name), Family.of(one))
+    two = concat_models([two])
+    assert torch.equal(network(one), network(ModelBatch(one.cardinalities, one.unary, (), (), one.constant)))
+    assert network(two).shape == (4, 30, 2)
+
+
+def test_a_family_says_what_it_does_not_know() -> None:
+    family = Family.of(CHAIN.sample(1))
+    assert family.refusal(ChainMAP(1, 12, 4, 2).sample(1)) is None
+    refused = family.refusal(ChainMAP(1, 12, 5, 2).sample(1))
+    assert refused == "budgets over 4 variables (got 5)"
+    ternary = GraphicalModel([3, 3])
+    ternary.add_table((0, 1), np.zeros((3, 3)))
+    assert family.refusal(ModelBatch.stack([ternary])) == "variables of 2 states (got 3)"
+    triple = GraphicalModel([2, 2, 2])
+    triple.add_table((0, 1, 2), np.zeros((2, 2, 2)))
+    assert family.refusal(ModelBatch.stack([triple])) == "tables of shape 2x2 (got 2x2x2)"
+    one = ChainMAP(1, 9, 4, 2)
+    paper = Family.of(one.sample(2), fixed=("budget", "table2x2"))
+    assert paper.refusal(one.sample(3, seed=1)) is None
+    assert str(paper.refusal(CHAIN.sample(1))).startswith("table2x2 of [0.0, 0.1")
+    assert str(paper.refusal(ChainMAP(1, 9, 4, 3).sample(1))) == (
+        "budget of [0.0, 2.0] in every model, as it was trained on (got others)"
+    )
+    banned = GraphicalModel([2, 2])
+    banned.add_table((0, 1), [[0, -np.inf], [0, 0]])
+    assert family.refusal(ModelBatch.stack([banned])) == "finite log-potentials (got -inf)"

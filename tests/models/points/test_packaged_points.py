@@ -1,0 +1,50 @@
+"""Point networks that come with the package do what their cards say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fgnn
+from fgnn.data.large_scan import terrain_strips
+from fgnn.data.scenes import make_shapes
+from fgnn.data.shapenet import CATEGORIES, PARTS
+from fgnn.models.points.segmenter import load_segmenter
+from fgnn.points.cloud import Cloud
+from fgnn.reproduce.ground import samples_in
+from fgnn.weights import load_weights, weight_names
+from tools.train_ground import filter_errors
+
+GROUND = [n for n in weight_names() if "ground" in load_weights(n).card.get("classes", ())]
+SHAPES = [n for n in weight_names() if load_weights(n).card.get("inputs") == "shape: unit sphere"]
+
+
+@pytest.mark.parametrize("name", GROUND)
+def test_ground_weights_filter_land_they_never_saw(name: str) -> None:
+    scan = next(terrain_strips(9_000, seed=11, density=1.0))
+    truth = scan.fields["classification"] == 2
+    found = fgnn.segment(Cloud(scan.xyz, {}), model=name)
+    ground = found.label == list(load_weights(name).card["classes"]).index("ground")
+    assert (ground == truth).mean() > 0.9
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", GROUND)
+def test_ground_weights_are_as_good_as_their_card_says(name: str, data_dir: Path) -> None:
+    card = load_weights(name).card
+    sample = min(card["results"], key=lambda n: card["results"][n]["points"])
+    assert f"{sample}.npz" in card["data"]["scans"]["held_out"]
+    found = filter_errors(samples_in(data_dir / "scans")[sample], load_segmenter(name))
+    assert found.total == pytest.approx(card["results"][sample]["total"], abs=0.005)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shape_weights_find_the_parts_of_a_made_table(name: str) -> None:
+    shapes = make_shapes(12, points=1024, seed=3)
+    table = next(s for s in range(len(shapes)) if CATEGORIES[shapes[s][2]] == "Table")
+    xyz, part, category = shapes[table]
+    found = fgnn.segment(Cloud(xyz.astype(np.float64), {}), model=name, category="Table")
+    assert set(np.unique(found.label)) <= set(PARTS[category])
+    assert (found.label == part).mean() > 0.7

@@ -1,0 +1,115 @@
+"""Messages and maxima made chunk by chunk in reused buffers, against one product for each edge."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from fgnn import FactorGroup
+from fgnn.graph import Incidence, Side
+from fgnn.nn import Aggregation, aggregate_messages
+from fgnn.nn.aggregate import first_max, reduce_edges
+from fgnn.nn.backends.torch import gather, projection
+from fgnn.nn.backends.torch.gather import Gather
+from fgnn.nn.backends.torch.projection import project_all, project_max
+
+
+def problem(batch: int, shared: bool, *, seed: int = 0) -> tuple[Gather, Tensor, Tensor]:
+    """7 factors over 3 of 5 variables each."""
+    rng = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=rng, dtype=torch.float64)
+
+    scopes = torch.stack([torch.randperm(5, generator=rng)[:3] for _ in range(7)])
+    incidence = Incidence.of(FactorGroup(scopes), 5)
+    phi = normal(21, 4) if shared else normal(batch, 21, 4)
+    return Gather(normal(7, batch, 6), normal(5, batch, 6), incidence, True), phi, normal(4, 2, 6)
+
+
+def messages_one_by_one(parts: Gather, phi: Tensor, weight: Tensor) -> Tensor:
+    """Q h with Q built.  # shape: (E, B, m)"""
+    assert parts.b is not None
+    made = []
+    for e in range(parts.incidence.num_edges):
+        h = (parts.a[parts.incidence.factor[e]] + parts.b[parts.incidence.variable[e]]).relu()
+        rows = phi[e].expand(parts.batch, -1) if phi.dim() == 2 else phi[:, e]
+        made.append(torch.einsum("bt,tmn,bn->bm", rows, weight, h))
+    return torch.stack(made)
+
+
+@pytest.fixture(params=[1 << 19, 300, 60, 20, 1], ids=lambda size: f"chunk {size}")
+def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """From all rows in one chunk down to one row, and one sample, in each."""
+    monkeypatch.setitem(gather._CHUNK, "cpu", request.param)
+    monkeypatch.setattr(projection, "_FEW", 1)
+    return int(request.param)
+
+
+@pytest.mark.usefixtures("chunk")
+@pytest.mark.parametrize("narrow", [True, False])
+@pytest.mark.parametrize(("batch", "shared"), [(1, True), (3, True), (3, False)])
+def test_whatever_the_chunk(batch: int, shared: bool, narrow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projection, "_NARROW", 512 if narrow else 0)
+    parts, phi, weight = problem(batch, shared)
+    expected = messages_one_by_one(parts, phi, weight)
+    torch.testing.assert_close(project_all(parts, phi, weight, torch.empty_like(expected)), expected)
+    values, edges = project_max(parts, phi, weight, arg=True)
+    best = expected.view(7, 3, batch, 2).max(1)
+    torch.testing.assert_close(values, best.values)
+    assert edges is not None
+    assert torch.equal(edges, best.indices + 3 * torch.arange(7).view(-1, 1, 1))
+    alone, none = project_max(parts, phi, weight, arg=False)
+    assert none is None
+    assert torch.equal(alone, values)
+
+
+def test_a_maximum_does_not_change_what_it_reads() -> None:
+    """Buffers are written over, inputs never: not even where they are the messages themselves."""
+    parts, phi, weight = problem(2, False)
+    assert parts.b is not None
+    inputs = (parts.a, parts.b, phi, weight)
+    given = [t.clone() for t in inputs]
+    project_max(parts, phi, weight, arg=True)
+    assert all(torch.equal(x, y) for x, y in zip(inputs, given, strict=True))
+    messages = messages_one_by_one(parts, phi, weight)
+    before = messages.clone()
+    sides: tuple[Side, Side] = ("factor", "variable")
+    for towards in sides:
+        reduce_edges(messages, parts.incidence, towards, Aggregation("max"), arg=True)
+    assert torch.equal(messages, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("width", [1, 2, 16, 255, 256, 300])
+def test_the_first_maximum(width: int, dtype: torch.dtype) -> None:
+    """Few values, hence many ties; infinities are values as others."""
+    rng = torch.Generator().manual_seed(width)
+    rows = torch.randint(0, 4, (5, width, 3), generator=rng).to(dtype)
+    rows[0, :, 0], rows[1, :, 1], rows[2, -1, 2] = float("-inf"), -0.0, float("inf")
+    kept = rows.clone()
+    for spend in (False, True):
+        values, place = first_max(rows, spend=spend)
+        for r in range(5):
+            for j in range(3):
+                column = kept[r, :, j].tolist()
+                assert values[r, j] == max(column)
+                assert place[r, j] == column.index(max(column))
+        assert spend or torch.equal(rows, kept)
+
+
+@pytest.mark.parametrize("towards", ["factor", "variable"])
+@pytest.mark.parametrize("scopes", [[[0, 1, 2], [2, 3, 1]], [[0, 1, 2], [3], [2, 1]]], ids=["uniform", "ragged"])
+def test_a_message_that_is_no_number_is_not_lost(scopes: list[list[int]], towards: Side) -> None:
+    """NaN is the maximum of what it is among, there and nowhere else, and gradients can still be taken."""
+    incidence = Incidence.of(FactorGroup(scopes), 4)
+    h = torch.zeros(incidence.num_edges, 2)
+    h[1] = float("nan")
+    h.requires_grad_()
+    phi, weight = torch.ones(incidence.num_edges, 1), torch.ones(1, 3, 2)
+    out = aggregate_messages(h, None, incidence, phi, weight, towards=towards, activation="identity")
+    at = int(incidence.destination(towards)[1])
+    assert out.isnan().any(1).nonzero().flatten().tolist() == [at]
+    out.sum().backward()
+    assert h.grad is not None

@@ -1,0 +1,79 @@
+"""Compiles every kernel for a GPU without one at hand; a program of its own, as the interpreter is chosen at import."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from fgnn.nn.backends.triton import edge_row_kernels as rows_kernels
+from fgnn.nn.backends.triton import linear_kernels
+from fgnn.nn.backends.triton import typed_edge_kernels as typed_kernels
+
+INDICES = ("source", "edge", "table", "walk", "by_kind", "node_ptr", "kind_ptr", "ptr", "row_ptr", "kind", "order")
+SUMS = ("d_weight", "partial", "d_src")
+ROWS = {"N": 64, "M": 64, "W": 8, "BR": 8, "BN": 64, "BM": 64, "RELU": True, "HAS_DST": True, "OWN_COEF": False}
+TYPED = {"N": 64, "M": 64, "BI": 64, "BN": 64, "BM": 64, "RELU": True, "HAS_DST": True, "MAX": True}
+BACK = {"NEED_DST": True, "NEED_SRC": True}
+LINEAR = {"K": 3, "M": 16, "BR": 128, "BK": 16, "BM": 16, "RELU": True, "HAS_BIAS": True}
+BACK_LINEAR = {"NEED_X": True, "NEED_X2": True, "NEED_WEIGHT": True}
+CASES: list[tuple[Any, dict[str, Any]]] = [
+    *(
+        (kernel, ROWS | more | {"A": a, "HAS_EDGE": a == 0, "TYPED": typed, "MAX": maximum})
+        for kernel, more in (
+            (rows_kernels.rows_forward, {}),
+            (rows_kernels.rows_backward, BACK | {"ATOMIC": True, "T": 16, "BT": 16}),
+            (rows_kernels.rows_backward, BACK | {"ATOMIC": False, "T": 20, "BT": 16, "M": 200}),
+            (rows_kernels.rows_weight, {"BT": 4, "AHEAD": True}),
+            (rows_kernels.rows_weight, {"BT": 4, "AHEAD": False}),
+        )
+        for a, typed, maximum in ((8, False, True), (8, True, True), (0, False, False))
+    ),
+    (typed_kernels.typed_forward, TYPED | {"A": 0, "BY_ITEM": False}),
+    (typed_kernels.typed_forward, TYPED | {"A": 8, "BY_ITEM": True}),
+    (typed_kernels.typed_nodes, TYPED | {"AHEAD": True}),
+    (typed_kernels.typed_nodes, TYPED | {"AHEAD": False, "M": 100}),
+    (typed_kernels.typed_nodes, TYPED | {"AHEAD": True, "MAX": False, "HAS_DST": False}),
+    (typed_kernels.places_backward, TYPED | BACK | {"A": 8, "ATOMIC": True}),
+    (typed_kernels.typed_weight, TYPED | {"A": 0, "BY_ITEM": False}),
+    (typed_kernels.typed_weight, TYPED | {"A": 8, "BY_ITEM": True}),
+    (linear_kernels.linear_forward, LINEAR | {"K2": 0, "BK2": 16}),
+    (linear_kernels.linear_forward, LINEAR | {"K2": 20, "BK2": 32}),
+    (linear_kernels.linear_backward, LINEAR | BACK_LINEAR | {"K2": 0, "BK2": 16}),
+    (linear_kernels.linear_backward, LINEAR | BACK_LINEAR | {"K2": 20, "BK2": 32}),
+]
+
+
+def compile_kernel(kernel: Any, sizes: dict[str, Any]) -> None:
+    """Compile for compute capability 9.0, in bfloat16."""
+    sizes = {"CT": tl.bfloat16, "PREC": "ieee", **sizes}
+    if "NEED_DST" in sizes and "TYPED" in sizes:
+        sizes["NEED_COEF"] = not sizes["TYPED"]
+
+    def kind(name: str) -> str:
+        if name in sizes:
+            return "constexpr"
+        if name in INDICES:
+            return "*i32"
+        if name == "coef" and sizes["TYPED"]:
+            return "*i64"
+        if name in ("dst", "src", "coef", "weight", "grad", "out", "d_dst", "d_coef", "arg") or name in SUMS:
+            return "*fp32" if name in SUMS else "*u8" if name == "arg" else "*bf16"
+        return "*fp32" if name in ("x", "x2", "weight2", "bias", "y", "grad2", "d_x", "d_x2", "out2") else "i32"
+
+    names = kernel.arg_names
+    source = ASTSource(
+        fn=kernel,
+        signature={name: kind(name) for name in names},
+        constexprs={(names.index(name),): value for name, value in sizes.items() if name in names},
+    )
+    triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "num_stages": 2})
+
+
+if __name__ == "__main__":
+    for one, given in CASES:
+        compile_kernel(one, given)
+    print(f"{len(CASES)} compiled")

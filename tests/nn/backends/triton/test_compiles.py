@@ -1,0 +1,24 @@
+"""Every kernel compiles for a GPU without one at hand: what the interpreter takes, the compiler may refuse."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+def test_the_kernels_compile() -> None:
+    told = subprocess.run(
+        [sys.executable, "-m", "tests.nn.backends.triton.compiling"],
+        cwd=ROOT, env=os.environ | {"TRITON_INTERPRET": "0"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr[-2000:]
+    assert told.stdout.endswith("compiled\n")

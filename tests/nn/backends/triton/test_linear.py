@@ -1,0 +1,111 @@
+"""The small linear layer's kernel, by Triton's interpreter and on a GPU, against float64."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import version
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from fgnn.nn import use_backend
+from fgnn.nn.backends.linear import has_kernel, linear, linear_parts
+
+_TRITON = find_spec("triton") is not None and tuple(map(int, version("triton").split(".")[:2])) >= (3, 9)
+DEVICES = [
+    pytest.param(
+        "cpu",
+        marks=pytest.mark.skipif(
+            not _TRITON or os.environ.get("TRITON_INTERPRET") != "1", reason="triton's interpreter is not chosen"
+        ),
+    ),
+    pytest.param(
+        "cuda",
+        marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")],
+    ),
+]
+SHAPES = [((200,), 3, 16), ((2, 70), 64, 64), ((5, 3, 9), 20, 33), ((300,), 128, 128), ((1,), 1, 1)]
+
+
+def _draw(lead: tuple[int, ...], k: int, o: int, device: str) -> list[torch.Tensor]:
+    make = torch.Generator().manual_seed(k)
+    drawn = (torch.randn(*shape, generator=make) for shape in ((*lead, k), (o, k), (o,), (*lead, o)))
+    return [x.to(device) for x in drawn]
+
+
+def _distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    found, wanted = found.detach().cpu().double(), wanted.detach().cpu().double()
+    return float((found - wanted).norm() / wanted.norm())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("lead", "k", "o"), SHAPES, ids=str)
+def test_value_and_gradients_are_float64s(
+    lead: tuple[int, ...], k: int, o: int, bias: bool, relu: bool, device: str
+) -> None:
+    x, weight, beta, upstream = _draw(lead, k, o, device)
+    dtype = torch.float16
+    given = [t.to(dtype).float().requires_grad_() for t in (x, weight, beta)]  # kept in float32, exact in half
+    exact = [t.detach().double().requires_grad_() for t in given]
+    with use_backend("triton"), torch.autocast(device, dtype):
+        assert has_kernel(given[0], given[1])
+        found = linear(given[0], given[1], given[2] if bias else None, relu=relu)
+    wanted = torch.nn.functional.linear(exact[0], exact[1], exact[2] if bias else None)
+    wanted = wanted.relu() if relu else wanted
+    upstream = upstream.to(dtype)
+    found.backward(upstream)
+    wanted.backward(upstream.double())
+    assert found.dtype == dtype
+    assert _distance(found, wanted) < 2e-3
+    for mine, other in zip(given[: 2 + bias], exact, strict=False):
+        assert mine.grad is not None
+        assert mine.grad.dtype == torch.float32
+        assert _distance(mine.grad, other.grad) < 4e-3  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize(("k", "k2", "rows", "rows2"), [(5, 20, 300, 40), (64, 64, 70, 200), (128, 3, 10, 10)])
+def test_two_layers_at_once_are_two_layers(k: int, k2: int, rows: int, rows2: int, frozen: bool, device: str) -> None:
+    first, second = _draw((rows,), k, 33, device), _draw((2, rows2), k2, 33, device)
+    dtype = torch.float16
+    given = [t.to(dtype).float().requires_grad_() for t in (*first[:3], *second[:2])]
+    for index in (1, 2, 4) if frozen else ():
+        given[index].requires_grad_(False)
+    exact = [t.detach().double().requires_grad_(t.requires_grad) for t in given]
+    with use_backend("triton"), torch.autocast(device, dtype):
+        found = linear_parts(*given)
+    wanted = torch.nn.functional.linear(*exact[:3]), torch.nn.functional.linear(*exact[3:])
+    up = [first[3].to(dtype), second[3].to(dtype)]
+    torch.autograd.backward(found, up)
+    torch.autograd.backward(wanted, [u.double() for u in up])
+    for mine, other in zip(found, wanted, strict=True):
+        assert _distance(mine, other) < 2e-3
+    for mine, other in zip(given, exact, strict=True):
+        assert (mine.grad is None) == (other.grad is None)
+        if mine.grad is not None:
+            assert _distance(mine.grad, other.grad) < 4e-3  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_gradient_of_any_strides_is_read_as_it_lies(device: str) -> None:
+    x, weight, _, upstream = _draw((50,), 6, 7, device)
+    dtype = torch.float16
+    grads = []
+    for given in (upstream.to(dtype), upstream.to(dtype).t().contiguous().t()):
+        leaf = weight.clone().requires_grad_()
+        with use_backend("triton"):
+            linear(x.to(dtype), leaf).backward(given)
+        grads.append(leaf.grad)
+    torch.testing.assert_close(grads[0], grads[1], rtol=0, atol=0)
+
+
+def test_elsewhere_it_is_torchs() -> None:
+    x, weight, beta, _ = _draw((4,), 5, 6, "cpu")
+    assert not has_kernel(x, weight)
+    torch.testing.assert_close(linear(x, weight, beta), torch.nn.functional.linear(x, weight, beta), rtol=0, atol=0)
+    with use_backend("torch"), torch.autocast("cpu", torch.bfloat16):
+        assert not has_kernel(x, weight)

@@ -1,0 +1,206 @@
+"""The paper's point-cloud tables, and `fgnn evaluate` for point networks: protocols, pooling, what is printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from typer.testing import CliRunner
+
+from fgnn.cli import build_app
+from fgnn.data.s3dis import CLASSES, Room, save_room
+from fgnn.data.scenes import make_room, make_shapes, make_terrain
+from fgnn.data.shapenet import CATEGORIES
+from fgnn.errors import InputError
+from fgnn.models.points.config import PointConfig
+from fgnn.points.blocks import sampled_blocks
+from fgnn.points.cloud import write_cloud
+from fgnn.points.metrics import scene_score
+from fgnn.reproduce import table2
+from fgnn.reproduce.experiment import Setting
+from fgnn.reproduce.paper_points import NAMES, TABLE2, TABLE3
+from fgnn.reproduce.table2 import reproduce_table2
+from fgnn.reproduce.table3 import reproduce_table3, some_of_each
+from fgnn.tasks.evaluate_points import evaluate_point_weights
+from fgnn.tasks.recipe import Data, Optimiser, Recipe, RoomData, ScanData, Schedule, ShapeData, read_recipe
+from fgnn.tasks.room_scores import PROTOCOLS, Label, Protocol, score_rooms
+from fgnn.train.run import run
+from tests.data.test_shapenet import as_hdf5
+
+SMALL = "Input - FGNN(16) - FC(32) - GlobalPooling - FC(N)"
+
+
+def silent(text: str) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shapes")
+    as_hdf5(make_shapes(12, points=64, seed=0), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shape_run(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    recipe = Recipe(
+        data=Data(shapes=ShapeData(str(shapes), points=64)), points=PointConfig(k=8, bases=4, notation=SMALL),
+        optimiser=Optimiser("adam", 3e-3), schedule=Schedule("constant"), batch=6, steps=4, log_every=2,
+        checkpoint_every=4,
+    )  # fmt: skip
+    _, folder = run(recipe, tmp_path_factory.mktemp("run") / "shapes", device="cpu")
+    return folder.path
+
+
+@pytest.fixture(scope="module")
+def rooms() -> list[Room]:
+    """A corner of each of two rooms."""
+    whole = [make_room(f"Area_{area}_office_1", seed=area, density=60) for area in (1, 5)]
+    kept = [(room, (room.xyz[:, :2] < 1.7).all(1)) for room in whole]
+    return [Room(room.name, room.xyz[k], room.rgb[k], room.label[k]) for room, k in kept]
+
+
+def test_the_printed_tables_have_a_number_for_every_column() -> None:
+    assert set(TABLE2) == set(TABLE3) == set(NAMES.values())
+    assert all(len(row) == 1 + len(CATEGORIES) for row in TABLE3.values())
+    assert all(len(row) == 2 + len(CLASSES) for row in TABLE2.values())
+    # the printed means are those of the classes, to rounding
+    assert abs(np.mean([v for v in TABLE2["FGNN"][2:] if v is not None]) - 60.0) < 0.1
+
+
+def test_table3_puts_ours_beside_the_papers(shapes: Path, shape_run: Path, tmp_path: Path) -> None:
+    setting = Setting(quick=True, data=str(shapes), run=str(shape_run), runs=tmp_path / "runs" / "reproduce")
+    result = reproduce_table3(setting, tmp_path, silent)
+    text = result.tables[0].text()
+    assert "FGNN, ours" in text
+    assert "FGNN, as the paper prints" in text
+    assert "84.7" in text
+    written = json.loads((tmp_path / "table3.json").read_text())
+    assert {cell["table"]["protocol"] for cell in written["cells"]} >= {"one pass", "one pass, argmax over all parts"}
+    assert "official test list" in (tmp_path / "table3.html").read_text()
+    assert (tmp_path / "table3.md").read_text().startswith("# Parts of shapes")
+
+
+def test_table3_without_data_or_weights_says_what_to_do(shapes: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--data"):
+        reproduce_table3(Setting(), tmp_path, silent)
+
+
+def test_a_few_shapes_of_each_category() -> None:
+    made = make_shapes(200, points=16, seed=1)
+    few = some_of_each(made, 32)
+    assert set(few.category) == set(made.category)
+    assert np.bincount(few.category).max() == 2
+
+
+def truth_of(rooms: list[Room]) -> NDArray[np.int64]:
+    return np.bincount(np.concatenate([r.label for r in rooms]), minlength=len(CLASSES))
+
+
+def knowing(rooms: list[Room], wrong: int | None = None) -> Label:
+    """A labeller that looks the class up by colour and height, which rooms are given here so that they tell it."""
+
+    def label(features: NDArray[np.float32]) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = np.round(features[..., 3] * 20).astype(np.int64)
+        return found if wrong is None else np.full_like(found, wrong)
+
+    return label
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_perfect_labeller_scores_one_by_every_protocol(rooms: list[Room], protocol: Protocol) -> None:
+    told = [Room(r.name, r.xyz, np.repeat(r.label[:, None] / 20, 3, 1), r.label) for r in rooms]
+    counts = score_rooms(knowing(told), told, protocol, points=128)
+    score = scene_score(counts)
+    assert score.accuracy == score.mean_iou == 1.0
+    if protocol == "pn-sampled":
+        blocks = sum(1 for r in told for _ in sampled_blocks(r.xyz, r.rgb, r.label, 1.0, points=128))
+        assert counts.sum() == 128 * blocks
+    else:
+        assert np.array_equal(counts.sum(1), truth_of(told))  # every point of every room, once
+
+
+def test_counts_are_pooled_over_rooms_before_iou(rooms: list[Room]) -> None:
+    counts = score_rooms(knowing(rooms, wrong=12), rooms, "all-points", points=128)
+    points = truth_of(rooms)
+    score = scene_score(counts)
+    assert score.iou[12] == points[12] / points.sum()
+    assert score.accuracy == points[12] / points.sum()
+
+
+def test_table2_runs_from_rooms_to_pages(rooms: list[Room], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for room in rooms:
+        save_room(room, tmp_path)
+    monkeypatch.setattr(table2, "_QUICK_STEPS", 2)
+    monkeypatch.setattr(table2, "read_recipe", lambda name: _smaller(read_recipe(name)))
+    setting = Setting(quick=True, data=str(tmp_path), runs=tmp_path / "runs" / "reproduce")
+    result = reproduce_table2(setting, tmp_path / "out", silent, points=128)
+    text = result.tables[0].text()
+    assert "FGNN, ours, pn-sampled" in text
+    assert "areas 1, 5" in text
+    assert "60.0" in text
+    page = (tmp_path / "out" / "table2.html").read_text()
+    assert "these numbers are not those of the benchmark" in page
+    again = reproduce_table2(setting, tmp_path / "out", silent, points=128)  # nothing is trained again
+    assert again.tables[0].text() == text
+
+
+def _smaller(recipe: Recipe) -> Recipe:
+    return recipe.with_changes(points=PointConfig(k=8, bases=4, notation=SMALL), precision="fp32", epochs=1)
+
+
+def test_evaluate_prints_iou_by_category(shapes: Path, shape_run: Path) -> None:
+    done = CliRunner().invoke(build_app(), ["evaluate", str(shape_run), "--device", "cpu", "--protocol", "voted"])
+    assert done.exit_code == 0, done.output
+    assert "instance mIoU" in done.output
+    assert "voted, 10 passes" in done.output
+    moved = CliRunner().invoke(
+        build_app(), ["evaluate", str(shape_run), "--device", "cpu", "--data", str(shapes), "--json", "-n", "16"]
+    )
+    found = json.loads(moved.stdout)
+    assert 0 <= found["one pass"]["instance mIoU"] <= 1
+
+
+def test_evaluate_rooms_by_protocol(rooms: list[Room], tmp_path: Path) -> None:
+    for room in rooms:
+        save_room(room, tmp_path)
+    blocks = tmp_path / "blocks"
+    setting = Setting(quick=True, data=str(tmp_path), runs=tmp_path / "runs" / "reproduce")
+    made = table2._blocks(setting, {r.area: [r] for r in rooms}, 128, silent)
+    recipe = _smaller(read_recipe("rooms-fgnn")).with_changes(
+        data=Data(rooms=RoomData(str(made), 5)), steps=1, batch=2, log_every=1, checkpoint_every=1
+    )
+    _, folder = run(recipe, blocks, device="cpu")
+    found = evaluate_point_weights(folder.path, data=str(tmp_path), protocol="all-points", count=1)
+    assert 0 <= found["all-points"]["mean IoU"] <= 1
+    with pytest.raises(InputError, match="pn-sampled, all-points, voted"):
+        evaluate_point_weights(folder.path, data=str(tmp_path), protocol="one-pass")
+
+
+def test_evaluate_scores_ones_own_scans_on_the_files_held_out(tmp_path: Path) -> None:
+    for seed in range(2):
+        write_cloud(make_terrain(1500, seed=seed), tmp_path / f"area{seed}.laz")
+    (tmp_path / "classes.txt").write_text("ground: 2\nother: 5 6\n")
+    scans = ScanData(str(tmp_path), field="classification", points=64, size=25.0)
+    recipe = _smaller(read_recipe("rooms-fgnn")).with_changes(
+        data=Data(scans=scans), steps=2, batch=2, log_every=1, checkpoint_every=2
+    )
+    state, folder = run(recipe, tmp_path / "run", device="cpu")
+    found = evaluate_point_weights(folder.path / "last.safetensors")["tiles"]
+    assert state.metrics is not None
+    assert found["mean IoU"] == pytest.approx(state.metrics["miou"])
+    assert set(found) == {"mean IoU", "accuracy", "ground", "other"}
+    with pytest.raises(InputError, match="a protocol among tiles"):
+        evaluate_point_weights(folder.path, protocol="voted")
+    with pytest.raises(
+        InputError, match=r"Expected --data, the folder of the test data \(trained from 'lidar', not found"
+    ):
+        evaluate_point_weights("lidar-ground")
+
+
+def test_evaluate_refuses_options_of_the_other_kind(shape_run: Path) -> None:
+    chains = CliRunner().invoke(build_app(), ["evaluate", str(shape_run), "--kind", "1"])
+    assert isinstance(chains.exception, InputError) or chains.exit_code == 2

@@ -1,0 +1,122 @@
+"""The paper's tables: ours beside the paper's, as JSON, Markdown and a page."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fgnn
+from fgnn.models.map.config import NetworkConfig
+from fgnn.reproduce import ablation, experiment, table1
+from fgnn.reproduce.experiment import METHODS, Cell, Method, Setting, fresh_set, quick_methods, solver_cells
+from fgnn.reproduce.transfer import reproduce_transfer
+from fgnn.tasks.metrics import Quality
+from fgnn.tasks.recipe import ChainData, Data
+from fgnn.train.run import run
+from fgnn.train.run_folder import RunFolder
+from tests.tasks.helpers import small_recipe
+
+TINY = NetworkConfig("FGNN(4) - FGNN(N)", q="table")
+
+
+@pytest.fixture(autouse=True)
+def quick_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real tables with networks that are trained for a moment."""
+    monkeypatch.setattr(RunFolder, "draw", lambda self: None)
+
+    def recipe(kind: int, window: int, network: NetworkConfig | None = None, base: str = "") -> Any:
+        chosen = TINY if network is None else replace(TINY, factor_size=network.factor_size)
+        data = Data(chain=ChainData((kind,), window=window))
+        return small_recipe(data=data, network=chosen, steps=5, validation=8, ema=None)
+
+    for module in (table1, ablation):
+        monkeypatch.setattr(module, "paper_recipe", recipe)
+    monkeypatch.setattr(table1, "quick_methods", lambda quick: {"exact": METHODS["exact"]})
+
+
+def test_table1_from_training_to_the_page(tmp_path: Path) -> None:
+    said: list[str] = []
+    setting = Setting(window=9, instances=40, runs=tmp_path / "runs")
+    output = table1.reproduce_table1(setting, tmp_path / "out", said.append, kinds=(1, 3))
+    cells = json.loads((tmp_path / "out" / "table1.json").read_text())["cells"]
+    assert {(c["method"], c["kind"]) for c in cells} >= {("exact", 1), ("exact", 3), ("FGNN, paper + decode", 3)}
+    exact = [c["quality"] for c in cells if c["method"] == "exact"]
+    assert all(q["agreement"] == q["optimal"] == q["feasible"] == 1.0 for q in exact)
+    assert all(c["quality"]["feasible"] == 1.0 for c in cells if c["method"].endswith("decode"))
+    page = (tmp_path / "out" / "table1.html").read_text()
+    assert "<svg" in page
+    assert "windows" in page or "window of 9" in page
+    assert "http://" not in page
+    assert "https://" not in page
+    assert "| FGNN, paper |" in (tmp_path / "out" / "table1.md").read_text()
+    assert "92.5 ± 2.0" in output.tables[0].text()
+    assert "training paper-map-1-w9" in said
+    again: list[str] = []
+    table1.reproduce_table1(setting, tmp_path / "out", again.append, kinds=(1,))
+    assert not [line for line in again if line.startswith("training")]  # what is trained stays trained
+
+
+def test_solvers_are_compared_with_the_optimum() -> None:
+    setting = Setting(instances=6)
+    examples = fresh_set(setting, 3)
+    methods = {"exact": Method("exact"), "some": Method("max-product", {"damping": 0.0}, most=3)}
+    exact, some = solver_cells(setting, 3, examples, methods, lambda text: None)
+    assert (exact.quality.agreement, exact.quality.optimal, exact.quality.count) == (1.0, 1.0, 6)
+    found = fgnn.solve(examples.select(slice(0, 3)).models, "max-product", damping=0.0)
+    assert some.quality.count == 3
+    assert some.quality.agreement == pytest.approx((found.assignment == examples.labels[:3]).double().mean().item())
+    assert some.quality.feasible == pytest.approx(found.feasible.double().mean().item())
+
+
+def test_ablation_has_three_sizes_beside_the_papers(tmp_path: Path) -> None:
+    output = ablation.reproduce_ablation(
+        Setting(instances=40, runs=tmp_path / "runs"), tmp_path / "out", lambda text: None
+    )
+    rows = output.tables[0].rows
+    assert [(row[0], row[2]) for row in rows] == [
+        ("4 variables", "81.7"),
+        ("6 variables", "89.9"),
+        ("8 variables", "92.5"),
+    ]
+    assert (tmp_path / "out" / "ablation.html").is_file()
+
+
+def test_quick_uses_records_where_no_weights_are_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quality = vars(Quality(0.6, 0.01, 0.1, 0.5, 0.2, 100))
+    results = {"kind 1": {"raw": quality, "decoded": quality, "raw_ms": 1.0, "decoded_ms": 2.0}}
+    monkeypatch.setattr(experiment, "records", lambda: {"dgcnn-map-1": {"results": results}})
+    monkeypatch.setattr(experiment, "weight_names", list)
+    said: list[str] = []
+    setting = Setting(instances=32, quick=True)
+    output = table1.reproduce_table1(setting, tmp_path, said.append, kinds=(1,))
+    assert [c for c in output.cells if c.origin == "recorded"] == [
+        Cell("DGCNN", 1, Quality(**quality), 1.0, "recorded")
+    ]
+    assert any("FGNN, paper left out: no weights and no record of paper-map-1" in line for line in said)
+    assert "DGCNN*" in output.tables[0].text()
+
+
+def test_a_quick_table_keeps_the_slow_methods_short() -> None:
+    quick, full = quick_methods(True), quick_methods(False)
+    assert "AD3, branch & bound" in full
+    assert "AD3, branch & bound" not in quick
+    assert (quick["LP (HiGHS)"].most or 0) <= 500
+
+
+def test_transfer_to_chains_never_seen(tmp_path: Path) -> None:
+    recipe = small_recipe(steps=10, data=Data(chain=ChainData((1, 2, 3), 8, 4, 2)), batch=12)
+    _, folder = run(recipe, tmp_path / "run", device="cpu")
+    setting = Setting(instances=30)
+    shapes = ((8, 4, 2), (20, 4, 2), (8, 5, 3))
+    output = reproduce_transfer(setting, tmp_path / "out", print, weights=str(folder.path), chains=shapes)
+    assert [row[0] for row in output.tables[0].rows][::3] == [
+        "length 8, windows of 4, kind 1",
+        "length 20, windows of 4, kind 1",
+        "length 8, windows of 5, kind 1",
+    ]
+    assert all(cell.quality.feasible == 1.0 for cell in output.cells if cell.method.endswith("decode"))
+    assert (tmp_path / "out" / "transfer.html").is_file()

@@ -1,0 +1,158 @@
+"""Several networks trained on shapes under one protocol: results, resuming, and that they learn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fgnn.data.scenes import make_shapes
+from fgnn.data.shapenet import CATEGORIES, PARTS
+from fgnn.errors import InputError
+from fgnn.models.points.config import PointConfig
+from fgnn.points.metrics import shape_score
+from fgnn.tasks.points import PointTask
+from fgnn.tasks.recipe import Data, Optimiser, Recipe, Schedule, ShapeData, read_recipe
+from fgnn.tasks.shape_data import split_set, split_shapes
+from fgnn.tasks.shape_scores import label_shapes, score_shapes, vary
+from fgnn.train.run import run
+from fgnn.weights import load_weights
+from tests.data.test_shapenet import as_hdf5
+from tools.ship_shapes import ship_shapes
+from tools.train_shapes import main
+
+SMALL = "Input - FGNN(32) - FC(64) - GlobalPooling - FC(N)"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("shapes")
+    as_hdf5(make_shapes(8, points=64, seed=0), made)
+    return made
+
+
+def small(folder: Path, **changes: Any) -> Recipe:
+    settings: dict[str, Any] = {
+        "points": PointConfig("fgnn", k=8, bases=4, notation=SMALL),
+        "optimiser": Optimiser("adamw", 5e-3), "schedule": Schedule("constant"), "batch": 8, "steps": 6,
+        "log_every": 2, "checkpoint_every": 2,
+    }  # fmt: skip
+    return Recipe(data=Data(shapes=ShapeData(str(folder), points=64)), **(settings | changes))
+
+
+def test_jobs_leave_weights_logs_and_scores(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = [
+        "epochs=null", "steps=3", "log_every=1", "checkpoint_every=1", "batch=4", "data.shapes.points=64", "points.k=8",
+        f"points.notation={SMALL}",
+    ]  # fmt: skip
+    command = ["fgnn", "dgcnn", "--data", str(folder), "--out", str(tmp_path / "out"), "--runs", str(tmp_path / "r")]
+    command += ["--device", "cpu", "--votes", "2", "--largest", str(2 << 20)]
+    outcomes = main([*command, *(f"--set={s}" for s in settings)])
+    assert [o.error for o in outcomes] == ["", ""]
+    assert all(o.finished and o.steps == 3 for o in outcomes)
+    assert "voted, 2 passes: instance" in capsys.readouterr().out
+    summary = json.loads((tmp_path / "out" / "shapes.json").read_text())
+    protocols = [score["protocol"] for score in summary["jobs"][0]["scores"]]
+    assert protocols == ["one pass", "one pass, argmax over all parts", "voted, 2 passes"]
+    weights = load_weights(tmp_path / "out" / "shapes-fgnn.safetensors")
+    assert weights.name == "shapes-fgnn"
+    assert str(folder) not in json.dumps(dict(weights.card))
+    assert not (tmp_path / "out" / "shapes-dgcnn.safetensors").exists()  # larger than was allowed
+    log = (tmp_path / "out" / "shapes-log.jsonl").read_text().splitlines()
+    assert [json.loads(line)["run"] for line in log] == ["shapes-fgnn"] * 3 + ["shapes-dgcnn"] * 3
+
+
+def test_results_become_weights_and_records(folder: Path, tmp_path: Path) -> None:
+    settings = ["epochs=null", "steps=1", "log_every=1", "checkpoint_every=1", "batch=4", "data.shapes.points=64"]
+    command = ["fgnn", "dgcnn", "--data", str(folder), "--out", str(tmp_path / "out"), "--runs", str(tmp_path / "r")]
+    command += ["--device", "cpu", "--votes", "1", "--set=points.k=8", f"--set=points.notation={SMALL}"]
+    outcomes = main([*command, *(f"--set={s}" for s in settings)])
+    kept = ship_shapes(tmp_path / "out", ["shapes-fgnn"], tmp_path / "package", "how it was made")
+    assert kept == ["shapes-fgnn"]
+    weights = load_weights(tmp_path / "package" / "shapes-fgnn.safetensors")
+    assert weights.card["results"] == outcomes[0].scores
+    assert weights.card["command"] == "how it was made"
+    records = json.loads((tmp_path / "package" / "records.json").read_text())
+    assert list(records) == ["shapes-dgcnn"]
+    assert records["shapes-dgcnn"]["results"][0]["instance"] == outcomes[1].scores[0]["instance"]
+    with pytest.raises(InputError, match="Expected scores of shapes-pointnet"):
+        ship_shapes(tmp_path / "out", ["shapes-pointnet"], tmp_path / "package")
+    with pytest.raises(InputError, match=r"shapes\.json"):
+        ship_shapes(tmp_path, [])
+
+
+def test_a_failing_job_does_not_stop_the_next(folder: Path, tmp_path: Path) -> None:
+    settings = ["epochs=null", "steps=1", "log_every=1", "checkpoint_every=1", "batch=4", "data.shapes.points=20"]
+    command = ["fgnn", "pointnet", "--data", str(folder), "--out", str(tmp_path / "out"), "--runs", str(tmp_path / "r")]
+    command += ["--device", "cpu", "--votes", "1", "--set=points.k=30"]  # more neighbours than points
+    outcomes = main([*command, *(f"--set={s}" for s in settings)])
+    assert "Expected more than 30 points" in outcomes[0].error
+    assert outcomes[1].finished
+
+
+def test_a_run_cut_short_ends_in_the_same_weights(folder: Path, tmp_path: Path) -> None:
+    recipe = small(folder, augment=True, ema=0.9)
+    run(recipe, tmp_path / "whole", device="cpu")
+    state, _ = run(recipe, tmp_path / "cut", device="cpu", time_budget=0.0)
+    assert state.step == 2
+    run(tmp_path / "cut", device="cpu", resume=True)
+    whole, cut = (load_weights(tmp_path / name / "last.safetensors").tensors for name in ("whole", "cut"))
+    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+
+
+def test_a_second_run_counts_the_epochs_of_the_first(folder: Path, tmp_path: Path) -> None:
+    settings = ["epochs=null", "steps=2", "log_every=1", "checkpoint_every=1", "batch=4", "data.shapes.points=64"]
+    settings += ["points.k=8", f"points.notation={SMALL}"]
+    command = ["fgnn", "--data", str(folder), "--device", "cpu", "--votes", "1", *(f"--set={s}" for s in settings)]
+    first = main([*command, "--out", str(tmp_path / "one"), "--runs", str(tmp_path / "r1")])
+    began = f"--set=start_from={tmp_path / 'one' / 'shapes-fgnn.safetensors'}"
+    second = main([*command, began, "--out", str(tmp_path / "two"), "--runs", str(tmp_path / "r2")])
+    assert [o.error for o in (*first, *second)] == ["", ""]
+    assert second[0].epochs == 2 * first[0].epochs == 1.0  # of the 16 shapes of both lists
+
+
+def test_eight_shapes_are_learned_by_heart(folder: Path, tmp_path: Path) -> None:
+    state, _ = run(small(folder, steps=60, log_every=20, checkpoint_every=60), tmp_path / "run", device="cpu")
+    assert state.metrics is not None
+    assert state.metrics["instance_miou"] > 0.9  # they are held out too in this folder
+
+
+def test_scores_are_those_of_the_labels(folder: Path) -> None:
+    task = PointTask(small(folder))
+    shapes = split_shapes(str(folder), "test")
+    clouds = split_set(shapes, 64)
+    tables = score_shapes(task.network, shapes, clouds)
+    guess, free = label_shapes(task.network, clouds)
+    truth = clouds.label.numpy()
+    kinds = clouds.category.tolist()
+    wanted = shape_score([(k, t, g) for k, t, g in zip(kinds, truth, guess, strict=True)], CATEGORIES, PARTS)
+    assert tables[0].instance == wanted.instance
+    assert (free != guess).any()  # an untrained network does not keep to the category's parts
+    some = shapes.select(np.arange(0, len(shapes), 2))  # as if these had been trained on
+    rest = score_shapes(task.network, shapes, clouds, [some])[1]
+    assert rest.protocol == "one pass, without shapes also trained on"
+    kept = [(kinds[s], truth[s], guess[s]) for s in range(1, len(shapes), 2)]
+    assert (rest.shapes, rest.instance) == (len(kept), shape_score(kept, CATEGORIES, PARTS).instance)
+    own = [set(PARTS[k]) for k in kinds]
+    assert all(set(g.tolist()) <= parts for g, parts in zip(guess, own, strict=True))
+
+
+def test_varied_shapes_keep_their_neighbours_sides() -> None:
+    x = torch.rand(2, 5, 3) - 0.5
+    still = torch.tensor([4 / 9, 4 / 9, 4 / 9, 0.5, 0.5, 0.5, 0.9])  # scale 1, no shift, not mirrored
+    mirrored = torch.tensor([4 / 9, 4 / 9, 4 / 9, 0.5, 0.5, 0.5, 0.1])
+    out = vary(x, torch.stack([still, mirrored]))
+    torch.testing.assert_close(out[0], x[0])
+    torch.testing.assert_close(out[1], x[1] * torch.tensor([1.0, 1.0, -1.0]))
+
+
+@pytest.mark.parametrize("name", ["fgnn", "dgcnn", "pointnet", "pointcnn"])
+def test_the_four_recipes_differ_in_the_network_alone(name: str) -> None:
+    mine, other = read_recipe(f"shapes-{name}"), read_recipe("shapes-fgnn")
+    assert mine.points.architecture == name
+    same = ("data", "optimiser", "schedule", "batch", "epochs", "precision", "ema", "augment", "label_smoothing")
+    assert all(getattr(mine, part) == getattr(other, part) for part in same)
