@@ -23,7 +23,7 @@ from fgnn.errors import InputError
 from fgnn.files import atomic_write
 from fgnn.points.cloud import read_cloud
 from fgnn.points.metrics import GroundScore
-from fgnn.runtime.distributed import pick_device
+from fgnn.runtime.devices import pick_device
 from fgnn.tasks.ground_scores import NAME, Say, filter_samples, mean_total
 from fgnn.tasks.points import Loaded, PointTask
 from fgnn.tasks.recipe import Recipe, read_recipe

@@ -22,7 +22,7 @@ import torch
 from fgnn.errors import InputError
 from fgnn.files import atomic_write
 from fgnn.models.points.segmenter import load_point_network
-from fgnn.runtime.distributed import pick_device
+from fgnn.runtime.devices import pick_device
 from fgnn.tasks.recipe import Recipe, ShapeData
 from fgnn.tasks.shape_data import split_set, split_shapes
 from fgnn.tasks.shape_scores import score_shapes

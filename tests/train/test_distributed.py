@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fgnn.models.map.config import NetworkConfig
-from fgnn.runtime.distributed import World, pick_device
+from fgnn.runtime.distributed import World
 from fgnn.tasks.recipe import ChainData, Data, recipe_yaml
 from fgnn.train.run import run
 from fgnn.weights import load_weights
@@ -71,13 +71,3 @@ def test_batch_norm_over_cpu_processes_is_refused() -> None:
     task = MAPTask(small_recipe(network=network))
     with pytest.raises(ValueError, match="Expected a network without batch norm"):
         World(0, 2).wrap(task.network, torch.device("cpu"))
-
-
-def test_a_device_that_is_not_there_is_said() -> None:
-    assert pick_device("cpu").type == "cpu"
-    with pytest.raises(ValueError, match="Expected a device such as cpu"):
-        pick_device("gpu7x")
-    if not torch.cuda.is_available():
-        assert pick_device("auto").type == "cpu"
-        with pytest.raises(ValueError, match="sees no CUDA device"):
-            pick_device("cuda")

@@ -15,7 +15,7 @@ import torch
 
 from fgnn.bench.common import environment, write_result
 from fgnn.pgm import ModelBatch
-from fgnn.runtime.distributed import pick_device
+from fgnn.runtime.devices import pick_device
 from fgnn.tasks.labelled_models import Endless, draw
 from fgnn.tasks.map import MAPTask
 from fgnn.tasks.recipe import Recipe, read_recipe

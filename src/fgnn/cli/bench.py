@@ -123,6 +123,6 @@ def _run(module: str, **options: Any) -> None:
 
 
 def _check_device(device: str) -> None:
-    from fgnn.runtime.distributed import pick_device
+    from fgnn.runtime.devices import pick_device
 
     pick_device(device)

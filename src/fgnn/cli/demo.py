@@ -28,7 +28,7 @@ def demo(
     from fgnn.report.picture import draw_model
     from fgnn.reproduce.experiment import Setting
     from fgnn.reproduce.table1 import reproduce_table1
-    from fgnn.runtime.distributed import pick_device
+    from fgnn.runtime.devices import pick_device
 
     check_folder(out)
     out.mkdir(parents=True, exist_ok=True)

@@ -46,7 +46,7 @@ def evaluate(
     fgnn evaluate runs/shapes/shapes-fgnn --protocol voted
     """
     from fgnn.report.tables import Table, percent
-    from fgnn.runtime.distributed import pick_device
+    from fgnn.runtime.devices import pick_device
     from fgnn.tasks.evaluate_map import evaluate as evaluate_weights
     from fgnn.tasks.recipe import ChainData, GridData
     from fgnn.weights.cards import read_card

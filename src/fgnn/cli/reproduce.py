@@ -56,7 +56,7 @@ def reproduce(
     """
     from fgnn.files import check_folder
     from fgnn.reproduce.experiment import Setting
-    from fgnn.runtime.distributed import pick_device
+    from fgnn.runtime.devices import pick_device
 
     if experiment not in EXPERIMENTS:
         raise InputError(f"Expected an experiment among {', '.join(EXPERIMENTS)} (got {experiment!r})")

@@ -49,7 +49,7 @@ def segment(
     from fgnn.points.segment_clock import Clock
     from fgnn.report.segment_page import write_segment_page
     from fgnn.report.viewer import MAX_POINTS, write_viewer
-    from fgnn.runtime.distributed import pick_device
+    from fgnn.runtime.devices import pick_device
     from fgnn.train.run_folder import environment
     from fgnn.weights import load_weights
 

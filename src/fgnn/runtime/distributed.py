@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fgnn.runtime.devices import pick_device
+
 
 @dataclass(frozen=True)
 class World:
@@ -98,16 +100,3 @@ def world(device: str) -> Iterator[tuple[World, torch.device]]:
 def restarted() -> bool:
     """Whether torchrun started this process again after one of its group died; the run then goes on by itself."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-
-
-def pick_device(name: str) -> torch.device:
-    """``auto`` is a CUDA device where there is one, else the CPU; any other name must be there."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"Expected a device such as cpu or cuda:0 (got {name!r})") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"Expected a device this machine has (got {name}, and torch sees no CUDA device)")
-    return device
