@@ -15,7 +15,7 @@ from typing import Any, overload
 import torch
 
 from fgnn.infer.magnitude import check_magnitude
-from fgnn.infer.oom_retry import solve_in_halves
+from fgnn.infer.oom_retry import solve_with_retry
 from fgnn.infer.solution import Answer, OnProgress, Progress, Solution, SolutionBatch, conclude
 from fgnn.pgm import GraphicalModel, ModelBatch
 
@@ -96,7 +96,7 @@ def solve(
     check_magnitude(batch)
     best = _BestSoFar(progress)
     try:
-        answer = solve_in_halves(solver, batch, time_limit=time_limit, progress=best, seed=seed, **options)
+        answer = solve_with_retry(solver, batch, time_limit=time_limit, progress=best, seed=seed, **options)
     except KeyboardInterrupt:
         if best.assignment is None:
             raise

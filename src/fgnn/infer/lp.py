@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 
 from fgnn.errors import need
 from fgnn.infer.solution import Answer, OnProgress, Progress
+from fgnn.infer.tolerances import INTEGRAL, is_proved
 from fgnn.infer.trivial_bound import factor_maxima
 from fgnn.pgm import ModelBatch
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_INTEGRAL = 1e-6  # a marginal this close to 0 or 1 counts as integral
-_PROOF = 1e-9  # a rounding within this (relative) of the bound is optimal
 _PRESOLVE_FROM = 4000  # below this many columns HiGHS's presolve costs more than it saves
 
 
@@ -88,14 +87,12 @@ def solve_lp(
     bound = torch.minimum(bound, factor_maxima(batch))
     solved = torch.tensor([r.solved for r in results], dtype=torch.bool, device=batch.device)
     fractions = np.abs(marginals - np.round(marginals)).max(axis=(1, 2), initial=0.0)
-    integral = torch.from_numpy(fractions <= _INTEGRAL).to(batch.device) & solved & (bound > -torch.inf)
+    integral = torch.from_numpy(fractions <= INTEGRAL).to(batch.device) & solved & (bound > -torch.inf)
     score = batch.score(assignment)
-    met = score >= bound - _PROOF * bound.abs().clamp(min=1.0)
-    infeasible = (bound == -torch.inf) & (score == -torch.inf)
     return Answer.of(
         assignment,
         bound=bound,
-        proved=(integral & met & (score > -torch.inf)) | infeasible,
+        proved=is_proved(score, bound) & (integral | (score == -torch.inf)),
         converged=solved,
         iterations=torch.tensor([r.iterations for r in results], dtype=torch.int64, device=batch.device),
         timed_out=torch.tensor([r.timed_out for r in results], dtype=torch.bool, device=batch.device),

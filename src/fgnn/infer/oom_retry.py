@@ -1,24 +1,22 @@
-"""A batch that does not fit the memory, solved in halves."""
+"""Retry a batch by halves when memory runs out."""
 
 from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fgnn.infer.solution import Answer, OnProgress, Progress
+from fgnn.infer.solution import Answer, OnProgress
 from fgnn.pgm import ModelBatch
 from fgnn.runtime.resource_errors import out_of_memory
 
-_FIELDS = ("bound", "proved", "converged", "iterations", "timed_out")
 
-
-def solve_in_halves(
+def solve_with_retry(
     solver: Callable[..., Answer],
     batch: ModelBatch,
     *,
@@ -26,10 +24,12 @@ def solve_in_halves(
     progress: OnProgress | None,
     **options: Any,
 ) -> Answer:
-    """Give the batch to a solver, and each half of it where the memory does not suffice, down to single models.
+    """Call the solver on the batch; if memory runs out, on its halves, down to single models.
+
+    Options that hold a row per model are halved with the batch, see `select_rows`.
 
     Raises:
-        RuntimeError: torch's own, where one model alone is too much.
+        RuntimeError or MemoryError: As raised by the solver, if a single model does not fit.
     """
     begin = time.monotonic()
     try:
@@ -37,43 +37,29 @@ def solve_in_halves(
     except (RuntimeError, MemoryError) as error:
         if len(batch) < 2 or out_of_memory(error) is None:
             raise
-    # outside the handler, whose traceback would keep the failed attempt's tensors alive
+    # Outside the handler, whose traceback would keep the tensors of the failed attempt alive.
     gc.collect()
     if batch.device.type == "cuda":
         torch.cuda.empty_cache()
+    # The assignment of a half is not one of the batch, so it is not reported.
+    report = None if progress is None else lambda update: progress(replace(update, assignment=None))
     middle = len(batch) // 2
-    parts = []
-    for part in (slice(0, middle), slice(middle, len(batch))):
-        left = None if time_limit is None else max(1e-3, time_limit - (time.monotonic() - begin))
-        tell = None if progress is None else _without_assignment(progress)
-        parts.append(solve_in_halves(solver, batch.select(part), time_limit=left, progress=tell, **options))
-    return join_answers(parts)
+    answers = []
+    for rows in (slice(0, middle), slice(middle, len(batch))):
+        answers.append(
+            solve_with_retry(
+                solver,
+                batch.select(rows),
+                time_limit=None if time_limit is None else max(1e-3, time_limit - (time.monotonic() - begin)),
+                progress=report,
+                **{name: select_rows(value, rows) for name, value in options.items()},
+            )
+        )
+    return Answer.join(answers)
 
 
-def join_answers(parts: Sequence[Answer]) -> Answer:
-    """The answers of consecutive parts of a batch as one."""
-    known = {name: torch.cat([getattr(part, name) for part in parts]) for name in _FIELDS}
-    methods = list(dict.fromkeys(part.method for part in parts))
-    info = {key: _joined([part.info for part in parts], key, parts) for key in parts[0].info}
-    return Answer.of(torch.cat([part.assignment for part in parts]), **known, method="+".join(methods), info=info)
-
-
-def _joined(infos: Sequence[Mapping[str, Any]], key: str, parts: Sequence[Answer]) -> Any:
-    """What is told for each model is put together; of anything else there is one for each part, or one for all."""
-    values = [info.get(key) for info in infos]
-    tensors = [v for v in values if isinstance(v, Tensor) and v.dim()]
-    if len(tensors) == len(parts) and all(len(v) == len(p.bound) for v, p in zip(tensors, parts, strict=True)):
-        if tensors[0].dim() == 2:  # as many columns as the longest part had iterations
-            widest = max(v.shape[1] for v in tensors)
-            tensors = [torch.nn.functional.pad(v, (0, widest - v.shape[1])) for v in tensors]
-        return torch.cat(tensors)
-    return values[0] if all(type(v) is type(values[0]) and v == values[0] for v in values) else values
-
-
-def _without_assignment(progress: OnProgress) -> OnProgress:
-    """News of a part: its assignment is not one of the batch."""
-
-    def tell(news: Progress) -> None:
-        progress(replace(news, assignment=None))
-
-    return tell
+def select_rows(option: Any, rows: slice | Tensor) -> Any:
+    """Select models in an option: tensors, alone or in a list, have a row per model; other values have none."""
+    if isinstance(option, list):
+        return [select_rows(item, rows) for item in option]
+    return option[rows] if isinstance(option, Tensor) else option

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -63,6 +63,28 @@ class Answer:
             "timed_out": torch.zeros(b, dtype=torch.bool, device=device),
         }
         return cls(assignment=assignment, **(defaults | known))
+
+    @classmethod
+    def join(cls, parts: Sequence[Answer]) -> Answer:
+        """Concatenate the answers for consecutive parts of a batch."""
+        if len(parts) == 1:
+            return parts[0]
+        tensors = {f.name: [getattr(part, f.name) for part in parts] for f in fields(cls) if f.type == "Tensor"}
+        return cls(
+            **{name: torch.cat(pieces) for name, pieces in tensors.items()},
+            method="+".join(dict.fromkeys(part.method for part in parts)),
+            info={key: _join_info([part.info.get(key) for part in parts], parts) for key in parts[0].info},
+        )
+
+
+def _join_info(values: list[Any], parts: Sequence[Answer]) -> Any:
+    """Concatenate tensors with a row per model; collapse equal values to one and list others by part."""
+    if all(isinstance(v, Tensor) and v.dim() and len(v) == len(p.bound) for v, p in zip(values, parts, strict=True)):
+        if values[0].dim() == 2:  # columns are iterations, of which parts may need different numbers
+            most = max(v.shape[1] for v in values)
+            values = [torch.nn.functional.pad(v, (0, most - v.shape[1])) for v in values]
+        return torch.cat(values)
+    return values[0] if all(type(v) is type(values[0]) and v == values[0] for v in values) else values
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,7 @@ from fgnn.infer.ad3.numbers import Numbers
 from fgnn.infer.ad3.projections import cell_weight
 from fgnn.infer.ad3.rounding import objective_rows, round_rows, score_rows
 from fgnn.infer.ad3.steps import RHO, State, Terms, initial_state
+from fgnn.infer.tolerances import PROOF
 
 _RESIDUAL = 10.0  # marginals must agree to this many tolerances
 # Where blocks of iterations are one operation, a look, which is many, comes after a few of them, or a quarter more.
@@ -186,7 +187,7 @@ def _look(
     for k, _, rows in layout.many:
         block = fold(left[slice(*rows)], -1, k)
         slack[slice(*rows)] = (block.amax(1, keepdim=True) - block).flatten(0, 1)
-    tight = score >= bound - 1e-9 * bound.abs().clamp(min=1e-3)
+    tight = score >= bound - PROOF * bound.abs().clamp(min=1e-3)
     ended = met | tight | (bound == -torch.inf) | (bound <= least[here])
     out.bound[here], out.score[here], out.value[here] = bound, score, value
     out.x[:, here], out.last[:, here], out.p[:, here] = x, rounded.to(torch.int8), state.p

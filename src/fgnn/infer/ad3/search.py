@@ -16,10 +16,10 @@ from fgnn.infer.ad3.numbers import build_numbers
 from fgnn.infer.ad3.relax import Limits, Relaxed, Warm, relax
 from fgnn.infer.ad3.rounding import rows_to_states
 from fgnn.infer.solution import Answer, OnProgress, Progress
+from fgnn.infer.tolerances import PROOF
 from fgnn.infer.trivial_bound import factor_maxima
 from fgnn.pgm import ModelBatch
 
-_PROOF = 1e-9
 _WIDTH = 1024  # nodes relaxed at once, over all models
 _PER_MODEL = 32  # nodes of one model branched on at once: later ones of a round see no better incumbent
 _NODE_ITERATIONS = 50
@@ -92,7 +92,7 @@ class _Tree:
     @property
     def enough(self) -> float:
         """A bound up to here is no better than the incumbent."""
-        return self.score + _PROOF * max(self.unit, abs(self.score)) if self.states is not None else -float("inf")
+        return self.score + PROOF * max(self.unit, abs(self.score)) if self.states is not None else -float("inf")
 
     @property
     def bound(self) -> float:

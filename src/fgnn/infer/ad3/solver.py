@@ -17,10 +17,10 @@ from fgnn.infer.ad3.rounding import rows_to_states
 from fgnn.infer.ad3.search import search, unsolved
 from fgnn.infer.solution import Answer, OnProgress, Progress
 from fgnn.infer.threads import shares, side_by_side, worth_threads
+from fgnn.infer.tolerances import is_proved
 from fgnn.infer.trivial_bound import factor_maxima
 from fgnn.pgm import ModelBatch
 
-_PROOF = 1e-9
 # Numbers held per model and row, roughly: what a chunk may take decides how many models it has.
 _TENSORS = 24
 _CPU_CHUNK = 1 << 18  # rows x models: tensors of that many floats stay in the cache
@@ -79,7 +79,7 @@ def solve_ad3(
             chunk = batch.select(slice(start, start + size))
             late = time.monotonic() >= deadline
             parts.append(unsolved(chunk) if late else search(chunk, layout, dtype, limits, max_nodes, begin, progress))
-        return _join(parts)
+        return Answer.join(parts)
     records: list[_Record] = []
     jobs: list[Callable[[], None]] = []
     rows = layout.num_edges + layout.num_cells
@@ -94,11 +94,10 @@ def solve_ad3(
         jobs[0]()
     record = _Record.joined(records)
     score = batch.score(record.states)
-    met = (score >= record.bound - _PROOF * record.bound.abs().clamp(min=1.0)) & (score > -torch.inf)
     return Answer.of(
         record.states,
         bound=record.bound,
-        proved=met | ((record.bound == -torch.inf) & (score == -torch.inf)),
+        proved=is_proved(score, record.bound),
         converged=record.converged,
         iterations=record.iterations,
         timed_out=~record.converged & (record.iterations < iterations),
@@ -217,12 +216,3 @@ def _chunk(batch: ModelBatch, layout: Layout) -> int:
         free, _ = torch.cuda.mem_get_info(batch.device)
         return max(1, int(_GPU_FRACTION * free) // (8 * _TENSORS * max(1, rows)))
     return max(16, _CPU_CHUNK // max(1, rows))
-
-
-def _join(parts: list[Answer]) -> Answer:
-    if len(parts) == 1:
-        return parts[0]
-    names = ("bound", "proved", "converged", "iterations", "timed_out")
-    known = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
-    info = {key: torch.cat([part.info[key] for part in parts]) for key in parts[0].info}
-    return Answer.of(torch.cat([part.assignment for part in parts]), **known, info=info)

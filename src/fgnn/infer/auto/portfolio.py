@@ -10,13 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fgnn.infer.oom_retry import solve_in_halves
+from fgnn.infer.oom_retry import solve_with_retry
 from fgnn.infer.solution import Answer, OnProgress, Progress
+from fgnn.infer.tolerances import PROOF
 from fgnn.infer.trivial_bound import factor_maxima
 from fgnn.pgm import ModelBatch
-
-# A bound this close to the score (relative) proves it.
-_PROOF = 1e-9
 
 Call = Callable[[ModelBatch, OnProgress | None], Answer]
 
@@ -70,7 +68,7 @@ class Best:
         began = time.perf_counter()
         try:
             tell = None if self.tell is None else self._reporter(method, rows)
-            answer = solve_in_halves(lambda some, *, time_limit, progress: call(some, progress), part, time_limit=None,
+            answer = solve_with_retry(lambda some, *, time_limit, progress: call(some, progress), part, time_limit=None,
                                      progress=tell)  # fmt: skip
         except (ImportError, ValueError, RuntimeError, MemoryError) as error:
             self.skipped[method] = str(error)
@@ -88,7 +86,7 @@ class Best:
         part = self.batch if len(rows) == len(self.batch) else self.batch.select(rows)
         score = part.score(answer.assignment)
         known = self.score[rows]
-        slack = _PROOF * known.abs().clamp(min=1.0).nan_to_num(posinf=1.0)
+        slack = PROOF * known.abs().clamp(min=1.0).nan_to_num(posinf=1.0)
         # A proof that a known assignment contradicts is none.
         proved = answer.proved & ((score >= known - slack) | (known == -torch.inf))
         bound = torch.where(answer.proved, torch.where(proved, score, torch.inf), answer.bound.to(score))
@@ -102,7 +100,7 @@ class Best:
         # A bound may fall below a score it bounds by rounding only.
         self.bound[rows] = torch.maximum(torch.minimum(self.bound[rows], bound), best)
         gap = self.bound[rows] - best
-        closed = (gap <= _PROOF * best.abs().clamp(min=1.0)) & (best > -torch.inf)
+        closed = (gap <= PROOF * best.abs().clamp(min=1.0)) & (best > -torch.inf)
         counted = better | ((proved | closed) & ~self.proved[rows])
         self.proved[rows] = self.proved[rows] | proved | closed
         if bool(counted.any()):

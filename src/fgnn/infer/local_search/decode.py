@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from fgnn.infer.local_search.moves import Moves
+from fgnn.infer.tolerances import GAIN
 from fgnn.pgm import ModelBatch
 
 _ENTRIES = 1 << 24  # rows are worked on in slices of about this many entries
-_LEAST = 1e-9  # a gain below this is rounding
 
 
 @torch.no_grad()
@@ -158,7 +158,7 @@ def _worth(gain: Tensor, change: Tensor, broken: Tensor, rank_gain: tuple[Tensor
         value, by_rank = rank_gain
         loss = torch.where(by_rank.view(-1, *rest), value, gain)
     mend = loss / (-change).clamp(min=1)
-    allowed = torch.where(ill, change < 0, (change <= 0) & (gain > _LEAST)) & (gain > -torch.inf)
+    allowed = torch.where(ill, change < 0, (change <= 0) & (gain > GAIN)) & (gain > -torch.inf)
     return torch.where(ill, mend, gain).masked_fill_(~allowed, -torch.inf)
 
 

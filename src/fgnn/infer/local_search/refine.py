@@ -9,9 +9,8 @@ from torch import Tensor
 
 from fgnn.infer.local_search.decode import search
 from fgnn.infer.local_search.moves import Moves
+from fgnn.infer.tolerances import GAIN
 from fgnn.pgm import ModelBatch
-
-_LEAST = 1e-9
 
 
 @torch.no_grad()
@@ -114,7 +113,7 @@ def merge(batch: ModelBatch, best: Tensor, other: Tensor) -> Tensor:
         flat = t.values.flatten(2).double()
         change = _entries(flat, t.shape, t.scopes, other) - _entries(flat, t.shape, t.scopes, best)
         gain.scatter_add_(1, label[:, t.scopes].amin(2), change.nan_to_num())
-    return torch.where(changed & (gain.gather(1, label) > _LEAST), other, best)
+    return torch.where(changed & (gain.gather(1, label) > GAIN), other, best)
 
 
 def _entries(flat: Tensor, shape: tuple[int, ...], scopes: Tensor, x: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -114,24 +114,10 @@ def solve_max_product(
         side_by_side([run.solve for run in crew], lambda: _end(crew))
     else:
         crew[0].solve()
-    return _joined([run.answer() for run in crew])
+    return Answer.join([run.answer() for run in crew])
 
 
 def _end(crew: list[MessageRun]) -> None:
     """Let no run go on: what it has is not asked for any more."""
     for run in crew:
         run.deadline = -math.inf
-
-
-def _joined(parts: list[Answer]) -> Answer:
-    if len(parts) == 1:
-        return parts[0]
-    names = ("bound", "proved", "converged", "iterations", "timed_out")
-    known = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
-    info: dict[str, Any] = dict(parts[0].info)
-    most = max(part.info["deltas"].shape[1] for part in parts)
-    deltas = [torch.nn.functional.pad(part.info["deltas"], (0, most - part.info["deltas"].shape[1])) for part in parts]
-    info["deltas"] = torch.cat(deltas)
-    if "beliefs" in info:
-        info["beliefs"] = torch.cat([part.info["beliefs"] for part in parts])
-    return Answer.of(torch.cat([part.assignment for part in parts]), **known, info=info)

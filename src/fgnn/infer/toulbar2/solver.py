@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fgnn.errors import need
 from fgnn.infer.solution import Answer, OnProgress, Progress
+from fgnn.infer.tolerances import PROOF
 from fgnn.infer.toulbar2.process import Toulbar2Process, give_back, take
 from fgnn.infer.trivial_bound import factor_maxima
 from fgnn.pgm import ModelBatch
@@ -23,7 +24,6 @@ from fgnn.pgm import ModelBatch
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_PROOF = 1e-9  # toulbar2 rounds costs to integers; beyond this (relative) its optimum is not claimed to be ours
 _TOP_BITS = 50  # all finite costs together stay below 2^50, far from toulbar2's largest cost of about 2^58.8
 _FOREVER = 1e9
 
@@ -238,7 +238,7 @@ class _Problem:
             process.kill()
             return
         task.finished = True
-        task.proved = task.cost is None or task.slack <= _PROOF * max(1.0, abs(task.score))
+        task.proved = task.cost is None or task.slack <= PROOF * max(1.0, abs(task.score))
 
     def _stages(self) -> Iterator[tuple[str, float]]:
         """What to try and for how many seconds, for ever."""
