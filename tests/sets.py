@@ -71,8 +71,8 @@ def _versions() -> dict[str, str]:
 
 
 def _keep(key: str, row: dict[str, Any]) -> None:
-    from fgnn.bench.common import environment
     from fgnn.files import atomic_write
+    from fgnn.runtime.environment import environment
 
     kept = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.is_file() else {}
     head = environment()

@@ -22,12 +22,13 @@ import torch
 from fgnn.errors import InputError
 from fgnn.files import atomic_write
 from fgnn.models.points.segmenter import load_point_network
-from fgnn.runtime.devices import pick_device
+from fgnn.runtime.devices import device_name, pick_device
+from fgnn.runtime.environment import environment
 from fgnn.tasks.recipe import Recipe, ShapeData
 from fgnn.tasks.shape_data import split_set, split_shapes
 from fgnn.tasks.shape_scores import score_shapes
 from fgnn.train.run import run
-from fgnn.train.run_folder import RunFolder, environment, hardware
+from fgnn.train.run_folder import RunFolder
 from fgnn.weights import load_weights, save_weights
 from tools.sweep import Job, changed_recipe
 
@@ -140,7 +141,7 @@ def write_results(outcomes: list[Outcome], runs: Path, out: Path, largest: int) 
     summary = {
         "benchmark": "shapes",
         "environment": environment(here),
-        "hardware": hardware(here),
+        "hardware": device_name(here),
         "jobs": [vars(o) for o in outcomes],
         "mIoU in percent": {name: row for o in outcomes for name, row in percents(o).items()},
     }

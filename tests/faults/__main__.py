@@ -16,8 +16,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from fgnn.bench.common import environment, show
+from fgnn.bench.common import show
 from fgnn.files import atomic_write
+from fgnn.runtime.environment import environment
 from tests.faults.machine import machine_scenarios
 from tests.faults.nursery import ROOT, Nursery
 from tests.faults.scenarios import Reference, Scenario, command_scenarios, writer_scenarios

@@ -113,7 +113,8 @@ def _nothing(name: str) -> dict[str, Any]:
 
 def _write(path: Path, rows: list[dict[str, Any]], given: argparse.Namespace) -> None:
     """Keep the figures; where some parsers were named, those of the others stay as they are."""
-    from fgnn.bench.common import environment, write_result
+    from fgnn.bench.common import write_result
+    from fgnn.runtime.environment import environment
 
     before: dict[str, Any] = json.loads(path.read_text()) if given.names and path.is_file() else {}
     parsers = {**before.get("parsers", {}), **{r["parser"]: r for r in rows}}

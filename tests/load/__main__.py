@@ -12,8 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fgnn.bench.common import environment, show
+from fgnn.bench.common import show
 from fgnn.files import atomic_write
+from fgnn.runtime.environment import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from hypothesis import strategies as st
 from fgnn.errors import InputError
 from fgnn.report.bench_page import make_bench_page, page_of_file
 from fgnn.report.charts import bars, lines, short
-from fgnn.report.provenance import command
 from fgnn.report.records import sections
 from fgnn.report.run_page import make_run_page
 from fgnn.report.segment_page import write_segment_page
@@ -71,23 +69,6 @@ def test_numbers_are_short() -> None:
     assert [short(v) for v in (0.0, 0.12345, 12.0, 1234.5, 2.5e9, 1e-6)] == ["0", "0.123", "12", "1,234", "2e9", "1e-6"]
 
 
-# ---- where a result comes from ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("argv", "told"),
-    [
-        (["/usr/bin/fgnn", "solve", "a b.uai"], "fgnn solve 'a b.uai'"),
-        (["/x/src/fgnn/__main__.py", "info"], "fgnn info"),
-        (["/x/src/fgnn/bench/layer.py", "--device", "cuda"], "python -m fgnn.bench.layer --device cuda"),
-        (["mine.py"], "python mine.py"),
-    ],
-)
-def test_the_command_is_the_one_typed(argv: list[str], told: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", argv)
-    assert command() == told
-
-
 # ---- train ------------------------------------------------------------------------------------------------------
 
 
@@ -118,7 +99,8 @@ def benchmarks(folder: Path) -> dict[str, dict[str, Any]]:
     import torch
 
     from fgnn.bench import knn, solvers
-    from fgnn.bench.common import environment, write_result
+    from fgnn.bench.common import write_result
+    from fgnn.runtime.environment import environment
 
     near = knn._compare(torch.rand(2, 64, 3), "cpu", matrix=True)
     neighbours = {"benchmark": "knn", "environment": environment(), "seed": 0, "2 x 64": near}

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import gc
 import json
-import os
-import platform
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -64,27 +60,6 @@ def timed(
     peak = _peak(where)
     above = None if held is None or peak is None else max(0, peak - held)
     return Timing(median(seconds), min(seconds), above, result)
-
-
-def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Hardware, versions, commit and date, for the head of a result."""
-    import fgnn
-    from fgnn.report.provenance import command
-
-    where = torch.device(device)
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": _commit(),
-        "fgnn": fgnn.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "cpu": _cpu(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "load": round(os.getloadavg()[0], 1),
-        "device": torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu",
-        "command": command(),
-    }
 
 
 def describe(head: Mapping[str, Any]) -> str:
@@ -168,30 +143,3 @@ def _status(field: str) -> int | None:
     except OSError:
         return None
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(field)), None)
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    named = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.machine())
-
-
-def _commit() -> str:
-    """The commit of the source this package runs from, with ``+`` where files differ from it.
-
-    A copy without its history cannot tell: ``FGNN_COMMIT`` may.
-    """
-    if "FGNN_COMMIT" in os.environ:
-        return os.environ["FGNN_COMMIT"]
-    here = Path(__file__).resolve().parent
-    try:
-        told = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
-            cwd=here, capture_output=True, text=True, timeout=10, check=True,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return "no repository"
-    return told.stdout.strip()

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fgnn.bench.common import describe, environment, number, show, timed, write_result
+from fgnn.bench.common import describe, number, show, timed, write_result
 from fgnn.points.knn import knn
+from fgnn.runtime.environment import environment
 
 # How many times cdist + topk, where that fits.
 BARS = {"cuda": 5.0, "cpu": 5.0}

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fgnn.bench.common import describe, environment, number, show, write_result
+from fgnn.bench.common import describe, number, show, write_result
 from fgnn.bench.measure import compare, half_precision, measure, time_of
 from fgnn.bench.networks import point_network, small_graphs
 from fgnn.bench.peers import PEERS, SAME_FUNCTION, Form, Problem, make_problem, ours, recorded
 from fgnn.errors import MissingExtra
 from fgnn.nn import use_backend
+from fgnn.runtime.environment import environment
 
 # What is expected at least, by what is measured.
 CUDA_BARS = {

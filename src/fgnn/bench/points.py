@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fgnn.bench.common import describe, environment, number, show, timed, write_result
+from fgnn.bench.common import describe, number, show, timed, write_result
 from fgnn.data.labelled import PointSet
 from fgnn.models.points.config import PointConfig
 from fgnn.models.points.network import PointNetwork
 from fgnn.nn import use_backend
+from fgnn.runtime.environment import environment
 from fgnn.tasks.recipe import Recipe, read_recipe
 from fgnn.tasks.task import Loss
 from fgnn.train.step import Step

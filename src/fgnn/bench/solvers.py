@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 
-from fgnn.bench.common import describe, environment, number, show, timed, write_result
+from fgnn.bench.common import describe, number, show, timed, write_result
 from fgnn.bench.growth import draw_growth, growth, print_growth
 from fgnn.bench.numpy_max_product import numpy_max_product
 from fgnn.bench.pgmax_max_product import pgmax_max_product
 from fgnn.data import ChainMAP
 from fgnn.infer import SolutionBatch, solve
 from fgnn.pgm import ModelBatch
+from fgnn.runtime.environment import environment
 
 # Peers that take one model at a time, or much longer, see so many of the models.
 _LP_MODELS, _TOULBAR2_MODELS, _LOOP_MODELS, _PGMAX_MODELS = 200, 50, 200, 32

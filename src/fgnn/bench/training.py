@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from fgnn.bench.common import environment, write_result
+from fgnn.bench.common import write_result
 from fgnn.pgm import ModelBatch
 from fgnn.runtime.devices import pick_device
+from fgnn.runtime.environment import environment
 from fgnn.tasks.labelled_models import Endless, draw
 from fgnn.tasks.map import MAPTask
 from fgnn.tasks.recipe import Recipe, read_recipe

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -50,7 +49,8 @@ def segment(
     from fgnn.report.segment_page import write_segment_page
     from fgnn.report.viewer import MAX_POINTS, write_viewer
     from fgnn.runtime.devices import pick_device
-    from fgnn.train.run_folder import environment
+    from fgnn.runtime.environment import environment
+    from fgnn.runtime.progress import ProgressBar
     from fgnn.weights import load_weights
 
     open_cloud(scan)  # what is no scan is said first
@@ -70,7 +70,12 @@ def segment(
     where = pick_device(device)
     start = time.perf_counter()
     card = load_weights(model).card
-    progress, clock = _Progress(), Clock()
+    bar, clock = ProgressBar(wait=True), Clock()
+
+    def progress(stage: str, done: int, total: int) -> None:
+        share = done / total if total else 1.0
+        bar.update(f"{stage:<10} {100 * share:5.1f} %  {done:,} of {total:,} points", done, total)
+
     if card.get("categories"):
         cloud = read_cloud(scan)
         found = segment_object(cloud, model, category=category, device=where)
@@ -83,7 +88,7 @@ def segment(
         segmenter = load_segmenter(model, where, batch, votes)
         counts, kept = segment_file(scan, target, segmenter, progress, keep=keep, clock=clock)
         sample = kept if kept is not None or not keep else read_cloud(target)  # an empty scan keeps nothing
-    progress.close()
+    bar.close()
     seconds = time.perf_counter() - start
     total = sum(counts.values())
     for name, number in counts.items():
@@ -105,28 +110,3 @@ def segment(
             environment=environment(where),
         )  # fmt: skip
         print(f"{report}: counts, confidence and times")
-
-
-class _Progress:
-    """A bar on a terminal, a plain line every ten seconds elsewhere."""
-
-    def __init__(self) -> None:
-        self.terminal, self.last, self.shown = sys.stderr.isatty(), time.monotonic(), False
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now - self.last < (0.2 if self.terminal else 10.0):
-            return
-        self.last = now
-        share = done / total if total else 1.0
-        text = f"{what:<10} {100 * share:5.1f} %  {done:,} of {total:,} points"
-        if self.terminal:
-            bar = "█" * int(30 * share) + "·" * (30 - int(30 * share))
-            print(f"\r\x1b[2K{bar} {text}", end="", file=sys.stderr, flush=True)
-            self.shown = True
-        else:
-            print(text, file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        if self.shown:
-            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,7 @@ import typer
 
 from fgnn.cli.advice import with_advice
 from fgnn.errors import InputError, need
+from fgnn.runtime.progress import ProgressBar
 from fgnn.runtime.resource_errors import out_of_memory
 
 if TYPE_CHECKING:
@@ -83,9 +84,11 @@ def _solve_one(
         deterministic()
     if path.is_dir():
         return f"{path}: Expected a model file (got a folder; name the files in it, as {path}/*.uai)"
-    line = _ProgressLine() if live else None
+    bar = ProgressBar(quiet=not live, wait=True)
     try:
-        return solve_model(read_model(path, evidence=evidence), method, progress=line, **options)
+        return solve_model(
+            read_model(path, evidence=evidence), method, progress=partial(_show_progress, bar), **options
+        )
     except OSError as error:
         return f"{path}: {error.strerror or error}"
     except (ValueError, ImportError) as error:
@@ -98,8 +101,7 @@ def _solve_one(
             raise
         return _Exhausted(f"{path}: {told}")
     finally:
-        if line is not None:
-            line.close()
+        bar.close()
 
 
 def _print_outcome(path: Path, outcome: Solution | str, as_json: bool, many: bool) -> int:
@@ -154,29 +156,7 @@ def _parse_options(pairs: list[str]) -> dict[str, Any]:
     return options
 
 
-class _ProgressLine:
-    """News on standard error: one line rewritten on a terminal, a plain line now and then elsewhere."""
-
-    def __init__(self) -> None:
-        self.terminal = sys.stderr.isatty()
-        self.interval = 0.2 if self.terminal else 10.0
-        self.last = time.monotonic()  # short solves print nothing
-        self.shown = False
-
-    def __call__(self, news: Progress) -> None:
-        now = time.monotonic()
-        if now - self.last < self.interval:
-            return
-        self.last = now
-        text = (
-            f"{news.method}  {news.seconds:.1f} s  best {news.score:.6g}  bound {news.bound:.6g}  {news.note}".rstrip()
-        )
-        if self.terminal:
-            print(f"\r\x1b[2K{text[:100]}", end="", file=sys.stderr, flush=True)
-            self.shown = True
-        else:
-            print(text, file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        if self.shown:
-            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+def _show_progress(bar: ProgressBar, news: Progress) -> None:
+    bar.update(
+        f"{news.method}  {news.seconds:.1f} s  best {news.score:.6g}  bound {news.bound:.6g}  {news.note}".rstrip()
+    )

@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from fgnn.report.html import Page
-
-
-def command() -> str:
-    """What this process was started with, quoted for a shell."""
-    program = Path(sys.argv[0])
-    if program.name in ("fgnn", "__main__.py"):
-        words = ["fgnn"]
-    elif "fgnn" in program.parts[:-1] and program.suffix == ".py":  # python -m fgnn.bench.layer
-        inside = program.with_suffix("").parts
-        words = ["python", "-m", ".".join(inside[len(inside) - 1 - inside[::-1].index("fgnn") :])]
-    else:
-        words = ["python", program.name]
-    return shlex.join([*words, *sys.argv[1:]])
 
 
 def add_provenance(

@@ -13,7 +13,7 @@ from fgnn.report.html import Page
 from fgnn.report.provenance import add_provenance
 from fgnn.report.tables import Table
 from fgnn.reproduce.experiment import Setting
-from fgnn.train.run_folder import environment
+from fgnn.runtime.environment import environment
 
 
 class Plain(Protocol):

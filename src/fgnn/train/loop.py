@@ -15,7 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.errors import InputError, need
+from fgnn.runtime.devices import device_name
 from fgnn.runtime.distributed import World
+from fgnn.runtime.environment import command, environment
+from fgnn.runtime.progress import ProgressBar
 from fgnn.tasks.dataclass_io import plain
 from fgnn.tasks.recipe import Recipe
 from fgnn.tasks.task import Loss, Task
@@ -28,8 +31,7 @@ from fgnn.train.checkpoint import (
     optimiser_tensors,
     save_checkpoint,
 )
-from fgnn.train.progress import TrainingProgress
-from fgnn.train.run_folder import RunFolder, environment, hardware
+from fgnn.train.run_folder import RunFolder
 from fgnn.train.schedule import rate_factor
 from fgnn.train.step import Step
 from fgnn.train.update import Update
@@ -58,7 +60,6 @@ def train(
     resume: bool = False,
     time_budget: float | None = None,
     tensorboard: bool = False,
-    progress: TrainingProgress | None = None,
     on_log: Callable[[dict[str, Any]], None] | None = None,
 ) -> State:
     """Train ``task.network`` as the recipe says; the folder must have been begun.
@@ -68,7 +69,7 @@ def train(
     """
     start = time.perf_counter()
     world, device = world or World(), torch.device(device)
-    progress = progress or TrainingProgress(recipe.name, quiet=not world.first)
+    progress = ProgressBar(recipe.name, quiet=not world.first)
     network = task.network.to(device)
     average = copy.deepcopy(network) if recipe.ema is not None else None
     update = Update(recipe, network, average, device)
@@ -88,7 +89,7 @@ def train(
         autocast_loss(recipe, task, parallel, device),
         after=update,
         capture=device.type == "cuda" and world.size == 1,
-        say=progress.say,
+        say=progress.log,
     )
     sums = torch.zeros(2, dtype=torch.float64, device=device)  # loss, agreement since the last log
     clock = warm = time.perf_counter()
@@ -141,7 +142,8 @@ def train(
             if world.first:
                 folder.log(line)
                 left_now = None if state.total is None else (state.total - state.step) * pace
-                progress.update(line, state.total, left_now)
+                told = f"loss {loss:.4f}  agreement {100 * agreement:.2f} %  {line['per_second']:,.0f}/s"
+                progress.update(f"step {state.step}/{state.total or '?'}  {told}", state.step, state.total, left_now)
                 if board:
                     for name, value in line.items():
                         board.add_scalar(name, value, state.step)
@@ -153,7 +155,7 @@ def train(
                 if finished or over or state.step % recipe.checkpoint_every == 0:
                     save_checkpoint(folder.checkpoint, checkpoint_of(recipe, network, average, optimiser, state))
             if over and not finished:
-                progress.say(f"stopped at step {state.step} with a checkpoint; go on with --resume")
+                progress.log(f"stopped at step {state.step} with a checkpoint; go on with --resume")
                 break
             clock = time.perf_counter()
     if world.first:
@@ -251,9 +253,9 @@ def write_weights(
         "steps": state.step,
         "instances_seen": state.step * recipe.batch,
         "hours": round(state.seconds / 3600, 4),
-        "hardware": hardware(device),
+        "hardware": device_name(device),
         "metrics": state.metrics or {},
-        "command": environment(device)["command"],
+        "command": command(),
     }
     if recipe.start_from is not None:
         card["began_with"] = began_with(recipe.start_from)

@@ -15,12 +15,12 @@ from fgnn.nn import NotationError
 from fgnn.report.run_page import write_run_page
 from fgnn.runtime.distributed import World, restarted
 from fgnn.runtime.distributed import world as join_world
+from fgnn.runtime.progress import ProgressBar
 from fgnn.tasks.map import MAPTask
 from fgnn.tasks.recipe import Data, Optimiser, Recipe, Schedule, read_recipe
 from fgnn.tasks.scan_folder import is_scan_folder, scan_recipe
 from fgnn.tasks.task import Task
 from fgnn.train.loop import State, train
-from fgnn.train.progress import TrainingProgress
 from fgnn.train.run_folder import RunFolder
 from fgnn.weights import load_weights
 
@@ -49,7 +49,6 @@ def run(
     resume: bool = False,
     time_budget: float | None = None,
     tensorboard: bool = False,
-    progress: TrainingProgress | None = None,
     on_log: Callable[[dict[str, Any]], None] | None = None,
     **changes: Any,
 ) -> tuple[State, RunFolder]:
@@ -78,7 +77,7 @@ def run(
             start_from(task.network, recipe.start_from)
         if world.first and not resume:
             folder.begin(recipe, here)  # not before the data was read: a mistake there leaves no run behind
-            (progress or TrainingProgress(recipe.name)).say(
+            ProgressBar(recipe.name).log(
                 f"{sum(p.numel() for p in task.network.parameters()):,} parameters, {here}, to {folder.path}"
             )
         state = train(
@@ -91,7 +90,6 @@ def run(
             resume=resume,
             time_budget=time_budget,
             tensorboard=tensorboard,
-            progress=progress,
             on_log=on_log,
         )
         if world.first and folder.lines():

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import platform
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from fgnn.errors import InputError, MissingExtra, need
 from fgnn.files import atomic_write
-from fgnn.report.provenance import command
+from fgnn.runtime.environment import environment
 from fgnn.tasks.recipe import Recipe, read_recipe, recipe_yaml
 
 
@@ -113,28 +110,3 @@ class RunFolder:
         with atomic_write(target, "wb") as file:
             figure.savefig(file, format="png", dpi=110)
         return target
-
-
-def environment(device: torch.device | str) -> dict[str, Any]:
-    """What a result depends on besides its settings."""
-    from fgnn import __version__
-
-    device = torch.device(device)
-    return {
-        "fgnn": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "platform": f"{platform.system()} {platform.machine()}",
-        "device": hardware(device),
-        "threads": torch.get_num_threads(),
-        "processes": int(os.environ.get("WORLD_SIZE", "1")),
-        "command": command(),
-    }
-
-
-def hardware(device: torch.device) -> str:
-    """A device in words."""
-    if device.type == "cuda":
-        return str(torch.cuda.get_device_name(device))
-    return f"{device.type}, {os.cpu_count()} cores"

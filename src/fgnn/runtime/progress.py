@@ -1,0 +1,80 @@
+"""Progress of long work: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from typing import TextIO
+
+_WIDTH = 30  # characters of a bar
+
+
+class ProgressBar:
+    """One line on standard error, rewritten in place on a terminal; elsewhere a plain line every ten seconds.
+
+    Args:
+        name: Prefix of every line.
+        quiet: Show nothing.
+        wait: Skip the first interval, so that short work shows nothing.
+        every: Seconds between plain lines.
+    """
+
+    def __init__(
+        self,
+        name: str = "",
+        *,
+        quiet: bool = False,
+        wait: bool = False,
+        every: float = 10.0,
+        stream: TextIO | None = None,
+    ) -> None:
+        self._prefix, self._quiet, self._wait = f"{name}: " if name else "", quiet, wait
+        self._stream = stream or sys.stderr
+        self._terminal = self._stream.isatty()
+        self._interval = 0.2 if self._terminal else every
+        self._last = time.monotonic() if wait else -float("inf")
+        self._shown = False
+
+    def update(
+        self, text: str, done: float | None = None, total: float | None = None, seconds_left: float | None = None
+    ) -> None:
+        """Show the current state, at most once per interval; ``done`` and ``total`` draw the bar."""
+        now = time.monotonic()
+        last = done is not None and done == total and not self._wait
+        if self._quiet or (now - self._last < self._interval and not last):
+            return
+        self._last = now
+        line = self._prefix + text + (f"  {clock(seconds_left)} left" if seconds_left is not None else "")
+        if not self._terminal:
+            print(line, file=self._stream, flush=True)
+            return
+        if done is not None and total:
+            filled = min(_WIDTH, int(_WIDTH * done / total))
+            line = "█" * filled + "·" * (_WIDTH - filled) + " " + line
+        columns = shutil.get_terminal_size().columns
+        print(f"\r\x1b[2K{line[: columns - 1]}", end="", file=self._stream, flush=True)
+        self._shown = True
+
+    def log(self, text: str) -> None:
+        """Print a line that stays, above the bar."""
+        if not self._quiet:
+            self.close()
+            print(f"{self._prefix}{text}", file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if self._shown:
+            print("\r\x1b[2K", end="", file=self._stream, flush=True)
+            self._shown = False
+
+
+def clock(seconds: float) -> str:
+    """Format seconds as 1:02:03 or 2:03."""
+    hours, rest = divmod(max(0, round(seconds)), 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
+
+
+def log_line(text: str) -> None:
+    """Print a line on standard error at once."""
+    print(text, file=sys.stderr, flush=True)
