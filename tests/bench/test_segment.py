@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fgnn.bench.segment import run
-from fgnn.points.segment_clock import STAGES
+from fgnn.points.segment import STAGES
 
 
 def test_rows_tell_speed_memory_and_where_the_seconds_went(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

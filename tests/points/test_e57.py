@@ -48,7 +48,7 @@ def test_numbers_of_any_bits_are_unpacked(size: int) -> None:
 
 
 def test_it_is_read_only(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"name a \.laz or \.ply file"):
+    with pytest.raises(InputError, match=r"\.laz or \.ply"):
         write_cloud(read_cloud(DATA / "two_scans.e57"), tmp_path / "a.e57")
     assert not list(tmp_path.iterdir())
 

@@ -13,9 +13,8 @@ from fgnn.data.scenes import make_terrain
 from fgnn.errors import InputError
 from fgnn.points.cloud import HeldCloud, read_cloud, write_cloud
 from fgnn.points.heights import heights_above
-from fgnn.points.segment import Segmenter, segment_cloud, segment_file, tile_features
-from fgnn.points.segment_clock import STAGES, Clock
-from fgnn.points.segment_pieces import Cut, batches
+from fgnn.points.segment import STAGES, Clock, Segmenter, segment_cloud, segment_file
+from fgnn.points.segment_pieces import Cut, batches, tile_features
 from fgnn.points.tiles import TileStore
 
 CUT = Cut(points=100, scale=5.0, width=0, heights=(3.0, 9.0), slopes=())
@@ -122,18 +121,3 @@ def test_the_clock_tells_where_the_seconds_go(tmp_path: Path) -> None:
     assert clock.seconds["reading"] > 0 < clock.seconds["writing"]
     assert sum(clock.seconds.values()) <= taken
     assert len(read_cloud(tmp_path / "b.ply")) == 1000
-
-
-def test_a_stage_within_another_counts_for_itself_alone() -> None:
-    clock, start = Clock(), time.perf_counter()
-    with clock("writing"):
-        time.sleep(0.02)
-        with clock("network"):
-            time.sleep(0.05)
-        with clock("tiles"):
-            time.sleep(0.03)
-    taken = time.perf_counter() - start
-    assert clock.seconds["network"] >= 0.05
-    assert clock.seconds["tiles"] >= 0.03
-    assert clock.seconds["writing"] >= 0.02
-    assert sum(clock.seconds.values()) <= taken  # nothing is counted twice

@@ -15,7 +15,7 @@ from fgnn.bench.common import describe, number, show, write_result
 from fgnn.data.large_scan import write_terrain
 from fgnn.errors import InputError
 from fgnn.models.points.segmenter import usual_batch
-from fgnn.points.segment_clock import STAGES
+from fgnn.points.segment import STAGES
 from fgnn.runtime.environment import environment
 
 # Prints the peak of its own resident memory after the command is done.

@@ -44,8 +44,7 @@ def segment(
     from fgnn.models.points.segmenter import load_segmenter
     from fgnn.models.points.segmenter import segment as segment_object
     from fgnn.points.cloud import FORMATS, Cloud, open_cloud, read_cloud, write_cloud
-    from fgnn.points.segment import segment_file
-    from fgnn.points.segment_clock import Clock
+    from fgnn.points.segment import Clock, segment_file
     from fgnn.report.segment_page import write_segment_page
     from fgnn.report.viewer import MAX_POINTS, write_viewer
     from fgnn.runtime.devices import pick_device

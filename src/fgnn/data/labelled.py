@@ -16,7 +16,7 @@ from fgnn.data.shapenet import Shapes
 from fgnn.errors import InputError
 from fgnn.points.cloud import Cloud, CloudReader, HeldCloud, open_cloud
 from fgnn.points.heights import height_columns
-from fgnn.points.segment import tile_features
+from fgnn.points.segment_pieces import tile_features
 from fgnn.points.tiles import TileStore
 
 # The target of points that have no label or one that is not trained on; losses and scores leave it out.

@@ -51,7 +51,7 @@ def altered(cloud: Cloud, field: str, rng: np.random.Generator, stray: int | Non
         count = int(moved.sum())
         xyz[moved, 2] += rng.choice([-1, -1, 1], count) * rng.uniform(3, 40, count)
         fields[field] = np.where(moved, stray, fields[field]).astype(fields[field].dtype)
-    return Cloud(xyz[kept], {name: values[kept] for name, values in fields.items()})
+    return Cloud(xyz, fields)[kept]
 
 
 def scan_versions(

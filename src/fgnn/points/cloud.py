@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -47,6 +47,10 @@ class CloudHeader:
         """The header of the same file with more fields."""
         return replace(self, fields={**self.fields, **extra})
 
+    def empty(self) -> Cloud:
+        """A cloud of no points with these fields."""
+        return Cloud(np.zeros((0, 3)), {name: np.zeros(0, dtype) for name, dtype in self.fields.items()}, self)
+
 
 @dataclass(frozen=True, eq=False)
 class Cloud:
@@ -69,6 +73,10 @@ class Cloud:
 
     def __len__(self) -> int:
         return len(self.xyz)
+
+    def __getitem__(self, which: slice | NDArray[Any]) -> Cloud:
+        """The points of a slice, a mask or an index array."""
+        return replace(self, xyz=self.xyz[which], fields={n: v[which] for n, v in self.fields.items()})
 
     def __repr__(self) -> str:
         return f"Cloud({len(self):,} points; {', '.join(self.fields) or 'no fields'})"
@@ -134,9 +142,8 @@ class HeldCloud:
         self.header = cloud.header or CloudHeader("", len(cloud), {n: v.dtype for n, v in cloud.fields.items()})
 
     def chunks(self, size: int = CHUNK) -> Iterator[Cloud]:
-        for at in range(0, len(self.cloud), size):
-            part = slice(at, at + size)
-            yield Cloud(self.cloud.xyz[part], {n: v[part] for n, v in self.cloud.fields.items()}, self.header)
+        for start in range(0, len(self.cloud), size):
+            yield replace(self.cloud[start : start + size], header=self.header)
 
 
 def open_cloud(path: str | Path) -> CloudReader:
@@ -153,14 +160,15 @@ def open_cloud(path: str | Path) -> CloudReader:
 def read_cloud(path: str | Path) -> Cloud:
     """Read a whole cloud: PLY, LAS, LAZ, PCD, E57, XYZ/TXT/CSV, NPY or NPZ, by suffix."""
     reader = open_cloud(path)
-    parts = list(reader.chunks())
-    if not parts:
-        empty = {name: np.zeros(0, dtype) for name, dtype in reader.header.fields.items()}
-        return Cloud(np.zeros((0, 3)), empty, reader.header)
+    return join_clouds(list(reader.chunks()) or [reader.header.empty()])
+
+
+def join_clouds(parts: Sequence[Cloud]) -> Cloud:
+    """Clouds with the same fields, one after the other."""
     if len(parts) == 1:
         return parts[0]
-    fields = {name: np.concatenate([p.fields[name] for p in parts]) for name in parts[0].fields}
-    return Cloud(np.concatenate([p.xyz for p in parts]), fields, reader.header)
+    fields = {name: np.concatenate([part.fields[name] for part in parts]) for name in parts[0].fields}
+    return Cloud(np.concatenate([part.xyz for part in parts]), fields, parts[0].header)
 
 
 def write_cloud(cloud: Cloud, path: str | Path) -> None:
@@ -170,10 +178,17 @@ def write_cloud(cloud: Cloud, path: str | Path) -> None:
 
 def write_chunks(parts: Iterable[Cloud], path: str | Path, count: int) -> None:
     """Write a cloud that arrives in chunks, ``count`` points in all."""
+    check_writable(path)
+    _module(Path(path)).write(iter(parts), Path(path), count)
+
+
+def check_writable(path: str | Path) -> None:
+    """Raise `InputError` unless the format can be written and the folder exists: call it before long work."""
     file = Path(path)
     if not file.parent.is_dir():
         raise InputError("no such folder", file=file.parent)
-    _module(file).write(iter(parts), file, count)
+    if not hasattr(_module(file), "write"):
+        raise InputError(f"{file.suffix} files can be read but not written; use .laz or .ply", file=file)
 
 
 def _module(file: Path) -> Any:

@@ -1,24 +1,35 @@
-"""Label every point of a scan: tile, predict, vote, and write the scan again with its labels."""
+"""Label every point of a scan in three steps: read it into tiles on disk, label the tiles, write the scan again."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.points.cloud import CHUNK, Cloud, HeldCloud, open_cloud, write_chunks
-from fgnn.points.segment_clock import Clock
-from fgnn.points.segment_pieces import Cut, Ground, Room, batches
-from fgnn.points.tiles import OnChunk, Tile, TileStore
+from fgnn.points.cloud import (
+    CHUNK,
+    Cloud,
+    CloudReader,
+    HeldCloud,
+    check_writable,
+    join_clouds,
+    open_cloud,
+    write_chunks,
+)
+from fgnn.points.segment_pieces import Allocate, Cut, batches
+from fgnn.points.tiles import OnChunk, TileStore
 
-# Written for points that no network saw: those without finite coordinates.
+# Label of points without finite coordinates, which the network never sees.
 UNLABELLED = 255
+
+# What the caller waits for: file to tiles, features of the next batch, the network, summing votes, file again.
+STAGES = ("reading", "tiles", "network", "votes", "writing")
 
 # (pieces, P, 3 + F) features -> (pieces, P, K) class probabilities
 Predict = Callable[[NDArray[np.float32]], NDArray[np.float32]]
@@ -26,22 +37,22 @@ Predict = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 @dataclass(frozen=True, eq=False)
 class Segmenter:
-    """What a trained network needs to label scans.
+    """A network and how scans are cut for it.
 
     Args:
         predict: Maps (pieces, P, 3 + F) features to (pieces, P, K) class probabilities.
-        classes: The K names.
+        classes: The K class names.
         size: Side of a tile in the scan's units (metres).
-        points: P, the points of a piece; tiles with more are cut into several, with fewer are filled with repeats.
+        points: P, points per piece; larger tiles are split into several pieces, smaller ones padded with repeats.
         scale: Coordinates are divided by this.
-        colour: Whether the network also reads colour (F = 3; zeros where the scan has none).
-        heights: Windows of `heights_above`, whose columns come last among the features; none for no such columns.
+        colour: Whether the network also reads colour (F = 3; zeros if the scan has none).
+        heights: Windows of `heights_above`, whose columns are the last features; empty for no such columns.
         slopes: Slopes of `heights_above`.
-        grow: How many times wider tiles may be where the scan is sparse.
+        grow: Largest factor by which tiles widen in sparse scans.
         batch: Pieces per call of ``predict``.
-        votes: How many tiles label each point: 4, 2 or 1; fewer are quicker and worse at the edges of tiles.
-        threads: How many make features while ``predict`` works; their number changes nothing in the result.
-        room: Gives the memory of a batch of features of some shape, where not any will do.
+        votes: Tiles that label each point: 4, 2 or 1; fewer are faster but less accurate at tile edges.
+        threads: Threads that compute features while ``predict`` runs; their number does not change the result.
+        room: Allocates the feature array of a batch from its shape, e.g. in pinned memory.
     """
 
     predict: Predict
@@ -57,7 +68,7 @@ class Segmenter:
     seed: int = 0
     votes: int = 4
     threads: int = 1
-    room: Room | None = None
+    room: Allocate | None = None
 
     @property
     def cut(self) -> Cut:
@@ -66,22 +77,33 @@ class Segmenter:
 
 @dataclass(frozen=True, eq=False)
 class Labelling:
-    """Labels and confidences of the points of a cloud, and how many points each class got."""
+    """Label and confidence of every point of a cloud, and the number of points per class."""
 
     label: NDArray[np.uint8]  # shape: (N,)
     confidence: NDArray[np.float32]  # shape: (N,)
     counts: dict[str, int] = field(default_factory=dict)
 
 
+class Clock:
+    """Wall-clock seconds of each stage, as the caller waits for them; work done in threads meanwhile is not counted."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(STAGES, 0.0)
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] += time.perf_counter() - start
+
+
 def segment_cloud(cloud: Cloud, segmenter: Segmenter, report: OnChunk | None = None) -> Labelling:
     """Label a cloud held in memory."""
-    label = np.full(len(cloud), UNLABELLED, np.uint8)
-    confidence = np.zeros(len(cloud), np.float32)
-    with _store(HeldCloud(cloud), segmenter, report) as store:
-        votes, slots = _vote(store, segmenter, report, Clock()), store.slot_of()
-        known = slots >= 0
-        label[known], confidence[known] = _decide(votes[slots[known]])
-    return Labelling(label, confidence, _tally(label, segmenter.classes))
+    with _read(HeldCloud(cloud), segmenter, report) as store:
+        labelling = _label(store, segmenter, report, Clock())
+        return replace(labelling, label=np.array(labelling.label), confidence=np.array(labelling.confidence))
 
 
 def segment_file(
@@ -95,56 +117,71 @@ def segment_file(
     """Label a scan of any size in constant memory: the same file with fields ``label`` and ``confidence``.
 
     Args:
-        keep: How many points to also return, drawn evenly, for the viewer.
-        clock: Is told where the seconds go.
+        keep: Number of points to return as well, evenly spaced in the file, for the viewer.
+        clock: Measures the time of each stage.
 
     Returns:
         Points per class, and the sample (with its fields ``label`` and ``confidence``) or None.
     """
-    reader = open_cloud(path)
-    clock = clock or Clock()
-    tally = np.zeros(256, np.int64)
-    kept: list[Cloud] = []
+    check_writable(out)
+    reader, clock = open_cloud(path), clock or Clock()
     with clock("reading"):
-        made = _store(reader, segmenter, report)
-    with made as store:
-        step = max(1, -(-store.count // keep)) if keep else 0
-
-        def labelled() -> Iterator[Cloud]:
-            votes, slot_of, done = _vote(store, segmenter, report, clock), store.slot_of(), 0
-            for cloud in reader.chunks(CHUNK):
-                label = np.full(len(cloud), UNLABELLED, np.uint8)
-                confidence = np.zeros(len(cloud), np.float32)
-                slots = np.asarray(slot_of[done : done + len(cloud)])
-                known = slots >= 0
-                label[known], confidence[known] = _decide(np.asarray(votes[slots[known]]))
-                done += len(cloud)
-                store.release()
-                np.add(tally, np.bincount(label, minlength=256), out=tally)
-                fuller = cloud.with_fields(label=label, confidence=confidence)
-                if step:
-                    kept.append(_every(fuller, step))
-                yield fuller
-
-        if store.count:
-            with clock("writing"):
-                write_chunks(labelled(), out, count=store.count)
-        else:
-            empty = Cloud(np.zeros((0, 3)), {n: np.zeros(0, d) for n, d in reader.header.fields.items()}, reader.header)
-            fields: dict[str, NDArray[Any]] = {"label": np.zeros(0, np.uint8), "confidence": np.zeros(0, np.float32)}
-            write_chunks([empty.with_fields(**fields)], out, count=0)
-    counts = {name: int(tally[c]) for c, name in enumerate(segmenter.classes)}
-    if tally[UNLABELLED]:
-        counts["unlabelled"] = int(tally[UNLABELLED])
-    return counts, _joined(kept) if kept else None
+        store = _read(reader, segmenter, report)
+    with store:
+        labelling = _label(store, segmenter, report, clock)
+        with clock("writing"):
+            sample = _write(reader, store, labelling, out, keep)
+    return labelling.counts, sample
 
 
-def _store(reader: Any, segmenter: Segmenter, report: OnChunk | None) -> TileStore:
-    extra = _colours if segmenter.colour else None
+def _read(reader: CloudReader, segmenter: Segmenter, report: OnChunk | None) -> TileStore:
+    """The points of a scan, sorted into tiles on disk."""
     return TileStore(
-        reader, segmenter.size, extra=extra, extra_width=segmenter.cut.width, points=segmenter.points,
-        grow=segmenter.grow, report=report,
+        reader, segmenter.size, extra=_colours if segmenter.colour else None, extra_width=segmenter.cut.width,
+        points=segmenter.points, grow=segmenter.grow, report=report,
     )  # fmt: skip
+
+
+def _label(store: TileStore, segmenter: Segmenter, report: OnChunk | None, clock: Clock) -> Labelling:
+    """Labels and confidences in the order of the file, on disk beside the store."""
+    votes = _vote(store, segmenter, report, clock)
+    label = store.new_map("label", np.uint8, (store.count,), fill=UNLABELLED)
+    confidence = store.new_map("confidence", np.float32, (store.count,))
+    tally = np.zeros(len(segmenter.classes), np.int64)
+    with clock("votes"):
+        for start in range(0, store.valid, CHUNK):
+            summed = np.asarray(votes[start : start + CHUNK])  # shape: (n, K)
+            point = np.asarray(store.place[start : start + CHUNK])
+            total, best = summed.sum(1), summed.argmax(1)
+            label[point] = best
+            confidence[point] = summed[np.arange(len(best)), best] / np.where(total > 0, total, 1)
+            tally += np.bincount(best, minlength=len(tally))
+            store.release()
+    counts = dict(zip(segmenter.classes, tally.tolist(), strict=True))
+    if store.valid < store.count:
+        counts["unlabelled"] = store.count - store.valid
+    return Labelling(label, confidence, counts)
+
+
+def _write(reader: CloudReader, store: TileStore, labelling: Labelling, out: str | Path, keep: int) -> Cloud | None:
+    """Write the scan again with its labels; returns about ``keep`` of its points."""
+    step = max(1, -(-store.count // keep)) if keep else 0
+    sample: list[Cloud] = []
+
+    def labelled() -> Iterator[Cloud]:
+        start = 0
+        for part in reader.chunks() if store.count else [reader.header.empty()]:
+            rows = slice(start, start + len(part))
+            fields = {"label": np.array(labelling.label[rows]), "confidence": np.array(labelling.confidence[rows])}
+            start = rows.stop
+            store.release()
+            part = part.with_fields(**fields)
+            if step:
+                sample.append(part[::step])
+            yield part
+
+    write_chunks(labelled(), out, count=store.count)
+    return join_clouds(sample) if sample else None
 
 
 def _colours(cloud: Cloud) -> NDArray[np.float32]:
@@ -153,29 +190,29 @@ def _colours(cloud: Cloud) -> NDArray[np.float32]:
 
 
 def _vote(store: TileStore, segmenter: Segmenter, report: OnChunk | None, clock: Clock) -> NDArray[np.float32]:
-    """Summed probabilities (slots, K) of every point, on disk."""
-    votes: NDArray[np.float32] = np.asarray(store.new_map("votes", np.float32, len(segmenter.classes)))
+    """Class probabilities of each point summed over its tiles, on disk.  # shape: (slots, K)"""
+    votes: NDArray[np.float32] = np.asarray(store.new_map("votes", np.float32, (store.valid, len(segmenter.classes))))
     source = batches(
         store, segmenter.cut, segmenter.batch, segmenter.votes, segmenter.seed, segmenter.threads, segmenter.room
     )
     done = 0
-    # votes are counted by one thread, batch after batch, while the network works on the next
-    with closing(source), ThreadPoolExecutor(1, thread_name_prefix="fgnn-votes") as counter:
-        counted: Future[None] | None = None
+    # one thread adds the votes of a batch while the network works on the next
+    with closing(source), ThreadPoolExecutor(1, thread_name_prefix="fgnn-votes") as adder:
+        pending: Future[None] | None = None
         while True:
             with clock("tiles"):
                 batch = next(source, None)
             if batch is not None:
                 with clock("network"):
                     probabilities = segmenter.predict(batch.features)
-                    if np.may_share_memory(probabilities, batch.features):  # those are soon overwritten
+                    if np.may_share_memory(probabilities, batch.features):  # the features are soon overwritten
                         probabilities = probabilities.copy()
             with clock("votes"):
-                if counted is not None:
-                    counted.result()
+                if pending is not None:
+                    pending.result()
             if batch is None:
                 return votes
-            counted = counter.submit(_add, votes, batch.slots, probabilities)
+            pending = adder.submit(_add, votes, batch.slots, probabilities)
             done += sum(map(len, batch.slots))
             if report is not None:
                 report("labelling", min(done // segmenter.votes, store.valid), store.valid)
@@ -183,37 +220,5 @@ def _vote(store: TileStore, segmenter: Segmenter, report: OnChunk | None, clock:
 
 def _add(votes: NDArray[np.float32], slots: Sequence[NDArray[np.int64]], probabilities: NDArray[np.float32]) -> None:
     for piece, p in zip(slots, probabilities, strict=True):
-        # a slot stands once among the points of a piece that are not repeats
+        # without the padding, no slot occurs twice in a piece
         votes[piece] = np.take(votes, piece, axis=0) + p[: len(piece)]
-
-
-def tile_features(
-    tile: Tile, scale: float, heights: Sequence[float] = (), slopes: Sequence[float] = ()
-) -> NDArray[np.float32]:
-    """x and y about the tile's middle, z above its lowest point, over ``scale``; then the further features."""
-    cut = Cut(len(tile.slots), scale, tile.extra.shape[1], heights, slopes)
-    features = np.empty((len(tile.slots), cut.columns), np.float32)
-    Ground.of(replace(tile, xyz=tile.xyz.copy()), cut).features(np.arange(len(features)), cut, features)
-    return features
-
-
-def _decide(votes: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    total = votes.sum(1)
-    best = votes.argmax(1)
-    share = votes[np.arange(len(votes)), best] / np.where(total > 0, total, 1)
-    return best.astype(np.uint8), share.astype(np.float32)
-
-
-def _tally(label: NDArray[np.uint8], classes: Sequence[str]) -> dict[str, int]:
-    numbers = np.bincount(label, minlength=256)
-    counts = {name: int(numbers[c]) for c, name in enumerate(classes)}
-    return counts | ({"unlabelled": int(numbers[UNLABELLED])} if numbers[UNLABELLED] else {})
-
-
-def _every(cloud: Cloud, step: int) -> Cloud:
-    return Cloud(cloud.xyz[::step], {n: v[::step] for n, v in cloud.fields.items()}, cloud.header)
-
-
-def _joined(parts: list[Cloud]) -> Cloud:
-    fields = {n: np.concatenate([p.fields[n] for p in parts]) for n in parts[0].fields}
-    return Cloud(np.concatenate([p.xyz for p in parts]), fields, parts[0].header)

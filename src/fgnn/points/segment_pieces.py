@@ -1,11 +1,11 @@
-"""Batches of pieces of tiles for a network, made by threads while the network works on the one before."""
+"""Batches of tile pieces for a network, prepared by threads while the network works on the previous batch."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,19 +13,20 @@ from numpy.typing import NDArray
 from fgnn.points.heights import Relief, height_columns
 from fgnn.points.tiles import Spot, Tile, TileStore
 
-# Batches in the making besides the one that is being labelled.
+# Batches prepared ahead of the one being labelled.
 _AHEAD = 2
 
-Room = Callable[[tuple[int, ...]], NDArray[np.float32]]
+# Shape -> array for the features of a batch
+Allocate = Callable[[tuple[int, ...]], NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How tiles become features, as `fgnn.points.segment.Segmenter` has it."""
+    """How a tile becomes features; the fields are those of `fgnn.points.segment.Segmenter`."""
 
     points: int
     scale: float
-    width: int  # further features of a point, e.g. colour
+    width: int  # extra features per point, e.g. 3 for colour
     heights: Sequence[float]
     slopes: Sequence[float]
 
@@ -36,37 +37,36 @@ class Cut:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Features (pieces, P, 3 + F) and, of each piece, the slots of its points that are not repeats."""
+    """Features of several pieces, and for each piece the slots of its points without the padding."""
 
-    features: NDArray[np.float32]
+    features: NDArray[np.float32]  # shape: (pieces, P, 3 + F)
     slots: list[NDArray[np.int64]]
 
 
 @dataclass(eq=False)
-class _Begun:
-    room: NDArray[np.float32]
+class _PendingBatch:
+    buffer: NDArray[np.float32]
     slots: list[Future[NDArray[np.int64]]] = field(default_factory=list)
 
     def finish(self) -> Batch:
-        return Batch(self.room[: len(self.slots)], [job.result() for job in self.slots])
+        return Batch(self.buffer[: len(self.slots)], [job.result() for job in self.slots])
 
 
 @dataclass(frozen=True, eq=False)
-class Ground:
-    """A tile with what its features are measured from, ready to give those of any of its points."""
+class PreparedTile:
+    """A tile and its relief: x and y are relative to the tile's centre, z to its lowest point."""
 
     tile: Tile
-    floor: np.float32
     relief: Relief | None
 
     @staticmethod
-    def of(tile: Tile, cut: Cut) -> Ground:
-        floor = np.ascontiguousarray(tile.xyz[:, 2]).min()
-        tile.xyz[:, 2] -= floor
-        return Ground(tile, floor, Relief.of(tile.xyz, cut.heights, cut.slopes) if cut.heights else None)
+    def of(tile: Tile, cut: Cut) -> PreparedTile:
+        """Lower the tile's z in place so that its lowest point is at 0."""
+        tile.xyz[:, 2] -= np.ascontiguousarray(tile.xyz[:, 2]).min()
+        return PreparedTile(tile, Relief.of(tile.xyz, cut.heights, cut.slopes) if cut.heights else None)
 
     def features(self, chosen: NDArray[np.int64], cut: Cut, out: NDArray[np.float32]) -> None:
-        """x and y about the tile's middle, z above its lowest point, over ``scale``; then the further features."""
+        """Write coordinates over ``scale``, extra features and heights of the chosen points into ``out``."""
         xyz = np.take(self.tile.xyz, chosen, axis=0)
         np.divide(xyz, np.float32(cut.scale), out=out[:, :3])
         if cut.width:
@@ -75,56 +75,66 @@ class Ground:
             self.relief.heights(xyz, out=out[:, 3 + cut.width :])
 
 
-def batches(
-    store: TileStore, cut: Cut, size: int, votes: int, seed: int, threads: int = 1, room: Room | None = None
-) -> Generator[Batch, None, None]:
-    """Each tile's points shuffled and cut into pieces of P, a few repeated to fill the last; ``size`` pieces a batch.
+def tile_features(
+    tile: Tile, scale: float, heights: Sequence[float] = (), slopes: Sequence[float] = ()
+) -> NDArray[np.float32]:
+    """The features of all points of a tile.  # shape: (P, 3 + F)"""
+    cut = Cut(len(tile.slots), scale, tile.extra.shape[1], heights, slopes)
+    out = np.empty((len(tile.slots), cut.columns), np.float32)
+    PreparedTile.of(replace(tile, xyz=tile.xyz.copy()), cut).features(np.arange(len(out)), cut, out)
+    return out
 
-    A batch is valid until the next one is asked for: its memory is used again.
+
+def batches(
+    store: TileStore, cut: Cut, size: int, votes: int, seed: int, threads: int = 1, allocate: Allocate | None = None
+) -> Generator[Batch, None, None]:
+    """Shuffle each tile, cut it into pieces of P points, pad the last with repeats; yield ``size`` pieces at a time.
+
+    A batch is valid until the next one is requested: its memory is reused.
 
     Args:
-        threads: How many make features; their number changes nothing in the result.
-        room: Gives the memory of a batch, e.g. such as a GPU reads from directly.
+        threads: Threads that compute features; their number does not change the result.
+        allocate: Allocates the memory of a batch, e.g. pinned memory for a GPU.
     """
     rng = np.random.default_rng(seed)
     shape = (size, cut.points, cut.columns)
-    free = deque(room(shape) if room is not None else np.empty(shape, np.float32) for _ in range(1 + _AHEAD))
-    begun: deque[_Begun] = deque([_Begun(free.popleft())])
+    free = deque(allocate(shape) if allocate is not None else np.empty(shape, np.float32) for _ in range(1 + _AHEAD))
+    pending: deque[_PendingBatch] = deque([_PendingBatch(free.popleft())])
     pool = ThreadPoolExecutor(threads, thread_name_prefix="fgnn-tiles")
     try:
         for spot in store.spots(votes):
-            order = rng.permutation(len(spot))  # here, in the order of tiles: the numbers are the same for any threads
-            ground = pool.submit(_prepared, store, spot, cut)
-            for at in range(0, len(order), cut.points):
-                if len(begun[-1].slots) == size:
+            order = rng.permutation(len(spot))  # drawn here, in tile order, so that threads do not change the numbers
+            prepared = pool.submit(_prepare, store, spot, cut)
+            for start in range(0, len(order), cut.points):
+                if len(pending[-1].slots) == size:
                     if not free:
-                        done = begun.popleft()
-                        yield done.finish()
-                        free.append(done.room)
-                    begun.append(_Begun(free.popleft()))
-                last, chosen = begun[-1], order[at : at + cut.points]
-                lacking = cut.points - len(chosen)
-                repeats = rng.choice(len(chosen), lacking) if lacking else chosen[:0]
-                target = last.room[len(last.slots)]
-                last.slots.append(pool.submit(_filled, ground, spot, chosen, repeats, cut, target))
-        for done in begun:
-            if done.slots:
-                yield done.finish()
+                        oldest = pending.popleft()
+                        yield oldest.finish()
+                        free.append(oldest.buffer)
+                    pending.append(_PendingBatch(free.popleft()))
+                last, chosen = pending[-1], order[start : start + cut.points]
+                missing = cut.points - len(chosen)
+                padding = rng.choice(len(chosen), missing) if missing else chosen[:0]
+                out = last.buffer[len(last.slots)]
+                last.slots.append(pool.submit(_fill, prepared, spot, chosen, padding, cut, out))
+        for batch in pending:
+            if batch.slots:
+                yield batch.finish()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _prepared(store: TileStore, spot: Spot, cut: Cut) -> Ground:
-    return Ground.of(store.load(spot), cut)
+def _prepare(store: TileStore, spot: Spot, cut: Cut) -> PreparedTile:
+    return PreparedTile.of(store.load(spot), cut)
 
 
-def _filled(
-    ground: Future[Ground], spot: Spot, chosen: NDArray[np.int64], repeats: NDArray[np.int64], cut: Cut,
-    target: NDArray[np.float32],
+def _fill(
+    prepared: Future[PreparedTile], spot: Spot, chosen: NDArray[np.int64], padding: NDArray[np.int64], cut: Cut,
+    out: NDArray[np.float32],
 ) -> NDArray[np.int64]:  # fmt: skip
     """Write the features of a piece; returns the slots of its points."""
-    # threads take jobs in their order, so the tile this waits for is made or being made
-    ground.result().features(chosen, cut, target[: len(chosen)])
-    if len(repeats):
-        target[len(chosen) :] = target[repeats]
+    # threads take jobs in submission order, so the tile is ready or in progress: waiting cannot deadlock
+    prepared.result().features(chosen, cut, out[: len(chosen)])
+    if len(padding):
+        out[len(chosen) :] = out[padding]
     return spot.slots(chosen)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.points.cloud import CHUNK, Cloud, CloudReader
+from fgnn.points.cloud import Cloud, CloudReader
 
 # Tiles between two times that mapped pages are given back.
 _TILES_HELD = 64
@@ -107,9 +107,9 @@ class TileStore:
             if wider > 1:
                 self.half *= wider
                 self._divide(high)
-        self.xyz: NDArray[np.float32] = self._map("xyz", np.float32, (self.valid, 3))
-        self.extra: NDArray[np.float32] = self._map("extra", np.float32, (self.valid, extra_width))
-        self.place: NDArray[np.int64] = self._map("place", np.int64, (self.valid,))  # slot -> point of the file
+        self.xyz: NDArray[np.float32] = self.new_map("xyz", np.float32, (self.valid, 3))
+        self.extra: NDArray[np.float32] = self.new_map("extra", np.float32, (self.valid, extra_width))
+        self.place: NDArray[np.int64] = self.new_map("place", np.int64, (self.valid,))  # slot -> point of the file
         self._scatter()
         self._aside.remove()
 
@@ -136,10 +136,6 @@ class TileStore:
             if hasattr(self, name):
                 delattr(self, name)
         self._folder.cleanup()
-
-    def new_map(self, name: str, dtype: Any, width: int) -> NDArray[Any]:
-        """A zeroed array (points, width) on disk beside the store, for what is gathered about its slots."""
-        return self._map(name, dtype, (self.valid, width))
 
     def __len__(self) -> int:
         """How many tiles there are."""
@@ -177,15 +173,6 @@ class TileStore:
         xyz = np.concatenate([np.asarray(self.xyz)[run] for run in both])
         xyz -= np.array([*spot.middle, 0.0], dtype=np.float32)
         return Tile(spot.slots(np.arange(len(xyz))), xyz, np.concatenate([np.asarray(self.extra)[run] for run in both]))
-
-    def slot_of(self) -> NDArray[np.int64]:
-        """For every point of the file its slot, -1 for points without finite coordinates; on disk as well."""
-        slots: NDArray[np.int64] = self._map("slot_of", np.int64, (self.count,), fill=-1)
-        for at in range(0, self.valid, CHUNK):
-            part = np.asarray(self.place[at : at + CHUNK])
-            slots[part] = np.arange(at, at + len(part))
-            self.release()
-        return slots
 
     # ---- inner --------------------------------------------------------------------------------------------
 
@@ -254,7 +241,8 @@ class TileStore:
         around = [cells - np.array([di, dj]) for di in (0, 1) for dj in (0, 1)]
         return [(int(i), int(j)) for i, j in np.unique(np.concatenate(around), axis=0)] if len(cells) else []
 
-    def _map(self, name: str, dtype: Any, shape: tuple[int, ...], fill: int = 0) -> NDArray[Any]:
+    def new_map(self, name: str, dtype: Any, shape: tuple[int, ...], fill: int = 0) -> NDArray[Any]:
+        """A filled array on disk beside the store, removed with it."""
         if 0 in shape:
             return np.zeros(shape, dtype)
         array = np.memmap(Path(self._folder.name) / name, dtype=dtype, mode="w+", shape=shape)

@@ -149,11 +149,6 @@ def open_reader(path: Path) -> E57Reader:
     return E57Reader(path, CloudHeader(".e57", sum(s.count for s in scans), fields), page, scans)
 
 
-def write(parts: Iterator[Cloud], path: Path, count: int) -> None:
-    """E57 has no place that readers agree on for labels."""
-    raise InputError("E57 is read, not written; name a .laz or .ply file instead", file=path)
-
-
 # ---- the XML section ------------------------------------------------------------------------------------------
 
 
