@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fgnn.points.cloud import Cloud
 from fgnn.report.bench_page import write_bench_page
 from fgnn.report.run_page import make_run_page
-from fgnn.report.segment_page import write_segment_page
+from fgnn.report.segment_page import LabelledScan, write_segment_page
 from fgnn.tasks.recipe import recipe_yaml
 from tests.tasks.helpers import small_recipe
 
@@ -31,10 +32,9 @@ def of_a_benchmark(path: Path) -> None:
 
 
 def of_a_scan(path: Path) -> None:
-    write_segment_page(
-        path, scan="a.laz", out="b.laz", model="m", classes=["a", "b"], counts={"a": 3, "b": 1},
-        label=np.array([0, 0, 0, 1]), confidence=np.array([0.9, 0.8, 0.7, 0.6]), seconds=1.0, environment=ENVIRONMENT,
-    )  # fmt: skip
+    fields = {"label": np.array([0, 0, 0, 1]), "confidence": np.array([0.9, 0.8, 0.7, 0.6])}
+    scan = LabelledScan("a.laz", "b.laz", "m", ["a", "b"], {"a": 3, "b": 1}, Cloud(np.zeros((4, 3)), fields), 1.0)
+    write_segment_page(path, scan, ENVIRONMENT)
 
 
 @pytest.mark.parametrize("make", [of_a_run, of_a_benchmark, of_a_scan], ids=lambda f: f.__name__)

@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fgnn.errors import InputError
+from fgnn.points.cloud import Cloud
 from fgnn.report.bench_page import make_bench_page, page_of_file
 from fgnn.report.charts import bars, lines, short
 from fgnn.report.records import sections
 from fgnn.report.run_page import make_run_page
-from fgnn.report.segment_page import write_segment_page
+from fgnn.report.segment_page import LabelledScan, write_segment_page
 from fgnn.tasks.recipe import recipe_yaml
 from fgnn.train.run import run
 from tests.tasks.helpers import small_recipe
@@ -169,23 +170,21 @@ def test_every_number_of_a_result_is_in_some_table() -> None:
 def test_a_labelled_scan_has_a_page(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     label = np.where(np.arange(500) < 5, 255, rng.integers(0, 2, 500)).astype(np.uint8)
-    text = write_segment_page(
-        tmp_path / "s.report.html", scan="a <scan>.laz", out="b.laz", model="lidar-ground", classes=["ground", "other"],
-        counts={"ground": 2000, "other": 3000, "unlabelled": 50}, label=label, confidence=rng.random(500), seconds=2.0,
-        environment={"torch": "2", "command": "fgnn segment 'a <scan>.laz'"},
-    ).read_text(encoding="utf-8")  # fmt: skip
+    sample = Cloud(np.zeros((500, 3)), {"label": label, "confidence": rng.random(500)})
+    counts = {"ground": 2000, "other": 3000, "unlabelled": 50}
+    scan = LabelledScan("a <scan>.laz", "b.laz", "lidar-ground", ["ground", "other"], counts, sample, seconds=2.0)
+    environment = {"torch": "2", "command": "fgnn segment 'a <scan>.laz'"}
+    text = write_segment_page(tmp_path / "s.report.html", scan, environment).read_text(encoding="utf-8")
     check(text, charts=2)
     assert "5,050 points in 2.0 s" in text
     assert "a &lt;scan&gt;.laz" in text
-    assert "drawn evenly from all" in text
+    assert "500 points" in text
 
 
 def test_an_empty_scan_has_a_page(tmp_path: Path) -> None:
-    none = np.zeros(0, np.uint8)
-    made = write_segment_page(
-        tmp_path / "e.html", scan="e.ply", out="o.ply", model="m", classes=["a"], counts={"a": 0}, label=none,
-        confidence=none.astype(float), seconds=0.1, environment={"command": "fgnn segment e.ply"},
-    )  # fmt: skip
+    sample = Cloud(np.zeros((0, 3)), {"label": np.zeros(0, np.uint8), "confidence": np.zeros(0)})
+    scan = LabelledScan("e.ply", "o.ply", "m", ["a"], {"a": 0}, sample, seconds=0.1)
+    made = write_segment_page(tmp_path / "e.html", scan, {"command": "fgnn segment e.ply"})
     assert "0 points" in made.read_text(encoding="utf-8")
 
 

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from fgnn.errors import InputError
+
+if TYPE_CHECKING:
+    from fgnn.points.cloud import Cloud
+    from fgnn.report.segment_page import LabelledScan
 
 
 def segment(
@@ -39,54 +45,39 @@ def segment(
 
     Example: fgnn segment scan.laz --model lidar-ground --html scan.html
     """
-    from fgnn.errors import InputError
-    from fgnn.files import check_folder
     from fgnn.models.points.segmenter import load_segmenter
     from fgnn.models.points.segmenter import segment as segment_object
-    from fgnn.points.cloud import FORMATS, Cloud, open_cloud, read_cloud, write_cloud
+    from fgnn.points.cloud import read_cloud, write_cloud
     from fgnn.points.segment import Clock, segment_file
-    from fgnn.report.segment_page import write_segment_page
-    from fgnn.report.viewer import MAX_POINTS, write_viewer
+    from fgnn.report.segment_page import LabelledScan
+    from fgnn.report.viewer import MAX_POINTS
     from fgnn.runtime.devices import pick_device
     from fgnn.runtime.environment import environment
     from fgnn.runtime.progress import ProgressBar
     from fgnn.weights import load_weights
 
-    open_cloud(scan)  # what is no scan is said first
-    suffix = ".ply" if scan.suffix.lower() == ".e57" else scan.suffix  # E57 is read, not written
-    target = out or scan.with_name(f"{scan.stem}.labelled{suffix}")
-    if target.suffix.lower() not in FORMATS:
-        raise InputError(f"Expected a cloud in {' '.join(FORMATS)} for --out (got '{target.suffix}')")
-    if target.exists() and scan.exists() and target.samefile(scan):
-        raise InputError("Expected another file for --out than the scan itself", file=target)
-    if batch is not None and batch < 1:
-        raise InputError(f"Expected --batch of at least 1 (got {batch})")
-    if votes not in (1, 2, 4):
-        raise InputError(f"Expected --votes of 1, 2 or 4 (got {votes})")
-    for file in (target, html):  # before the work, not after it
-        if file is not None and file.parent.is_dir():
-            check_folder(file.parent)
+    target = _target(scan, out)
+    _check(target, html, batch, votes)
     where = pick_device(device)
     start = time.perf_counter()
-    card = load_weights(model).card
+    weights = load_weights(model)
     bar, clock = ProgressBar(wait=True), Clock()
 
     def progress(stage: str, done: int, total: int) -> None:
         share = done / total if total else 1.0
         bar.update(f"{stage:<10} {100 * share:5.1f} %  {done:,} of {total:,} points", done, total)
 
-    if card.get("categories"):
+    sample: Cloud | None
+    if weights.card.get("categories"):
         cloud = read_cloud(scan)
-        found = segment_object(cloud, model, category=category, device=where)
-        shown = cloud.with_fields(label=found.label, confidence=found.confidence)
-        write_cloud(shown, target)
-        counts = found.counts
-        sample: Cloud | None = shown
+        labelling = segment_object(cloud, weights, category=category, device=where)
+        cloud = cloud.with_fields(label=labelling.label, confidence=labelling.confidence)
+        write_cloud(cloud, target)
+        counts, sample = labelling.counts, cloud
     else:
         keep = MAX_POINTS if html is not None or report is not None else 0
-        segmenter = load_segmenter(model, where, batch, votes)
-        counts, kept = segment_file(scan, target, segmenter, progress, keep=keep, clock=clock)
-        sample = kept if kept is not None or not keep else read_cloud(target)  # an empty scan keeps nothing
+        segmenter = load_segmenter(weights, where, batch, votes)
+        counts, sample = segment_file(scan, target, segmenter, progress, keep=keep, clock=clock)
     bar.close()
     seconds = time.perf_counter() - start
     total = sum(counts.values())
@@ -95,17 +86,49 @@ def segment(
     print(f"{target}: {total:,} points in {seconds:.1f} s ({total / max(seconds, 1e-9):,.0f} points/s, {where})")
     if any(clock.seconds.values()):
         print("seconds: " + ", ".join(f"{stage} {taken:.2f}" for stage, taken in clock.seconds.items()))
-    names = [str(n) for n in card["classes"]]
-    if html is not None and sample is not None:
-        report = report or html.with_suffix(".report.html")
-        label, confidence = sample.fields["label"], sample.fields["confidence"]
-        title = f"{scan.name}, labelled by {model}"
-        write_viewer(sample, label, html, names, confidence, title=title, totals=counts)
+    if sample is not None and (html is not None or report is not None):
+        classes = [str(name) for name in weights.card["classes"]]
+        result = LabelledScan(scan.name, str(target), model, classes, counts, sample, seconds)
+        _write_pages(result, html, report, environment(where))
+
+
+def _target(scan: Path, out: Path | None) -> Path:
+    """The file to write, by default beside the scan."""
+    from fgnn.points.cloud import FORMATS, open_cloud
+
+    open_cloud(scan)  # reject non-scans early
+    suffix = ".ply" if scan.suffix.lower() == ".e57" else scan.suffix  # E57 cannot be written
+    target = out or scan.with_name(f"{scan.stem}.labelled{suffix}")
+    if target.suffix.lower() not in FORMATS:
+        raise InputError(f"Expected a cloud in {' '.join(FORMATS)} for --out (got '{target.suffix}')")
+    if target.exists() and scan.exists() and target.samefile(scan):
+        raise InputError("Expected another file for --out than the scan itself", file=target)
+    return target
+
+
+def _check(target: Path, html: Path | None, batch: int | None, votes: int) -> None:
+    """Reject bad options and folders before the work begins."""
+    from fgnn.files import check_folder
+
+    if batch is not None and batch < 1:
+        raise InputError(f"Expected --batch of at least 1 (got {batch})")
+    if votes not in (1, 2, 4):
+        raise InputError(f"Expected --votes of 1, 2 or 4 (got {votes})")
+    for file in (target, html):
+        if file is not None and file.parent.is_dir():
+            check_folder(file.parent)
+
+
+def _write_pages(result: LabelledScan, html: Path | None, report: Path | None, environment: dict[str, Any]) -> None:
+    """Write the viewer and the page of counts, confidence and times."""
+    from fgnn.report.segment_page import write_segment_page
+    from fgnn.report.viewer import write_viewer
+
+    if html is not None:
+        label, confidence = result.sample.fields["label"], result.sample.fields["confidence"]
+        write_viewer(result.sample, label, html, result.classes, confidence, title=result.title, totals=result.counts)
         print(f"{html}: open it in a browser")
-    if report is not None and sample is not None:
-        write_segment_page(
-            report, scan=scan.name, out=str(target), model=model, classes=names, counts=counts,
-            label=sample.fields["label"], confidence=sample.fields["confidence"], seconds=seconds,
-            environment=environment(where),
-        )  # fmt: skip
+        report = report or html.with_suffix(".report.html")
+    if report is not None:
+        write_segment_page(report, result, environment)
         print(f"{report}: counts, confidence and times")

@@ -172,10 +172,10 @@ def _write(reader: CloudReader, store: TileStore, labelling: Labelling, out: str
         start = 0
         for part in reader.chunks() if store.count else [reader.header.empty()]:
             rows = slice(start, start + len(part))
-            fields = {"label": np.array(labelling.label[rows]), "confidence": np.array(labelling.confidence[rows])}
+            label, confidence = np.array(labelling.label[rows]), np.array(labelling.confidence[rows])
             start = rows.stop
             store.release()
-            part = part.with_fields(**fields)
+            part = part.with_fields(label=label, confidence=confidence)
             if step:
                 sample.append(part[::step])
             yield part

@@ -14,8 +14,8 @@ from fgnn.data.shapenet import CATEGORIES, PARTS
 from fgnn.models.points.segmenter import load_segmenter
 from fgnn.points.cloud import Cloud
 from fgnn.reproduce.ground import samples_in
+from fgnn.tasks.ground_scores import filter_errors
 from fgnn.weights import load_weights, weight_names
-from tools.train_ground import filter_errors
 
 GROUND = [n for n in weight_names() if "ground" in load_weights(n).card.get("classes", ())]
 SHAPES = [n for n in weight_names() if load_weights(n).card.get("inputs") == "shape: unit sphere"]
