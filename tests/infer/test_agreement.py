@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fgnn import GraphicalModel, ModelBatch, solve
-from fgnn.infer.exact.allowed_states import read_structure
+from fgnn.infer.exact.allowed_states import allowed_states
 from fgnn.infer.exact.plan import build_plan
 from fgnn.infer.exact.run import run_plan
 from tests.strategies import models
@@ -62,7 +62,7 @@ def batches(draw: st.DrawFn) -> ModelBatch:
 def test_elimination_agrees_with_brute_force(path: str, batch: ModelBatch) -> None:
     truth = solve(batch, "brute-force").score
     with taking(path):
-        plan = build_plan(read_structure(batch))  # past the cache of plans, which knows nothing of the settings
+        plan = build_plan(allowed_states(batch))  # past the cache of plans, which knows nothing of the settings
         if plan.steps is None:
             assert bool((truth == -torch.inf).all())
             return

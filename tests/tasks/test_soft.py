@@ -15,9 +15,9 @@ from fgnn.runtime.distributed import World
 from fgnn.tasks.labelled_models import Endless
 from fgnn.tasks.map import MAPTask, map_loss, soft_targets
 from fgnn.tasks.recipe import Data, GridData, Recipe, Schedule, Soft, read_recipe
+from fgnn.tasks.tensor_tree import clone_tensors, copy_tensors, signature, tensors_of
 from fgnn.train.run import run
 from fgnn.train.run_folder import RunFolder
-from fgnn.train.step import clone_tensors, copy_tensors, shapes_of, tensors_of
 from tests.tasks.helpers import small_recipe
 
 CPU = torch.device("cpu")
@@ -81,7 +81,7 @@ def test_a_recording_copies_the_gaps_with_the_rest() -> None:
     held = clone_tensors(first)
     assert first.gaps is not None
     assert second.gaps is not None
-    assert shapes_of(held) == shapes_of(second)
+    assert signature(held) == signature(second)
     assert any(t is first.gaps for t in tensors_of(first))
     copy_tensors(held, second)
     assert torch.equal(held.gaps, second.gaps)

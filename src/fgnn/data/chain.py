@@ -9,9 +9,9 @@ from torch import Tensor
 
 from fgnn.data.generated import GeneratedModels
 from fgnn.data.sampling import Source, generator
+from fgnn.graph import Structure
 from fgnn.infer import solve
-from fgnn.pgm import ModelBatch
-from fgnn.pgm.batch import BudgetBatch, TableBatch
+from fgnn.pgm import BudgetBatch, ModelBatch, TableBatch, model_structure
 
 _FIXED_PAIR = ((0.0, 0.1), (0.2, 1.0))
 _KINDS = (1, 2, 3)
@@ -72,19 +72,29 @@ class ChainMAP(GeneratedModels):
             at_most = (numbers[:, 2 * n + pairs :] * self.window).long().clamp(max=self.window - 1) + 1
         else:
             at_most = torch.full((1, 1), min(self.budget, self.window), device=device).expand(count, windows)
-        at = torch.arange(n, device=device)
+        structure = self.structure().to(device)
+        fixed_pairs = frozenset({"values"} if self.kind == 1 else ())
+        fixed_bounds = frozenset({"at_least"} if self.kind == 3 else {"at_least", "at_most"})
         budgets = BudgetBatch(
-            scopes=at[:windows, None] + at[: self.window],
+            scopes=structure.groups["budget0"].scopes,
             at_least=torch.zeros(1, 1, dtype=torch.int64, device=device).expand(count, windows),
             at_most=at_most,
+            shared=fixed_bounds,
         )
         return ModelBatch(
-            cardinalities=torch.full((n,), 2, device=device),
+            structure,
             unary=unary,
-            tables=(TableBatch(torch.stack([at[:-1], at[1:]], 1), values),) if pairs else (),
+            tables=(TableBatch(structure.groups["table0"].scopes, values, shared=fixed_pairs),) if pairs else (),
             budgets=(budgets,),
             constant=torch.zeros(count, dtype=dtype, device=device),
         )
+
+    def structure(self) -> Structure:
+        """Pairs of neighbours, and windows."""
+        at = torch.arange(self.length)
+        pairs = [torch.stack([at[:-1], at[1:]], 1)] if self.length > 1 else []
+        windows = at[: self.length - self.window + 1, None] + at[: self.window]
+        return model_structure(torch.full((self.length,), 2), pairs, [windows])
 
     def labels(self, batch: ModelBatch) -> Tensor:
         return solve(batch, "exact").assignment

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from fgnn.data.generated import GeneratedModels
 from fgnn.data.sampling import Source, generator
+from fgnn.graph import Structure
 from fgnn.infer import solve
-from fgnn.pgm import ModelBatch
-from fgnn.pgm.batch import BudgetBatch, TableBatch
+from fgnn.pgm import BudgetBatch, ModelBatch, TableBatch, model_structure
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,9 @@ class GridMAP(GeneratedModels):
         dtype: torch.dtype = torch.float32,
         source: Source = "device",
     ) -> ModelBatch:
-        place = torch.arange(self.num_variables, device=device).view(self.height, self.width)
-        across, down = (place[:, :-1], place[:, 1:]), (place[:-1], place[1:])
-        pairs = torch.cat([torch.stack([a.flatten(), b.flatten()], 1) for a, b in (across, down)])
-        (rows, columns), (down_by, across_by) = self.patch, self.stride
-        patches = place.unfold(0, rows, down_by).unfold(1, columns, across_by).reshape(-1, rows * columns)
+        structure = self.structure().to(device)
+        pairs = structure.groups["table0"].scopes if "table0" in structure.groups else ()
+        patches = structure.groups["budget0"].scopes
         drawn = generator(seed, device, source)
 
         def normal(*shape: int) -> Tensor:
@@ -95,12 +93,21 @@ class GridMAP(GeneratedModels):
         most = torch.randint(low, high + 1, (count, len(patches)), generator=drawn, device=drawn.device).to(device)
         least = torch.zeros(1, 1, dtype=torch.int64, device=device).expand(count, len(patches))
         return ModelBatch(
-            cardinalities=torch.full((self.num_variables,), 2, device=device),
+            structure,
             unary=unary,
-            tables=(TableBatch(pairs, values),) if len(pairs) else (),
-            budgets=(BudgetBatch(patches, least, most),),
+            tables=(TableBatch(pairs, values),) if isinstance(pairs, Tensor) else (),
+            budgets=(BudgetBatch(patches, least, most, shared=frozenset({"at_least"})),),
             constant=torch.zeros(count, dtype=dtype, device=device),
         )
+
+    def structure(self) -> Structure:
+        """Pairs of neighbours across and down, and patches."""
+        place = torch.arange(self.num_variables).view(self.height, self.width)
+        across, down = (place[:, :-1], place[:, 1:]), (place[:-1], place[1:])
+        pairs = torch.cat([torch.stack([a.flatten(), b.flatten()], 1) for a, b in (across, down)])
+        (rows, columns), (down_by, across_by) = self.patch, self.stride
+        patches = place.unfold(0, rows, down_by).unfold(1, columns, across_by).reshape(-1, rows * columns)
+        return model_structure(torch.full((self.num_variables,), 2), [pairs] if len(pairs) else [], [patches])
 
     def labels(self, batch: ModelBatch, time_limit: float | None = None) -> Tensor:
         """The proved optimum of each model, shape (B, N), int64: by elimination, else by ``auto`` in the time given.

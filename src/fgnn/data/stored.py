@@ -47,7 +47,8 @@ def save_models(folder: str | Path, models: StoredModels) -> None:
         names = ("scopes", "at_least", "at_most")
         tensors |= {f"budgets.{g}.{name}": getattr(budget, name) for name in names}
     # what all models share is written once, and given back expanded
-    shared = [name for name, t in tensors.items() if t.dim() > 1 and t.shape[0] > 1 and t.stride(0) == 0]
+    shared = [f"tables.{g}.{name}" for g, t in enumerate(batch.tables) for name in sorted(t.shared)]
+    shared += [f"budgets.{g}.{name}" for g, u in enumerate(batch.budgets) for name in sorted(u.shared)]
     written = {name: (t[:1] if name in shared else t).cpu().contiguous() for name, t in tensors.items()}
     about = {
         "format": _FORMAT,
@@ -114,12 +115,21 @@ def _assemble(
         tensor = tensors[name].to(device)
         return tensor.expand(count, *tensor.shape[1:]) if name in about["shared"] else tensor
 
-    tables = tuple(TableBatch(get(f"tables.{g}.scopes"), get(f"tables.{g}.values")) for g in range(about["tables"]))
-    budgets = tuple(
-        BudgetBatch(get(f"budgets.{g}.scopes"), get(f"budgets.{g}.at_least"), get(f"budgets.{g}.at_most"))
-        for g in range(about["budgets"])
-    )
-    return ModelBatch(get("cardinalities"), get("unary"), tables, budgets, get("constant")), get("labels")
+    def shared(group: str, *names: str) -> frozenset[str]:
+        return frozenset(name for name in names if f"{group}.{name}" in about["shared"])
+
+    tables = [
+        TableBatch(get(f"{group}.scopes"), get(f"{group}.values"), shared=shared(group, "values"))
+        for group in (f"tables.{g}" for g in range(about["tables"]))
+    ]
+    budgets = [
+        BudgetBatch(
+            *(get(f"{group}.{name}") for name in ("scopes", "at_least", "at_most")),
+            shared=shared(group, "at_least", "at_most"),
+        )
+        for group in (f"budgets.{g}" for g in range(about["budgets"]))
+    ]
+    return ModelBatch.of(get("cardinalities"), get("unary"), tables, budgets, get("constant")), get("labels")
 
 
 def _check(batch: ModelBatch, labels: Tensor, count: int) -> None:

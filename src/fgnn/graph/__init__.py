@@ -3,7 +3,19 @@
 from fgnn.graph.edge_types import EdgeTypes
 from fgnn.graph.factor_graph import FactorGraph
 from fgnn.graph.group import FactorGroup
-from fgnn.graph.incidence import Block, Incidence, Side
+from fgnn.graph.incidence import Block, Hints, Incidence, Side
 from fgnn.graph.matching import Matching, perfect_matching
+from fgnn.graph.structure import Structure
 
-__all__ = ["Block", "EdgeTypes", "FactorGraph", "FactorGroup", "Incidence", "Matching", "Side", "perfect_matching"]
+__all__ = [
+    "Block",
+    "EdgeTypes",
+    "FactorGraph",
+    "FactorGroup",
+    "Hints",
+    "Incidence",
+    "Matching",
+    "Side",
+    "Structure",
+    "perfect_matching",
+]

@@ -8,9 +8,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from fgnn.graph.derived import Derived
+
 
 @dataclass(frozen=True, eq=False)
-class EdgeTypes:
+class EdgeTypes(Derived):
     """A type in 0..K-1 for each edge.
 
     Attributes:

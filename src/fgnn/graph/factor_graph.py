@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fgnn.graph.group import FactorGroup
-from fgnn.graph.incidence import Incidence
+from fgnn.graph.incidence import Hints, Incidence
+from fgnn.graph.structure import Structure
 
 if TYPE_CHECKING:
     from fgnn.graph.matching import Matching
@@ -30,6 +31,7 @@ class FactorGraph:
         variable_ptr: (G + 1,) where each of G concatenated graphs begins among the variables; None for one graph.
         factor_ptr: The same among the factors of each group.
         validate: Check indices and repeats; False saves the time where scopes are known to be right.
+        hints: What is known about the edges of a group beforehand, so that nothing is read back from the device.
 
     Example:
         >>> g = FactorGraph(3, {"pair": FactorGroup([[0, 1], [1, 2]]), "all": FactorGroup([[0, 1, 2]])})
@@ -42,10 +44,10 @@ class FactorGraph:
     variable_ptr: Tensor | None = None
     factor_ptr: Mapping[str, Tensor] | None = None
     validate: InitVar[bool] = True
-    _incidence: dict[str, Incidence] = field(default_factory=dict, init=False, repr=False)
-    _derived: dict[str, Tensor | None] = field(default_factory=dict, init=False, repr=False)
+    hints: InitVar[Mapping[str, Hints] | None] = None
+    structure: Structure = field(init=False, repr=False)
 
-    def __post_init__(self, validate: bool) -> None:
+    def __post_init__(self, validate: bool, hints: Mapping[str, Hints] | None) -> None:
         if self.num_variables < 0:
             raise ValueError(f"Expected num_variables >= 0 (got {self.num_variables})")
         groups: Any = self.groups
@@ -63,6 +65,7 @@ class FactorGraph:
         if len(devices) > 1:
             raise ValueError(f"Expected all groups on one device (got {sorted(map(str, devices))})")
         object.__setattr__(self, "groups", dict(self.groups))
+        object.__setattr__(self, "structure", Structure(self.num_variables, self.groups, hints=hints or {}))
 
     @property
     def num_edges(self) -> int:
@@ -86,40 +89,25 @@ class FactorGraph:
 
     def incidence(self, name: str) -> Incidence:
         """The edges of one group as index tensors, made on first use and kept."""
-        found = self._incidence.get(name)
-        if found is None:
-            if name not in self.groups:
-                raise ValueError(f"Expected one of the groups {list(self.groups)} (got {name!r})")
-            found = Incidence.of(self.groups[name], self.num_variables)
-            self._incidence[name] = found
-        return found
+        return self.structure.incidence(name)
 
     def variable_degree(self) -> Tensor:
         """How many edges each variable has over all groups.  # shape: (N,)"""
-        if "degree" not in self._derived:
-            total = torch.zeros(self.num_variables, dtype=torch.long, device=self.device)
-            for name in self.groups:
-                total = total + self.incidence(name).degree("variable")
-            self._derived["degree"] = total
-        found = self._derived["degree"]
-        assert found is not None
-        return found
+        return self.structure.variable_degree()
 
     def isolated(self) -> Tensor | None:
         """True for variables in no scope; None where there is no such variable.  # shape: (N,)"""
-        if "isolated" not in self._derived:
-            alone = self.variable_degree() == 0
-            self._derived["isolated"] = alone if bool(alone.any()) else None
-        return self._derived["isolated"]
+        return self.structure.isolated()
 
     def members(self) -> Incidence:
-        """Each concatenated graph as a factor over its own variables, for what is pooled by graph."""
-        if "" not in self._incidence:
-            everything = torch.arange(self.num_variables, device=self.device)
-            ends = torch.tensor([0, self.num_variables], device=self.device)
-            ptr = ends if self.variable_ptr is None else self.variable_ptr
-            self._incidence[""] = Incidence.of(FactorGroup.ragged(everything, ptr), self.num_variables)
-        return self._incidence[""]
+        """Each concatenated graph as a factor over its own variables, for pooling by graph."""
+        return self.structure.derived("members", self._members)
+
+    def _members(self) -> Incidence:
+        everything = torch.arange(self.num_variables, device=self.device)
+        ends = torch.tensor([0, self.num_variables], device=self.device)
+        ptr = ends if self.variable_ptr is None else self.variable_ptr
+        return Incidence.of(FactorGroup.ragged(everything, ptr), self.num_variables)
 
     def prepare(self) -> FactorGraph:
         """Make all derived index tensors now (before compiling or capturing a network)."""
@@ -138,6 +126,7 @@ class FactorGraph:
             variable_ptr=None if self.variable_ptr is None else self.variable_ptr.to(device),
             factor_ptr=None if self.factor_ptr is None else {k: p.to(device) for k, p in self.factor_ptr.items()},
             validate=False,
+            hints=self.structure.hints,
         )
 
     @classmethod

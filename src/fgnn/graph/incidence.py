@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fgnn.graph.derived import Derived
 from fgnn.graph.edge_types import EdgeTypes
 from fgnn.graph.group import FactorGroup
 
@@ -38,14 +39,28 @@ class Block:
     width: int
 
 
+@dataclass(frozen=True)
+class Hints:
+    """What is known about a group's edges without looking at them, so that nothing is read back from the device.
+
+    Attributes:
+        max_degree: No variable has more edges than this; None where it has to be counted.
+        covers_all: Every variable has an edge.
+    """
+
+    max_degree: int | None = None
+    covers_all: bool = False
+
+
 @dataclass(frozen=True, eq=False)
-class Incidence:
+class Incidence(Derived):
     """The edges (c, i) of one group, numbered factor by factor.
 
     Attributes:
-        factor: (E,) c of each edge, never falling.
+        factor: (E,) c of each edge, non-decreasing.
         variable: (E,) i of each edge.
         arity: A where every factor has A edges (then edge e belongs to factor e // A), else None.
+        hints: What is known about the edges beforehand.
     """
 
     factor: Tensor
@@ -54,9 +69,10 @@ class Incidence:
     num_factors: int
     num_variables: int
     arity: int | None
+    hints: Hints = Hints()
 
     @classmethod
-    def of(cls, group: FactorGroup, num_variables: int) -> Incidence:
+    def of(cls, group: FactorGroup, num_variables: int, hints: Hints = Hints()) -> Incidence:  # noqa: B008 (frozen)
         """The edges of a group over ``num_variables`` variables."""
         return cls(
             factor=group.factor_index(),
@@ -65,6 +81,7 @@ class Incidence:
             num_factors=group.num_factors,
             num_variables=num_variables,
             arity=group.arity,
+            hints=hints,
         )
 
     @property
@@ -75,11 +92,21 @@ class Incidence:
     @cached_property
     def var_edge(self) -> Tensor:
         """Edges sorted by variable, and for one variable in edge order.  # shape: (E,)"""
-        return torch.argsort(self.variable, stable=True)
+        return self._by_variable[1]
+
+    @cached_property
+    def _by_variable(self) -> tuple[Tensor, Tensor]:
+        """The variables in order, and the edges in that order."""
+        small = self.variable.is_cuda and self.num_variables < 2**31  # half the passes of a radix sort
+        return torch.sort(self.variable.to(torch.int32) if small else self.variable, stable=True)
 
     @cached_property
     def var_ptr(self) -> Tensor:
         """Where the edges of each variable begin in ``var_edge``, and the last end.  # shape: (N + 1,)"""
+        if self.variable.is_cuda:  # bincount waits for the device
+            ordered = self._by_variable[0]
+            ends = torch.arange(self.num_variables + 1, device=ordered.device, dtype=ordered.dtype)
+            return torch.searchsorted(ordered, ends)
         counts = torch.bincount(self.variable, minlength=self.num_variables)
         return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
@@ -103,7 +130,7 @@ class Incidence:
 
     @cached_property
     def _has_empty_variable(self) -> bool:
-        return bool((self.degree("variable") == 0).any())
+        return not self.hints.covers_all and bool((self.degree("variable") == 0).any())
 
     def has_empty(self, towards: Side) -> bool:
         """Whether some destination has no edge at all."""

@@ -20,7 +20,7 @@ def check_magnitude(batch: ModelBatch) -> None:
     looks forbidden or two different ones look equal. NaN and ``+inf``, which no log-potential is, are refused with it.
     """
     most = _MOST.get(batch.dtype, _MOST_ELSE)
-    parts = [(batch.unary, batch.num_variables), *((t.values, len(t.scopes)) for t in batch.tables)]
+    parts = [(batch.unary, batch.num_variables), *((t.distinct("values"), len(t.scopes)) for t in batch.tables)]
     # the largest entry times the number of factors is enough almost always, and needs no sum per model
     total = sum((_largest(values) * count for values, count in parts), _largest(batch.constant[:, None]))
     if float(total) <= most:
@@ -41,8 +41,6 @@ def check_magnitude(batch: ModelBatch) -> None:
 
 def _largest(values: Tensor) -> Tensor:
     """The largest finite entry in size, as float64; NaN or inf where there is one that is not allowed."""
-    if values.shape[0] > 1 and values.stride(0) == 0:
-        values = values[:1]  # one copy of what all models share
     step = max(1, _CHUNK // max(1, values[:1].numel()))
     starts = range(0, len(values), step) if values.numel() else range(0)
     found = [_finite(values[at : at + step]).abs().amax() for at in starts]

@@ -1,6 +1,6 @@
 """Discrete graphical models: variables, tables, budgets, scores and files."""
 
-from fgnn.pgm.batch import BudgetBatch, ModelBatch, TableBatch
+from fgnn.pgm.batch import BudgetBatch, ModelBatch, TableBatch, model_structure
 from fgnn.pgm.factors import Budget, BudgetGroup, Table, TableGroup
 from fgnn.pgm.io import Limits, read_model, write_model
 from fgnn.pgm.model import GraphicalModel
@@ -15,6 +15,7 @@ __all__ = [
     "Table",
     "TableBatch",
     "TableGroup",
+    "model_structure",
     "read_model",
     "write_model",
 ]

@@ -1,26 +1,65 @@
-"""Models of one structure as tensors on one device: what batched solvers and networks read."""
+"""Models of one structure as tensors: what solvers and networks read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fgnn.graph import FactorGroup, Structure
 from fgnn.pgm.model import GraphicalModel
 
 Index = slice | Tensor
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Numbers:
+    """Numbers of some factors for each of B models; those named in ``shared`` are one set, expanded to all models."""
+
+    shared: frozenset[str] = frozenset()
+    names: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.shared:
+            tensor: Tensor = getattr(self, name)
+            if tensor.shape[0] > 1 and tensor.stride(0) != 0:
+                raise ValueError(f"Expected {name} expanded along the models, since they share it (got one for each)")
+
+    def distinct(self, name: str) -> Tensor:
+        """The numbers with a leading axis of B, or of 1 where all models share them."""
+        tensor: Tensor = getattr(self, name)
+        return tensor[:1] if name in self.shared else tensor
+
+    def changed(
+        self, models: int, change: Callable[[Tensor], Tensor], once: Callable[[Tensor], Tensor] | None = None
+    ) -> Self:
+        """The same with ``change`` applied to every tensor, for ``models`` models.
+
+        What is shared stays shared: ``once`` (by default ``change``) is applied to it with a leading axis of 1.
+        """
+        numbers: dict[str, Any] = {}
+        for name in self.names:
+            tensor = self.distinct(name)
+            if name in self.shared:
+                tensor = (once or change)(tensor)
+                numbers[name] = tensor.expand(models, *tensor.shape[1:])
+            else:
+                numbers[name] = change(tensor)
+        return replace(self, **numbers)
+
+
 @dataclass(frozen=True, eq=False)
-class TableBatch:
-    """Tables of one shape: shared scopes, one set of numbers per model (or one for all, expanded)."""
+class TableBatch(_Numbers):
+    """Tables of one shape: scopes of the structure, and the log-potentials of each model."""
 
     scopes: Tensor  # shape: (C, A), int64
     values: Tensor  # shape: (B, C, k_1, ..., k_A)
+    names: ClassVar[tuple[str, ...]] = ("values",)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -29,27 +68,45 @@ class TableBatch:
 
 
 @dataclass(frozen=True, eq=False)
-class BudgetBatch:
-    """Budgets over the same number of variables: shared scopes, bounds per model."""
+class BudgetBatch(_Numbers):
+    """Budgets over the same number of variables: scopes of the structure, and the bounds of each model."""
 
     scopes: Tensor  # shape: (C, n), int64
     at_least: Tensor  # shape: (B, C), int64
     at_most: Tensor  # shape: (B, C), int64
+    names: ClassVar[tuple[str, ...]] = ("at_least", "at_most")
 
 
 @dataclass(frozen=True, eq=False)
 class ModelBatch:
-    """``B`` models with the same variables and scopes and other numbers, on one device.
+    """``B`` models of one structure and other numbers, on one device.
 
-    ``unary`` is padded with ``-inf`` up to the largest cardinality K, so a padded state is never chosen. Tensors
-    may be expanded along the batch (stride 0) where all models share them.
+    ``unary`` is padded with ``-inf`` up to the largest cardinality K, so a padded state is never chosen. The scopes of
+    ``tables[g]`` are those of the structure's group ``table{g}``, and likewise for budgets.
     """
 
-    cardinalities: Tensor  # shape: (N,), int64
+    structure: Structure
     unary: Tensor  # shape: (B, N, K), padded with -inf
     tables: tuple[TableBatch, ...]
     budgets: tuple[BudgetBatch, ...]
     constant: Tensor  # shape: (B,)
+
+    @classmethod
+    def of(
+        cls,
+        cardinalities: Tensor,
+        unary: Tensor,
+        tables: Sequence[TableBatch],
+        budgets: Sequence[BudgetBatch],
+        constant: Tensor,
+    ) -> ModelBatch:
+        """A batch from tensors alone; its structure is found again where an equal one is in use.
+
+        Recognising it reads the scopes on the host. Where many batches of one structure are made, make the structure
+        once (:func:`model_structure`) and pass it to ``ModelBatch``.
+        """
+        structure = model_structure(cardinalities, [t.scopes for t in tables], [u.scopes for u in budgets])
+        return cls(structure, unary, tuple(tables), tuple(budgets), constant).with_structure(structure)
 
     @classmethod
     def stack(
@@ -73,23 +130,51 @@ class ModelBatch:
         def put(array: np.ndarray, as_type: torch.dtype = dtype) -> Tensor:
             return torch.tensor(array, dtype=as_type, device=device)
 
+        structure = model_structure(
+            torch.from_numpy(np.array(cards)),
+            [torch.from_numpy(np.array(group.scopes)) for group in first.table_groups],
+            [torch.from_numpy(np.array(group.scopes)) for group in first.budget_groups],
+        ).to(device)
         tables = tuple(
-            TableBatch(
-                put(group.scopes, torch.int64),
-                put(np.stack([m.table_groups[g].values for m in models])),
-            )
-            for g, group in enumerate(first.table_groups)
+            TableBatch(structure.groups[f"table{g}"].scopes, put(np.stack([m.table_groups[g].values for m in models])))
+            for g in range(len(first.table_groups))
         )
         budgets = tuple(
             BudgetBatch(
-                put(group.scopes, torch.int64),
+                structure.groups[f"budget{g}"].scopes,
                 put(np.stack([m.budget_groups[g].at_least for m in models]), torch.int64),
                 put(np.stack([m.budget_groups[g].at_most for m in models]), torch.int64),
             )
-            for g, group in enumerate(first.budget_groups)
+            for g in range(len(first.budget_groups))
         )
         constant = put(np.array([m.constant for m in models]))
-        return cls(put(cards, torch.int64), put(unary), tables, budgets, constant)
+        return cls(structure, put(unary), tables, budgets, constant)
+
+    @classmethod
+    def concat(cls, batches: Sequence[ModelBatch]) -> ModelBatch:
+        """Batches of one structure, one after another."""
+        first = batches[0]
+        if len(batches) == 1:
+            return first
+        if any(batch.structure.key != first.structure.key for batch in batches):
+            raise ValueError("Expected batches of one structure (got several)")
+        return replace(
+            first,
+            unary=torch.cat([b.unary for b in batches]),
+            tables=tuple(
+                TableBatch(t.scopes, torch.cat([b.tables[g].values for b in batches]))
+                for g, t in enumerate(first.tables)
+            ),
+            budgets=tuple(
+                BudgetBatch(
+                    u.scopes,
+                    torch.cat([b.budgets[g].at_least for b in batches]),
+                    torch.cat([b.budgets[g].at_most for b in batches]),
+                )
+                for g, u in enumerate(first.budgets)
+            ),
+            constant=torch.cat([b.constant for b in batches]),
+        )
 
     # ---- reading ------------------------------------------------------------------------------------------
 
@@ -99,6 +184,12 @@ class ModelBatch:
     @property
     def num_variables(self) -> int:
         return int(self.unary.shape[1])
+
+    @property
+    def cardinalities(self) -> Tensor:
+        """The number of states of each variable.  # shape: (N,), int64"""
+        assert self.structure.cardinalities is not None
+        return self.structure.cardinalities
 
     @property
     def device(self) -> torch.device:
@@ -114,37 +205,41 @@ class ModelBatch:
         return torch.arange(self.unary.shape[2], device=self.device) < self.cardinalities[:, None]
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> ModelBatch:
-        """The same models on another device or in another floating-point type; expanded tensors stay expanded."""
+        """The same models on another device or in another floating-point type; what is shared stays shared."""
 
         def move(tensor: Tensor) -> Tensor:
-            kind = dtype if tensor.is_floating_point() else None
-            if tensor.dim() and tensor.shape[0] > 1 and tensor.stride(0) == 0:
-                return tensor[:1].to(device=device, dtype=kind).expand(tensor.shape)
-            return tensor.to(device=device, dtype=kind)
+            return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
 
-        return ModelBatch(
-            move(self.cardinalities),
-            move(self.unary),
-            tuple(TableBatch(move(t.scopes), move(t.values)) for t in self.tables),
-            tuple(BudgetBatch(move(b.scopes), move(b.at_least), move(b.at_most)) for b in self.budgets),
-            move(self.constant),
-        )
+        moved = self._changed(move(self.unary), move(self.constant), move)
+        return moved if device is None else moved.with_structure(self.structure.to(device))
 
     def select(self, which: Index) -> ModelBatch:
-        """The models at a slice or index tensor, as a batch; expanded tensors stay expanded."""
-        constant = self.constant[which]
+        """The models at a slice or index tensor, as a batch; what is shared stays shared."""
+        return self._changed(self.unary[which], self.constant[which], lambda t: t[which], lambda t: t)
 
-        def take(tensor: Tensor) -> Tensor:
-            if tensor.shape[0] > 1 and tensor.stride(0) == 0:
-                return tensor[:1].expand(len(constant), *tensor.shape[1:])
-            return tensor[which]
-
+    def _changed(
+        self,
+        unary: Tensor,
+        constant: Tensor,
+        change: Callable[[Tensor], Tensor],
+        once: Callable[[Tensor], Tensor] | None = None,
+    ) -> ModelBatch:
+        models = len(constant)
         return replace(
             self,
-            unary=take(self.unary),
-            tables=tuple(replace(t, values=take(t.values)) for t in self.tables),
-            budgets=tuple(replace(b, at_least=take(b.at_least), at_most=take(b.at_most)) for b in self.budgets),
+            unary=unary,
+            tables=tuple(t.changed(models, change, once) for t in self.tables),
+            budgets=tuple(u.changed(models, change, once) for u in self.budgets),
             constant=constant,
+        )
+
+    def with_structure(self, structure: Structure) -> ModelBatch:
+        """The same numbers under an equal structure, such as the same one on another device."""
+        return replace(
+            self,
+            structure=structure,
+            tables=tuple(replace(t, scopes=structure.groups[f"table{g}"].scopes) for g, t in enumerate(self.tables)),
+            budgets=tuple(replace(u, scopes=structure.groups[f"budget{g}"].scopes) for g, u in enumerate(self.budgets)),
         )
 
     def model(self, b: int) -> GraphicalModel:
@@ -203,3 +298,10 @@ def _check_same_structure(first: GraphicalModel, other: GraphicalModel, b: int) 
     ):
         if len(mine) != len(theirs) or not all(np.array_equal(p, q) for p, q in zip(mine, theirs, strict=True)):
             raise ValueError(f"Expected models of one structure (got other {kind} scopes in model {b})")
+
+
+def model_structure(cardinalities: Tensor, tables: Sequence[Tensor], budgets: Sequence[Tensor]) -> Structure:
+    """The structure of models with these scopes: groups ``table0``, ``table1``, ..., ``budget0``, ..."""
+    groups = {f"table{g}": FactorGroup(scopes) for g, scopes in enumerate(tables)}
+    groups |= {f"budget{g}": FactorGroup(scopes) for g, scopes in enumerate(budgets)}
+    return Structure(int(cardinalities.shape[0]), groups, cardinalities).interned()

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from fgnn.infer.exact.max_marginals import Band, gaps
-from fgnn.pgm import BudgetBatch, ModelBatch, TableBatch
+from fgnn.pgm import ModelBatch
 from fgnn.runtime.distributed import World
-from fgnn.runtime.tensor_tree import tensors_of
 from fgnn.tasks.seeds import seed_for
+from fgnn.tasks.tensor_tree import tensors_of
 
 # Instances drawn and labelled at once on a GPU.
 _AT_ONCE = 1 << 16
@@ -51,41 +51,6 @@ class Source(Protocol):
     def batch(self, step: int) -> Examples: ...
 
 
-def concat_models(batches: Sequence[ModelBatch]) -> ModelBatch:
-    """Batches of one structure, one after another."""
-    first = batches[0]
-    if len(batches) == 1:
-        return first
-    return replace(
-        first,
-        unary=torch.cat([b.unary for b in batches]),
-        tables=tuple(
-            TableBatch(t.scopes, torch.cat([b.tables[g].values for b in batches])) for g, t in enumerate(first.tables)
-        ),
-        budgets=tuple(
-            BudgetBatch(
-                u.scopes,
-                torch.cat([b.budgets[g].at_least for b in batches]),
-                torch.cat([b.budgets[g].at_most for b in batches]),
-            )
-            for g, u in enumerate(first.budgets)
-        ),
-        constant=torch.cat([b.constant for b in batches]),
-    )
-
-
-def with_scopes(batch: ModelBatch, like: ModelBatch) -> ModelBatch:
-    """The same models with another batch's scope tensors, so that the structure is known again without reading it."""
-    return replace(
-        batch,
-        cardinalities=like.cardinalities,
-        tables=tuple(TableBatch(s.scopes, t.values) for s, t in zip(like.tables, batch.tables, strict=True)),
-        budgets=tuple(
-            BudgetBatch(s.scopes, u.at_least, u.at_most) for s, u in zip(like.budgets, batch.budgets, strict=True)
-        ),
-    )
-
-
 def draw(
     sets: Sequence[Labelled],
     count: int,
@@ -105,7 +70,7 @@ def draw(
             models = models.select(share.share(size))
         parts.append(models)
         labels.append(data.labels(models))
-    return Examples(concat_models(parts), torch.cat(labels))
+    return Examples(ModelBatch.concat(parts), torch.cat(labels))
 
 
 class Endless:
@@ -132,7 +97,6 @@ class Endless:
         self.sets, self.size, self.seed, self.world, self.device = sets, batch, seed, world, device
         self._with_gaps = with_gaps
         self._band: Band | None = None
-        self._like: ModelBatch | None = None
         if batch % (len(sets) * world.size):
             raise ValueError(
                 f"Expected a batch divisible by the {len(sets)} kinds and {world.size} processes (got {batch})"
@@ -161,11 +125,10 @@ class Endless:
     def _draw(self, block: int) -> Examples:
         seed = seed_for(self.seed, "train", block)
         found = draw(self.sets, self._together * self.size, seed, self.device, self.world)
-        self._like = self._like or found.models
         if self._with_gaps and self._band is None:
             self._band = Band.of(found.models)  # once: the host would wait for the labels
         apart = gaps(found.models, self._band) if self._with_gaps else None
-        return Examples(with_scopes(found.models, self._like), found.labels, apart)
+        return Examples(found.models, found.labels, apart)
 
     def _take(self, block: int) -> Examples:
         """A block that was drawn ahead, once it is there; else a new one."""

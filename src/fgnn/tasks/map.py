@@ -21,7 +21,7 @@ from fgnn.models.map.network import MAPNetwork
 from fgnn.pgm import GraphicalModel, ModelBatch
 from fgnn.runtime.distributed import World
 from fgnn.tasks.dataclass_io import plain
-from fgnn.tasks.labelled_models import Endless, Examples, FixedSet, Grouped, Labelled, Source, concat_models, draw
+from fgnn.tasks.labelled_models import Endless, Examples, FixedSet, Grouped, Labelled, Source, draw
 from fgnn.tasks.metrics import Quality
 from fgnn.tasks.recipe import Data, Recipe, Soft
 from fgnn.tasks.seeds import seed_for
@@ -141,7 +141,7 @@ def data_sets(data: Data) -> list[Labelled]:
 
 def draw_models(sets: Sequence[Labelled], count: int, device: torch.device) -> ModelBatch:
     """A few unlabelled models of all sets."""
-    return concat_models([s.sample(count, seed=n, device=device) for n, s in enumerate(sets)])
+    return ModelBatch.concat([s.sample(count, seed=n, device=device) for n, s in enumerate(sets)])
 
 
 def draw_many(sets: Sequence[Labelled], count: int, seed: int, purpose: str, device: torch.device) -> Examples:
@@ -149,7 +149,7 @@ def draw_many(sets: Sequence[Labelled], count: int, seed: int, purpose: str, dev
     parts = []
     for n, at in enumerate(range(0, count, _CHUNK)):
         parts.append(draw(sets, min(_CHUNK, count - at), seed_for(seed, purpose, n), device))
-    return Examples(concat_models([p.models for p in parts]), torch.cat([p.labels for p in parts]))
+    return Examples(ModelBatch.concat([p.models for p in parts]), torch.cat([p.labels for p in parts]))
 
 
 def make_source(recipe: Recipe, sets: Sequence[Labelled], world: World, device: torch.device) -> Source:

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from fgnn.nn.recording import recording
-from fgnn.runtime.tensor_tree import clone_tensors, copy_tensors, shapes_of
 from fgnn.tasks.task import Loss
+from fgnn.tasks.tensor_tree import clone_tensors, copy_tensors, signature
 
 _WARM_UP = 3  # eager steps before the recording: kernels are compiled and tuned, caches filled
 
@@ -49,7 +49,7 @@ class Step:
         self._capture, self._after = capture, after
         self._calls = 0
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._shapes: list[tuple[Any, ...]] = []
+        self._signature: tuple[Any, ...] = ()
         self._held: Any = None
         self._result: Loss | None = None
 
@@ -62,7 +62,7 @@ class Step:
         if self._graph is None and self._capture and self._calls >= _WARM_UP:
             self._record(batch)
         self._calls += 1
-        if self._graph is not None and shapes_of(batch) == self._shapes:
+        if self._graph is not None and signature(batch) == self._signature:
             copy_tensors(self._held, batch)
             self._graph.replay()
             assert self._result is not None
@@ -85,7 +85,7 @@ class Step:
         return Loss(result.loss.detach(), result.agreement.detach())
 
     def _record(self, batch: Any) -> None:
-        self._held, self._shapes = clone_tensors(batch), shapes_of(batch)
+        self._held, self._signature = clone_tensors(batch), signature(batch)
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -138,11 +140,19 @@ def test_the_structure_is_made_once_and_shared_numbers_are_not_copied() -> None:
         model.add_table((i, i + 1), [[0.0, 0.1], [0.2, 1.0]])
     model.add_budget(range(6), at_most=3)
     one = ModelBatch.stack([model], dtype=torch.float32)
+    (table,), (budget,) = one.tables, one.budgets
     wide = ModelBatch(
-        one.cardinalities,
+        one.structure,
         torch.rand(1000, 6, 2),
-        tuple(type(t)(t.scopes, t.values.expand(1000, -1, -1, -1)) for t in one.tables),
-        tuple(type(u)(u.scopes, u.at_least.expand(1000, -1), u.at_most.expand(1000, -1)) for u in one.budgets),
+        (replace(table, values=table.values.expand(1000, -1, -1, -1), shared=frozenset({"values"})),),
+        (
+            replace(
+                budget,
+                at_least=budget.at_least.expand(1000, -1),
+                at_most=budget.at_most.expand(1000, -1),
+                shared=frozenset({"at_least", "at_most"}),
+            ),
+        ),
         one.constant.expand(1000),
     )
     reader = Featuriser(one)

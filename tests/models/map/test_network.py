@@ -14,7 +14,6 @@ from fgnn.models.map.deep import Wiring, arrange, collect, wire
 from fgnn.models.map.family import Family
 from fgnn.models.map.featurise import Featuriser, constant_groups
 from fgnn.models.map.network import PAPER, MAPNetwork, sub_windows
-from fgnn.tasks.labelled_models import concat_models
 
 DEEP = NetworkConfig("deep", width=8, blocks=2, bases=3)
 NOTATION = NetworkConfig("FGNN(8) - Res[FC(8) - FGNN(8) - FC(8)] - FGNN(N)", q="table")
@@ -154,8 +153,8 @@ def test_smaller_factors_for_the_ablation() -> None:
 def test_the_baselines_see_unaries_alone(name: str) -> None:
     one, two = ChainMAP(1).sample(4, seed=1), ChainMAP(3).sample(4, seed=1)
     network = _made(NetworkConfig(name), Family.of(one))
-    two = concat_models([two])
-    assert torch.equal(network(one), network(ModelBatch(one.cardinalities, one.unary, (), (), one.constant)))
+    two = ModelBatch.concat([two])
+    assert torch.equal(network(one), network(ModelBatch.of(one.cardinalities, one.unary, (), (), one.constant)))
     assert network(two).shape == (4, 30, 2)
 
 

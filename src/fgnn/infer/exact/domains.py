@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.infer.exact.allowed_states import BudgetShape, Structure, TableShape
+from fgnn.infer.exact.allowed_states import AllowedStates, BudgetShape, TableShape
 
 # Passes over all factors; long chains of consequences beyond it are left to the elimination itself.
 _ROUNDS = 64
 
 
-def propagate(structure: Structure) -> NDArray[np.bool_] | None:
+def propagate(structure: AllowedStates) -> NDArray[np.bool_] | None:
     """The states (N, K) that survive, or None where some variable has none left: no model has a feasible assignment."""
     live = structure.live.copy()
     tight = [t for t in structure.tables if not t.allowed.all()]

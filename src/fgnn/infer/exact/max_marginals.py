@@ -147,8 +147,10 @@ class _Terms:
     def __init__(self, batch: ModelBatch, band: Band, dtype: torch.dtype) -> None:
         self.band, self.models = band, len(batch)
         self._unary = _rows_first(batch.unary, dtype)
-        self._tables = [_rows_first(t.values.flatten(2), dtype) for t in batch.tables]
-        self._bounds = [(_models_last(u.at_least), _models_last(u.at_most)) for u in batch.budgets]
+        self._tables = [_rows_first(t.distinct("values").flatten(2), dtype) for t in batch.tables]
+        self._bounds = [
+            (u.distinct("at_least").T.contiguous(), u.distinct("at_most").T.contiguous()) for u in batch.budgets
+        ]
 
     def forward(self, alpha: Tensor, t: int) -> Tensor:
         """Add what comes in at t to (2^held, B), states of the variables before it; to (2^held, 2, B)."""
@@ -183,11 +185,5 @@ class _Terms:
 
 
 def _rows_first(values: Tensor, dtype: torch.dtype) -> Sequence[Tensor]:
-    """(B, C, entries) as C tensors (entries, B), or (entries, 1) where all models share them."""
-    once = values[:1] if values.stride(0) == 0 else values
-    return once.to(dtype).permute(1, 2, 0).contiguous().unbind(0)
-
-
-def _models_last(bounds: Tensor) -> Tensor:
-    """(B, C) as (C, B), or (C, 1) where all models share them."""
-    return (bounds[:1] if bounds.stride(0) == 0 else bounds).T.contiguous()
+    """(B, C, entries) as C tensors (entries, B), where B is 1 if all models share them."""
+    return values.to(dtype).permute(1, 2, 0).contiguous().unbind(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -67,19 +68,25 @@ def _part(
     variables = members.nonzero().squeeze(1)
     number = torch.full((batch.num_variables,), -1, dtype=torch.int64, device=batch.device)
     number[variables] = torch.arange(len(variables), device=batch.device)
-    part = ModelBatch(
+    models = len(batch)
+    part = ModelBatch.of(
         cardinalities=batch.cardinalities[variables],
         unary=unary[:, variables],
         tables=tuple(
-            replace(t, scopes=number[t.scopes[which]], values=t.values[:, which])
+            replace(t.changed(models, partial(_factors, which=which)), scopes=number[t.scopes[which]])
             for t, which in zip(batch.tables, tables, strict=True)
             if bool(which.any())
         ),
         budgets=tuple(
-            replace(u, scopes=number[u.scopes[which]], at_least=u.at_least[:, which], at_most=u.at_most[:, which])
+            replace(u.changed(models, partial(_factors, which=which)), scopes=number[u.scopes[which]])
             for u, which in zip(batch.budgets, budgets, strict=True)
             if bool(which.any())
         ),
         constant=constant,
     )
     return Part(part, variables, own[variables])
+
+
+def _factors(numbers: Tensor, which: Tensor) -> Tensor:
+    """The numbers of some factors, (B, C, ...)."""
+    return numbers[:, which]

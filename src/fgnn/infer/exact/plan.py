@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fgnn.infer.exact.allowed_states import Structure
+from fgnn.infer.exact.allowed_states import AllowedStates
 from fgnn.infer.exact.buckets import Bucket
 from fgnn.infer.exact.builder import Step, StepBuilder
 from fgnn.infer.exact.counters import Choice, choose_counters
@@ -68,7 +68,7 @@ class ExactPlan:
 
 
 def build_plan(
-    structure: Structure,
+    structure: AllowedStates,
     *,
     max_states: int = 1 << 26,
     memory: int = 4 << 30,

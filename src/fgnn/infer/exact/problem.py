@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.infer.exact.allowed_states import BudgetShape, Structure, TableShape
+from fgnn.infer.exact.allowed_states import AllowedStates, BudgetShape, TableShape
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Problem:
     constants: tuple[tuple[Source, int], ...]  # entries that every feasible assignment takes
 
 
-def free_problem(structure: Structure, live: NDArray[np.bool_]) -> Problem:
+def free_problem(structure: AllowedStates, live: NDArray[np.bool_]) -> Problem:
     """Drop the states that propagation ruled out and the variables it fixed."""
     counts = live.sum(1)
     fixed = np.where(counts == 1, live.argmax(1), -1)

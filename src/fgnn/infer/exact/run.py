@@ -32,7 +32,7 @@ class Numbers:
         self.single = len(batch) == 1
         self._states = batch.cardinalities.tolist()
         self._unary = self._rows_first(batch.unary)
-        self._tables = [self._rows_first(t.values.flatten(2)) for t in batch.tables]
+        self._tables = [self._rows_first(t.distinct("values").flatten(2)) for t in batch.tables]
 
     def __getitem__(self, source: Source) -> Tensor:
         if source.kind == "unary":
@@ -47,9 +47,8 @@ class Numbers:
         return rows.squeeze(-1) if self.single else rows
 
     def _rows_first(self, values: Tensor) -> Sequence[Tensor]:
-        """(B, C, entries) as C tensors (entries, B)."""
-        once = values[:1] if values.stride(0) == 0 else values
-        turned = once.detach().to(self.dtype).permute(1, 2, 0).contiguous()
+        """(B, C, entries) as C tensors (entries, B), where B is 1 if all models share them."""
+        turned = values.detach().to(self.dtype).permute(1, 2, 0).contiguous()
         return (turned.squeeze(-1) if self.single else turned).unbind(0)
 
 

@@ -7,11 +7,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
 
 import torch
 
-from fgnn.infer.exact.allowed_states import read_structure
+from fgnn.infer.exact.allowed_states import allowed_states
 from fgnn.infer.exact.plan import ExactPlan, OutOfTime, TooLarge, build_plan, too_large
 from fgnn.infer.exact.run import run_plan
 from fgnn.infer.solution import Answer, OnProgress, Progress
@@ -19,10 +18,8 @@ from fgnn.pgm import ModelBatch
 
 __all__ = ["OutOfTime", "TooLarge", "exact_plan", "solve_exact"]
 
-# Plans of structures seen lately: data sets ask for the same one over and over.
-_PLANS: OrderedDict[tuple[object, ...], ExactPlan] = OrderedDict()
-_PLANS_KEPT = 8
-_PLANS_LOCK = Lock()
+# Plans kept for one structure: they differ in the states that batches allow, and in the options.
+_PLANS_KEPT = 4
 
 # On the CPU models are solved in slices whose largest result has at most this many entries. That fits a core's cache,
 # and torch leaves operations of this size to one thread, so slices run side by side without waiting for each other.
@@ -135,7 +132,7 @@ def _in_slices(
     """Do the models slice by slice, within memory; on the CPU several slices at once."""
     models = len(batch)
     largest = max((step.shape.rows for step in plan.steps or ()), default=1)
-    own = [values for values in (batch.unary, *(t.values for t in batch.tables)) if values.stride(0) != 0]
+    own = [batch.unary, *(t.values for t in batch.tables if not t.shared)]
     numbers = sum(values.numel() // models for values in own)
     per_model = max(1, (plan.memory // 8 + numbers) * dtype.itemsize)
     size, workers = max(1, memory // per_model), 1
@@ -180,18 +177,17 @@ class _Clock:
 
 def _plan(batch: ModelBatch, max_states: int, memory: int, seed: int, tries: int, clock: _Clock) -> ExactPlan:
     """The plan for a batch, on its device; kept for the next batch of its structure."""
-    structure = read_structure(batch)
-    key = (structure.key, max_states, seed, tries, str(batch.device))
-    with _PLANS_LOCK:
-        plan = _PLANS.pop(key, None)
+    allowed = allowed_states(batch)
+    key = (allowed.key, max_states, seed, tries)
+    plans: OrderedDict[tuple[object, ...], ExactPlan] = batch.structure.derived("elimination plans", OrderedDict)
+    plan = plans.pop(key, None)
     if plan is None:
         plan = build_plan(
-            structure, max_states=max_states, memory=memory, seed=seed, tries=tries, out_of_time=clock.out_of_time
+            allowed, max_states=max_states, memory=memory, seed=seed, tries=tries, out_of_time=clock.out_of_time
         ).to(batch.device)
-    with _PLANS_LOCK:
-        _PLANS[key] = plan
-        while len(_PLANS) > _PLANS_KEPT:
-            _PLANS.popitem(last=False)
+    plans[key] = plan
+    if len(plans) > _PLANS_KEPT:
+        plans.pop(next(iter(plans)), None)
     if plan.memory > memory:
         raise too_large(plan.width, plan.states, plan.memory, max_states, memory)
     return plan

@@ -171,9 +171,9 @@ class Numbers:
             unary = torch.cat([unary.masked_fill(banned, 0.0), banned.to(unary.dtype)])
         factors: list[Potentials] = []
         for t in batch.tables:
-            theta = _last(t.values)
+            theta = _last(t.distinct("values"))
             factors.append(PairClamp.of(theta) if t.shape == (2, 2) and not wiring.full else theta)
-        factors += [(_bound(u.at_least), _bound(u.at_most)) for u in batch.budgets]
+        factors += [(_bound(u.distinct("at_least")), _bound(u.distinct("at_most"))) for u in batch.budgets]
         return cls(unary, tuple(factors))
 
     def columns(self, which: Tensor) -> Numbers:
@@ -231,7 +231,7 @@ def can_forbid(batch: ModelBatch) -> bool:
     """Whether any state can ever be impossible: a ``-inf`` somewhere, or a budget that leaves no choice."""
     if bool((batch.unary.isneginf() & batch.state_mask).any()):
         return True
-    if any(bool(_shared(t.values).isneginf().any()) for t in batch.tables):
+    if any(bool(t.distinct("values").isneginf().any()) for t in batch.tables):
         return True
     return any(bool(((u.at_most == 0) | (u.at_least == u.scopes.shape[1])).any()) for u in batch.budgets)
 
@@ -241,19 +241,12 @@ def _ratios(batch: ModelBatch) -> Tensor:
     return against_first[:, batch.state_mask[:, 1:]]
 
 
-def _shared(tensor: Tensor) -> Tensor:
-    """One copy of what is expanded along the batch."""
-    return tensor[:1] if tensor.shape[0] > 1 and tensor.stride(0) == 0 else tensor
-
-
 def _last(values: Tensor) -> Tensor:
     """(B, C, k_1, ..., k_A) to (k_1, ..., k_A, C, B)."""
-    kept = _shared(values)
-    return kept.permute(*range(2, kept.dim()), 1, 0).contiguous()
+    return values.permute(*range(2, values.dim()), 1, 0).contiguous()
 
 
 def _bound(bound: Tensor) -> Bound:
-    kept = _shared(bound)
-    if kept.numel() and bool((kept == kept.flatten()[0]).all()):
-        return int(kept.flatten()[0])
-    return kept.t().contiguous()
+    if bound.numel() and bool((bound == bound.flatten()[0]).all()):
+        return int(bound.flatten()[0])
+    return bound.t().contiguous()

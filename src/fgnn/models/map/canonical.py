@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fgnn.pgm import ModelBatch, TableBatch
+from fgnn.pgm import ModelBatch
 
 
 def canonical(batch: ModelBatch) -> ModelBatch:
@@ -24,12 +24,11 @@ def canonical(batch: ModelBatch) -> ModelBatch:
         if t.shape != (2, 2):
             tables.append(t)
             continue
-        shared = t.values.shape[0] > 1 and t.values.stride(0) == 0
-        v = t.values[:1] if shared else t.values
+        v = t.distinct("values")
         v00, v01, v10, v11 = v[..., 0, 0], v[..., 0, 1], v[..., 1, 0], v[..., 1, 1]  # shape: (B, C)
         corner = torch.zeros_like(v)
         corner[..., 1, 1] = v11 - v10 - v01 + v00
-        tables.append(TableBatch(t.scopes, corner.expand(t.values.shape) if shared else corner))
+        tables.append(replace(t, values=corner.expand(t.values.shape)))
         lift = torch.zeros_like(v[:, :1, 0, 0]).repeat(1, batch.num_variables)  # shape: (B, N)
         lift = lift.index_add(1, t.scopes[:, 0], v10 - v00).index_add(1, t.scopes[:, 1], v01 - v00)
         unary = unary + torch.stack([torch.zeros_like(lift), lift], -1)
@@ -41,5 +40,5 @@ def finite_tables(batch: ModelBatch) -> Tensor:
     """Whether no table and no real unary of the batch holds -inf: a 0-dimensional bool tensor."""
     found = torch.isfinite(batch.unary[:, batch.state_mask]).all()
     for t in batch.tables:
-        found = found & torch.isfinite(t.values[:1] if t.values.stride(0) == 0 else t.values).all()
+        found = found & torch.isfinite(t.distinct("values")).all()
     return found

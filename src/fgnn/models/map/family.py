@@ -91,8 +91,8 @@ def _numbers(group: str, batch: ModelBatch) -> Tensor:
     if group == "budget":
         bounds = [torch.stack([u.at_least, u.at_most], -1).flatten(0, 1) for u in batch.budgets]
         return torch.cat(bounds).double()
-    values = [t.values for t in batch.tables if f"table{_shape(t.shape)}" == group]
-    return torch.cat([v[:1].flatten(0, 1) if v.stride(0) == 0 else v.flatten(0, 1) for v in values]).flatten(1).double()
+    values = [t.distinct("values").flatten(0, 1) for t in batch.tables if f"table{_shape(t.shape)}" == group]
+    return torch.cat(values).flatten(1).double()
 
 
 def _present(name: str, batch: ModelBatch) -> bool:

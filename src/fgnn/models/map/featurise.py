@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -131,11 +130,11 @@ class Featuriser:
         graph, edges = self._structure(batch)
         factors: dict[str, Tensor] = {}
         for name, at in self._tables.items():
-            values = batch.tables[at].values
             if name in self.fixed:
-                factors[name] = _ones(batch, values.shape[1])
+                factors[name] = _ones(batch, len(self._scopes[name]))
             else:
-                factors[name] = _per_model(values, partial(self._table, masked=self._masked[name]))
+                features = self._table(batch.tables[at].distinct("values"), self._masked[name])
+                factors[name] = features.expand(len(batch), -1, -1)
         for name, members in self._budgets.items():
             parts = [batch.budgets[at] for at in members]
             if name in self.fixed:
@@ -145,7 +144,7 @@ class Featuriser:
                 factors[name] = made[0] if len(made) == 1 else torch.cat(made, 1)
         if len(self._single):
             factors[SINGLE] = _ones(batch, len(self._single))
-        return Features(graph, _per_model(batch.unary, self._unary), factors, edges)
+        return Features(graph, self._unary(batch.unary), factors, edges)
 
     def _unary(self, unary: Tensor) -> Tensor:
         banned = unary == -torch.inf
@@ -264,14 +263,10 @@ def _budget_names(batch: ModelBatch, grouping: BudgetGroups) -> dict[str, list[i
 def _budget(budget: BudgetBatch, dtype: torch.dtype) -> Tensor:
     size = budget.scopes.shape[1]
 
-    def rows(bounds: Tensor) -> Tensor:
-        low, high = bounds.to(dtype).unbind(-1)
-        return torch.stack([high, torch.full_like(high, size), high / size, low], -1)
-
-    shared = _shared(budget.at_least) and _shared(budget.at_most)
-    bounds = torch.stack([b[:1] if shared else b for b in (budget.at_least, budget.at_most)], -1)
-    made = rows(bounds)
-    return made.expand(budget.at_least.shape[0], -1, -1) if shared else made
+    low, high = budget.distinct("at_least").to(dtype), budget.distinct("at_most").to(dtype)
+    low, high = low + torch.zeros_like(high), high + torch.zeros_like(low)
+    features = torch.stack([high, torch.full_like(high, size), high / size, low], -1)
+    return features.expand(budget.at_least.shape[0], -1, -1)
 
 
 def _join(scopes: list[Tensor]) -> FactorGroup:
@@ -285,18 +280,6 @@ def _join(scopes: list[Tensor]) -> FactorGroup:
 
 def _ones(batch: ModelBatch, count: int) -> Tensor:
     return batch.unary.new_ones(1, 1, 1).expand(len(batch), count, 1)
-
-
-def _shared(tensor: Tensor) -> bool:
-    """Whether the models share their numbers: expanded along the batch."""
-    return tensor.shape[0] > 1 and tensor.stride(0) == 0
-
-
-def _per_model(tensor: Tensor, features: Callable[[Tensor], Tensor]) -> Tensor:
-    """Features of every model, computed once where the models share their numbers."""
-    if not _shared(tensor):
-        return features(tensor)
-    return features(tensor[:1]).expand(tensor.shape[0], -1, -1)
 
 
 def _any_banned(values: Tensor) -> bool:

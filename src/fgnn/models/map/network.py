@@ -17,7 +17,7 @@ from fgnn.models.map.featurise import BUDGET_FEATURES, Featuriser, Positions
 from fgnn.models.points.dgcnn import DGCNN
 from fgnn.models.points.pointnet import PointNet
 from fgnn.nn import build
-from fgnn.pgm import BudgetBatch, ModelBatch, TableBatch
+from fgnn.pgm import BudgetBatch, ModelBatch
 
 PAPER = """FGNN(64) - Res[FC(64) - FGNN(64) - FC(64)] - MLP(128) - Res[FC(64) - FGNN(64) - FC(128)] - FC(256)
 - Res[FC(64) - FGNN(64) - FC(256)] - FC(128) - Res[FC(64) - FGNN(64) - FC(128)] - FC(64)
@@ -112,7 +112,7 @@ class MAPNetwork(nn.Module):
         # the same scope tensors every time: the featuriser then sees at once that the structure is known
         batch = replace(
             batch,
-            tables=tuple(TableBatch(s, t.values) for s, t in zip(structure.tables, batch.tables, strict=True)),
+            tables=tuple(replace(t, scopes=s) for s, t in zip(structure.tables, batch.tables, strict=True)),
             budgets=self._budgets(batch, structure),
         )
         features = structure.featuriser(batch)
@@ -174,9 +174,7 @@ class MAPNetwork(nn.Module):
     def _budgets(self, batch: ModelBatch, structure: _Structure) -> tuple[BudgetBatch, ...]:
         if self.config.factor_size is not None:
             return _unread(structure.read, len(batch))
-        return tuple(
-            BudgetBatch(s, u.at_least, u.at_most) for s, u in zip(structure.budgets, batch.budgets, strict=True)
-        )
+        return tuple(replace(u, scopes=s) for s, u in zip(structure.budgets, batch.budgets, strict=True))
 
 
 def sub_windows(scopes: Tensor, size: int) -> Tensor:
@@ -190,7 +188,9 @@ def sub_windows(scopes: Tensor, size: int) -> Tensor:
 def _unread(scopes: tuple[Tensor, ...], count: int) -> tuple[BudgetBatch, ...]:
     """Budgets whose bounds nobody reads."""
     none = [s.new_zeros(1, 1).expand(count, len(s)) for s in scopes]
-    return tuple(BudgetBatch(s, z, z) for s, z in zip(scopes, none, strict=True))
+    return tuple(
+        BudgetBatch(s, z, z, shared=frozenset({"at_least", "at_most"})) for s, z in zip(scopes, none, strict=True)
+    )
 
 
 def _cells(shape: str) -> int:
