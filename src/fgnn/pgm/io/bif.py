@@ -1,6 +1,6 @@
 """Bayesian networks in the interchange format (``.bif``).
 
-Variables are numbered in the order they are declared. Each becomes one table over its parents and then itself.
+Variables are numbered in declaration order. Each becomes one table over its parents and then itself.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.pgm.io.build import MOST_VARIABLES, Allowance, TableRuns, log_potentials, table_size
+from fgnn.pgm.io.numbers import shown
 from fgnn.pgm.io.stream import Limits
-from fgnn.pgm.io.text import Text, to_numbers
-from fgnn.pgm.io.tokens import shown
+from fgnn.pgm.io.text import Text, numbers_of
 from fgnn.pgm.model import GraphicalModel
 
 # a row without quotes or comments: (a, b) 0.1, 0.9;
@@ -37,7 +37,7 @@ class _Network:
 def read_bif(path: Path, limits: Limits | None = None) -> GraphicalModel:
     """Read a BIF network; probabilities become log-potentials, 0 becomes ``-inf``."""
     text = Text(path, limits, marks="{}[]();,|", comment=r"/\*(?s:.*?)(?:\*/|\Z)|//[^\n]*")
-    allowance = Allowance(text.source.most_entries, text.refuse)
+    allowance = Allowance(text.source.most_entries, text.fail)
     network = _Network()
     while text.peek() is not None:
         kind = text.name("network, variable or probability")
@@ -49,16 +49,16 @@ def read_bif(path: Path, limits: Limits | None = None) -> GraphicalModel:
             _read_probability(text, network, allowance)
         else:
             text.fail(f"Expected network, variable or probability (got {shown(kind)})")
+        text.place = ""
     if not network.variables:
         text.fail("Expected a network with variables (got none)")
     for name in network.variables:
         if name not in network.tables:
             text.fail("Expected a probability block for every variable (got none)", f"variable {shown(name)}")
     model = GraphicalModel([len(v.states) for v in network.variables.values()])
-    runs = TableRuns(model)
-    for scope, values in network.tables.values():
-        runs.add(scope, log_potentials(values))
-    runs.finish()
+    with TableRuns(model) as runs:
+        for scope, values in network.tables.values():
+            runs.add(scope, log_potentials(values))
     return model
 
 
@@ -78,43 +78,43 @@ def _skip_network(text: Text) -> None:
 
 def _read_variable(text: Text, network: _Network) -> None:
     name = text.name("a variable's name")
-    place = f"variable {shown(name)}"
+    text.place = f"variable {shown(name)}"
     if name in network.variables:
-        text.fail("Expected every variable once (got it twice)", place)
-    text.expect("{", place)
+        text.fail("Expected every variable once (got it twice)")
+    text.expect("{")
     states: dict[str, int] = {}
     while not text.is_mark("}"):
-        kind = text.name("type or property", place)
+        kind = text.name("type or property")
         if kind == "property":
             _skip_property(text)
         elif kind == "type" and not states:
-            states = _read_states(text, place)
+            states = _read_states(text)
         else:
-            text.fail(f"Expected one type, or a property (got {shown(kind)})", place)
-    text.expect("}", place)
+            text.fail(f"Expected one type, or a property (got {shown(kind)})")
+    text.expect("}")
     if not states:
-        text.fail("Expected the type of the variable (got none)", place)
+        text.fail("Expected the type of the variable (got none)")
     network.variables[name] = _Variable(len(network.variables), states)
 
 
-def _read_states(text: Text, place: str) -> dict[str, int]:
-    text.expect("discrete", place)
-    text.expect("[", place)
-    count = text.integer("the number of states", 1, len(text.text), place)
-    text.expect("]", place)
-    text.expect("{", place)
+def _read_states(text: Text) -> dict[str, int]:
+    text.expect("discrete")
+    text.expect("[")
+    count = text.integer("the number of states", 1, len(text.text))
+    text.expect("]")
+    text.expect("{")
     states: dict[str, int] = {}
     while not text.is_mark("}"):
-        state = text.name("a state", place)
+        state = text.name("a state")
         if state in states:
-            text.fail(f"Expected distinct states (got {shown(state)} twice)", place)
+            text.fail(f"Expected distinct states (got {shown(state)} twice)")
         states[state] = len(states)
         if text.is_mark(","):
             text.expect(",")
-    text.expect("}", place)
+    text.expect("}")
     if len(states) != count:
-        text.fail(f"Expected {count} states (got {len(states)})", place)
-    text.expect(";", place)
+        text.fail(f"Expected {count} states (got {len(states)})")
+    text.expect(";")
     return states
 
 
@@ -131,103 +131,102 @@ def _read_probability(text: Text, network: _Network, allowance: Allowance) -> No
     text.expect(")")
     if not names:
         text.fail("Expected a variable (got none)")
-    place = f"probability of {shown(names[0])}"
+    text.place = f"probability of {shown(names[0])}"
     if len(set(names)) < len(names):
-        text.fail("Expected distinct variables (got one twice)", place)
+        text.fail("Expected distinct variables (got one twice)")
     if names[0] in network.tables:
-        text.fail("Expected one probability block for each variable (got two)", place)
+        text.fail("Expected one probability block for each variable (got two)")
     if len(names) > MOST_VARIABLES:
-        text.fail(f"Expected at most {MOST_VARIABLES} variables in a table (got {len(names)})", place)
+        text.fail(f"Expected at most {MOST_VARIABLES} variables in a table (got {len(names)})")
     child, *parents = (network.variables[name] for name in names)
     size = table_size((len(v.states) for v in (child, *parents)), allowance.most)
-    allowance.claim(size, place)
-    values = _read_rows(text, child, parents, place)
-    network.tables[names[0]] = ([v.index for v in parents] + [child.index], values)
+    allowance.claim(size, text.place)
+    network.tables[names[0]] = ([v.index for v in parents] + [child.index], _read_rows(text, child, parents))
 
 
-def _read_rows(text: Text, child: _Variable, parents: list[_Variable], place: str) -> NDArray[np.float64]:
+def _read_rows(text: Text, child: _Variable, parents: list[_Variable]) -> NDArray[np.float64]:
     """P(child | parents) with the child on the last axis."""
     shape = [len(p.states) for p in parents]
     width = len(child.states)
-    values = np.full((*shape, width), np.nan)  # NaN: not given
+    values = np.full((*shape, width), np.nan)  # NaN: missing
     default: NDArray[np.float64] | None = None
-    text.expect("{", place)
+    text.expect("{")
     _read_plain_rows(text, parents, values)
     while not text.is_mark("}"):
         if text.is_mark("("):
-            key = _read_key(text, parents, place)
+            key = _read_key(text, parents)
             if not np.isnan(values[key][0]):
-                text.fail("Expected every row once (got one twice)", place)
-            values[key] = _row(text, width, place)
+                text.fail("Expected every row once (got one twice)")
+            values[key] = _row(text, width)
             continue
-        kind = text.name("table, default, property or a row", place)
+        kind = text.name("table, default, property or a row")
         if kind == "property":
             _skip_property(text)
         elif kind == "default" and default is None:
-            default = _row(text, width, place)
+            default = _row(text, width)
         elif kind == "table" and np.isnan(values).all():
-            # the numbers of a table run over the child first and then the parents, the last fastest
-            flat = _row(text, values.size, place)
+            # a table runs over the child first and then the parents, the last fastest
+            flat = _row(text, values.size)
             values = np.moveaxis(flat.reshape(width, *shape), 0, -1).copy()
         else:
-            text.fail(f"Expected one table, one default, a property or a row (got {shown(kind)})", place)
-    text.expect("}", place)
+            text.fail(f"Expected one table, one default, a property or a row (got {shown(kind)})")
+    text.expect("}")
     missing = np.isnan(values[..., 0])
     if default is not None:
         values[missing] = default
     elif missing.any():
         states = [list(p.states)[i] for p, i in zip(parents, np.argwhere(missing)[0], strict=True)]
-        given = ", ".join(map(shown, states))
-        text.fail(f"Expected a row for every state of the parents (got none for {given})", place)
+        text.fail(f"Expected a row for every state of the parents (got none for {', '.join(map(shown, states))})")
     return values
 
 
 def _read_plain_rows(text: Text, parents: list[_Variable], values: NDArray[np.float64]) -> None:
-    """Take the rows of a block all at once where they are plain and right; otherwise take nothing."""
+    """Fast path: read all rows of a block at once if they are plain and valid, otherwise read nothing."""
     width = values.shape[-1]
     at = text.at
     keys: list[tuple[int, ...]] = []
     rows: list[str] = []
-    while (found := _ROW.match(text.text, at)) is not None:
-        names = found[1].split(",")
-        if len(names) != len(parents) or found[2].count(",") != width - 1:
+    while (row := _ROW.match(text.text, at)) is not None:
+        names = row[1].split(",")
+        if len(names) != len(parents) or row[2].count(",") != width - 1:
             return
         key = tuple(p.states.get(name.strip(), -1) for p, name in zip(parents, names, strict=True))
         if -1 in key:
             return
         keys.append(key)
-        rows.append(found[2])
-        at = found.end()
-    numbers = to_numbers(",".join(rows).split(","))
+        rows.append(row[2])
+        at = row.end()
+    numbers = numbers_of(",".join(rows).split(","))
     if not keys or numbers is None or (numbers < 0).any() or len(set(keys)) < len(keys):
         return
     values[tuple(np.array(keys).T)] = numbers.reshape(len(keys), width)
     text.at = at
 
 
-def _read_key(text: Text, parents: list[_Variable], place: str) -> tuple[int, ...]:
-    text.expect("(", place)
+def _read_key(text: Text, parents: list[_Variable]) -> tuple[int, ...]:
+    """The states of the parents that a row is for."""
+    text.expect("(")
     key: list[int] = []
     while not text.is_mark(")"):
-        state = text.name("a state", place)
+        state = text.name("a state")
         if len(key) == len(parents):
-            text.fail(f"Expected {len(parents)} states of the parents (got more)", place)
+            text.fail(f"Expected {len(parents)} states of the parents (got more)")
         states = parents[len(key)].states
         if state not in states:
-            text.fail(f"Expected a state of parent {len(key)} (got {shown(state)})", place)
+            text.fail(f"Expected a state of parent {len(key)} (got {shown(state)})")
         key.append(states[state])
         if text.is_mark(","):
             text.expect(",")
-    text.expect(")", place)
+    text.expect(")")
     if len(key) < len(parents) or not parents:
-        text.fail(f"Expected {len(parents)} states of the parents (got {len(key)})", place)
+        text.fail(f"Expected {len(parents)} states of the parents (got {len(key)})")
     return tuple(key)
 
 
-def _row(text: Text, width: int, place: str) -> NDArray[np.float64]:
-    row = text.numbers_until(";", "probabilities", place)
+def _row(text: Text, width: int) -> NDArray[np.float64]:
+    row = text.numbers_until(";", "probabilities")
     if len(row) != width:
-        text.fail(f"Expected {width} probabilities (got {len(row)})", place)
+        text.fail(f"Expected {width} probabilities (got {len(row)})")
     if (row < 0).any():
-        text.fail(f"Expected probabilities of at least 0 (got {row[row < 0][0]:g})", place)
+        text.fail(f"Expected probabilities of at least 0 (got {row[row < 0][0]:g})")
     return row

@@ -1,4 +1,4 @@
-"""What every reader shares: sizes that are checked before they are believed, and tables added run by run."""
+"""Shared by all readers: size checks before allocation, and tables added to the model in runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fgnn.pgm.model import GraphicalModel
 
-# NumPy 1 arrays have at most 32 axes, and a group of tables needs one for itself.
+# NumPy 1 arrays have at most 32 axes; a group of tables uses one for the factors.
 MOST_VARIABLES = 31
 _RUN_ENTRIES = 1 << 20
 
@@ -27,7 +27,7 @@ def table_size(cardinalities: Iterable[int], most: int) -> int:
 
 
 class Allowance:
-    """Counts the entries a file implies without spelling them out, and refuses beyond the limit."""
+    """Counts the entries a file implies without listing them, and rejects the file beyond the limit."""
 
     def __init__(self, most: int, refuse: Refuse) -> None:
         self.most = most
@@ -41,13 +41,13 @@ class Allowance:
 
 
 def log_potentials(potentials: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The log of potentials in place; 0 becomes ``-inf``."""
+    """Take the log of potentials in place; 0 becomes ``-inf``."""
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(potentials, out=potentials))
 
 
 class TableRuns:
-    """Adds tables to a model in their order, many at once where neighbours have one shape."""
+    """Adds tables to a model in order, consecutive tables of one shape at once; a context manager."""
 
     def __init__(self, model: GraphicalModel) -> None:
         self.model = model
@@ -57,8 +57,17 @@ class TableRuns:
         self._unaries: NDArray[np.float64] | None = None
         self._offsets = np.cumsum(model.cardinalities) - model.cardinalities
 
+    def __enter__(self) -> TableRuns:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        if kind is None:
+            self._flush()
+            if self._unaries is not None:
+                self.model.add_unaries(self._unaries)
+
     def add(self, scope: Sequence[int], values: NDArray[np.float64]) -> None:
-        """Add one table; scopes of one variable and of none go straight to the unaries and the constant."""
+        """Add one table; scopes of one variable or none go to the unaries and the constant."""
         if len(scope) < 2:
             self.model.add_table(scope, values)
         else:
@@ -75,22 +84,14 @@ class TableRuns:
             np.add.at(self._unaries, self._offsets[scopes] + np.arange(values.shape[1]), values)
             return
         if self._values and self._values[-1].shape[1:] != values.shape[1:]:
-            self.flush()
+            self._flush()
         self._scopes.append(scopes)
         self._values.append(values)
         self._entries += values.size
         if self._entries >= _RUN_ENTRIES:
-            self.flush()
+            self._flush()
 
-    def finish(self) -> None:
-        """Hand everything over to the model."""
-        self.flush()
-        if self._unaries is not None:
-            self.model.add_unaries(self._unaries)
-            self._unaries = None
-
-    def flush(self) -> None:
-        """Hand the run over to the model."""
+    def _flush(self) -> None:
         if self._values:
             one = len(self._values) == 1
             scopes = self._scopes[0] if one else np.concatenate(self._scopes)

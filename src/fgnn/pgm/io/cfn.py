@@ -1,43 +1,32 @@
-"""toulbar2's ``.cfn`` files: JSON in spirit, with decimal costs, names, and much freedom in punctuation.
+"""toulbar2's ``.cfn`` files: a loose form of JSON with decimal costs and names.
 
-Quotes, commas and colons may be left out, braces and brackets are the same, and so are the field names altogether
-(``{problem: {name: p mustbe: <5}}`` or ``{{p <5}}``); only the order of the fields is fixed.
+Quotes, commas and colons are optional, braces and brackets are interchangeable, and the field names may be left out
+altogether (``{problem: {name: p mustbe: <5}}`` or ``{{p <5}}``); only the order of the fields is fixed.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.pgm.io.costs import CostNetwork
+from fgnn.pgm.io.numbers import shown
 from fgnn.pgm.io.rules import add_rule
 from fgnn.pgm.io.stream import Limits
-from fgnn.pgm.io.text import LARGEST, Text, to_numbers
-from fgnn.pgm.io.tokens import shown
+from fgnn.pgm.io.text import LARGEST, Text, is_number
 from fgnn.pgm.model import GraphicalModel
 
 _OPEN, _CLOSE = "{[", "}]"
 _BOUND = re.compile(r"([<>])([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)", re.ASCII)
 
 
-@dataclass(eq=False)
-class _Names:
-    """Variables and the names of their states, in order."""
-
-    variables: dict[str, int] = field(default_factory=dict)
-    states: list[dict[str, int]] = field(default_factory=list)
-    cardinalities: list[int] = field(default_factory=list)
-
-
 def read_cfn(path: Path, limits: Limits | None = None) -> GraphicalModel:
-    """Read a ``.cfn`` file; the score is minus the cost, or the value where the file maximises."""
+    """Read a ``.cfn`` file; the score is minus the cost, or the value if the file maximises."""
     text = Text(path, limits, marks="{}[]", separators=",:", comment=r"(?m:^[ \t]*#)[^\n]*|//[^\n]*")
-    reader = _Reader(text)
-    model = reader.network()
+    model = _Reader(text).read()
     if text.peek() is not None:
         text.next("the end")
         text.fail("Expected the end of the file (got more)")
@@ -45,28 +34,35 @@ def read_cfn(path: Path, limits: Limits | None = None) -> GraphicalModel:
 
 
 class _Reader:
+    network: CostNetwork
+
     def __init__(self, text: Text) -> None:
         self.text = text
         self.tagged = False
+        self.cardinalities: list[int] = []
+        self._variables: dict[str, int] = {}
+        self._states: list[dict[str, int]] = []  # state names of each variable
+        self._waiting: dict[str, list[tuple[list[int], str]]] = {}  # by table name: scopes and places that refer to it
 
     # ---- structure ----------------------------------------------------------------------------------------
 
-    def open(self, what: str, place: str = "") -> None:
+    def open(self, what: str) -> None:
         if not self.text.is_mark(_OPEN):
-            self.text.fail(f"Expected '{{' or '[' of {what} (got {self._ahead()})", place, at=self.text.at)
-        self.text.next(what, place)
+            self.text.fail(f"Expected '{{' or '[' of {what} (got {self._ahead()})", at=self.text.at)
+        self.text.next(what)
 
-    def close(self, what: str, place: str = "") -> None:
+    def close(self, what: str) -> None:
         if not self.text.is_mark(_CLOSE):
-            self.text.fail(f"Expected '}}' or ']' after {what} (got {self._ahead()})", place, at=self.text.at)
-        self.text.next(what, place)
+            self.text.fail(f"Expected '}}' or ']' after {what} (got {self._ahead()})", at=self.text.at)
+        self.text.next(what)
 
     def closes(self) -> bool:
         return self.text.is_mark(_CLOSE)
 
-    def tag(self, name: str, place: str = "") -> None:
-        if self.tagged:
-            self.text.expect(name, place)
+    def tag(self, name: str) -> None:
+        """Take a field name, in files that have them."""
+        if self.tagged and name:
+            self.text.expect(name)
 
     def _ahead(self) -> str:
         token = self.text.peek()
@@ -74,255 +70,240 @@ class _Reader:
 
     # ---- parts --------------------------------------------------------------------------------------------
 
-    def network(self) -> GraphicalModel:
+    def read(self) -> GraphicalModel:
         self.open("the network")
         if not self.text.is_mark(_OPEN):
             self.text.expect("problem")
             self.tagged = True
-        upper, maximise = self._problem()
-        names = self._variables()
-        network = CostNetwork(
-            self.text.path,
-            names.cardinalities,
-            upper,
-            self.text.source.most_entries,
-            self.text.refuse,
-            maximise=maximise,
+        upper, maximise = self._read_problem()
+        self._read_variables()
+        source = self.text.source
+        self.network = CostNetwork(
+            source.path, self.cardinalities, upper, source.most_entries, self.text.fail, maximise=maximise
         )
-        self._functions(network, names)
+        self._read_functions()
         self.close("the functions")
-        return network.build()
+        return self.network.build()
 
-    def _problem(self) -> tuple[float, bool]:
+    def _read_problem(self) -> tuple[float, bool]:
+        """The upper bound on the cost, and whether the file maximises."""
         self.open("the problem")
         self.tag("name")
         self.text.name("the problem's name")
         self.tag("mustbe")
         word = self.text.name("a bound")
-        found = _BOUND.fullmatch(word)
-        if found is None or abs(float(found[2])) > LARGEST:
+        bound = _BOUND.fullmatch(word)
+        if bound is None or abs(float(bound[2])) > LARGEST:
             self.text.fail(f"Expected a bound such as <12.5 or >-3 (got {shown(word)})", "problem")
         self.close("the problem")
-        maximise = found[1] == ">"
-        return (-float(found[2]) if maximise else float(found[2])), maximise
+        maximise = bound[1] == ">"
+        return (-float(bound[2]) if maximise else float(bound[2])), maximise
 
-    def _variables(self) -> _Names:
+    def _read_variables(self) -> None:
+        text = self.text
         self.tag("variables")
         self.open("the variables")
-        names = _Names()
         while not self.closes():
-            index = len(names.cardinalities)
-            name, place = f"x{index}", f"variable {index}"
-            token = self.text.peek() or ""
-            if not self.text.is_mark(_OPEN) and not _numeric(token):
-                name = self.text.name("a variable", place)
-            if name in names.variables:
-                self.text.fail(f"Expected every variable once (got {shown(name)} twice)", place)
-            names.variables[name] = index
+            index = len(self.cardinalities)
+            text.place = f"variable {index}"
+            name = f"x{index}"
+            if not text.is_mark(_OPEN) and not is_number(text.peek() or ""):
+                name = text.name("a variable")
+            if name in self._variables:
+                text.fail(f"Expected every variable once (got {shown(name)} twice)")
+            self._variables[name] = index
             states: dict[str, int] = {}
-            if self.text.is_mark(_OPEN):
-                states = self._states(place)
+            if text.is_mark(_OPEN):
+                states = self._read_states()
                 size = len(states)
             else:
-                size = abs(self.text.integer("a domain or its size", -(2**31), 2**31, place))
+                size = abs(text.integer("a domain or its size", -(2**31), 2**31))
             if size == 0:
-                self.text.fail("Expected at least one state (got none)", place)
-            names.states.append(states)
-            names.cardinalities.append(size)
+                text.fail("Expected at least one state (got none)")
+            self._states.append(states)
+            self.cardinalities.append(size)
+            text.place = ""
         self.close("the variables")
-        return names
 
-    def _states(self, place: str) -> dict[str, int]:
-        self.open("the states", place)
+    def _read_states(self) -> dict[str, int]:
+        self.open("the states")
         states: dict[str, int] = {}
         while not self.closes():
-            state = self.text.name("a state", place)
+            state = self.text.name("a state")
             if state in states:
-                self.text.fail(f"Expected distinct states (got {shown(state)} twice)", place)
+                self.text.fail(f"Expected distinct states (got {shown(state)} twice)")
             states[state] = len(states)
-        self.close("the states", place)
+        self.close("the states")
         return states
 
-    def _functions(self, network: CostNetwork, names: _Names) -> None:
+    def _read_functions(self) -> None:
+        text = self.text
         self.tag("functions")
         self.open("the functions")
-        waiting: dict[str, list[tuple[list[int], str]]] = {}
         c = 0
         while not self.closes():
-            place = f"function {c}"
+            text.place = f"function {c}"
             name = ""
-            if not self.text.is_mark(_OPEN):
-                name = self.text.name("a function's name", place)
-                place = f"function {shown(name)}"
-            costs, scope = self._function(network, names, place, waiting)
+            if not text.is_mark(_OPEN):
+                name = text.name("a function's name")
+                text.place = f"function {shown(name)}"
+            costs, scope = self._read_function()
             if costs is not None:
-                for other, where in waiting.pop(name, []) if name else []:
-                    shape = network.claim(other, where)
-                    if shape != costs.shape:
-                        self.text.fail(f"Expected the domains of {shown(name)}, whose table it shares", where)
-                    network.add(other, costs)
-                network.add(scope, costs)
+                for other, place in self._waiting.pop(name, []) if name else []:
+                    if self.network.claim(other, place) != costs.shape:
+                        text.fail(f"Expected the domains of {shown(name)}, whose table it shares", place)
+                    self.network.add(other, costs)
+                self.network.add(scope, costs)
+            text.place = ""
             c += 1
-        if waiting:
-            name, users = next(iter(waiting.items()))
-            self.text.fail(f"Expected a table named {shown(name)} further on (got none)", users[0][1])
+        for name, users in self._waiting.items():
+            text.fail(f"Expected a table named {shown(name)} further on (got none)", users[0][1])
         self.close("the functions")
 
-    def _function(
-        self, network: CostNetwork, names: _Names, place: str, waiting: dict[str, list[tuple[list[int], str]]]
-    ) -> tuple[NDArray[np.float64] | None, list[int]]:
-        """One function: its costs, or None where a rule or a shared table gives them."""
+    def _read_function(self) -> tuple[NDArray[np.float64] | None, list[int]]:
+        """The costs and the scope of one function; no costs if a rule or a shared table gives them."""
         text = self.text
-        self.open("a function", place)
-        scope = self._scope(network, names, place)
+        self.open("a function")
+        scope = self._read_scope()
         default: float | None = None
-        if text.peek() == "defaultcost" if self.tagged else _numeric(text.peek() or ""):
-            self.tag("defaultcost", place)
-            default = text.number("the default cost", place)
+        if text.peek() == "defaultcost" if self.tagged else is_number(text.peek() or ""):
+            self.tag("defaultcost")
+            default = text.number("the default cost")
         costs: NDArray[np.float64] | None = None
-        kind = text.name("costs or type", place) if self.tagged else ""
+        kind = text.name("costs or type") if self.tagged else ""
         if kind not in ("costs", "type", ""):
-            text.fail(f"Expected costs or type (got {shown(kind)})", place)
+            text.fail(f"Expected costs or type (got {shown(kind)})")
         if kind != "type" and text.is_mark(_OPEN):
-            costs = self._table(network, names, scope, default, place)
+            costs = self._read_table(scope, default)
         else:
-            word = text.name("a table, or the name of one", place)
-            self.tag("params", place) if kind == "type" else None
+            word = text.name("a table, or the name of one")
+            if kind == "type":
+                self.tag("params")
             if text.is_mark(_OPEN):
-                self.open("the parameters", place)
-                given = _CfnParameters(self, names, place)
-                add_rule(network, word, scope, given, place)
-                self.close("the parameters", place)
+                self.open("the parameters")
+                add_rule(self.network, word, scope, _CfnParameters(self), text.place)
+                self.close("the parameters")
             elif default is None and kind != "type":
-                waiting.setdefault(word, []).append((scope, place))
+                self._waiting.setdefault(word, []).append((scope, text.place))
             else:
-                text.fail(f"Expected a table (got {shown(word)})", place)
-        self.close("the function", place)
+                text.fail(f"Expected a table (got {shown(word)})")
+        self.close("the function")
         return costs, scope
 
-    def _scope(self, network: CostNetwork, names: _Names, place: str) -> list[int]:
-        self.tag("scope", place)
-        self.open("the scope", place)
+    def _read_scope(self) -> list[int]:
+        self.tag("scope")
+        self.open("the scope")
         scope = []
         while not self.closes():
-            scope.append(self.variable(names, place))
-        self.close("the scope", place)
-        network.check_scope(scope, place)
+            scope.append(self.variable())
+        self.close("the scope")
+        self.network.check_scope(scope, self.text.place)
         return scope
 
-    def variable(self, names: _Names, place: str) -> int:
-        """A variable by name or number."""
-        word = self.text.name("a variable", place)
-        if word.isdecimal() and word.isascii() and len(word) <= 18 and int(word) < len(names.cardinalities):
-            return int(word)
-        if word not in names.variables:
-            self.text.fail(f"Expected a variable (got {shown(word)})", place)
-        return names.variables[word]
+    def variable(self) -> int:
+        """Take a variable by name or number."""
+        word = self.text.name("a variable")
+        index = _index(word)
+        if 0 <= index < len(self.cardinalities):
+            return index
+        if word not in self._variables:
+            self.text.fail(f"Expected a variable (got {shown(word)})")
+        return self._variables[word]
 
-    def _table(
-        self, network: CostNetwork, names: _Names, scope: list[int], default: float | None, place: str
-    ) -> NDArray[np.float64]:
-        sign = -1.0 if network.maximise else 1.0
-        shape = network.claim(scope, place)
-        self.open("the costs", place)
+    def _read_table(self, scope: list[int], default: float | None) -> NDArray[np.float64]:
+        sign = -1.0 if self.network.maximise else 1.0
+        shape = self.network.claim(scope, self.text.place)
+        self.open("the costs")
         if default is None:
-            costs = self.text.numbers_until(_CLOSE, "costs", place)
+            costs = self.text.numbers_until(_CLOSE, "costs")
             size = int(np.prod(shape, dtype=np.int64))
             if len(costs) != size:
-                self.text.fail(f"Expected {size} costs (got {len(costs)})", place)
+                self.text.fail(f"Expected {size} costs (got {len(costs)})")
             return sign * costs.reshape(shape)
         costs = np.full(shape, sign * default)
         if not scope and not self.closes():
-            costs[()] = sign * self.text.number("a cost", place)
+            costs[()] = sign * self.text.number("a cost")
         else:
-            self._tuples(names, scope, costs, sign, place)
-        self.close("the costs", place)
+            while not self.closes():
+                cell = tuple(self._state(i) for i in scope)
+                costs[cell] = sign * self.text.number("a cost")
+        self.close("the costs")
         return costs
 
-    def _tuples(self, names: _Names, scope: list[int], costs: NDArray[np.float64], sign: float, place: str) -> None:
-        while not self.closes():
-            cell = []
-            for i in scope:
-                word = self.text.name("a state", place)
-                k = names.states[i].get(word, -1)
-                if k < 0 and word.isdecimal() and word.isascii() and len(word) <= 18:
-                    k = int(word)
-                if not 0 <= k < names.cardinalities[i]:
-                    self.text.fail(f"Expected a state of variable {i} (got {shown(word)})", place)
-                cell.append(k)
-            costs[tuple(cell)] = sign * self.text.number("a cost", place)
+    def _state(self, variable: int) -> int:
+        """Take a state of a variable by name or number."""
+        word = self.text.name("a state")
+        state = self._states[variable].get(word, _index(word))
+        if not 0 <= state < self.cardinalities[variable]:
+            self.text.fail(f"Expected a state of variable {variable} (got {shown(word)})")
+        return state
 
 
 class _CfnParameters:
     """Parameters by name, in their fixed order."""
 
-    def __init__(self, reader: _Reader, names: _Names, place: str) -> None:
+    def __init__(self, reader: _Reader) -> None:
         self._reader = reader
         self._text = reader.text
-        self._names = names
-        self._place = place
-
-    def _tag(self, tag: str) -> None:
-        if tag:
-            self._reader.tag(tag, self._place)
 
     def word(self, tag: str) -> str:
-        self._tag(tag)
-        return self._text.name(tag, self._place)
+        self._reader.tag(tag)
+        return self._text.name(tag)
 
     def cost(self, tag: str) -> float:
-        self._tag(tag)
-        return self._text.number(tag, self._place)
+        self._reader.tag(tag)
+        return self._text.number(tag)
 
     def integer(self, tag: str) -> int:
-        self._tag(tag)
-        return self._text.integer(tag or "a number", -(10**18), 10**18, self._place)
+        self._reader.tag(tag)
+        return self._text.integer(tag or "a number", -(10**18), 10**18)
 
     def integers(self, tag: str, count: int) -> list[int]:
         if not tag:
             return [self.integer("") for _ in range(count)]
-        self._tag(tag)
-        self._reader.open(tag, self._place)
-        listed = self._listed(tag)
-        if len(listed) != count:
-            self._text.fail(f"Expected {count} {tag} (got {len(listed)})", self._place)
-        return listed
+        self._reader.tag(tag)
+        self._reader.open(tag)
+        values = self._integers_until_close(tag)
+        if len(values) != count:
+            self._text.fail(f"Expected {count} {tag} (got {len(values)})")
+        return values
 
     def rows(self, tag: str, width: int) -> list[list[float]]:
-        self._tag(tag)
-        self._reader.open(tag, self._place)
+        self._reader.tag(tag)
+        self._reader.open(tag)
         rows: list[list[float]] = []
         while not self._reader.closes():
             if width == 1:
-                rows.append([self._text.number(tag, self._place)])
+                rows.append([self._text.number(tag)])
                 continue
-            self._reader.open(f"one of the {tag}", self._place)
+            self._reader.open(f"one of the {tag}")
             row: list[float] = []
-            if tag == "tuples":  # the first is a variable, which may be named
-                row.append(float(self._reader.variable(self._names, self._place)))
-            row += self._text.numbers_until(_CLOSE, tag, self._place).tolist()
+            if tag == "tuples":  # the first is a variable, perhaps by name
+                row.append(float(self._reader.variable()))
+            row += self._text.numbers_until(_CLOSE, tag).tolist()
             if len(row) != width:
-                self._text.fail(f"Expected {width} numbers in each of the {tag} (got {len(row)})", self._place)
+                self._text.fail(f"Expected {width} numbers in each of the {tag} (got {len(row)})")
             rows.append(row)
-        self._reader.close(tag, self._place)
+        self._reader.close(tag)
         return rows
 
     def sets(self, tag: str, count: int) -> list[list[int]]:
-        self._tag(tag)
-        self._reader.open(tag, self._place)
+        self._reader.tag(tag)
+        self._reader.open(tag)
         result = []
         for _ in range(count):
-            self._reader.open(f"one of the {tag}", self._place)
-            result.append(self._listed(tag))
-        self._reader.close(tag, self._place)
+            self._reader.open(f"one of the {tag}")
+            result.append(self._integers_until_close(tag))
+        self._reader.close(tag)
         return result
 
-    def _listed(self, tag: str) -> list[int]:
-        values = self._text.numbers_until(_CLOSE, tag, self._place)
+    def _integers_until_close(self, tag: str) -> list[int]:
+        values = self._text.numbers_until(_CLOSE, tag)
         if (values != np.floor(values)).any() or (np.abs(values) >= 2**53).any():
-            self._text.fail(f"Expected integers in {tag}", self._place)
+            self._text.fail(f"Expected integers in {tag}")
         return [int(v) for v in values]
 
 
-def _numeric(word: str) -> bool:
-    return to_numbers([word]) is not None
+def _index(word: str) -> int:
+    """A word as a number of a variable or state, -1 for any other word."""
+    return int(word) if word.isdecimal() and word.isascii() and len(word) <= 18 else -1

@@ -1,9 +1,9 @@
-"""Cost function networks, the form in which ``.wcsp`` and ``.cfn`` files state a model, and their way to ours.
+"""Cost function networks, the models of ``.wcsp`` and ``.cfn`` files, converted to graphical models.
 
 A network asks for the assignment of least total cost below an upper bound U. The score of an assignment is minus its
-cost, and an entry becomes ``-inf`` exactly where no assignment with that entry can cost less than U: where its cost
-reaches U even if every other function gives the most negative cost it has. With costs of at least 0 that is "cost
->= U". The bound is not kept otherwise: assignments that reach U only in sum keep their score.
+cost. An entry becomes ``-inf`` exactly if no assignment with that entry can cost less than U: if its cost reaches U
+even when every other function contributes its most negative cost. With costs of at least 0 that is "cost >= U". The
+bound has no other effect: assignments that reach U only in sum keep their score.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from fgnn.pgm.io.build import MOST_VARIABLES, Allowance, TableRuns, table_size
 from fgnn.pgm.io.stream import fail
 from fgnn.pgm.model import GraphicalModel
 
-# A budget, or a table that replaces a function given by a rule, is also charged for the objects that hold it.
+# Entries charged for the Python objects of a budget, or of a table that a rule expands to.
 OVERHEAD = 256
 
 
 class CostNetwork:
-    """Cost functions collected in the order of a file.
+    """Cost functions in the order of a file.
 
     Args:
-        path: The file, for messages.
+        path: The file, for error messages.
         cardinalities: The number of states of each variable.
         upper: The bound U; ``inf`` for none.
-        most_entries: How many table entries the file may imply.
-        refuse: Called with what is wrong and the place while the file is read; adds the line, and raises.
-        maximise: Whether the file states values to maximise; they are kept as negated costs.
+        most_entries: The number of table entries the file may imply.
+        refuse: Raises an error with a message and a place, and adds the line; used while the file is read.
+        maximise: Whether the file maximises; its values are stored as negated costs.
     """
 
     def __init__(
@@ -57,21 +57,21 @@ class CostNetwork:
         self._functions: deque[tuple[list[int], NDArray[np.float64]]] = deque()
         self._budgets: list[tuple[list[int], int, int]] = []
         self._later: list[Callable[[], None]] = []
-        self._gain = 0.0  # the sum of the negative minima of all functions so far
+        self._gain = 0.0  # sum of the negative minima of all functions so far
 
     def refuse(self, what: str, place: str) -> NoReturn:
-        """Refuse the file; once it has been read, there is no line to name."""
+        """Reject the file; after it has been read, there is no line to name."""
         if self._built:
             fail(what, self._path, place)
         self._refuse(what, place)
 
     def check_scope(self, scope: Sequence[int], place: str) -> None:
-        """Refuse a scope that names a variable twice."""
+        """Reject a scope that repeats a variable."""
         if len(set(scope)) < len(scope):
             self.refuse(f"Expected distinct variables in a scope (got {' '.join(map(str, scope[:20]))})", place)
 
     def claim(self, scope: Sequence[int], place: str) -> tuple[int, ...]:
-        """The shape of a table over a scope, once it is known to be affordable."""
+        """The shape of a table over a scope, after charging its entries to the allowance."""
         if len(scope) > MOST_VARIABLES:
             self.refuse(f"Expected at most {MOST_VARIABLES} variables in a table (got {len(scope)})", place)
         shape = tuple(self.cardinalities[i] for i in scope)
@@ -79,12 +79,12 @@ class CostNetwork:
         return shape
 
     def add(self, scope: Sequence[int], costs: NDArray[np.float64]) -> None:
-        """Add a table of costs whose room has been claimed; ``inf`` forbids."""
+        """Add a table of costs whose entries have been claimed; ``inf`` forbids."""
         self._gain += _negative_part(costs)
         self._functions.append((list(scope), costs))
 
     def add_budget(self, scope: Sequence[int], at_least: int, at_most: int, place: str) -> None:
-        """Add a budget over binary variables; bounds that nothing meets make the network infeasible."""
+        """Add a budget over binary variables; contradictory bounds make the network infeasible."""
         self.allowance.claim(len(scope) + OVERHEAD, place)
         low, high = max(at_least, 0), min(at_most, len(scope))
         if low > high:
@@ -93,11 +93,11 @@ class CostNetwork:
             self._budgets.append((list(scope), low, high))
 
     def later(self, expand: Callable[[], None]) -> None:
-        """Have a function added when the whole file has been read: `forbids` is final, and nothing is wrong."""
+        """Defer an expansion until the whole file has been read, when `forbids` is final."""
         self._later.append(expand)
 
     def forbids(self, cost: float) -> bool:
-        """Whether a cost, in a function that has no negative ones, can be in no assignment below the bound."""
+        """Whether no assignment below the bound can have this cost, in a function without negative costs."""
         return cost >= self.upper - self._gain
 
     def build(self) -> GraphicalModel:
@@ -106,19 +106,18 @@ class CostNetwork:
         for expand in self._later:
             expand()
         model = GraphicalModel(np.array(self.cardinalities, dtype=np.int64))
-        runs = TableRuns(model)
-        while self._functions:  # each table is let go when its turn has come
-            scope, costs = self._functions.popleft()
-            others = self._gain - _negative_part(costs)
-            theta = np.array(-costs)
-            theta[costs >= self.upper - others] = -np.inf
-            runs.add(scope, theta)
-        runs.finish()
+        with TableRuns(model) as runs:
+            while self._functions:  # popped, to free each table once it is converted
+                scope, costs = self._functions.popleft()
+                others = self._gain - _negative_part(costs)
+                theta = np.array(-costs)
+                theta[costs >= self.upper - others] = -np.inf
+                runs.add(scope, theta)
         for scope, low, high in self._budgets:
             model.add_budget(scope, high, at_least=low)
         return model
 
 
 def _negative_part(costs: NDArray[np.float64]) -> float:
-    """The least cost, or 0 where none is negative."""
+    """The least cost, or 0 if none is negative."""
     return float(np.min(costs, initial=0.0))

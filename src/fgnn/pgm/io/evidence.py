@@ -1,7 +1,7 @@
-"""UAI evidence files: which variables are observed, and in which state.
+"""UAI evidence files: observed variables and their states.
 
-Two forms are in use: ``n v1 x1 v2 x2 ...``, and the competitions' form with a leading count of samples, which must
-be 1. Counting the numbers tells them apart: the first has an odd number, the second an even one.
+Two forms are in use: ``n v1 x1 v2 x2 ...``, and the competitions' form with a leading number of samples, which must
+be 1. The first form has an odd number of words, the second an even one.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fgnn.pgm.io.numbers import shown
 from fgnn.pgm.io.stream import Limits
-from fgnn.pgm.io.tokens import TokenStream, shown
+from fgnn.pgm.io.tokens import TokenStream
 
 _MOST_DIGITS = 18
 
 
 def read_evidence(path: str | Path, cardinalities: NDArray[np.int64], limits: Limits | None = None) -> dict[int, int]:
-    """The observed state of each observed variable, checked against a model's cardinalities."""
+    """The state of each observed variable, checked against a model's cardinalities."""
     stream = TokenStream(path, limits)
     words: list[bytes] = []
-    # every observation takes two words; one sample of every variable is the most that can be meant
+    # two words per observation; the most there can be is one sample of every variable
     most = 2 * len(cardinalities) + 3
     while stream.peek() is not None and len(words) <= most:
         word = stream.word("a number")

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.errors import InputError
+from fgnn.pgm.io.numbers import shown
 from fgnn.pgm.io.stream import ByteStream, Limits, fail
-from fgnn.pgm.io.tokens import shown
 from fgnn.pgm.model import GraphicalModel
 
 FORMAT = "fgnn-model"

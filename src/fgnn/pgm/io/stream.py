@@ -1,4 +1,4 @@
-"""Bytes of a model file, plain or compressed, in blocks and within stated limits."""
+"""The bytes of a model file, plain or compressed, in blocks and within limits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fgnn.errors import InputError
 from fgnn.files import may_expand_to
 
 BLOCK = 1 << 20
-# xz keeps a dictionary as large as the file's header says; `xz -9` needs 65 MiB.
+# The header of an xz file sets the size of the dictionary; `xz -9` needs 65 MiB.
 _XZ_MEMORY = 100 << 20
 _FREE_EXPANSION = 64 << 20
 
@@ -22,14 +22,14 @@ COMPRESSIONS = (".gz", ".xz")
 
 @dataclass(frozen=True)
 class Limits:
-    """What a model file may ask for before it is refused.
+    """Resource limits for reading a model file.
 
     Attributes:
-        decompressed: Bytes that a ``.gz`` or ``.xz`` file may expand to. None: 64 MiB, or 256 for each compressed
-            byte where that is more.
-        entries: Table entries (and states of variables) that a file may imply without spelling them out, as sparse
-            formats do. A file longer than this in bytes may imply as many as it has bytes.
-        word: Characters of one word.
+        decompressed: Bytes a ``.gz`` or ``.xz`` file may expand to. None: 64 MiB, or 256 times the compressed size if
+            that is more.
+        entries: Table entries (and variable states) a file may imply without listing them, as sparse formats do. A
+            file of more bytes than this may imply one entry per byte.
+        word: Characters per word.
     """
 
     decompressed: int | None = None
@@ -37,13 +37,14 @@ class Limits:
     word: int = 1 << 16
 
 
-def fail(what: str, path: Path, place: str = "") -> NoReturn:
-    """Refuse a file in one line that names the file and the place."""
-    raise InputError(what, file=path, place=place)
+def fail(what: str, path: Path, place: str = "", line: int | None = None) -> NoReturn:
+    """Reject a file in one line that names the file, the line and the place."""
+    where = [f"line {line}"] if line is not None else []
+    raise InputError(what, file=path, place=", ".join([*where, place] if place else where))
 
 
 class ByteStream:
-    """The decompressed bytes of a file as blocks, with an upper bound on how many there can be."""
+    """The decompressed bytes of a file in blocks, with an upper bound on their number."""
 
     def __init__(self, path: str | Path, limits: Limits | None = None) -> None:
         self.path = Path(path)
@@ -54,9 +55,9 @@ class ByteStream:
             if not self.path.is_file():
                 fail("Expected a file (got a folder or a device)", self.path)
             size = self.path.stat().st_size
-        except (OSError, ValueError) as error:  # ValueError: a NUL in the name, and `fail` itself
-            if isinstance(error, InputError):
-                raise
+        except InputError:
+            raise
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
             fail(getattr(error, "strerror", None) or str(error), self.path)
         self.compressed = self.path.suffix.lower() in COMPRESSIONS
         allowed = self.limits.decompressed
@@ -66,7 +67,7 @@ class ByteStream:
 
     @property
     def most_entries(self) -> int:
-        """How many table entries, or states, this file may imply."""
+        """The number of table entries, or states, this file may imply."""
         return max(self.limits.entries, self.most_bytes if not self.compressed else 0)
 
     def blocks(self) -> Iterator[bytes]:
@@ -74,13 +75,7 @@ class ByteStream:
         try:
             with self.path.open("rb") as file:
                 raw = iter(lambda: file.read(BLOCK), b"")
-                suffix = self.path.suffix.lower()
-                if suffix == ".gz":
-                    yield from self._bounded(_gunzip(raw, self.path))
-                elif suffix == ".xz":
-                    yield from self._bounded(_unxz(raw, self.path))
-                else:
-                    yield from raw
+                yield from self._bounded(_inflate(raw, self.path)) if self.compressed else raw
         except OSError as error:
             fail(error.strerror or str(error), self.path)
 
@@ -100,41 +95,35 @@ class ByteStream:
             yield block
 
 
-def _gunzip(raw: Iterator[bytes], path: Path) -> Iterator[bytes]:
-    def member() -> Any:
-        return zlib.decompressobj(wbits=31)
+def _inflate(raw: Iterator[bytes], path: Path) -> Iterator[bytes]:
+    """Decompress a file of one or more members, at most a block at a time."""
+    gz = path.suffix.lower() == ".gz"
+    kind = "gzip" if gz else "xz"
 
-    yield from _inflate(raw, path, "gzip", member, zlib.error)
-
-
-def _unxz(raw: Iterator[bytes], path: Path) -> Iterator[bytes]:
-    def member() -> Any:
+    def new_member() -> Any:
+        if gz:
+            return zlib.decompressobj(wbits=31)
         return lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
 
-    yield from _inflate(raw, path, "xz", member, lzma.LZMAError)
-
-
-def _inflate(raw: Iterator[bytes], path: Path, kind: str, member: Any, error: type[Exception]) -> Iterator[bytes]:
-    """Decompress a file of one or more members, never more than a block at a time."""
     inflater = None
     for chunk in raw:
         data = chunk
         while True:
             if inflater is None:
-                data = data.lstrip(b"\0") if kind == "xz" else data  # xz allows zero padding between streams
+                data = data if gz else data.lstrip(b"\0")  # xz allows zero padding between streams
                 if not data:
                     break
-                inflater = member()
+                inflater = new_member()
             try:
                 block = inflater.decompress(data, BLOCK)
-            except error as problem:
+            except (zlib.error, lzma.LZMAError) as problem:
                 fail(f"is not a whole {kind} file ({problem})", path)
             if block:
                 yield block
             if inflater.eof:
                 data, inflater = inflater.unused_data, None
                 continue
-            # zlib hands the rest back; lzma keeps it and wants to be called until it asks for more
+            # zlib returns the unused input; lzma keeps it and must be called until it needs more
             data = getattr(inflater, "unconsumed_tail", b"")
             if not data and getattr(inflater, "needs_input", len(block) < BLOCK):
                 break

@@ -14,14 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.pgm.io.build import Allowance, TableRuns, log_potentials
+from fgnn.pgm.io.numbers import shown
 from fgnn.pgm.io.stream import Limits, fail
-from fgnn.pgm.io.tokens import TokenStream, shown
+from fgnn.pgm.io.tokens import TokenStream
 from fgnn.pgm.io.uai_scopes import SLAB, Scopes, read_scopes
 from fgnn.pgm.model import GraphicalModel
 
 # Tables are read in batches of about this many numbers.
 _BATCH = 1 << 18
-# A file of more tables than this has them put together by shape, a batch at a time; up to it they keep their order.
+# Files with more tables than this are grouped by shape within each batch; smaller files keep their order.
 KEEP_ORDER = 100_000
 
 
@@ -41,10 +42,9 @@ def read_uai(path: Path, limits: Limits | None = None) -> GraphicalModel:
     model = GraphicalModel(numbers.astype(np.int64))
     scopes = read_scopes(stream, model.cardinalities)
     stream.check_room(scopes.entries + len(scopes), "numbers")
-    runs = TableRuns(model)
-    for first in range(0, len(scopes), SLAB):
-        _read_slab(stream, runs, scopes, first, min(first + SLAB, len(scopes)))
-    runs.finish()
+    with TableRuns(model) as runs:
+        for first in range(0, len(scopes), SLAB):
+            _read_slab(stream, runs, scopes, first, min(first + SLAB, len(scopes)))
     stream.end()
     return model
 
@@ -79,14 +79,14 @@ def _read_slab(stream: TokenStream, runs: TableRuns, scopes: Scopes, begin: int,
 
 
 def _rows(batch: NDArray[np.float64], starts: NDArray[np.int64], size: int) -> NDArray[np.float64]:
-    """The ``size`` numbers from each start, shape (C, size); a view where there is one start."""
+    """The ``size`` numbers from each start, shape (C, size); a view if there is only one."""
     if len(starts) == 1:
         return batch[None, int(starts[0]) : int(starts[0]) + size]
     return np.asarray(batch[starts[:, None] + np.arange(size)])
 
 
 def _of_one_shape(shapes: NDArray[np.int64], *, in_order: bool) -> Iterator[NDArray[np.int64]]:
-    """The rows in groups of equal shapes: neighbours only, or all of a shape together."""
+    """Rows of equal shape: runs of consecutive rows, or all rows of a shape together."""
     if in_order:
         cuts = np.flatnonzero((shapes[1:] != shapes[:-1]).any(1)) + 1
         for first, stop in pairwise([0, *cuts.tolist(), len(shapes)]):

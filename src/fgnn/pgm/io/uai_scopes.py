@@ -1,4 +1,4 @@
-"""The scopes of a UAI file, read a block at a time and kept small: a large file has millions."""
+"""The scopes of a UAI file, read a block at a time and stored compactly: a large file has millions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fgnn.pgm.io.build import MOST_VARIABLES
 from fgnn.pgm.io.tokens import TokenStream
 
-# Scopes are looked at this many at a time.
+# Scopes are processed this many at a time.
 SLAB = 1 << 16
 
 Chunk = tuple[NDArray[np.int8], NDArray[np.int32]]
@@ -18,7 +18,7 @@ Chunk = tuple[NDArray[np.int8], NDArray[np.int32]]
 
 @dataclass(frozen=True, eq=False)
 class Scopes:
-    """All scopes end to end, and the number of variables in each."""
+    """All scopes concatenated, and the number of variables in each."""
 
     cardinalities: NDArray[np.int64]  # shape: (N,)
     arity: NDArray[np.int8]  # shape: (C,)
@@ -38,7 +38,7 @@ class Scopes:
 
 
 def read_scopes(stream: TokenStream, cardinalities: NDArray[np.int64]) -> Scopes:
-    """Read the number of tables and every scope; the tables they imply are checked against the file's size."""
+    """Read the number of tables and every scope; check the implied table sizes against the file's size."""
     count = stream.integer("the number of tables")
     stream.check_room(count, "tables")
     if len(cardinalities) > np.iinfo(np.int32).max:
@@ -46,10 +46,10 @@ def read_scopes(stream: TokenStream, cardinalities: NDArray[np.int64]) -> Scopes
     chunks: list[Chunk] = []
     done, entries, by_block = 0, 0.0, True
     while done < count:
-        chunk, told = _whole_scopes(stream, count - done, len(cardinalities)) if by_block else (None, True)
-        by_block = by_block and told
+        chunk, valid = _whole_scopes(stream, count - done, len(cardinalities)) if by_block else (None, True)
+        by_block = by_block and valid
         if chunk is None:
-            # the scope runs over the end of a block, or is wrong: word by word, which also finds the place
+            # the scope crosses the end of a block, or is invalid: read it word by word, which locates the error
             scope = _one_scope(stream, done, len(cardinalities))
             chunk = (np.array([len(scope)], dtype=np.int8), np.array(scope, dtype=np.int32))
             ahead = 0
@@ -67,12 +67,15 @@ def read_scopes(stream: TokenStream, cardinalities: NDArray[np.int64]) -> Scopes
 
 
 def _one_scope(stream: TokenStream, c: int, variables: int) -> list[int]:
-    arity = stream.integer("the size of a scope", 0, MOST_VARIABLES, f"scope {c}")
-    return stream.integers(arity, "a variable", 0, variables - 1, f"scope {c}")
+    stream.place = f"scope {c}"
+    arity = stream.integer("the size of a scope", 0, MOST_VARIABLES)
+    scope = stream.integers(arity, "a variable", 0, variables - 1)
+    stream.place = ""
+    return scope
 
 
 def _whole_scopes(stream: TokenStream, most: int, variables: int) -> tuple[Chunk | None, bool]:
-    """The scopes that lie whole in what is left of the block, None for none; and whether the block is all right."""
+    """The complete scopes in the rest of the block, None if there is none; and whether the block is valid so far."""
     ahead = stream.ahead()
     if ahead is None:
         return None, False
@@ -99,7 +102,7 @@ def _whole_scopes(stream: TokenStream, most: int, variables: int) -> tuple[Chunk
 
 
 def _check(stream: TokenStream, chunk: Chunk, cardinalities: NDArray[np.int64], done: int) -> float:
-    """Refuse repeated variables and tables larger than the file; the number of entries of all tables."""
+    """Reject repeated variables and tables larger than the file; return the number of table entries."""
     arity, flat = chunk[0].astype(np.int64), chunk[1]
     offsets = np.concatenate([[0], np.cumsum(arity)[:-1]]).astype(np.int64)
     for a in np.unique(arity[arity > 1]).tolist():
@@ -124,7 +127,7 @@ def _check(stream: TokenStream, chunk: Chunk, cardinalities: NDArray[np.int64], 
 def _shapes(
     cardinalities: NDArray[np.int64], arity: NDArray[np.int64], flat: NDArray[np.int32], offsets: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """One row a scope: (A, k_1, ..., k_A, 0, ...)."""
+    """One row per scope: (A, k_1, ..., k_A, 0, ...)."""
     widest = int(arity.max()) if len(arity) else 0
     shapes = np.zeros((len(arity), widest + 1), dtype=np.int64)
     shapes[:, 0] = arity

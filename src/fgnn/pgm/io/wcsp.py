@@ -1,25 +1,25 @@
-"""toulbar2's ``.wcsp`` files: integer costs, by lists of tuples or by rules.
+"""toulbar2's ``.wcsp`` files: integer costs, as lists of tuples or as rules.
 
-The package's own reader exits or crashes the process on some malformed files, so files are read here.
+pytoulbar2's own reader exits or crashes the process on some malformed files, so files are read here.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.pgm.io.costs import CostNetwork
+from fgnn.pgm.io.numbers import shown
 from fgnn.pgm.io.rules import add_rule
 from fgnn.pgm.io.stream import Limits, fail
-from fgnn.pgm.io.tokens import TokenStream, shown
+from fgnn.pgm.io.tokens import TokenStream
 from fgnn.pgm.model import GraphicalModel
 
 
 def read_wcsp(path: Path, limits: Limits | None = None) -> GraphicalModel:
-    """Read a ``.wcsp`` file; the score is minus the cost, costs that reach the upper bound are ``-inf``."""
+    """Read a ``.wcsp`` file; the score is minus the cost, costs that reach the upper bound become ``-inf``."""
     stream = TokenStream(path, limits)
     stream.word("the problem's name")
     count = stream.integer("the number of variables")
@@ -31,49 +31,42 @@ def read_wcsp(path: Path, limits: Limits | None = None) -> GraphicalModel:
     if (sizes == 0).any():
         empty = int(np.flatnonzero(sizes == 0)[0])
         stream.fail("Expected at least one state (got a domain of size 0)", f"variable {empty}")
-    # a negative size says that the domain is an interval; its states are the same
+    # a negative size marks an interval domain, which has the same states
     cards = np.abs(sizes).astype(np.int64).tolist()
     network = CostNetwork(path, cards, upper, stream.source.most_entries, stream.fail)
     stream.check_room(functions, "cost functions")
-    shared: list[_Shared] = []
+    shared: list[NDArray[np.float64]] = []  # tables that later functions refer to by number
     for c in range(functions):
-        _read_function(stream, network, shared, c)
+        stream.place = f"cost function {c}"
+        _read_function(stream, network, shared)
     stream.end()
     return network.build()
 
 
-@dataclass(frozen=True, eq=False)
-class _Shared:
-    """A table that later functions may refer to by its number."""
-
-    costs: NDArray[np.float64]
-
-
-def _read_function(stream: TokenStream, network: CostNetwork, shared: list[_Shared], c: int) -> None:
-    place = f"cost function {c}"
+def _read_function(stream: TokenStream, network: CostNetwork, shared: list[NDArray[np.float64]]) -> None:
     last = len(network.cardinalities) - 1
-    arity = stream.integer("the number of variables", -last - 1, last + 1, place)
-    scope = stream.integers(abs(arity), "a variable", 0, last, place)
-    network.check_scope(scope, place)
-    default = stream.word("the default cost", place)
+    arity = stream.integer("the number of variables", -last - 1, last + 1)
+    scope = stream.integers(abs(arity), "a variable", 0, last)
+    network.check_scope(scope, stream.place)
+    default = stream.word("the default cost")
     if default == b"-1":
         if arity < 0:
-            stream.fail("Expected a table to share (got a function given by a rule)", place)
-        name = stream.word("a keyword", place).decode("utf-8", "replace")
-        add_rule(network, name, scope, _WcspParameters(stream, place), place)
+            stream.fail("Expected a table to share (got a function given by a rule)")
+        name = stream.word("a keyword").decode("utf-8", "replace")
+        add_rule(network, name, scope, _WcspParameters(stream), stream.place)
         return
     if not default.isdigit() or len(default) > 18:
-        stream.fail(f"Expected a default cost, an integer of at least 0, or -1 (got {shown(default)})", place)
-    tuples = stream.integer("the number of tuples", -len(shared), None, place)
-    shape = network.claim(scope, place)
+        stream.fail(f"Expected a default cost, an integer of at least 0, or -1 (got {shown(default)})")
+    tuples = stream.integer("the number of tuples", -len(shared), None)
+    shape = network.claim(scope, stream.place)
     if tuples < 0:
-        costs = shared[-tuples - 1].costs
+        costs = shared[-tuples - 1]
         if costs.shape != shape:
-            stream.fail(f"Expected domains of {_by(costs.shape)} states, as shared (got {_by(shape)})", place)
+            stream.fail(f"Expected domains of {_by(costs.shape)} states, as shared (got {_by(shape)})")
     else:
-        costs = _read_tuples(stream, shape, float(default), tuples, place)
+        costs = _read_tuples(stream, shape, float(default), tuples)
     if arity < 0:
-        shared.append(_Shared(costs))
+        shared.append(costs)
     network.add(scope, costs)
 
 
@@ -81,21 +74,20 @@ def _by(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape))
 
 
-def _read_tuples(
-    stream: TokenStream, shape: tuple[int, ...], default: float, count: int, place: str
-) -> NDArray[np.float64]:
+def _read_tuples(stream: TokenStream, shape: tuple[int, ...], default: float, count: int) -> NDArray[np.float64]:
+    """A table from its default cost and ``count`` tuples of states and a cost."""
     width = len(shape) + 1
 
-    def where(i: int) -> str:
-        return f"{place}, tuple {i // width}"
+    def place(i: int) -> str:
+        return f"{stream.place}, tuple {i // width}"
 
-    rows = stream.numbers(count * width, "numbers", where, integral=True).reshape(count, width)
+    rows = stream.numbers(count * width, "numbers", place, integral=True).reshape(count, width)
     states = rows[:, :-1]
     bad = (states < 0) | (states >= shape)
     if bad.any():
         row, axis = (int(v) for v in np.argwhere(bad)[0])
         what = f"Expected a state below {shape[axis]} (got {states[row, axis]:.0f})"
-        fail(what, stream.path, f"{place}, tuple {row}")
+        fail(what, stream.path, place(row * width))
     costs = np.full(shape, default)
     if shape:
         costs[tuple(states.astype(np.int64).T)] = rows[:, -1]
@@ -105,35 +97,34 @@ def _read_tuples(
 
 
 class _WcspParameters:
-    """Parameters by position; lists of unknown length are preceded by their length."""
+    """Parameters by position; lists of variable length are preceded by their length."""
 
-    def __init__(self, stream: TokenStream, place: str) -> None:
+    def __init__(self, stream: TokenStream) -> None:
         self._stream = stream
-        self._place = place
 
     def word(self, tag: str) -> str:
-        return self._stream.word(tag, self._place).decode("utf-8", "replace")
+        return self._stream.word(tag).decode("utf-8", "replace")
 
     def cost(self, tag: str) -> float:
-        return float(self._stream.integer(tag, 0, None, self._place))
+        return float(self._stream.integer(tag, 0, None))
 
     def integer(self, tag: str) -> int:
-        return self._stream.integer(tag or "a number", None, None, self._place)
+        return self._stream.integer(tag or "a number", None, None)
 
     def integers(self, tag: str, count: int) -> list[int]:
         return [self.integer(tag) for _ in range(count)]
 
     def rows(self, tag: str, width: int) -> list[list[float]]:
-        count = self._stream.integer(f"the number of {tag}", 0, None, self._place)
-        self._stream.check_room(count * width, tag, self._place)
+        count = self._stream.integer(f"the number of {tag}", 0, None)
+        self._stream.check_room(count * width, tag)
         return [[float(v) for v in self.integers(tag, width)] for _ in range(count)]
 
     def sets(self, tag: str, count: int) -> list[list[int]]:
         result = []
         for _ in range(count):
-            size = self._stream.integer(f"the number of {tag}", 0, None, self._place)
-            # knapsackp lists pairs of a value and a weight and counts the pairs
+            size = self._stream.integer(f"the number of {tag}", 0, None)
+            # knapsackp lists (value, weight) pairs and gives the number of pairs
             size *= 2 if tag == "weightedvalues" else 1
-            self._stream.check_room(size, tag, self._place)
+            self._stream.check_room(size, tag)
             result.append(self.integers(tag, size))
         return result
