@@ -38,12 +38,11 @@ def _backend() -> str:
     """How layers compute here: the fused kernels, or plain torch and why."""
     import torch
 
-    from fgnn.nn import Aggregation
-    from fgnn.nn.backends.triton import unsupported
+    from fgnn.nn.backends.choice import why_unsupported
 
     if not torch.cuda.is_available():
         return "torch (no CUDA device)"
-    why = unsupported(torch.device("cuda"), torch.float32, Aggregation())
+    why = why_unsupported(torch.device("cuda"), torch.float32)
     return "triton" if why is None else f"torch ({why})"
 
 

@@ -2,10 +2,11 @@
 
 from fgnn.nn import functional
 from fgnn.nn.aggregate import Aggregation
+from fgnn.nn.backends.choice import choose_backend, use_backend
 from fgnn.nn.blocks import DR, FC, MLP, GlobalPooling, Res
 from fgnn.nn.direction import EdgeMessages, FactorToVariable, VariableToFactor
 from fgnn.nn.edge_matrix import BasisMatrix, DenseMatrix, EdgeMatrix, TableMatrix, make_edge_matrix
-from fgnn.nn.functional import aggregate_messages, choose_backend, use_backend
+from fgnn.nn.functional import aggregate_messages
 from fgnn.nn.graphed import Graphed, graphed
 from fgnn.nn.layer import FGNNLayer
 from fgnn.nn.message import Message

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -11,13 +10,12 @@ from torch import Tensor
 
 from fgnn.graph import EdgeTypes, Incidence, Side
 from fgnn.nn.aggregate import Aggregation
+from fgnn.nn.backends.choice import choose_backend
 from fgnn.nn.backends.torch.messages import aggregate_plain
 
 Activation = Literal["relu", "identity"]
 # How the edge matrices are given: coefficients φ, or a type for each edge.
 Coefficients = Tensor | EdgeTypes
-
-_forced: str | None = None
 
 
 def aggregate_messages(
@@ -80,10 +78,7 @@ def _dispatch(
     activation: Activation,
     aggregation: Aggregation,
 ) -> Tensor:
-    backend = choose_backend(
-        device=a.device, dtype=a.dtype, aggregation=aggregation, typed=isinstance(coefficients, EdgeTypes),
-        per_edge=b is None,
-    )  # fmt: skip
+    backend = choose_backend(device=a.device, dtype=a.dtype, aggregation=aggregation)
     return BACKENDS[backend](a, b, incidence, coefficients, weight, towards, activation, aggregation)
 
 
@@ -106,32 +101,3 @@ def _fused(
 
 
 BACKENDS: dict[str, Backend] = {"torch": aggregate_plain, "triton": _fused}
-
-
-def choose_backend(
-    *, device: torch.device, dtype: torch.dtype, aggregation: Aggregation, typed: bool, per_edge: bool
-) -> str:
-    """Which implementation :func:`aggregate_messages` will use for such inputs: kernels where there are any."""
-    if _forced is not None or device.type != "cuda":
-        return _forced or "torch"
-    from fgnn.nn.backends.triton import unsupported
-
-    return "triton" if unsupported(device, dtype, aggregation) is None else "torch"
-
-
-def forced_backend() -> str | None:
-    """The implementation forced by :func:`use_backend`; None where the choice is automatic."""
-    return _forced
-
-
-@contextmanager
-def use_backend(name: str | None) -> Iterator[None]:
-    """Force one implementation inside the block; None lets the choice be automatic."""
-    global _forced
-    if name is not None and name not in BACKENDS:
-        raise ValueError(f"Expected a backend among {list(BACKENDS)} (got {name!r})")
-    before, _forced = _forced, name
-    try:
-        yield
-    finally:
-        _forced = before

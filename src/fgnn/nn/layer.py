@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from fgnn.graph import FactorGraph
 from fgnn.nn.aggregate import Aggregation
+from fgnn.nn.backends.choice import choose_backend
 from fgnn.nn.direction import FactorToVariable, VariableToFactor
 from fgnn.nn.edge_features import EdgeFeatures
-from fgnn.nn.edge_matrix import EdgeMatrix, Form, TableMatrix, make_edge_matrix
-from fgnn.nn.functional import Activation, choose_backend
+from fgnn.nn.edge_matrix import EdgeMatrix, Form, make_edge_matrix
+from fgnn.nn.functional import Activation
 from fgnn.nn.message import Message
 from fgnn.nn.norm import Norm
 
@@ -162,14 +163,10 @@ class FGNNLayer(nn.Module):
         """Which implementation the layer will use where its parameters are: "torch" or a fused kernel."""
         some = next(self.parameters())
         kind = some.device.type
-        half: Any = self.factor_to_variable
-        first: Any = next(iter(half.edge_messages.values()))
         return choose_backend(
             device=some.device,
             dtype=some.dtype if not torch.is_autocast_enabled(kind) else torch.get_autocast_dtype(kind),
-            aggregation=half.aggregation,
-            typed=isinstance(first.matrix, TableMatrix),
-            per_edge=len(first.message.tail) > 0,
+            aggregation=self.factor_to_variable.aggregation,
         )
 
     def extra_repr(self) -> str:

@@ -7,6 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from fgnn.nn.backends.choice import choose_backend
+
 Norm = Literal["batch", "layer"] | None
 
 
@@ -40,15 +42,10 @@ class NodeBatchNorm(nn.Module):
 
     def fused(self, x: Tensor) -> bool:
         """Whether the kernels of a GPU take features such as x; only then is a bias better left to the norm."""
-        from fgnn.nn.aggregate import Aggregation
-        from fgnn.nn.functional import choose_backend
-
         few = x.numel() <= x.shape[-1]  # one row
         if not self.training or few or torch.compiler.is_compiling() or self.norm.momentum is None:
             return False
-        device, dtype = x.device, x.dtype
-        chosen = choose_backend(device=device, dtype=dtype, aggregation=Aggregation(), typed=False, per_edge=False)
-        return chosen == "triton"
+        return choose_backend(device=x.device, dtype=x.dtype) == "triton"
 
     def _train_fused(self, rows: Tensor, bias: Tensor | None, relu: bool, residual: Tensor | None) -> Tensor:
         from fgnn.nn.backends.triton.batch_norm import batch_norm_relu

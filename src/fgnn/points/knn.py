@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fgnn.runtime.triton_support import can_launch
+
 # Squared distances are float32; the tree's float64 order can differ from theirs within this relative margin.
 _MARGIN = 1e-5
 _TINY = 1e-36
@@ -58,7 +60,7 @@ def knn(
     exclude = asked is None and not include_self
     if flat.shape[-1] != 3:
         index, distance = _by_product(flat, flat if asked is None else asked, k, exclude)
-    elif kernels_at_hand(flat.device) and k <= _WIDEST:
+    elif can_launch(flat.device) and k <= _WIDEST:
         index, distance = _on_gpu(flat, asked, k, exclude)
     elif flat.device.type == "cpu":
         index, distance = _by_tree(flat, asked, k, exclude)
@@ -68,11 +70,6 @@ def knn(
     if points.dim() == 2:
         return index[0], distance[0]
     return index, distance
-
-
-def kernels_at_hand(device: torch.device) -> bool:
-    """Whether the Triton kernels run on such a device."""
-    return device.type == "cuda" and find_spec("triton") is not None
 
 
 def _local(points: Tensor, queries: Tensor | None) -> tuple[Tensor, Tensor | None]:

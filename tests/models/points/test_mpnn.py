@@ -129,7 +129,7 @@ def test_kernels_give_the_plain_forms_numbers(monkeypatch: pytest.MonkeyPatch) -
         lay_out(edges, index.shape[1])
         return edges
 
-    monkeypatch.setattr(point_graph, "kernels_at_hand", lambda device: False)
+    monkeypatch.setattr(point_graph, "can_launch", lambda device: False)
     monkeypatch.setattr(point_fgnn, "cloud_edges", laid_out)
     with use_backend("triton"):
         fused = network(x, category)

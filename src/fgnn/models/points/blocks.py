@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.nn.norm import NodeBatchNorm
-from fgnn.points.knn import kernels_at_hand
 from fgnn.points.knn_grid import by_tiles
+from fgnn.runtime.triton_support import can_launch
 
 Activation = Literal["relu", "leaky", "elu", "none"]
 _ACTIVATIONS: dict[str, type[nn.Module] | None] = {"relu": nn.ReLU, "leaky": nn.LeakyReLU, "elu": nn.ELU, "none": None}
@@ -96,7 +96,7 @@ def nearest(x: Tensor, k: int, queries: Tensor | None = None) -> Tensor:
     its own kernel. Distances are taken in float32, also where features are halves: near ones differ by little.
     """
     k = min(k, x.shape[1])
-    if x.shape[-1] == 3 and kernels_at_hand(x.device) and x.shape[1] <= _SMALL and k <= _MOST:
+    if x.shape[-1] == 3 and can_launch(x.device) and x.shape[1] <= _SMALL and k <= _MOST:
         asked = None if queries is None else queries.float().contiguous()
         return by_tiles(x.float().contiguous(), asked, k, False)[0].clamp(0, x.shape[1] - 1)
     with torch.autocast(x.device.type, enabled=False):

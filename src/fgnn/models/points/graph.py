@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fgnn.graph import Incidence
-from fgnn.points.knn import kernels_at_hand, knn
+from fgnn.points.knn import knn
+from fgnn.runtime.triton_support import can_launch
 
 # Points of one cloud up to which the GPU's kernel compares all with all.
 _SMALL = 1 << 15
@@ -24,7 +25,7 @@ def neighbours(xyz: Tensor, k: int) -> Tensor:
     clouds, points, _ = xyz.shape
     if points <= k:
         raise ValueError(f"Expected more than {k} points in a cloud (got {points})")
-    if kernels_at_hand(xyz.device) and points <= _SMALL:
+    if can_launch(xyz.device) and points <= _SMALL:
         from fgnn.points.knn_grid import by_tiles
 
         index, _ = by_tiles(xyz.detach().float().contiguous(), None, k, True)
@@ -52,7 +53,7 @@ def cloud_edges(index: Tensor) -> Incidence:
     )
     # Each point is in its own factor: no node is without edges, and nobody needs to look.
     edges.__dict__["_has_empty_variable"] = False
-    if kernels_at_hand(index.device):
+    if can_launch(index.device):
         lay_out(edges, points)
     return edges
 

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from fgnn.graph import Incidence, Side
 from fgnn.nn.aggregate import finish
+from fgnn.nn.backends.choice import choose_backend
 from fgnn.nn.blocks import DR, FC, GlobalPooling, Res
 from fgnn.nn.direction import EdgeMessages, FactorToVariable, VariableToFactor
 from fgnn.nn.edge_matrix import BasisMatrix
-from fgnn.nn.functional import aggregate_messages, choose_backend
+from fgnn.nn.functional import aggregate_messages
 from fgnn.nn.layer import FGNNLayer
 from fgnn.nn.network import Network
 
@@ -103,9 +104,7 @@ def _messages(
 
 def _coefficients(matrix: BasisMatrix, t: Tensor, half: VariableToFactor | FactorToVariable) -> Tensor:
     """φ(t), by one kernel where there is one.  # shape: (E, T)"""
-    chosen = choose_backend(
-        device=t.device, dtype=t.dtype, aggregation=half.aggregation, typed=False, per_edge=False
-    )  # fmt: skip
+    chosen = choose_backend(device=t.device, dtype=t.dtype, aggregation=half.aggregation)
     if chosen == "triton" and not torch.compiler.is_compiling():
         from fgnn.nn.backends.triton.edge_mlp import edge_mlp, fits
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fgnn.nn.aggregate import Aggregation
-from fgnn.nn.backends.triton import unsupported
+from fgnn.nn.backends.choice import choose_backend
 from fgnn.nn.backends.triton.linear import WIDEST, linear_fused, linear_pair
-from fgnn.nn.functional import forced_backend
 
 _HALF = (torch.bfloat16, torch.float16)
-_ANY = Aggregation()
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False) -> Tensor:
@@ -43,10 +40,7 @@ def has_kernel(x: Tensor, weight: Tensor) -> bool:
     dtype = _dtype(x)
     if dtype not in _HALF or max(weight.shape) > WIDEST or not x.numel() or torch.compiler.is_compiling():
         return False
-    forced = forced_backend()
-    if forced == "torch" or (forced is None and not x.is_cuda):
-        return False
-    return unsupported(x.device, dtype, _ANY) is None
+    return choose_backend(device=x.device, dtype=dtype) == "triton"
 
 
 def _dtype(x: Tensor) -> torch.dtype:

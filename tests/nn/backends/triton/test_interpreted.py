@@ -19,9 +19,10 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 import fgnn
 from fgnn.graph import FactorGraph, FactorGroup
-from fgnn.nn import use_backend
+from fgnn.nn import aggregate_messages, use_backend
 from fgnn.nn.aggregate import Aggregation
-from fgnn.nn.backends.triton import aggregate_fused, unsupported
+from fgnn.nn.backends.choice import why_unsupported
+from fgnn.nn.backends.triton import aggregate_fused
 from tests.nn.backends.triton.cases import Case, draw, incidence_of, worst
 
 ROWS = [
@@ -130,14 +131,13 @@ def test_a_compiled_layer_is_one_graph_and_gives_the_same() -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_what_the_kernels_cannot_take_is_said() -> None:
+def test_unsupported_inputs_are_named() -> None:
     cpu = torch.device("cpu")
-    assert unsupported(cpu, torch.float64, Aggregation()) == "no kernels for torch.float64"
-    assert unsupported(cpu, torch.float32, Aggregation("softmax")) == "no kernels for softmax"
+    assert "float64" in str(why_unsupported(cpu, torch.float64))
+    assert "softmax" in str(why_unsupported(cpu, torch.float32, Aggregation("softmax")))
     case = Case()
     incidence = incidence_of(case)
     inputs = draw(case, incidence).to(torch.float64)
-    with pytest.raises(ValueError, match="no kernels for torch"):
-        aggregate_fused(
-            inputs.a, inputs.b, incidence, inputs.phi, inputs.weight, "factor", "relu", Aggregation()  # type: ignore[arg-type]
-        )  # fmt: skip
+    assert inputs.phi is not None
+    with pytest.raises(ValueError, match="float64"), use_backend("triton"):
+        aggregate_messages(inputs.a, inputs.b, incidence, inputs.phi, inputs.weight, towards="factor")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
+
+from fgnn.runtime.triton_support import power_of_two
 
 # Entries of the buffer that partial sums of dW may take.
 _PARTIALS = 1 << 23
@@ -24,14 +25,9 @@ class Tile:
     stages: int
 
 
-def power(size: int) -> int:
-    """The next power of two."""
-    return 1 << max(int(size) - 1, 0).bit_length()
-
-
 def block(size: int, most: int) -> int:
     """A power of two that covers ``size``, within what the matrix units take (16) and ``most``."""
-    return min(max(power(size), 16), most)
+    return min(max(power_of_two(size), 16), most)
 
 
 def cdiv(a: int, b: int) -> int:
@@ -44,11 +40,6 @@ def dtype_of(dtype: torch.dtype) -> Any:
     import triton.language as tl
 
     return {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}[dtype]
-
-
-def interpreted() -> bool:
-    """Whether Triton runs on the CPU as an interpreter."""
-    return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 
 def precision_of(dtype: torch.dtype) -> str:
@@ -102,7 +93,7 @@ def rows_tile(kind: str, n: int, m: int, lines: int, dtype: torch.dtype, device:
 
 def weight_terms(terms: int, dtype: torch.dtype) -> int:
     """How many W_τ one program sums the gradient of: more of them share a gather, and each takes registers."""
-    return min(power(terms), 8 if dtype != torch.float32 else 4)
+    return min(power_of_two(terms), 8 if dtype != torch.float32 else 4)
 
 
 def typed_tile(kind: str, n: int, m: int, items: int, dtype: torch.dtype, device: torch.device) -> Tile:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fgnn.nn.backends.triton.config import block, cdiv, power, processors
+from fgnn.nn.backends.triton.config import block, cdiv, processors
+from fgnn.runtime.triton_support import power_of_two
 
 _EDGES = 128  # edges of a tile
 _WIDEST = 64
@@ -26,8 +27,9 @@ def fits(net: nn.Module, t: Tensor) -> bool:
     first, relu, last = net
     if not (isinstance(first, nn.Linear) and isinstance(relu, nn.ReLU) and isinstance(last, nn.Linear)):
         return False
-    hidden, wide = first.out_features, max(first.in_features, first.out_features, last.out_features)
-    return first.bias is not None and last.bias is not None and wide <= _WIDEST and hidden == max(power(hidden), 16)
+    biased = first.bias is not None and last.bias is not None
+    hidden, widest = first.out_features, max(first.in_features, first.out_features, last.out_features)
+    return biased and widest <= _WIDEST and hidden == max(power_of_two(hidden), 16)
 
 
 def edge_mlp(net: nn.Sequential, t: Tensor) -> Tensor:

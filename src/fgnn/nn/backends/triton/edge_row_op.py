@@ -13,12 +13,12 @@ from fgnn.nn.backends.triton.config import (
     block,
     cdiv,
     dtype_of,
-    power,
     precision_of,
     rows_tile,
     splits_of,
     weight_terms,
 )
+from fgnn.runtime.triton_support import power_of_two
 
 _LINEAR_WIDTH = 64
 
@@ -237,7 +237,7 @@ def launch_backward(
         kernels.rows_backward[(cdiv(total, lines // width), blocks)](
             dst, src, coef, weight, source, edge, table, grad, arg, at_dst, at_src, at_coef, per_sample, total, count,
             sources, edges, batch * edges, **flags, T=terms, N=n, M=m, A=arity, W=width, BR=lines // width,
-            BN=tile.inner, BM=tile.columns, BT=min(power(terms), 16) if want_coef else power(terms),
+            BN=tile.inner, BM=tile.columns, BT=min(power_of_two(terms), 16) if want_coef else power_of_two(terms),
             NEED_DST=want_dst, NEED_SRC=want_src, ATOMIC=atomic, NEED_COEF=want_coef,
             num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip

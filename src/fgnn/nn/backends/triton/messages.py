@@ -2,47 +2,16 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
-import torch
 from torch import Tensor
 
 from fgnn.graph import EdgeTypes, Incidence, Side
 from fgnn.nn.aggregate import Aggregation
-from fgnn.nn.backends.triton.config import interpreted
 from fgnn.nn.backends.triton.layout import Layout, layout_of
 
 # From this many samples on, items of one structure fill a tile.
 _ITEMS = 16
 # Entries of Q that one shared structure may take, made once for all samples.
 _SHARED_Q = 1 << 25
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
-
-_TRITON = find_spec("triton") is not None
-# Whether a GPU is new enough, by its index.
-_new_enough: dict[int, bool] = {}
-
-
-def unsupported(device: torch.device, dtype: torch.dtype, aggregation: Aggregation) -> str | None:
-    """Why the fused kernels cannot take such inputs; None where they can."""
-    if not _TRITON:
-        return "triton is not installed"
-    if device.type != "cuda" and not (interpreted() and device.type == "cpu"):
-        return f"no kernels for {device.type}"
-    if dtype not in _DTYPES:
-        return f"no kernels for {dtype}"
-    if aggregation.kind == "softmax":
-        return "no kernels for softmax"
-    if device.type == "cuda" and not _capable(device.index or 0):
-        return "the GPU is older than the kernels need (compute capability 8.0)"
-    return None
-
-
-def _capable(index: int) -> bool:
-    if index not in _new_enough:
-        _new_enough[index] = torch.cuda.get_device_capability(index) >= (8, 0)
-    return _new_enough[index]
 
 
 def aggregate_fused(
@@ -58,9 +27,6 @@ def aggregate_fused(
     """See :func:`fgnn.nn.functional.aggregate_messages`."""
     from fgnn.nn.backends.triton.edge_row_op import rows
 
-    why = unsupported(a.device, a.dtype, aggregation)
-    if why is not None:
-        raise ValueError(f"Expected inputs the fused kernels can take (got: {why})")
     phi = coefficients if isinstance(coefficients, Tensor) else None
     sizes = [t.shape[0] for t in (a, b, phi) if t is not None and t.dim() == 3]
     if any(size != sizes[0] for size in sizes):

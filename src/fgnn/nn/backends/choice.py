@@ -1,0 +1,48 @@
+"""Which backend serves a call: fused Triton kernels or plain torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from fgnn.nn.aggregate import Aggregation
+from fgnn.runtime.triton_support import why_unavailable
+
+BACKENDS = ("torch", "triton")
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_MAX = Aggregation()
+_forced: str | None = None
+
+
+def choose_backend(*, device: torch.device, dtype: torch.dtype, aggregation: Aggregation = _MAX) -> str:
+    """The backend for such inputs: "triton" on a GPU whose kernels support them, else "torch"."""
+    if _forced == "torch" or (_forced is None and device.type != "cuda"):
+        return "torch"
+    why = why_unsupported(device, dtype, aggregation)
+    if why is not None and _forced == "triton":
+        raise ValueError(f"Expected inputs that the Triton kernels support (got: {why})")
+    return "triton" if why is None else "torch"
+
+
+def why_unsupported(device: torch.device, dtype: torch.dtype, aggregation: Aggregation = _MAX) -> str | None:
+    """Why the Triton kernels do not support such inputs; None if they do."""
+    if dtype not in _DTYPES:
+        return f"no kernels for {dtype}"
+    if aggregation.kind == "softmax":
+        return "no kernels for softmax"
+    return why_unavailable(device)
+
+
+@contextmanager
+def use_backend(name: str | None) -> Iterator[None]:
+    """Force a backend inside the block; None chooses automatically."""
+    global _forced
+    if name is not None and name not in BACKENDS:
+        raise ValueError(f"Expected a backend among {list(BACKENDS)} (got {name!r})")
+    before, _forced = _forced, name
+    try:
+        yield
+    finally:
+        _forced = before
