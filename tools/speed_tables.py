@@ -1,9 +1,11 @@
-"""The speed tables of the README, made from the files in ``benchmarks/results``; run as a module it rewrites them."""
+"""Speed tables of docs/speed.md and the README, made from the files in ``benchmarks/results``.
+
+``python -m tools.speed_tables`` rewrites both pages between their markers.
+"""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,97 +15,110 @@ from fgnn.files import atomic_write
 
 BEGIN = "<!-- speed: made by `python -m tools.speed_tables` from benchmarks/results -->"
 END = "<!-- end of speed -->"
+_FORMS = {
+    "ours, recorded": "ours, CUDA graph",
+    "authors": "the authors' form",
+    "authors, compiled": "the authors' form, compiled",
+}
 
 
 def speed_markdown(folder: str | Path = RESULTS) -> str:
-    """A paragraph and a table for each kept result; nothing where there is no file."""
+    """A heading, a sentence and a table for each stored result."""
     parts = []
-    for name, make in _PARTS.items():
-        file = Path(folder) / f"{name}.json"
-        if file.is_file():
-            result = json.loads(file.read_text(encoding="utf-8"))
-            parts.append(f"{make(result)}\n\n{_where(result['environment'], file)}\n")
+    for name, (title, make) in _PARTS.items():
+        if result := _load(folder, name):
+            parts.append(f"## {title}\n\n{make(result)}\n\n{_where(result['environment'], name)}\n")
     return "\n".join(parts)
 
 
-def rewrite(page: str | Path, folder: str | Path = RESULTS) -> bool:
-    """Put the tables between a page's marks; whether anything changed."""
+def summary_markdown(folder: str | Path = RESULTS) -> str:
+    """One table: ours against the best-known peer of each stored result."""
+    rows: list[tuple[str, str, str, str]] = []
+    for name, where in (("layer-cuda", "H200"), ("layer-cpu", "2 CPU cores")):
+        if result := _load(folder, name):
+            ours, peer = (f"{number(result['forms'][form]['both_ms'])} ms" for form in ("ours", "NNConv"))
+            what = f"one layer, {result['size']['edges']:,} edges, forward + backward, {where}"
+            rows.append((what, ours, f"PyG `NNConv`, {peer}", _times(result["ratios"]["NNConv"], "forward + backward")))
+    if result := _load(folder, "knn-cuda"):
+        ours, peer = (result["1 x 1,000,000, cube"][way] for way in ("ours", "SciPy's tree"))
+        what = "exact 16 nearest neighbours of a million points, H200"
+        rows.append(
+            (what, f"{number(ours['ms'])} ms", f"SciPy's k-d tree, {number(peer['ms'])} ms", _times(peer, "x ours"))
+        )
+    if result := _load(folder, "solvers-cpu"):
+        ours, peer = (1000 * result["methods"][method]["ms_per_model"] for method in ("exact", "toulbar2"))
+        what = "exact MAP of a chain model, ours in a batch, 2 CPU cores"
+        rows.append((what, f"{number(ours)} µs", f"toulbar2, {number(peer)} µs", number(peer / ours) or ""))
+    return "\n".join(_table(("", "ours", "peer", "×"), rows)) + "\n"
+
+
+def rewrite(page: str | Path, tables: str) -> bool:
+    """Put ``tables`` between a page's markers; return whether the page changed."""
     text = Path(page).read_text(encoding="utf-8")
     if BEGIN not in text or END not in text:
-        raise ValueError(f"Expected the marks {BEGIN!r} and {END!r} in {page} (got none)")
+        raise ValueError(f"Expected the markers {BEGIN!r} and {END!r} in {page} (got none)")
     before, rest = text.split(BEGIN, 1)
-    after = rest.split(END, 1)[1]
-    made = f"{before}{BEGIN}\n{speed_markdown(folder)}{END}{after}"
-    if made == text:
+    new = f"{before}{BEGIN}\n{tables}{END}{rest.split(END, 1)[1]}"
+    if new == text:
         return False
     with atomic_write(page) as handle:
-        handle.write(made)
+        handle.write(new)
     return True
 
 
 def _layer(result: dict[str, Any]) -> str:
     cuda = result["environment"]["device"] != "cpu"
-    size = result["size"]
     about = (
-        f"**One layer**, {size['edges']:,} edges, 64 to 64, 16 bases, {'bfloat16' if cuda else 'float32'}; milliseconds"
-        + (" of the device alone (of a call in brackets)" if cuda else "")
-        + ", and MiB on top of what was held."
+        f"{result['size']['edges']:,} edges, 64 to 64 channels, 16 bases, {'bfloat16' if cuda else 'float32'}. "
+        + ("GPU time in ms, wall time of a call in parentheses" if cuda else "Times in ms")
+        + "; additional peak memory in MiB, forward + backward."
     )
     rows = []
     for name, row in result["forms"].items():
         ratio = result["ratios"].get(name)
-        rows.append(
-            (
-                name, _time(row, "forward", cuda), _times(ratio, "forward"), _time(row, "both", cuda),
-                _times(ratio, "forward + backward"), _mib(row["both_bytes"]),
-            )
-        )  # fmt: skip
+        forward, both = _time(row, "forward", cuda), _time(row, "both", cuda)
+        ratios = _times(ratio, "forward"), _times(ratio, "forward + backward")
+        rows.append((_FORMS.get(name, name), forward, ratios[0], both, ratios[1], _mib(row["both_bytes"])))
     head = ("form", "forward", "× ours", "forward + backward", "× ours", "MiB")
-    told = [about, "", *_table(head, rows)]
-    networks = [
-        *((f"a layer on 4,096 chain models, Q by {q}", row) for q, row in result.get("small graphs", {}).items()),
-        *(
-            [("the paper's point network, 8 × 4,096 points", result["point network"])]
-            if "point network" in result
-            else []
-        ),
-    ]
+    lines = [about, "", *_table(head, rows)]
+    networks = {f"one layer on 4,096 chain models, Q by {q}": row for q, row in result.get("small graphs", {}).items()}
+    if "point network" in result:
+        networks["the paper's point network, 8 × 4,096 points"] = result["point network"]
     if networks:
         cells = [
             (
                 title,
-                _time(row["ours"], "both", cuda),
-                _time(row["plain torch"], "both", cuda),
-                number(row["forward + backward"]),
+                *(_time(row[form], "both", cuda) for form in ("ours", "plain torch")),
+                _times(row, "forward + backward"),
             )
-            for title, row in networks
+            for title, row in networks.items()
         ]
-        told += ["", *_table(("forward + backward", "ours", "plain torch", "×"), cells)]
-    return "\n".join(told)
+        lines += ["", *_table(("forward + backward", "ours", "plain torch", "×"), cells)]
+    return "\n".join(lines)
 
 
 def _knn(result: dict[str, Any]) -> str:
-    about = "**Nearest neighbours**, k = 16, milliseconds; every answer is checked against a tree in float64."
+    about = "k = 16, times in ms. Every answer is checked against a k-d tree in float64."
     sizes = [key for key, rows in result.items() if isinstance(rows, dict) and "ours" in rows]
-    ways = list(dict.fromkeys(way for size in sizes for way in result[size]))
-    rows = [(way, *(number(result[size].get(way, {}).get("ms")) or "" for size in sizes)) for way in ways]
-    return "\n".join([about, "", *_table(("way", *(f"{size} points" for size in sizes)), rows)])
+    methods = list(dict.fromkeys(method for size in sizes for method in result[size]))
+    rows = [(method, *(number(result[size].get(method, {}).get("ms")) or "" for size in sizes)) for method in methods]
+    return "\n".join([about, "", *_table(("method", *(f"{size} points" for size in sizes)), rows)])
 
 
 def _solvers(result: dict[str, Any]) -> str:
-    about = "**MAP solvers** on chain models, microseconds a model in one call (peers: one model after the other)."
+    about = "Chain models. Our methods solve all models in one call; the peers solve one model after another."
     rows = [
         (name, number(1000 * row["ms_per_model"]), number(row.get("models_per_second")) or "")
         for name, row in result["methods"].items()
     ]
-    return "\n".join([about, "", *_table(("method", "µs a model", "models a second"), rows)])
+    return "\n".join([about, "", *_table(("method", "µs per model", "models per second"), rows)])
 
 
 def _points(result: dict[str, Any]) -> str:
     clouds, points = result["clouds"], result["points"]
     about = (
-        f"**Point networks**, batches of {clouds} clouds of {points:,} points, {result['precision']}: a training step "
-        "(forward, backward, clipping, AdamW), and labelling."
+        f"Batches of {clouds} clouds of {points:,} points, {result['precision']}. A training step is forward, "
+        "backward, gradient clipping and AdamW; the last column is its additional peak memory."
     )
     rows = [
         (
@@ -112,21 +127,22 @@ def _points(result: dict[str, Any]) -> str:
         )
         for name, row in result["networks"].items()
     ]  # fmt: skip
-    head = ("network", "parameters", "ms a step", "clouds a second", "labelled a second", "MiB")
+    head = ("network", "parameters", "ms per step", "clouds trained per second", "clouds labelled per second", "MiB")
     return "\n".join([about, "", *_table(head, rows)])
 
 
 def _training(result: dict[str, Any]) -> str:
-    about = "**Training on fresh chains**, drawing and exact labelling included."
+    about = "Each step draws fresh chains and labels them exactly; both are included in the times."
     rows = [
         (row["recipe"], f"{row['batch']:,}", row["precision"], number(row["step_ms"]), number(row["per_second"]))
         for row in result["recipes"]
     ]
-    return "\n".join([about, "", *_table(("recipe", "batch", "", "ms a step", "instances a second"), rows)])
+    head = ("recipe", "batch", "precision", "ms per step", "instances per second")
+    return "\n".join([about, "", *_table(head, rows)])
 
 
 def _segment(result: dict[str, Any]) -> str:
-    about = f"**`fgnn segment --model {result['setting']['model']}`**, generated scans, file to file."
+    about = f"`fgnn segment --model {result['setting']['model']}` on generated scans, from file to file."
     rows = [
         (
             f"{row['points']:,}", row["votes"], number(row["seconds"]), number(row["points_per_second"]),
@@ -134,36 +150,41 @@ def _segment(result: dict[str, Any]) -> str:
         )
         for row in result["rows"]
     ]  # fmt: skip
-    return "\n".join([about, "", *_table(("points", "votes", "seconds", "points a second", "peak MB"), rows)])
+    head = ("points", "votes", "seconds", "points per second", "peak memory (MB)")
+    return "\n".join([about, "", *_table(head, rows)])
 
 
-_PARTS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "layer-cuda": _layer,
-    "layer-cpu": _layer,
-    "knn-cuda": _knn,
-    "knn-cpu": _knn,
-    "solvers-cuda": _solvers,
-    "solvers-cpu": _solvers,
-    "training-cuda": _training,
-    "points-cuda": _points,
-    "segment-cuda": _segment,
-    "segment": _segment,
+_PARTS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+    "layer-cuda": ("One layer on a GPU", _layer),
+    "layer-cpu": ("One layer on a CPU", _layer),
+    "knn-cuda": ("Nearest neighbours on a GPU", _knn),
+    "knn-cpu": ("Nearest neighbours on a CPU", _knn),
+    "solvers-cuda": ("MAP solvers on a GPU", _solvers),
+    "solvers-cpu": ("MAP solvers on a CPU", _solvers),
+    "training-cuda": ("Training on fresh chains", _training),
+    "points-cuda": ("Point networks", _points),
+    "segment-cuda": ("Segmenting a scan on a GPU", _segment),
+    "segment": ("Segmenting a scan on a CPU", _segment),
 }
 
 
-def _where(head: dict[str, Any], file: Path) -> str:
+def _load(folder: str | Path, name: str) -> dict[str, Any] | None:
+    file = Path(folder) / f"{name}.json"
+    result: dict[str, Any] | None = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    return result
+
+
+def _where(head: dict[str, Any], name: str) -> str:
     machine = head["device"] if head["device"] != "cpu" else f"{head['cpu']}, {head['threads']} threads"
-    return (
-        f"({machine}, torch {head['torch']}, {str(head['date'])[:10]}, commit {head['commit']}, load {head['load']}; "
-        f"`{file.name}`)"
-    )
+    date, commit = str(head["date"])[:10], head["commit"]
+    return f"({machine}, torch {head['torch']}, {date}, commit {commit}, load {head['load']}; `{name}.json`)"
 
 
 def _time(row: dict[str, Any], what: str, cuda: bool) -> str:
-    called = number(row[f"{what}_called_ms"])
-    if not cuda or not row[f"{what}_replayed"]:
-        return f"{called} called" if cuda else f"{called}"
-    return f"{number(row[f'{what}_ms'])} ({called})"
+    wall = number(row[f"{what}_called_ms"])
+    if not cuda:
+        return wall or ""
+    return f"{number(row[f'{what}_ms']) if row[f'{what}_replayed'] else '–'} ({wall})"
 
 
 def _times(ratio: dict[str, Any] | None, what: str) -> str:
@@ -180,5 +201,5 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
 
 
 if __name__ == "__main__":
-    changed = rewrite(sys.argv[1] if len(sys.argv) > 1 else "README.md")
-    print("rewritten" if changed else "nothing to change")
+    for page, tables in (("docs/speed.md", speed_markdown()), ("README.md", summary_markdown())):
+        print(f"{page}: {'rewritten' if rewrite(page, tables) else 'up to date'}")
