@@ -1,4 +1,4 @@
-"""Formulas as MathML, made while the site is built: no script, no font and no network is needed to read them."""
+"""Render formulas as MathML while the site is built, so pages need no script, font or network."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _LOG = logging.getLogger(__name__)
 
 
 def to_mathml(tex: str, *, block: bool = False) -> str:
-    """A formula as a MathML element.
+    """Convert a formula to a MathML element.
 
     Raises:
-        MathError: It uses a command that is not known, or columns in a formula of one line.
+        MathError: For an unknown command, or for columns in a one-line formula.
     """
     tex = re.sub(r"\\label\{[^}]*\}", "", tex).strip().replace(r"\dots", r"\ldots")
-    tex = re.sub(r"\\([bB]ig+)(?=[(\[]|\\\{)", r"\\\1l", tex)  # the converter wants to be told which side it is
+    tex = re.sub(r"\\([bB]ig+)(?=[(\[]|\\\{)", r"\\\1l", tex)  # the converter needs the side of a delimiter
     tex = re.sub(r"\\([bB]ig+)(?=[)\]]|\\\})", r"\\\1r", tex)
-    # braces keep an index beside an accented letter; without them it goes below
-    tex = re.sub(r"\\(hat|tilde|bar) ?(\w|\{\w\})(?=_)", r"{\\\1{\2}}", tex)
+    # The converter sets the subscript of an accented letter below it. A group of two puts it beside.
+    tex = re.sub(r"\\(hat|tilde|bar) ?(\w|\{\w\})(?=_)", r"{\\\1{\2}{}}", tex)
     if block and r"\\" in re.sub(r"\\begin\{(\w+)\}.*?\\end\{\1\}", "", tex, flags=re.DOTALL):
         tex = rf"\begin{{aligned}}{tex}\end{{aligned}}"  # several lines
     try:
         return "".join(tex2mathml(tex, as_block=block))
-    except AttributeError:  # what the converter falls over
+    except AttributeError:  # how the converter fails
         raise MathError("an & where there are no columns") from None
 
 
@@ -38,7 +38,7 @@ def _element(self: Any, node: nodes.Element, *, block: bool) -> str:
     try:
         return to_mathml(node.astext(), block=block)
     except (MathError, SyntaxError) as error:
-        _LOG.warning("a formula cannot be shown: %s", error, location=node, type="math")
+        _LOG.warning("cannot render a formula: %s", error, location=node, type="math")
         return f"<code>{html.escape(node.astext())}</code>"
 
 
