@@ -1,1 +1,22 @@
-"""What is trained: learned MAP and point clouds; their data, losses, metrics and recipes."""
+"""What is trained: learned MAP and point clouds, with their data, losses, metrics and recipes."""
+
+from fgnn.tasks.dataclass_io import plain
+from fgnn.tasks.evaluate_map import evaluate
+from fgnn.tasks.map import map_loss
+from fgnn.tasks.metrics import Quality
+from fgnn.tasks.recipe import Data, GridData, Recipe, Schedule, read_recipe
+from fgnn.tasks.task import Loss, Task
+
+__all__ = [
+    "Data",
+    "GridData",
+    "Loss",
+    "Quality",
+    "Recipe",
+    "Schedule",
+    "Task",
+    "evaluate",
+    "map_loss",
+    "plain",
+    "read_recipe",
+]

@@ -5,6 +5,7 @@ from fgnn.theory.decompose import Decomposition, decompose, maximum_of_terms
 from fgnn.theory.decomposition_network import DecompositionNetwork, decomposition_network
 from fgnn.theory.matching import MatchedMPNN, to_mpnn
 from fgnn.theory.max_product import MaxProductNetwork, max_product_network
+from fgnn.theory.picture import draw_messages
 from fgnn.theory.row_max import RowMax, row_max_network
 from fgnn.theory.sum_through_max import SumThroughMax, sum_through_max
 
@@ -18,6 +19,7 @@ __all__ = [
     "decompose",
     "decompose_budget",
     "decomposition_network",
+    "draw_messages",
     "max_product_network",
     "maximum_of_terms",
     "row_max_network",

@@ -1,9 +1,11 @@
-"""Training: recipes, the loop, checkpoints, evaluation, and the paper's tables.
+"""The training engine: a loop over any task, run folders, and checkpoints that resume exactly.
 
-`fgnn.train.run.run` trains by a recipe; `fgnn.tasks.evaluate_map.evaluate` compares weights with exact answers.
+`run_recipe` trains what a recipe describes; `train` runs the loop on a task of your own.
 """
 
-from fgnn.tasks.metrics import Quality
-from fgnn.tasks.recipe import Recipe, read_recipe
+from fgnn.tasks import Quality, Recipe, read_recipe
+from fgnn.train.loop import train
+from fgnn.train.run import run as run_recipe
+from fgnn.train.run_folder import RunFolder
 
-__all__ = ["Quality", "Recipe", "read_recipe"]
+__all__ = ["Quality", "Recipe", "RunFolder", "read_recipe", "run_recipe", "train"]
