@@ -1,18 +1,22 @@
-"""`fgnn segment`: label a scan."""
+"""`fgnn segment`: label the points of a scan."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fgnn.errors import InputError
 
 if TYPE_CHECKING:
+    import torch
+
     from fgnn.points.cloud import Cloud
+    from fgnn.points.segment import Clock, Segmenter
     from fgnn.report.segment_page import LabelledScan
+    from fgnn.weights import Weights
 
 
 def segment(
@@ -23,106 +27,125 @@ def segment(
     ] = "lidar-ground",
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="The labelled scan; by default NAME.labelled.SUFFIX (.ply for .e57)."),
+        typer.Option("--out", "-o", help="Output file; by default NAME.labelled.SUFFIX (.ply for .e57)."),
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Also write a page that shows the labelled scan offline.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write an offline viewer of the labelled scan.")] = None,
     report: Annotated[
         Path | None,
-        typer.Option(help="A page of counts, confidence and times; with --html it lies beside that one."),
+        typer.Option(help="Page of counts, confidence and times; with --html, written beside it by default."),
     ] = None,
-    category: Annotated[str | None, typer.Option(help="What the object is, for weights that label parts.")] = None,
+    category: Annotated[str | None, typer.Option(help="Category of the object, for weights that label parts.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    batch: Annotated[
-        int | None, typer.Option(help="Pieces labelled at once; by default 64 on a GPU and 8 elsewhere.")
-    ] = None,
+    batch: Annotated[int | None, typer.Option(help="Pieces per batch; by default 64 on a GPU and 8 elsewhere.")] = None,
     votes: Annotated[
-        int, typer.Option(help="Overlapping tiles that label each point: 4, 2 or 1. Fewer are quicker and worse.")
+        int,
+        typer.Option(help="Overlapping tiles that label each point: 4, 2 or 1. Fewer are faster and less accurate."),
     ] = 4,
 ) -> None:
-    """Label every point of a scan of any size; all its fields are kept, `label` and `confidence` are added.
+    """Label every point of a scan of any size; the output keeps all fields and adds `label` and `confidence`.
 
     Points without finite coordinates get label 255.
 
     Example: fgnn segment scan.laz --model lidar-ground --html scan.html
     """
     from fgnn.models.points.segmenter import load_segmenter
-    from fgnn.models.points.segmenter import segment as segment_object
-    from fgnn.points.cloud import read_cloud, write_cloud
-    from fgnn.points.segment import Clock, segment_file
+    from fgnn.points.segment import Clock
     from fgnn.report.segment_page import LabelledScan
     from fgnn.report.viewer import MAX_POINTS
     from fgnn.runtime.devices import pick_device
-    from fgnn.runtime.environment import environment
-    from fgnn.runtime.progress import ProgressBar
     from fgnn.weights import load_weights
 
     target = _target(scan, out)
-    _check(target, html, batch, votes)
+    _check(html, batch, votes)
     where = pick_device(device)
-    start = time.perf_counter()
+    clock, start = Clock(), time.perf_counter()
     weights = load_weights(model)
-    bar, clock = ProgressBar(wait=True), Clock()
-
-    def progress(stage: str, done: int, total: int) -> None:
-        share = done / total if total else 1.0
-        bar.update(f"{stage:<10} {100 * share:5.1f} %  {done:,} of {total:,} points", done, total)
-
-    sample: Cloud | None
     if weights.card.get("categories"):
-        cloud = read_cloud(scan)
-        labelling = segment_object(cloud, weights, category=category, device=where)
-        cloud = cloud.with_fields(label=labelling.label, confidence=labelling.confidence)
-        write_cloud(cloud, target)
-        counts, sample = labelling.counts, cloud
+        counts, sample = _label_object(scan, target, weights, category, where)
     else:
-        keep = MAX_POINTS if html is not None or report is not None else 0
         segmenter = load_segmenter(weights, where, batch, votes)
-        counts, sample = segment_file(scan, target, segmenter, progress, keep=keep, clock=clock)
-    bar.close()
+        counts, sample = _label_scan(scan, target, segmenter, MAX_POINTS if html or report else 0, clock)
     seconds = time.perf_counter() - start
-    total = sum(counts.values())
-    for name, number in counts.items():
-        print(f"{name:<20} {number:>12,}")
-    print(f"{target}: {total:,} points in {seconds:.1f} s ({total / max(seconds, 1e-9):,.0f} points/s, {where})")
-    if any(clock.seconds.values()):
-        print("seconds: " + ", ".join(f"{stage} {taken:.2f}" for stage, taken in clock.seconds.items()))
-    if sample is not None and (html is not None or report is not None):
+    _print_summary(target, counts, seconds, where, clock)
+    if sample is not None and (html or report):
         classes = [str(name) for name in weights.card["classes"]]
         result = LabelledScan(scan.name, str(target), model, classes, counts, sample, seconds)
-        _write_pages(result, html, report, environment(where))
+        _write_pages(result, html, report, where)
 
 
 def _target(scan: Path, out: Path | None) -> Path:
-    """The file to write, by default beside the scan."""
-    from fgnn.points.cloud import FORMATS, open_cloud
+    """The file to write, by default beside the scan; reject files that cannot be read or written."""
+    from fgnn.files import check_folder
+    from fgnn.points.cloud import check_writable, open_cloud
 
-    open_cloud(scan)  # reject non-scans early
+    open_cloud(scan)
     suffix = ".ply" if scan.suffix.lower() == ".e57" else scan.suffix  # E57 cannot be written
     target = out or scan.with_name(f"{scan.stem}.labelled{suffix}")
-    if target.suffix.lower() not in FORMATS:
-        raise InputError(f"Expected a cloud in {' '.join(FORMATS)} for --out (got '{target.suffix}')")
-    if target.exists() and scan.exists() and target.samefile(scan):
+    check_writable(target)
+    check_folder(target.parent)
+    if target.exists() and target.samefile(scan):
         raise InputError("Expected another file for --out than the scan itself", file=target)
     return target
 
 
-def _check(target: Path, html: Path | None, batch: int | None, votes: int) -> None:
-    """Reject bad options and folders before the work begins."""
+def _check(html: Path | None, batch: int | None, votes: int) -> None:
+    """Reject bad options before the work begins."""
     from fgnn.files import check_folder
 
     if batch is not None and batch < 1:
         raise InputError(f"Expected --batch of at least 1 (got {batch})")
     if votes not in (1, 2, 4):
         raise InputError(f"Expected --votes of 1, 2 or 4 (got {votes})")
-    for file in (target, html):
-        if file is not None and file.parent.is_dir():
-            check_folder(file.parent)
+    if html is not None and html.parent.is_dir():
+        check_folder(html.parent)
 
 
-def _write_pages(result: LabelledScan, html: Path | None, report: Path | None, environment: dict[str, Any]) -> None:
+def _label_object(
+    scan: Path, target: Path, weights: Weights, category: str | None, device: torch.device
+) -> tuple[dict[str, int], Cloud | None]:
+    """Label the parts of one object; returns points per class and the labelled cloud."""
+    from fgnn.models.points.segmenter import segment as segment_object
+    from fgnn.points.cloud import read_cloud, write_cloud
+
+    cloud = read_cloud(scan)
+    labelling = segment_object(cloud, weights, category=category, device=device)
+    cloud = cloud.with_fields(label=labelling.label, confidence=labelling.confidence)
+    write_cloud(cloud, target)
+    return labelling.counts, cloud
+
+
+def _label_scan(
+    scan: Path, target: Path, segmenter: Segmenter, keep: int, clock: Clock
+) -> tuple[dict[str, int], Cloud | None]:
+    """Label a scan with a progress bar; returns points per class and a sample of about ``keep`` points."""
+    from fgnn.points.segment import segment_file
+    from fgnn.runtime.progress import ProgressBar
+
+    bar = ProgressBar(wait=True)
+
+    def progress(stage: str, done: int, total: int) -> None:
+        share = done / total if total else 1.0
+        bar.update(f"{stage:<10} {100 * share:5.1f} %  {done:,} of {total:,} points", done, total)
+
+    result = segment_file(scan, target, segmenter, progress, keep=keep, clock=clock)
+    bar.close()
+    return result
+
+
+def _print_summary(target: Path, counts: dict[str, int], seconds: float, device: torch.device, clock: Clock) -> None:
+    total = sum(counts.values())
+    for name, number in counts.items():
+        print(f"{name:<20} {number:>12,}")
+    print(f"{target}: {total:,} points in {seconds:.1f} s ({total / max(seconds, 1e-9):,.0f} points/s, {device})")
+    if any(clock.seconds.values()):
+        print("seconds: " + ", ".join(f"{stage} {taken:.2f}" for stage, taken in clock.seconds.items()))
+
+
+def _write_pages(result: LabelledScan, html: Path | None, report: Path | None, device: torch.device) -> None:
     """Write the viewer and the page of counts, confidence and times."""
     from fgnn.report.segment_page import write_segment_page
     from fgnn.report.viewer import write_viewer
+    from fgnn.runtime.environment import environment
 
     if html is not None:
         label, confidence = result.sample.fields["label"], result.sample.fields["confidence"]
@@ -130,5 +153,5 @@ def _write_pages(result: LabelledScan, html: Path | None, report: Path | None, e
         print(f"{html}: open it in a browser")
         report = report or html.with_suffix(".report.html")
     if report is not None:
-        write_segment_page(report, result, environment)
+        write_segment_page(report, result, environment(device))
         print(f"{report}: counts, confidence and times")
