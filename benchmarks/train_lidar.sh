@@ -1,6 +1,6 @@
 #!/bin/sh
 # The ground filter by folds, on one GPU: sh benchmarks/train_lidar.sh OUT FOLDER [SECONDS]
-# FOLDER is made beforehand, where laspy is: python -m fgnn.data.ground SCANS FOLDER
+# FOLDER is made beforehand, where laspy is: python -m tools.make_ground_data SCANS FOLDER
 # SECONDS is training time for the three folds together; making the pieces, compiling and testing take about a minute more.
 set -eu
 out=$1

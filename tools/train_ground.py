@@ -45,7 +45,7 @@ class Folds:
             files = [f for f in files if f.stem in SAMPLES]
         missing = sorted({n for fold in FOLDS for n in fold} - {f.stem for f in files})
         if missing:
-            raise InputError(f"Expected {missing[0]}.npz, as `python -m fgnn.data.ground` makes it", file=folder)
+            raise InputError(f"Expected {missing[0]}.npz, as `python -m tools.make_ground_data` makes it", file=folder)
         start = time.perf_counter()
         made = scan_versions(
             files, self.classes, data.field, copies=data.copies, stray=data.stray, seed=recipe.seed, **data.cut()
@@ -137,7 +137,7 @@ def train_all(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train and test a ground filter by folds.")
-    parser.add_argument("folder", help="made by python -m fgnn.data.ground")
+    parser.add_argument("folder", help="made by python -m tools.make_ground_data")
     parser.add_argument("out")
     parser.add_argument("--seconds", type=float, help="for all folds together, loading apart")
     parser.add_argument("--steps", type=int, help="steps of each fold instead of seconds")

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fgnn.data.ground import FOLDS, GROUND, OTHER, SAMPLES, UNKNOWN, prepare, read_samples, read_vendor
+from fgnn.data.ground import FOLDS, GROUND, OTHER, SAMPLES, UNKNOWN, read_samples
 from fgnn.data.labelled import Classes
 from fgnn.data.large_scan import terrain_strips
 from fgnn.data.scan_copies import altered, scan_versions
@@ -22,6 +22,7 @@ from fgnn.reproduce.ground import PUBLISHED, reproduce_ground
 from fgnn.tasks.recipe import read_recipe
 from fgnn.weights import load_weights
 from tools import train_ground as ground
+from tools.make_ground_data import prepare, read_vendor
 from tools.ship_maps import ship_file
 
 
