@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fgnn import FactorGraph, FactorGroup
 from fgnn.graph import EdgeTypes, Incidence
 from fgnn.nn import Aggregation, FGNNLayer, aggregate_messages
-from fgnn.nn.backends.torch import gather
+from fgnn.nn.backends.torch import chunks
 from tests.nn.graphs import features, graphs, ragged_graph, uniform_graph
 from tests.nn.oracle import layer_loop
 from tests.nn.test_layer import AGGREGATIONS, FORMS, GRAPHS, make
@@ -49,7 +49,7 @@ def test_equal_those_of_the_loop(q: str, aggregate: str, structure: str, batch: 
 @pytest.mark.parametrize("q", FORMS)
 @pytest.mark.parametrize("batch", [1, 5])
 def test_chunks_do_not_show(q: str, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(gather._CHUNK, "cpu", 50)
+    monkeypatch.setitem(chunks._CHUNK, "cpu", 50)
     graph = ragged_graph()
     layer, factor_in, edge_in = make(graph, q)
     assert_gradients_equal_loop(layer, graph, *features(graph, 4, factor_in, edge_in, batch=batch, types=q == "table"))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fgnn import FactorGraph, FactorGroup
 from fgnn.nn import FGNNLayer
-from fgnn.nn.backends.torch import gather
+from fgnn.nn.backends.torch import chunks
 from tests.nn.graphs import features, graphs, ragged_graph, uniform_graph
 from tests.nn.oracle import layer_loop
 
@@ -53,7 +53,7 @@ def test_equals_a_loop_over_edges(q: str, aggregate: str, schedule: str, structu
 @pytest.mark.parametrize("batch", [None, 5])
 @pytest.mark.parametrize("q", FORMS)
 def test_chunks_do_not_show(q: str, batch: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(gather._CHUNK, "cpu", 40)
+    monkeypatch.setitem(chunks._CHUNK, "cpu", 40)
     graph = ragged_graph()
     layer, factor_in, edge_in = make(graph, q)
     f, gs, edges = features(graph, 4, factor_in, edge_in, batch=batch, types=q == "table")

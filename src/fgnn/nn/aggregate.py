@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fgnn.graph import Block, Incidence, Side
-from fgnn.nn.backends.torch.gather import cut, limit
+from fgnn.nn.backends.torch.chunks import cut, limit
 
 Kind = Literal["max", "sum", "mean", "softmax"]
 _KINDS: tuple[Kind, ...] = ("max", "sum", "mean", "softmax")

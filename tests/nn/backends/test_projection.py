@@ -10,12 +10,12 @@ from fgnn import FactorGroup
 from fgnn.graph import Incidence, Side
 from fgnn.nn import Aggregation, aggregate_messages
 from fgnn.nn.aggregate import first_max, reduce_edges
-from fgnn.nn.backends.torch import gather, projection
-from fgnn.nn.backends.torch.gather import Gather
-from fgnn.nn.backends.torch.projection import project_all, project_max
+from fgnn.nn.backends.torch import chunks, cpu_projection
+from fgnn.nn.backends.torch.cpu_projection import project_all, project_max
+from fgnn.nn.backends.torch.edge_inputs import EdgeInputs
 
 
-def problem(batch: int, shared: bool, *, seed: int = 0) -> tuple[Gather, Tensor, Tensor]:
+def problem(batch: int, shared: bool, *, seed: int = 0) -> tuple[EdgeInputs, Tensor, Tensor]:
     """7 factors over 3 of 5 variables each."""
     rng = torch.Generator().manual_seed(seed)
 
@@ -25,10 +25,10 @@ def problem(batch: int, shared: bool, *, seed: int = 0) -> tuple[Gather, Tensor,
     scopes = torch.stack([torch.randperm(5, generator=rng)[:3] for _ in range(7)])
     incidence = Incidence.of(FactorGroup(scopes), 5)
     phi = normal(21, 4) if shared else normal(batch, 21, 4)
-    return Gather(normal(7, batch, 6), normal(5, batch, 6), incidence, True), phi, normal(4, 2, 6)
+    return EdgeInputs(normal(7, batch, 6), normal(5, batch, 6), incidence, True), phi, normal(4, 2, 6)
 
 
-def messages_one_by_one(parts: Gather, phi: Tensor, weight: Tensor) -> Tensor:
+def messages_one_by_one(parts: EdgeInputs, phi: Tensor, weight: Tensor) -> Tensor:
     """Q h with Q built.  # shape: (E, B, m)"""
     assert parts.b is not None
     made = []
@@ -42,8 +42,8 @@ def messages_one_by_one(parts: Gather, phi: Tensor, weight: Tensor) -> Tensor:
 @pytest.fixture(params=[1 << 19, 300, 60, 20, 1], ids=lambda size: f"chunk {size}")
 def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """From all rows in one chunk down to one row, and one sample, in each."""
-    monkeypatch.setitem(gather._CHUNK, "cpu", request.param)
-    monkeypatch.setattr(projection, "_FEW", 1)
+    monkeypatch.setitem(chunks._CHUNK, "cpu", request.param)
+    monkeypatch.setattr(cpu_projection, "_MIN_ROWS", 1)
     return int(request.param)
 
 
@@ -51,7 +51,7 @@ def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
 @pytest.mark.parametrize("narrow", [True, False])
 @pytest.mark.parametrize(("batch", "shared"), [(1, True), (3, True), (3, False)])
 def test_whatever_the_chunk(batch: int, shared: bool, narrow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(projection, "_NARROW", 512 if narrow else 0)
+    monkeypatch.setattr(cpu_projection, "_NARROW", 512 if narrow else 0)
     parts, phi, weight = problem(batch, shared)
     expected = messages_one_by_one(parts, phi, weight)
     torch.testing.assert_close(project_all(parts, phi, weight, torch.empty_like(expected)), expected)

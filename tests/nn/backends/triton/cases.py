@@ -9,7 +9,8 @@ from torch import Tensor
 
 from fgnn.graph import EdgeTypes, FactorGroup, Incidence, Side
 from fgnn.nn.aggregate import Aggregation
-from fgnn.nn.functional import BACKENDS
+from fgnn.nn.backends.choice import use_backend
+from fgnn.nn.functional import aggregate_messages
 
 
 @dataclass(frozen=True)
@@ -140,10 +141,11 @@ def reference(case: Case, incidence: Incidence, inputs: Inputs) -> tuple[Tensor,
 def call(case: Case, incidence: Incidence, inputs: Inputs, backend: str) -> tuple[Tensor, list[Tensor]]:
     """Value and gradients by one backend."""
     coefficients = inputs.phi if inputs.phi is not None else types_of(case, incidence)
-    out = BACKENDS[backend](
-        inputs.a, inputs.b, incidence, coefficients, inputs.weight, case.towards, case.activation,  # type: ignore[arg-type]
-        Aggregation(case.kind),  # type: ignore[arg-type]
-    )  # fmt: skip
+    with use_backend(backend):
+        out = aggregate_messages(
+            inputs.a, inputs.b, incidence, coefficients, inputs.weight, towards=case.towards,
+            activation=case.activation, aggregation=Aggregation(case.kind),  # type: ignore[arg-type]
+        )  # fmt: skip
     finite = torch.isfinite(out)
     loss = (torch.where(finite, out, 0.0) * inputs.upstream.to(out.dtype)).sum()
     return out.detach(), list(torch.autograd.grad(loss, inputs.leaves()))

@@ -22,7 +22,6 @@ from fgnn.graph import FactorGraph, FactorGroup
 from fgnn.nn import aggregate_messages, use_backend
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.choice import why_unsupported
-from fgnn.nn.backends.triton import aggregate_fused
 from tests.nn.backends.triton.cases import Case, draw, incidence_of, worst
 
 ROWS = [
@@ -85,8 +84,9 @@ def test_nan_is_not_lost_in_a_maximum() -> None:
     incidence = incidence_of(case)
     inputs = draw(case, incidence)
     inputs.a[1, 2] = torch.nan
-    args = (inputs.a, inputs.b, incidence, inputs.phi, inputs.weight, "factor", "relu", Aggregation())
-    found = aggregate_fused(*args)  # type: ignore[arg-type]
+    assert inputs.phi is not None
+    with use_backend("triton"):
+        found = aggregate_messages(inputs.a, inputs.b, incidence, inputs.phi, inputs.weight, towards="factor")
     wrong = torch.isnan(found).all(-1)
     assert wrong[1, 2]
     assert int(wrong.sum()) == 1

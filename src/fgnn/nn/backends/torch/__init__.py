@@ -1,1 +1,1 @@
-"""The torch backend: chunked, cache-blocked, nothing per edge kept for the backward pass."""
+"""The torch backend: chunked, cache-blocked, nothing per edge kept for backward."""

@@ -1,5 +1,1 @@
-"""Fused kernels for the aggregate of Q(t_e) · M(·), in Triton: gathers, matrix, message and maximum in one pass."""
-
-from fgnn.nn.backends.triton.messages import aggregate_fused
-
-__all__ = ["aggregate_fused"]
+"""The Triton backend: gathers, matrices, messages and aggregation fused into few kernels."""

@@ -1,4 +1,4 @@
-"""Q(t_e) · h_e as a CPU does it best: all W_τ h of a few rows in a buffer that stays in the cache, weighed by φ."""
+"""Q(t_e) · h_e on a CPU: all W_τ h of a few rows in a buffer that stays in the cache, weighted by φ."""
 
 from __future__ import annotations
 
@@ -9,70 +9,68 @@ import torch
 from torch import Tensor
 
 from fgnn.nn.aggregate import first_max
-from fgnn.nn.backends.torch.gather import Gather, cut, limit, phi_of, row_chunks
+from fgnn.nn.backends.torch.chunks import cut, limit, row_chunks
+from fgnn.nn.backends.torch.edge_inputs import EdgeInputs, phi_chunk
 
 # Fewer rows than this do not pay for reading W.
-_FEW = 128
-# Up to so many products a row, adding them up term by term beats a batch of tiny products, fivefold.
+_MIN_ROWS = 128
+# Up to this many products a row, adding them up term by term is five times faster than a batch of tiny products.
 _NARROW = 512
 
 
 class Projection:
-    """Messages of a chunk of rows, edges times samples.
+    """Messages of a chunk of rows, edges times samples; all chunks share buffers, which stay in the cache."""
 
-    The same buffers serve all chunks: new ones would not be in the cache.
-    """
-
-    def __init__(self, gather: Gather, phi: Tensor, weight: Tensor, largest: int) -> None:
-        self.gather, self.phi = gather, phi
+    def __init__(self, inputs: EdgeInputs, phi: Tensor, weight: Tensor, largest: int) -> None:
+        self.inputs, self.phi = inputs, phi
         self.terms, self.width, self.inner = weight.shape
         self.flat = weight.reshape(self.terms * self.width, self.inner).T  # shape: (n, T·m)
         each = self.terms * self.width
-        rows = min(max(limit(weight.device) // each, _FEW), largest)
+        rows = min(max(limit(weight.device) // each, _MIN_ROWS), largest)
         self.buffer = weight.new_empty((rows, each))
         self.h = weight.new_empty((largest, self.inner))
-        self.made = weight.new_empty((largest, 1, self.width))
+        self.out = weight.new_empty((largest, 1, self.width))
         self.narrow = each <= _NARROW and weight.dtype in (torch.float32, torch.float64)
 
     def __call__(self, es: slice, bs: slice) -> Tensor:
-        """Q h of these edges and samples, to be read before the next call.  # shape: (Ec, Bc, m)"""
+        """Q h of these edges and samples; the next call overwrites it.  # shape: (Ec, Bc, m)"""
         edges, samples = es.stop - es.start, bs.stop - bs.start
         total = edges * samples
-        h = self.gather(es, bs, self.h[:total].view(edges, samples, self.inner)).reshape(total, self.inner)
-        f = phi_of(self.phi, es, bs).expand(-1, samples, -1).reshape(total, 1, self.terms)
-        out = self.made[:total]
+        h = self.inputs(es, bs, self.h[:total].view(edges, samples, self.inner)).reshape(total, self.inner)
+        f = phi_chunk(self.phi, es, bs).expand(-1, samples, -1).reshape(total, 1, self.terms)
+        out = self.out[:total]
         for rows in cut(total, self.buffer.shape[0]):
             buffer = self.buffer[: rows.stop - rows.start]
             projected = torch.mm(h[rows], self.flat, out=buffer).view(-1, self.terms, self.width)
             if self.narrow:
-                made = torch.mul(projected[:, 0], f[rows, 0, :1], out=out[rows, 0])
+                message = torch.mul(projected[:, 0], f[rows, 0, :1], out=out[rows, 0])
                 for term in range(1, self.terms):
-                    made.addcmul_(projected[:, term], f[rows, 0, term, None])
+                    message.addcmul_(projected[:, term], f[rows, 0, term, None])
             else:
                 torch.bmm(f[rows], projected, out=out[rows])
         return out.view(edges, samples, self.width)
 
 
-def project_all(gather: Gather, phi: Tensor, weight: Tensor, out: Tensor) -> Tensor:
+def project_all(inputs: EdgeInputs, phi: Tensor, weight: Tensor, out: Tensor) -> Tensor:
     """The message of each edge, into ``out``.  # shape: (E, B, m)"""
     edges, batch = out.shape[:2]
-    chunks = list(row_chunks(edges, batch, _row(weight), out.device, gather.incidence.arity))
-    project = Projection(gather, phi, weight, _largest(chunks))
+    chunks = list(row_chunks(edges, batch, _row_size(weight), out.device, inputs.incidence.arity))
+    project = Projection(inputs, phi, weight, _largest(chunks))
     for es, bs in chunks:
         out[es, bs] = project(es, bs)
     return out
 
 
-def project_max(gather: Gather, phi: Tensor, weight: Tensor, arg: bool) -> tuple[Tensor, Tensor | None]:
-    """The maximum at each factor, where all have A edges, taken while its messages are in the cache.
+def project_max(inputs: EdgeInputs, phi: Tensor, weight: Tensor, arg: bool) -> tuple[Tensor, Tensor | None]:
+    """The maximum at each factor of A edges, taken while its messages are in the cache.
 
     Returns:
         values (C, B, m) and, with ``arg``, the edge of the first maximum (C, B, m), else None.
     """
-    arity, factors, batch, width = gather.incidence.arity, gather.incidence.num_factors, gather.batch, weight.shape[1]
+    arity, factors, batch, width = inputs.incidence.arity, inputs.incidence.num_factors, inputs.batch, weight.shape[1]
     assert arity
-    chunks = list(row_chunks(factors, batch, arity * _row(weight), weight.device))
-    project = Projection(gather, phi, weight, arity * _largest(chunks))
+    chunks = list(row_chunks(factors, batch, arity * _row_size(weight), weight.device))
+    project = Projection(inputs, phi, weight, arity * _largest(chunks))
     values = weight.new_empty((factors, batch, width))
     edges = weight.new_empty(values.shape, dtype=torch.long) if arg else None
     for cs, bs in chunks:
@@ -91,6 +89,6 @@ def _largest(chunks: Sequence[tuple[slice, slice]]) -> int:
     return 0 if not chunks else math.prod(part.stop - part.start for part in chunks[0])
 
 
-def _row(weight: Tensor) -> int:
+def _row_size(weight: Tensor) -> int:
     """Elements of one row's h and message."""
     return int(weight.shape[1] + weight.shape[2])

@@ -1,0 +1,121 @@
+"""``aggregate_messages`` in plain torch, in chunks; backward keeps only the winning edges, nothing else per edge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from fgnn.nn.aggregate import Aggregation, reduce_edges
+from fgnn.nn.backends.edge_call import EdgeCall
+from fgnn.nn.backends.torch import edge_messages
+from fgnn.nn.backends.torch.by_destination import backward_max, backward_sum, forward_sum
+from fgnn.nn.backends.torch.cpu_projection import project_max
+from fgnn.nn.backends.torch.edge_inputs import EdgeInputs
+
+_SUM = Aggregation("sum")
+
+
+def aggregate_torch(a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, call: EdgeCall) -> Tensor:
+    """See :func:`fgnn.nn.functional.aggregate_messages`."""
+    weight = weight.to(a.dtype)
+    # Node axis first: the rows of an edge are contiguous over samples, and a shared Q is one product over samples.
+    a = _node_first(a, call.batch or 1)
+    b = None if b is None else _node_first(b, call.batch or 1)
+    # Inside forward, gradients look needed even under no_grad, so ask here.
+    differentiate = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (a, b, phi, weight))
+    out: Tensor = _Aggregate.apply(a, b, phi, weight, call, differentiate)  # type: ignore[no-untyped-call]
+    return out.squeeze(1) if call.batch is None else out.transpose(0, 1)
+
+
+def _node_first(x: Tensor, batch: int) -> Tensor:
+    return x.unsqueeze(1).expand(-1, batch, -1) if x.dim() == 2 else x.transpose(0, 1)
+
+
+class _Aggregate(torch.autograd.Function):
+    """Forward keeps the winning edge of each entry; backward recomputes h and φ ⊗ h, chunk by chunk."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, call: EdgeCall, differentiate: bool
+    ) -> Tensor:
+        inputs = EdgeInputs(a, b, call.incidence, call.relu)
+        ctx.call = call
+        per_sample = phi is not None and not edge_messages.shares_matrices(phi, inputs.batch)
+        if phi is not None and per_sample and _sums(call):
+            ctx.save_for_backward(a, b, phi, weight, None, None)
+            return forward_sum(inputs, phi, weight, call.towards)
+        if phi is not None and per_sample and _factor_max_on_cpu(call, phi):
+            out, arg = project_max(inputs, phi, weight, differentiate)
+        else:
+            messages = edge_messages.forward(inputs, phi, call.types, weight)
+            out, arg = reduce_edges(messages, call.incidence, call.towards, call.aggregation, arg=differentiate)
+        softmax = differentiate and call.aggregation.kind == "softmax"
+        ctx.save_for_backward(a, b, phi, weight, arg, out if softmax else None)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        # Forward ran without autocast; backward may be called under it, which would change the precision of its sums.
+        with torch.autocast(grad.device.type, enabled=False):
+            return _Aggregate._backward(ctx, grad)
+
+    @staticmethod
+    def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        a, b, phi, weight, arg, out = ctx.saved_tensors
+        call: EdgeCall = ctx.call
+        inputs = EdgeInputs(a, b, call.incidence, call.relu)
+        wants = ctx.needs_input_grad[:4]
+        per_sample = phi is not None and not edge_messages.shares_matrices(phi, inputs.batch)
+        if per_sample and arg is not None:
+            d_node, d_phi, d_weight = backward_max(grad, arg, inputs, phi, weight, call.towards, wants)
+        elif per_sample and _sums(call):
+            d_node, d_phi, d_weight = backward_sum(grad, inputs, phi, weight, call.towards, wants)
+        else:
+            upstream = _edge_gradient(call, grad, arg, out, inputs, phi, weight)
+            d_node, d_phi, d_weight = edge_messages.backward(upstream, inputs, phi, call.types, weight, wants)
+        d_a = d_b = None
+        if d_node is not None and b is None:
+            d_a = d_node
+        elif d_node is not None:
+            d_a = reduce_edges(d_node, call.incidence, "factor", _SUM)[0] if wants[0] else None
+            d_b = reduce_edges(d_node, call.incidence, "variable", _SUM)[0] if wants[1] else None
+        return d_a, d_b, d_phi, d_weight, None, None
+
+
+def _sums(call: EdgeCall) -> bool:
+    """Whether messages are added up; the caller divides a mean."""
+    return call.aggregation.kind in ("sum", "mean")
+
+
+def _factor_max_on_cpu(call: EdgeCall, phi: Tensor) -> bool:
+    """Whether the messages of a factor are contiguous and need not leave the cache."""
+    return phi.is_cpu and call.towards == "factor" and call.aggregation.kind == "max" and bool(call.incidence.arity)
+
+
+def _edge_gradient(
+    call: EdgeCall,
+    grad: Tensor,  # shape: (D, B, m)
+    arg: Tensor | None,
+    out: Tensor | None,
+    inputs: EdgeInputs,
+    phi: Tensor | None,
+    weight: Tensor,
+) -> Tensor:
+    """The gradient at each edge's message.  # shape: (E, B, m)"""
+    if arg is not None:
+        spread = grad.new_zeros((call.incidence.num_edges, *grad.shape[1:]))
+        if not call.incidence.has_empty(call.towards):
+            return spread.scatter_(0, arg, grad)
+        if not call.incidence.num_edges:
+            return spread
+        return spread.scatter_add_(0, arg.clamp_min(0), grad.masked_fill(arg < 0, 0.0))
+    destination = call.incidence.destination(call.towards)
+    spread = grad.index_select(0, destination)
+    if out is not None:  # softmax: each edge's share
+        messages = edge_messages.forward(inputs, phi, call.types, weight)
+        spread = spread * (call.aggregation.gamma * (messages - out.index_select(0, destination))).exp_()
+    return spread

@@ -1,0 +1,185 @@
+"""The message Q(t_e) · h_e of each edge, forward and backward, in chunks.
+
+Three ways to compute it, by how Q is shared (rows are edges times samples):
+
+- *typed*: one matrix per type; the edges of a type are one product;
+- *shared*: many samples have the same φ: build Q for a chunk of edges, use it for all samples;
+- *outer*: φ ⊗ h for a chunk of rows, then one product with W of inner length T·n. On a CPU, all W_τ h of a chunk
+  weighted by φ are faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from fgnn.graph import EdgeTypes
+from fgnn.nn.backends.torch.chunks import cut, limit, row_chunks
+from fgnn.nn.backends.torch.cpu_projection import project_all
+from fgnn.nn.backends.torch.edge_inputs import EdgeInputs, phi_chunk
+
+# From this many samples on, building Q once per edge beats φ ⊗ h for each sample.
+_SHARED = 4
+
+EdgeGradients = tuple[Tensor | None, Tensor | None, Tensor | None]
+
+
+def forward(inputs: EdgeInputs, phi: Tensor | None, types: EdgeTypes | None, weight: Tensor) -> Tensor:
+    """The message of each edge.  # shape: (E, B, m)"""
+    edges, batch = inputs.incidence.num_edges, inputs.batch
+    terms, width, inner = weight.shape
+    out = weight.new_empty((edges, batch, width))
+    if types is not None:
+        return _typed_forward(inputs, types, weight.transpose(1, 2), out)
+    assert phi is not None
+    if shares_matrices(phi, batch):
+        flat = weight.reshape(terms, width * inner)
+        for es, parts in _shared_chunks(edges, batch, width * inner, inner, out.device):
+            q = (phi[es] @ flat).view(-1, width, inner)
+            for part in parts:
+                out[es, part] = torch.bmm(inputs(es, part), q.transpose(1, 2))
+        return out
+    if out.is_cpu:
+        return project_all(inputs, phi, weight, out)
+    flat = weight.transpose(1, 2).reshape(terms * inner, width)
+    for es, bs in row_chunks(edges, batch, terms * inner, out.device, inputs.incidence.arity):
+        outer = _outer(phi_chunk(phi, es, bs), inputs(es, bs))
+        out[es, bs] = (outer.flatten(0, 1).flatten(1) @ flat).view(outer.shape[0], outer.shape[1], width)
+    return out
+
+
+def backward(
+    upstream: Tensor,  # shape: (E, B, m)
+    inputs: EdgeInputs,
+    phi: Tensor | None,
+    types: EdgeTypes | None,
+    weight: Tensor,
+    wants: Sequence[bool],
+) -> EdgeGradients:
+    """Gradients at σ's argument (E, B, n), at φ and at W; None for those not wanted."""
+    edges, batch = upstream.shape[:2]
+    d_node = weight.new_empty((edges, batch, weight.shape[2])) if wants[0] or wants[1] else None
+    if types is not None:
+        return d_node, None, _typed_backward(upstream, inputs, types, weight, d_node, wants[3])
+    assert phi is not None
+    d_phi = torch.zeros_like(phi) if wants[2] else None
+    run = _shared_backward if shares_matrices(phi, batch) else _outer_backward
+    return d_node, d_phi, run(upstream, inputs, phi, weight, d_node, d_phi, wants[3])
+
+
+def shares_matrices(phi: Tensor, batch: int) -> bool:
+    """Whether to build Q for each edge of a chunk, once for all samples."""
+    return phi.dim() == 2 and batch >= _SHARED
+
+
+def _shared_backward(
+    upstream: Tensor, inputs: EdgeInputs, phi: Tensor, weight: Tensor, d_node: Tensor | None, d_phi: Tensor | None,
+    want_weight: bool,
+) -> Tensor | None:  # fmt: skip
+    """Fill ``d_node`` and ``d_phi``; return the gradient at W."""
+    edges, batch, width = upstream.shape
+    terms, _, inner = weight.shape
+    flat = weight.reshape(terms, width * inner)
+    d_weight = torch.zeros_like(flat) if want_weight else None
+    for es, parts in _shared_chunks(edges, batch, width * inner, inner, weight.device):
+        q = (phi[es] @ flat).view(-1, width, inner)
+        d_q = torch.zeros_like(q)
+        for part in parts:
+            h, g = inputs(es, part), upstream[es, part]
+            if d_node is not None:
+                d_node[es, part] = inputs.through_activation(torch.bmm(g, q), h)
+            d_q += torch.bmm(g.transpose(1, 2), h)
+        if d_phi is not None:
+            d_phi[es] = d_q.flatten(1) @ flat.T
+        if d_weight is not None:
+            d_weight.addmm_(phi[es].T, d_q.flatten(1))
+    return None if d_weight is None else d_weight.view_as(weight)
+
+
+def _outer_backward(
+    upstream: Tensor, inputs: EdgeInputs, phi: Tensor, weight: Tensor, d_node: Tensor | None, d_phi: Tensor | None,
+    want_weight: bool,
+) -> Tensor | None:  # fmt: skip
+    """Fill ``d_node`` and ``d_phi``; return the gradient at W."""
+    edges, batch, width = upstream.shape
+    terms, _, inner = weight.shape
+    flat = weight.transpose(0, 1).reshape(width, terms * inner)
+    d_flat = torch.zeros_like(flat) if want_weight else None
+    for es, bs in row_chunks(edges, batch, terms * inner, weight.device):
+        h, f = inputs(es, bs), phi_chunk(phi, es, bs)
+        g = upstream[es, bs].flatten(0, 1)
+        if d_flat is not None:
+            d_flat.addmm_(g.T, _outer(f, h).flatten(0, 1).flatten(1))
+        if d_node is None and d_phi is None:
+            continue
+        d_outer = (g @ flat).view(-1, terms, inner)  # shape: (rows, T, n)
+        if d_node is not None:
+            f_rows = f.expand(-1, h.shape[1], -1).flatten(0, 1).unsqueeze(1)
+            d_node[es, bs] = inputs.through_activation(torch.bmm(f_rows, d_outer).view_as(h), h)
+        if d_phi is not None:
+            d_f = torch.bmm(d_outer, h.flatten(0, 1).unsqueeze(2)).view(h.shape[0], h.shape[1], terms)
+            if phi.dim() == 3:
+                d_phi[bs, es] = d_f.transpose(0, 1)
+            else:
+                d_phi[es] += d_f.sum(1)
+    return None if d_flat is None else d_flat.view(width, terms, inner).transpose(0, 1)
+
+
+def _typed_forward(inputs: EdgeInputs, types: EdgeTypes, flat: Tensor, out: Tensor) -> Tensor:
+    """One product per type, of rows sorted by type; then back in edge order.  # flat shape: (K, n, m)"""
+    batch, width = out.shape[1:]
+    for kinds, start, stop in _type_segments(types, batch * (flat.shape[1] + width), out.device):
+        h = inputs(types.order[start:stop], slice(None))  # shape: (rows, B, n)
+        messages = torch.bmm(h.reshape(kinds.stop - kinds.start, -1, flat.shape[1]), flat[kinds])
+        out[start:stop] = messages.view(-1, batch, width)
+    return out.index_select(0, types.rank)
+
+
+def _typed_backward(
+    upstream: Tensor, inputs: EdgeInputs, types: EdgeTypes, weight: Tensor, d_node: Tensor | None, want_weight: bool
+) -> Tensor | None:
+    """Fill ``d_node``; return the gradient at W."""
+    batch, width = upstream.shape[1:]
+    inner = weight.shape[2]
+    d_weight = torch.zeros_like(weight) if want_weight else None
+    for kinds, start, stop in _type_segments(types, batch * (inner + width), upstream.device):
+        order = types.order[start:stop]
+        h = inputs(order, slice(None))
+        g = upstream.index_select(0, order).view(kinds.stop - kinds.start, -1, width)
+        if d_node is not None:
+            back = torch.bmm(g, weight[kinds]).view_as(h)
+            d_node.index_copy_(0, order, inputs.through_activation(back, h))
+        if d_weight is not None:
+            d_weight[kinds] += torch.bmm(g.transpose(1, 2), h.reshape(kinds.stop - kinds.start, -1, inner))
+    return d_weight
+
+
+def _outer(phi: Tensor, h: Tensor) -> Tensor:
+    """φ ⊗ h.  # shape: (Ec, Bc, T, n)"""
+    return phi.unsqueeze(3) * h.unsqueeze(2)
+
+
+def _shared_chunks(
+    edges: int, batch: int, each: int, inner: int, device: torch.device
+) -> Iterator[tuple[slice, list[slice]]]:
+    """Chunks of edges whose matrices stay within the limit, each with its chunks of samples."""
+    size = max(limit(device) // max(each, batch * inner, 1), 1)
+    for es in cut(edges, size):
+        yield es, list(cut(batch, max(limit(device) // (inner * (es.stop - es.start)), 1)))
+
+
+def _type_segments(types: EdgeTypes, each: int, device: torch.device) -> Iterator[tuple[slice, int, int]]:
+    """(types, start, stop) in the order of types; several types at once if all have the same number of edges."""
+    rows = max(limit(device) // max(each, 1), 1)
+    if types.even and types.counts[0] > 0 and types.counts[0] * 2 <= rows:
+        size = types.counts[0]
+        for kinds in cut(types.num_types, rows // size):
+            yield kinds, kinds.start * size, kinds.stop * size
+        return
+    start = 0
+    for kind, size in enumerate(types.counts):
+        for part in cut(size, rows):
+            yield slice(kind, kind + 1), start + part.start, start + part.stop
+        start += size
