@@ -27,7 +27,7 @@ from fgnn.runtime.environment import environment
 from fgnn.tasks.recipe import Recipe, ShapeData
 from fgnn.tasks.shape_data import split_set, split_shapes
 from fgnn.tasks.shape_scores import score_shapes
-from fgnn.train.run import run
+from fgnn.train.run import recipe_of, run
 from fgnn.train.run_folder import RunFolder
 from fgnn.weights import load_weights, save_weights
 from tools.sweep import Job, changed_recipe
@@ -106,7 +106,7 @@ def train_job(outcome: Outcome, recipe: Recipe, folder: RunFolder, device: str, 
 
 def score_job(outcome: Outcome, folder: RunFolder, device: str, votes: int) -> None:
     """Scores of the run's last weights, rounded as they will be kept, on the test list."""
-    recipe = folder.recipe()
+    recipe = recipe_of(folder)
     data = recipe.data.shapes
     assert isinstance(data, ShapeData)
     last = load_weights(folder.path / "last.safetensors")

@@ -14,9 +14,10 @@ from fgnn.data import ChainMAP
 from fgnn.errors import InputError
 from fgnn.runtime.distributed import World
 from fgnn.tasks.labelled_models import Endless, Examples, FixedSet, Grouped, draw
-from fgnn.tasks.map import draw_many, map_loss, read_folder, split, union
+from fgnn.tasks.map import draw_many, map_loss, union
 from fgnn.tasks.metrics import Quality
-from fgnn.train.run import folder_recipe, run
+from fgnn.tasks.model_folder import folder_recipe, read_folder, split
+from fgnn.train.run import run
 from fgnn.train.run_folder import RunFolder
 
 CPU = torch.device("cpu")

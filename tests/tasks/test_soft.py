@@ -16,7 +16,7 @@ from fgnn.tasks.labelled_models import Endless
 from fgnn.tasks.map import MAPTask, map_loss, soft_targets
 from fgnn.tasks.recipe import Data, GridData, Recipe, Schedule, Soft, read_recipe
 from fgnn.tasks.tensor_tree import clone_tensors, copy_tensors, signature, tensors_of
-from fgnn.train.run import run
+from fgnn.train.run import recipe_of, run
 from fgnn.train.run_folder import RunFolder
 from tests.tasks.helpers import small_recipe
 
@@ -106,7 +106,7 @@ def test_a_run_with_soft_targets_learns(tmp_path: Path, monkeypatch: pytest.Monk
     lines = folder.lines()
     assert lines[-1]["loss"] < lines[0]["loss"]
     assert lines[-1]["validation_agreement"] > 0.75
-    assert folder.recipe().soft == Soft(temperature=0.2)
+    assert recipe_of(folder).soft == Soft(temperature=0.2)
 
 
 @pytest.mark.parametrize(

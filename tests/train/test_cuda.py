@@ -68,7 +68,7 @@ def test_soft_targets_are_recorded_with_the_step(compiled: bool) -> None:
     if compiled:
         compile_network(network)
     said: list[str] = []
-    step = Step(network, autocast_loss(recipe, task, network, torch.device("cuda")), capture=True, say=said.append)
+    step = Step(network, autocast_loss(recipe, task, network, torch.device("cuda")), capture=True, log=said.append)
     for n in range(6):
         batch = task.batch(n)
         found = float(step(batch).loss)

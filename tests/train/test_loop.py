@@ -11,14 +11,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from fgnn.errors import InputError
 from fgnn.models.map.config import NetworkConfig
 from fgnn.tasks.map import MAPTask
 from fgnn.tasks.recipe import ChainData, Data, Schedule
+from fgnn.tasks.settings import Optimiser, TrainingSettings
+from fgnn.tasks.task import Loss
 from fgnn.train.checkpoint import load_checkpoint
-from fgnn.train.loop import planned_steps
-from fgnn.train.run import run
+from fgnn.train.loop import planned_steps, train
+from fgnn.train.run import recipe_of, run
 from fgnn.train.run_folder import RunFolder
 from fgnn.weights import load_weights
 from fgnn.weights.store import same_tensors
@@ -42,7 +45,7 @@ def test_a_run_leaves_everything_behind(tmp_path: Path) -> None:
     wanted = {"config.yaml", "environment.json", "metrics.jsonl", "curves.png", "checkpoint.safetensors"}
     wanted |= {"report.html"}
     assert wanted | {"best.safetensors", "best.json", "last.safetensors", "last.json"} == names
-    assert folder.recipe() == small_recipe()
+    assert recipe_of(folder) == small_recipe()
     assert [line["step"] for line in folder.lines()] == list(range(5, 45, 5))
     assert {"torch", "device", "command"} <= json.loads((folder.path / "environment.json").read_text()).keys()
     card = load_weights(folder.path).card
@@ -92,7 +95,7 @@ def test_a_run_does_not_write_over_another(tmp_path: Path) -> None:
     run(small_recipe(steps=5), tmp_path / "run", device="cpu")
     with pytest.raises(InputError, match="already holds a run; use --resume"):
         run(small_recipe(steps=5), tmp_path / "run", device="cpu")
-    with pytest.raises(InputError, match="this folder holds a run; go on with --resume"):
+    with pytest.raises(InputError, match=r"this folder holds a run; .*--resume"):
         run(tmp_path / "run", device="cpu")
     with pytest.raises(InputError, match="no run to resume"):
         run(small_recipe(), tmp_path / "other", device="cpu", resume=True)
@@ -169,3 +172,41 @@ def test_it_learns(tmp_path: Path) -> None:
     assert state.metrics is not None
     assert state.metrics["agreement"] > constant + 0.15
     assert torch.isfinite(torch.tensor(state.metrics["loss"]))
+
+
+class Doubling:
+    """A task of one's own: learn y = 2 x, with nothing but what the loop reads."""
+
+    epoch_steps = None
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.network: nn.Module = nn.Linear(1, 1)
+
+    def batch(self, step: int) -> torch.Tensor:
+        return torch.rand(16, 1, generator=torch.Generator().manual_seed(step))
+
+    def loss(self, network: nn.Module, batch: torch.Tensor) -> Loss:
+        error = network(batch) - 2 * batch
+        return Loss(error.square().mean(), (error.detach().abs() < 0.1).float().mean())
+
+    def validate(self, network: nn.Module) -> dict[str, float]:
+        loss, agreement = self.loss(network, self.batch(1 << 40))
+        return {"loss": loss.item(), "agreement": agreement.item()}
+
+    def card(self) -> dict[str, Any]:
+        return {"task": "doubling"}
+
+
+def test_any_task_is_trained_by_its_settings_alone(tmp_path: Path) -> None:
+    settings = TrainingSettings(
+        optimiser=Optimiser(rate=0.1), schedule=Schedule("constant"), steps=100, checkpoint_every=50
+    )
+    folder = RunFolder(tmp_path / "run")
+    folder.begin(settings)
+    state = train(settings, Doubling(), folder)
+    assert state.metrics is not None
+    assert state.metrics["agreement"] == 1.0
+    assert load_weights(folder.path).card["task"] == "doubling"
+    with pytest.raises(ValueError, match="without epochs"):
+        planned_steps(TrainingSettings(epochs=1), Doubling())

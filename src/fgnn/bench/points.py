@@ -113,7 +113,7 @@ def _measure(
     network = PointNetwork(config, 3, PARTS, CATEGORIES).to(device).train()
     half = device.type == "cuda"
     update = Update(recipe, network, None, device)
-    step = Step(network, _loss(recipe, network, device, half), after=update, capture=half, say=print)
+    step = Step(network, _loss(recipe, network, device, half), after=update, capture=half, log=print)
 
     def whole() -> Tensor:
         update.prepare(0, recipe.optimiser.rate)

@@ -89,7 +89,7 @@ def bench_training(
     network.train()
 
     loss_of = autocast_loss(recipe, task, network, here)
-    step_of = Step(network, loss_of, after=update, capture=here.type == "cuda", say=print)
+    step_of = Step(network, loss_of, after=update, capture=here.type == "cuda", log=print)
 
     def forward(batch: Any) -> torch.Tensor:
         return loss_of(batch).loss

@@ -4,17 +4,20 @@ from fgnn.tasks.dataclass_io import plain
 from fgnn.tasks.evaluate_map import evaluate
 from fgnn.tasks.map import map_loss
 from fgnn.tasks.metrics import Quality
-from fgnn.tasks.recipe import Data, GridData, Recipe, Schedule, read_recipe
+from fgnn.tasks.recipe import Data, GridData, Recipe, read_recipe
+from fgnn.tasks.settings import Optimiser, Schedule, TrainingSettings
 from fgnn.tasks.task import Loss, Task
 
 __all__ = [
     "Data",
     "GridData",
     "Loss",
+    "Optimiser",
     "Quality",
     "Recipe",
     "Schedule",
     "Task",
+    "TrainingSettings",
     "evaluate",
     "map_loss",
     "plain",

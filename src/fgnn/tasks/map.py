@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fgnn.data import ChainMAP, GridMAP
-from fgnn.errors import InputError
 from fgnn.infer.exact.max_marginals import gaps
 from fgnn.models.map.family import Family
 from fgnn.models.map.featurise import constant_groups
 from fgnn.models.map.learned import score
 from fgnn.models.map.network import MAPNetwork
-from fgnn.pgm import GraphicalModel, ModelBatch
+from fgnn.pgm import ModelBatch
 from fgnn.runtime.distributed import World
 from fgnn.tasks.dataclass_io import plain
 from fgnn.tasks.labelled_models import Endless, Examples, FixedSet, Grouped, Labelled, Source, draw
 from fgnn.tasks.metrics import Quality
+from fgnn.tasks.model_folder import read_folder, split
 from fgnn.tasks.recipe import Data, Recipe, Soft
 from fgnn.tasks.seeds import seed_for
 from fgnn.tasks.task import Loss
@@ -160,48 +159,6 @@ def make_source(recipe: Recipe, sets: Sequence[Labelled], world: World, device: 
     if recipe.soft is not None:
         examples = replace(examples, gaps=gaps(examples.models))
     return FixedSet(examples, recipe.batch, recipe.seed, world)
-
-
-def read_folder(folder: str | Path, device: torch.device) -> list[Examples]:
-    """All model files of a folder, labelled by `auto` and grouped by structure; those without an answer are refused."""
-    import fgnn
-
-    paths = sorted(p for p in Path(folder).iterdir() if p.is_file() and not p.name.startswith("."))
-    if not paths:
-        raise InputError("Expected model files in this folder (got none)", file=folder)
-    groups: dict[tuple[Any, ...], list[tuple[GraphicalModel, Path]]] = defaultdict(list)
-    for path in paths:
-        model = fgnn.read_model(path)
-        key = (
-            model.cardinalities.tobytes(),
-            *(t.scopes.tobytes() for t in model.table_groups),
-            *(u.scopes.tobytes() for u in model.budget_groups),
-        )
-        groups[key].append((model, path))
-    made = []
-    for members in groups.values():
-        batch = ModelBatch.stack([m for m, _ in members], dtype=torch.float32)
-        exact = ModelBatch.stack([m for m, _ in members])
-        solved = fgnn.solve(exact, method="auto")
-        if not bool(solved.feasible.all()):
-            at = int((~solved.feasible).nonzero()[0])
-            raise InputError("Expected a model with a feasible assignment (found none)", file=members[at][1])
-        made.append(Examples(batch.to(device), solved.assignment.to(device)))
-    return made
-
-
-def split(groups: Sequence[Examples], seed: int, share: float = 0.2) -> tuple[list[Examples], list[Examples]]:
-    """Training and held-out examples; a structure with one model alone is trained on."""
-    train, held_out = [], []
-    for n, group in enumerate(groups):
-        generator = torch.Generator().manual_seed(seed_for(seed, "split", n))
-        order = torch.randperm(len(group), generator=generator).to(group.labels.device)
-        kept = round(share * len(group)) if len(group) > 1 else 0
-        kept = max(1, kept) if len(group) >= 5 else kept
-        if kept:
-            held_out.append(group.select(order[:kept]))
-        train.append(group.select(order[kept:]))
-    return train, held_out or list(train)
 
 
 def union(families: Sequence[Family]) -> Family:

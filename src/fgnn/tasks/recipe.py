@@ -12,7 +12,11 @@ from fgnn.errors import InputError
 from fgnn.files import is_file
 from fgnn.models.map.config import NetworkConfig
 from fgnn.models.points.config import PointConfig
-from fgnn.tasks.dataclass_io import parse, plain
+from fgnn.tasks.dataclass_io import parse
+from fgnn.tasks.settings import Optimiser as Optimiser
+from fgnn.tasks.settings import Schedule as Schedule
+from fgnn.tasks.settings import TrainingSettings
+from fgnn.tasks.settings import recipe_yaml as recipe_yaml
 from fgnn.tasks.yaml_file import read_yaml
 
 
@@ -151,27 +155,6 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Optimiser:
-    """Adam or AdamW; ``clip`` bounds the gradient's norm."""
-
-    name: Literal["adam", "adamw"] = "adam"
-    rate: float = 3e-3
-    beta2: float = 0.999
-    weight_decay: float = 0.0
-    clip: float | None = None
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """The rate by step: ``exponential`` (``factor`` per epoch), ``cosine`` (down to ``floor``) or ``constant``."""
-
-    name: Literal["exponential", "cosine", "constant"] = "exponential"
-    factor: float = 0.98
-    warmup: int = 0
-    floor: float = 0.0
-
-
-@dataclass(frozen=True)
 class Soft:
     r"""Targets between the states, by how much the best assignment with a one beats the best with a zero:
 
@@ -193,62 +176,28 @@ class Soft:
             )
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """One training run: ``network`` on graphical models, ``points`` on point clouds.
-
-    Give ``epochs`` (where data is finite), ``steps``, or ``seconds``: the number of steps that fit is then measured
-    once, early in the run, and kept.
-    """
+@dataclass(frozen=True, kw_only=True)
+class Recipe(TrainingSettings):
+    """One training run: its settings, its data, and ``network`` (graphical models) or ``points`` (point clouds)."""
 
     data: Data
-    name: str = "run"
-    seed: int = 0
     network: NetworkConfig = field(default_factory=NetworkConfig)
     points: PointConfig = field(default_factory=PointConfig)
-    optimiser: Optimiser = field(default_factory=Optimiser)
-    schedule: Schedule = field(default_factory=Schedule)
-    batch: int = 256
-    epochs: int | None = None
-    steps: int | None = None
-    seconds: float | None = None
-    precision: Literal["fp32", "bf16"] = "fp32"
-    ema: float | None = None
     augment: bool = False
     label_smoothing: float = 0.0
     soft: Soft | None = None
-    start_from: str | None = None
-    log_every: int = 50
-    checkpoint_every: int = 1000
-    validate_every: int = 0
     validation: int = 2000
 
     def __post_init__(self) -> None:
-        lengths = [name for name in ("epochs", "steps", "seconds") if getattr(self, name) is not None]
-        if len(lengths) != 1:
-            raise ValueError(f"Expected one of epochs, steps and seconds (got {', '.join(lengths) or 'none'})")
+        super().__post_init__()
         if self.epochs is not None and not self.data.finite:
             raise ValueError("Expected data.instances where epochs are given (endless data has no epoch)")
         if self.schedule.name == "exponential" and not self.data.finite:
             raise ValueError("Expected data.instances for an exponential schedule (its factor applies per epoch)")
-        for name in ("batch", "log_every", "checkpoint_every", "validation"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"Expected {name} of at least 1 (got {getattr(self, name)})")
-        if self.checkpoint_every % self.log_every or self.validate_every % self.log_every:
-            raise ValueError(
-                f"Expected checkpoint_every and validate_every to be multiples of log_every, {self.log_every} "
-                f"(got {self.checkpoint_every} and {self.validate_every})"
-            )
+        if self.validation < 1:
+            raise ValueError(f"Expected validation of at least 1 (got {self.validation})")
         if self.soft is not None and self.data.chain is None:
             raise ValueError("Expected data.chain for soft targets (gaps are computed for chains)")
-        if self.ema is not None and not 0 < self.ema < 1:
-            raise ValueError(f"Expected ema between 0 and 1 (got {self.ema})")
-
-    def with_changes(self, **changes: Any) -> Recipe:
-        """A copy with other top-level settings; a new length replaces the old one."""
-        if {"epochs", "steps", "seconds"} & changes.keys():
-            changes = {"epochs": None, "steps": None, "seconds": None} | changes
-        return replace(self, **changes)
 
 
 def read_recipe(place: str | Path) -> Recipe:
@@ -276,11 +225,3 @@ def recipe_names() -> list[str]:
     """The recipes that come with the package."""
     folder = Path(str(files("fgnn.tasks") / "recipes"))
     return sorted(p.stem for p in folder.glob("*.yaml"))
-
-
-def recipe_yaml(recipe: Recipe) -> str:
-    """A recipe as the YAML text that reads back to it."""
-    import yaml
-
-    text: str = yaml.safe_dump(plain(recipe), sort_keys=False, allow_unicode=True)
-    return text

@@ -9,7 +9,8 @@ import numpy as np
 from fgnn.errors import InputError
 from fgnn.models.points.config import PointConfig
 from fgnn.points.cloud import FORMATS, CloudReader, open_cloud
-from fgnn.tasks.recipe import Data, Optimiser, Recipe, ScanData, Schedule
+from fgnn.tasks.recipe import Data, Recipe, ScanData
+from fgnn.tasks.settings import Optimiser, Schedule
 
 CLASSES = "classes.txt"
 # Fields that usually hold labels, the likeliest first.

@@ -1,4 +1,4 @@
-"""What the loop asks of whatever is trained: a graphical-model solver, a point-cloud network."""
+"""What the engine asks of a task: data, loss and validation."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from torch import Tensor, nn
 
 
 class Loss(NamedTuple):
-    """A batch's mean loss, to be minimised, and the share of labels met; both scalars on the device."""
+    """The mean loss of a batch, to be minimised, and the share of correct labels; both scalars on the device."""
 
     loss: Tensor
     agreement: Tensor
 
 
 class Task(Protocol):
-    """Data, loss and validation of one kind of problem.
+    """A network, its data, its loss and its validation.
 
-    The global batch of a step is a function of the run's seed and the step alone, and every process takes its share
-    of it: the number of processes changes nothing but rounding, and a resumed run needs no more than its step.
+    The batch of a step must depend on the run's seed and the step alone, and each process takes its share of it. Then a
+    resumed run needs only its step, and the number of processes changes nothing but rounding.
     """
 
     network: nn.Module
-    epoch_steps: int | None  # steps in an epoch, None where data is endless
+    epoch_steps: int | None  # steps per epoch; None for endless data
 
     def batch(self, step: int) -> Any:
-        """This process's share of the step's batch, on the device."""
+        """Return this process's share of the step's batch, on the device."""
         ...
 
     def loss(self, network: nn.Module, batch: Any) -> Loss:
-        """The loss of a batch; called under autocast where the recipe asks for it.
+        """Return the loss of a batch; called under autocast if the settings ask for bf16.
 
-        On a GPU it is recorded and replayed (`fgnn.train.step.Step`): what changes with the step must come in the
-        batch's tensors.
+        On a GPU the call is captured in a CUDA graph (`fgnn.train.step.Step`): whatever changes from step to step must
+        come in the tensors of the batch.
         """
         ...
 
     def validate(self, network: nn.Module) -> dict[str, float]:
-        """Metrics on held-out data; ``agreement`` and ``loss`` at least. Called on the first process alone."""
+        """Return held-out metrics, at least ``agreement`` and ``loss``; called on the first process only."""
         ...
 
     def card(self) -> dict[str, Any]:
-        """What a weights' card must hold to build and apply the network again."""
+        """Return what the card of the weights needs to rebuild and apply the network."""
         ...

@@ -1,11 +1,12 @@
-"""Checkpoints: everything a run needs to go on, in one file that is whole or not there.
+"""Checkpoints: everything a run needs to continue, in one file.
 
-Tensors (network, average, optimiser, generators) lie in safetensors; the rest (step, schedule, versions, best so far)
-is JSON in the same file's header. Nothing is unpickled.
+Tensors (network, average, optimiser, generators) are stored as safetensors; step, settings and environment are JSON in
+its header. Nothing is unpickled.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,39 +15,97 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fgnn.errors import InputError
+from fgnn.runtime.environment import environment
+from fgnn.tasks.dataclass_io import plain
+from fgnn.tasks.settings import TrainingSettings
 from fgnn.weights.store import load_tensors, save_tensors
 
 _FORMAT = "fgnn-checkpoint-1"
 
 
+@dataclass
+class State:
+    """The position of a run, besides its tensors; ``total`` is None until the number of steps is known."""
+
+    step: int = 0
+    total: int | None = None
+    seconds: float = 0.0
+    best: float = -math.inf
+    metrics: dict[str, float] | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """Named tensors and the plain values beside them."""
+    """Named tensors and plain values."""
 
     tensors: Mapping[str, Tensor]
     values: Mapping[str, Any] = field(default_factory=dict)
 
     def part(self, name: str) -> dict[str, Tensor]:
-        """The tensors under ``name/``, without that prefix."""
+        """Return the tensors under ``name/``, without that prefix."""
         prefix = f"{name}/"
         return {key[len(prefix) :]: t for key, t in self.tensors.items() if key.startswith(prefix)}
 
 
 def save_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint; the one before it stays until the new one is complete."""
+    """Write a checkpoint; the previous one stays until the new one is complete."""
     save_tensors(path, checkpoint.tensors, checkpoint.values, _FORMAT)
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:
-    """Read a checkpoint on the CPU."""
+    """Read a checkpoint, on the CPU."""
     return Checkpoint(*load_tensors(path, _FORMAT, "a checkpoint"))
 
 
-# ---- the state of a run as tensors ------------------------------------------------------------------------------
+def save_state(
+    path: Path,
+    settings: TrainingSettings,
+    network: nn.Module,
+    average: nn.Module | None,
+    optimiser: torch.optim.Optimizer,
+    state: State,
+) -> None:
+    """Write everything a run needs to continue."""
+    parts: dict[str, dict[str, Tensor]] = {
+        "network": network.state_dict(),
+        "average": average.state_dict() if average is not None else {},
+        "optimiser": optimiser_tensors(optimiser, network),
+        "generator": generator_tensors(),
+    }
+    tensors = {f"{part}/{name}": t for part, named in parts.items() for name, t in named.items()}
+    values = {
+        "state": vars(state),
+        "recipe": plain(settings),
+        "environment": environment(next(network.parameters()).device),
+    }
+    save_checkpoint(path, Checkpoint(tensors, values))
+
+
+def restore(
+    path: Path, network: nn.Module, average: nn.Module | None, optimiser: torch.optim.Optimizer
+) -> State | None:
+    """Load a run's tensors and generators in place and return its state.
+
+    Returns None for a run that was killed before its first checkpoint.
+    """
+    if not path.exists():
+        return None
+    checkpoint = load_checkpoint(path)
+    try:
+        network.load_state_dict(checkpoint.part("network"))
+        if average is not None:
+            average.load_state_dict(checkpoint.part("average"))
+        state = State(**checkpoint.values["state"])
+    except (RuntimeError, KeyError, TypeError) as error:
+        raise InputError("Expected a checkpoint of this run (got one of another network)", file=path) from error
+    load_optimiser(optimiser, network, checkpoint.part("optimiser"))
+    load_generators(checkpoint.part("generator"))
+    return state
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer, network: nn.Module) -> dict[str, Tensor]:
-    """Adam's state under the parameters' names: ``name/exp_avg``, ``name/step`` and so on."""
+    """Return Adam's state by parameter name: ``name/exp_avg``, ``name/step`` and so on."""
     return {
         f"{name}/{key}": torch.as_tensor(value)
         for name, parameter in network.named_parameters()
@@ -55,25 +114,19 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer, network: nn.Module) -> d
 
 
 def load_optimiser(optimiser: torch.optim.Optimizer, network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Put Adam's state back; each tensor goes to the device its parameter is on, except a step counter kept apart."""
+    """Load Adam's state onto the devices of the parameters; a step counter stays on the CPU unless fused."""
+    groups = {p: group for group in optimiser.param_groups for p in group["params"]}
     for name, parameter in network.named_parameters():
-        prefix = f"{name}/"
-        mine = {
-            key[len(prefix) :]: t
-            for key, t in tensors.items()
-            if key.startswith(prefix) and "/" not in key[len(prefix) :]
-        }
-        if not mine:
-            continue
-        group = next(g for g in optimiser.param_groups if any(p is parameter for p in g["params"]))
-        on_device = bool(group.get("fused") or group.get("capturable"))
-        optimiser.state[parameter] = {
-            key: t.to(parameter.device) if key != "step" or on_device else t for key, t in mine.items()
-        }
+        entries = {key.rpartition("/")[2]: t for key, t in tensors.items() if key.rpartition("/")[0] == name}
+        if entries:
+            on_device = bool(groups[parameter].get("fused") or groups[parameter].get("capturable"))
+            optimiser.state[parameter] = {
+                key: t.to(parameter.device) if key != "step" or on_device else t for key, t in entries.items()
+            }
 
 
 def generator_tensors() -> dict[str, Tensor]:
-    """The states of torch's own generators, which dropout and initialisation draw from."""
+    """Return the states of torch's global generators, which dropout and initialisation use."""
     states = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         states |= {f"cuda{n}": state for n, state in enumerate(torch.cuda.get_rng_state_all())}
@@ -81,7 +134,7 @@ def generator_tensors() -> dict[str, Tensor]:
 
 
 def load_generators(states: Mapping[str, Tensor]) -> None:
-    """Put the generators' states back; those of devices this machine does not have are left."""
+    """Restore the generators of the devices this machine has."""
     torch.set_rng_state(states["cpu"])
     for n in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         if f"cuda{n}" in states:

@@ -1,4 +1,4 @@
-"""A run's folder: settings, environment, metrics as JSON lines, curves, checkpoint and weights."""
+"""The folder of a run: settings, environment, metrics as JSON lines, curves, checkpoint and weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from fgnn.errors import InputError, MissingExtra, need
 from fgnn.files import atomic_write
 from fgnn.runtime.environment import environment
-from fgnn.tasks.recipe import Recipe, read_recipe, recipe_yaml
+from fgnn.tasks.settings import TrainingSettings, recipe_yaml
 
 
 class RunFolder:
@@ -39,51 +39,42 @@ class RunFolder:
         if self.config.exists():
             raise InputError("this folder already holds a run; use --resume, or another --out", file=self.path)
 
-    def begin(self, recipe: Recipe, device: torch.device) -> None:
-        """Make the folder for a new run; one that already holds a run is not written over."""
+    def begin(self, settings: TrainingSettings, device: torch.device | str = "cpu") -> None:
+        """Create the folder of a new run; refuse one that already holds a run."""
         self.check_new()
         self.path.mkdir(parents=True, exist_ok=True)
         with atomic_write(self.path / "environment.json") as file:
             json.dump(environment(device), file, indent=1)
         with atomic_write(self.config) as file:
-            file.write(recipe_yaml(recipe))
-
-    def recipe(self) -> Recipe:
-        """The settings the run was begun with."""
-        if not self.config.is_file():
-            raise InputError(
-                "no run to resume in this folder (config.yaml is missing); begin one without --resume", file=self.path
-            )
-        return read_recipe(self.config)
+            file.write(recipe_yaml(settings))
 
     def log(self, line: dict[str, Any]) -> None:
-        """Append one line of metrics, and hand it to the system at once."""
+        """Append one line of metrics."""
         with open(self.metrics, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
     def lines(self) -> list[dict[str, Any]]:
-        """The metrics so far; a last line cut short by a kill is left out."""
+        """Return the metrics so far, without a last line cut short by a kill."""
         if not self.metrics.is_file():
             return []
-        kept = []
+        lines = []
         for text in self.metrics.read_text(encoding="utf-8").splitlines():
             try:
-                kept.append(json.loads(text))
+                lines.append(json.loads(text))
             except json.JSONDecodeError:
                 break
-        return kept
+        return lines
 
     def rewind(self, step: int) -> None:
-        """Drop the metrics after ``step``, which a resumed run writes again, and files a kill left unfinished."""
-        for part in self.path.glob(".*.part"):  # what a kill in the middle of a write left behind
+        """Drop the metrics after ``step``, which a resumed run writes again, and unfinished files of a killed run."""
+        for part in self.path.glob(".*.part"):
             part.unlink()
-        kept = [line for line in self.lines() if line["step"] <= step]
+        lines = [line for line in self.lines() if line["step"] <= step]
         with atomic_write(self.metrics) as file:
-            file.writelines(json.dumps(line) + "\n" for line in kept)
+            file.writelines(json.dumps(line) + "\n" for line in lines)
 
     def draw(self) -> Path | None:
-        """Draw the curves as a PNG; None where matplotlib is absent or there is nothing to draw."""
-        lines = self.lines()
+        """Draw the curves as a PNG; None if matplotlib is not installed."""
         try:
             need("matplotlib")
         except MissingExtra:
@@ -94,6 +85,7 @@ class RunFolder:
         figure = Figure(figsize=(9, 3.6), layout="constrained")
         FigureCanvasAgg(figure)
         left, right = figure.subplots(1, 2)
+        lines = self.lines()
         for axes, keys in ((left, ("loss", "validation_loss")), (right, ("agreement", "validation_agreement"))):
             for key in keys:
                 points = [(line["step"], line[key]) for line in lines if key in line and math.isfinite(line[key])]

@@ -1,17 +1,18 @@
-"""The learning rate as a pure function of the step, so that a resumed run needs no scheduler's state."""
+"""The learning rate as a pure function of the step: a resumed run needs no scheduler state."""
 
 from __future__ import annotations
 
 import math
 
-from fgnn.tasks.recipe import Schedule
+from fgnn.tasks.settings import Schedule
 
 
 def rate_factor(schedule: Schedule, step: int, total: int | None, epoch_steps: int | None) -> float:
-    """What the base rate is multiplied by at ``step`` (from 0).
+    """Return the factor of the base rate at ``step`` (from 0).
 
-    ``total`` is the run's number of steps, None while it is not known yet (the rate then stays at its peak);
-    ``epoch_steps`` the number in an epoch, for the exponential schedule.
+    Args:
+        total: Steps of the run; while it is unknown (None) a cosine stays at its peak.
+        epoch_steps: Steps per epoch, for the exponential schedule.
     """
     warm = min(1.0, (step + 1) / schedule.warmup) if schedule.warmup else 1.0
     if schedule.name == "constant" or (schedule.name == "cosine" and total is None):

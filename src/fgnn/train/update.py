@@ -1,60 +1,61 @@
-"""What follows the gradients in a step: clipping, the optimiser, the running average of the weights."""
+"""The update after the gradients: clipping, the optimiser, the average of the weights."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from fgnn.tasks.recipe import Recipe
+from fgnn.tasks.settings import TrainingSettings
 
 
 class Update:
     """Clip the gradients, step the optimiser, move the average.
 
-    On a GPU rate and share lie in tensors there, so that a recorded step reads those of its own time; all else is a
-    few operations over all parameters at once, without a word to the host.
+    On a GPU the learning rate and the averaging weight are device tensors, so that a captured step reads their current
+    values. Each part is a few operations over all parameters at once, without host synchronisation.
 
     Args:
-        recipe: Names the optimiser, the bound of the gradient's norm and the average's decay.
-        network: What is trained.
-        average: Its running average; None without.
+        settings: Name the optimiser, the bound on the gradient norm and the decay of the average.
+        network: The network to train.
+        average: The exponential moving average of its weights, if any.
         device: Where both are.
     """
 
-    def __init__(self, recipe: Recipe, network: nn.Module, average: nn.Module | None, device: torch.device) -> None:
-        self.recipe, self.network, self.average = recipe, network, average
-        self.optimiser = make_optimiser(recipe, network, device)
-        # the share of the network that the average takes over; on a GPU a tensor that recorded steps read
+    def __init__(
+        self, settings: TrainingSettings, network: nn.Module, average: nn.Module | None, device: torch.device
+    ) -> None:
+        self.settings, self.network, self.average = settings, network, average
+        self.optimiser = make_optimiser(settings, network, device)
+        # weight of the network in the average; on a GPU a tensor that captured steps read
         self._share: float | Tensor = torch.zeros((), device=device) if device.type == "cuda" else 0.0
 
     def prepare(self, step: int, rate: float) -> None:
-        """Set what depends on the step."""
+        """Set the values that depend on the step."""
         for group in self.optimiser.param_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
-        if self.recipe.ema is not None:
-            # early on faster, or the initial weights would linger
-            share = 1 - min(self.recipe.ema, (1 + step) / (10 + step))
+        if self.settings.ema is not None:
+            # faster at first, or the initial weights would linger
+            share = 1 - min(self.settings.ema, (1 + step) / (10 + step))
             if isinstance(self._share, Tensor):
                 self._share.fill_(share)
             else:
                 self._share = share
 
     def __call__(self) -> None:
-        """Use the gradients."""
-        if self.recipe.optimiser.clip is not None:
-            nn.utils.clip_grad_norm_(self.network.parameters(), self.recipe.optimiser.clip)
+        """Apply the gradients."""
+        if self.settings.optimiser.clip is not None:
+            nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.optimiser.clip)
         self.optimiser.step()
         if self.average is not None:
             move_average(self.average, self.network, self._share)
 
 
-def make_optimiser(recipe: Recipe, network: nn.Module, device: torch.device) -> torch.optim.Optimizer:
-    """Adam or AdamW; on CUDA fused, one kernel for all parameters, with its rate in a tensor. Only matrices are
-    decayed."""
-    wanted = recipe.optimiser
+def make_optimiser(settings: TrainingSettings, network: nn.Module, device: torch.device) -> torch.optim.Optimizer:
+    """Return Adam or AdamW, on CUDA fused and with its rate in a tensor; only matrices decay."""
+    wanted = settings.optimiser
     kind = torch.optim.AdamW if wanted.name == "adamw" else torch.optim.Adam
     matrices = [p for p in network.parameters() if p.requires_grad and p.dim() > 1]
     others = [p for p in network.parameters() if p.requires_grad and p.dim() <= 1]
@@ -71,14 +72,14 @@ def make_optimiser(recipe: Recipe, network: nn.Module, device: torch.device) -> 
 
 @torch.no_grad()
 def move_average(average: nn.Module, network: nn.Module, share: float | Tensor) -> None:
-    """Move the average towards the network by a share of their difference; buffers are taken as they are."""
-    mine: list[Tensor] = list(average.parameters())
-    theirs: list[Tensor] = list(network.parameters())
+    """Move the average towards the network by a share of their difference; buffers are copied."""
+    averages: list[Tensor] = list(average.parameters())
+    current: list[Tensor] = list(network.parameters())
     if isinstance(share, Tensor):
-        apart = torch._foreach_sub(theirs, mine)
-        torch._foreach_mul_(apart, share)
-        torch._foreach_add_(mine, apart)
+        difference = torch._foreach_sub(current, averages)
+        torch._foreach_mul_(difference, share)
+        torch._foreach_add_(averages, difference)
     else:
-        torch._foreach_lerp_(mine, theirs, share)
-    for own, other in zip(average.buffers(), network.buffers(), strict=True):
-        own.copy_(other)
+        torch._foreach_lerp_(averages, current, share)
+    for target, source in zip(average.buffers(), network.buffers(), strict=True):
+        target.copy_(source)

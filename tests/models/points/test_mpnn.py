@@ -158,7 +158,7 @@ def test_a_training_step_is_replayed_and_learns(architecture: PointArchitecture)
             return Loss(nn.functional.cross_entropy(rows, target) + more, (rows.argmax(-1) == target).float().mean())
 
     told: list[str] = []
-    step = Step(network, loss, after=optimiser.step, capture=True, say=told.append)
+    step = Step(network, loss, after=optimiser.step, capture=True, log=told.append)
     losses = [float(step(batch).loss) for _ in range(60)]
     assert step.captured, told
     assert losses[-1] < 0.5 * losses[0]
