@@ -219,7 +219,7 @@ F, G, T = torch.zeros(3, 2), torch.zeros(2, 4), torch.eye(2)
 CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "no states": (lambda: fgnn.GraphicalModel([2, 0]), "Expected at least one state for every variable"),
     "half a state": (lambda: fgnn.GraphicalModel([2.5]), "Expected integer cardinalities (got float64)"),
-    "one number": (lambda: fgnn.GraphicalModel(3), "Expected one cardinality per variable, a flat sequence"),
+    "one number": (lambda: fgnn.GraphicalModel(3), "Expected one cardinality per variable"),
     "unary too long": (lambda: model().add_unary(0, [0, 1, 2]), "Expected 2 log-potentials for variable 0"),
     "unary NaN": (lambda: model().add_unary(0, [0, np.nan]), "Expected finite or -inf log-potentials"),
     "table's shape": (lambda: model().add_table((0, 1), np.zeros((2, 3))), "Expected a table of shape (2, 2)"),

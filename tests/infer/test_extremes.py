@@ -194,7 +194,7 @@ def test_sums_beyond_float64_are_refused_where_they_arise() -> None:
     with pytest.raises(ValueError, match="got an overflow in the unaries"):
         model.add_unaries([0.0, -1.5e308, 0.0, 0.0])
     model.add_unary(1, [1.5e308, 0.0])
-    with pytest.raises(ValueError, match="whose sum float64 holds"):
+    with pytest.raises(ValueError, match="overflow"):
         model.score([0, 0])
     assert model.score([0, 1]) == 1.5e308
 
@@ -218,12 +218,12 @@ def test_the_smallest_probabilities_of_a_file_are_not_impossible(tmp_path: Path)
 def test_a_probability_that_would_become_zero_is_refused(tmp_path: Path, word: str) -> None:
     file = tmp_path / "vanishing.uai"
     file.write_text(f"MARKOV\n1\n2\n1\n1 0\n\n2\n0.5\n{word}\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"vanishing.uai, line 9, table 0: Expected numbers that float64 can tell"):
+    with pytest.raises(InputError, match=r"vanishing.uai, line 9, table 0: .*underflow"):
         fgnn.read_model(file)
     bif = tmp_path / "vanishing.bif"
     text = "network n { }\nvariable x { type discrete [ 2 ] { a, b }; }\nprobability ( x ) { table WORD, 1.0; }\n"
     bif.write_text(text.replace("WORD", word), encoding="utf-8")
-    with pytest.raises(InputError, match=r"vanishing.bif, line 3.*0 or apart from it"):
+    with pytest.raises(InputError, match=r"vanishing.bif, line 3.*underflow"):
         fgnn.read_model(bif)
 
 

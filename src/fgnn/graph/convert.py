@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,21 +15,26 @@ _RELATION = "contains"
 
 
 def to_networkx(graph: FactorGraph) -> Any:
-    """Nodes ("variable", i) and (group, c) with attribute ``kind``; edges with ``position``, the place in the scope."""
-    nx = need("networkx")
-    if "variable" in graph.groups:
-        raise ValueError('Expected no group called "variable" (the name of the variables\' nodes)')
-    made = nx.Graph()
-    made.add_nodes_from((("variable", i) for i in range(graph.num_variables)), kind="variable")
-    for name, group in graph.groups.items():
-        made.add_nodes_from(((name, c) for c in range(group.num_factors)), kind=name)
-        for c, scope in enumerate(group.lists()):
-            made.add_edges_from(((name, c), ("variable", i), {"position": a}) for a, i in enumerate(scope))
-    return made
+    """Nodes ("variable", i) and (group, c) with attribute ``kind``; edges with ``position`` in the scope."""
+    _check_names(graph)
+    return bipartite_graph(graph.num_variables, {name: group.lists() for name, group in graph.groups.items()})
+
+
+def bipartite_graph(
+    num_variables: int, scopes: Mapping[str, Iterable[Sequence[int]]], *, position: str = "position"
+) -> Any:
+    """The ``networkx.Graph`` of variables and of factors by kind, with ``position`` as the edges' attribute."""
+    graph = need("networkx").Graph()
+    graph.add_nodes_from((("variable", i) for i in range(num_variables)), kind="variable", bipartite=0)
+    for kind, members in scopes.items():
+        for c, scope in enumerate(members):
+            graph.add_node((kind, c), kind=kind, bipartite=1)
+            graph.add_edges_from(((kind, c), ("variable", i), {position: a}) for a, i in enumerate(scope))
+    return graph
 
 
 def from_networkx(graph: Any) -> FactorGraph:
-    """Read a graph of :func:`to_networkx`'s form; ``position`` orders a scope where it is given."""
+    """The inverse of :func:`to_networkx`; edges without ``position`` are sorted by variable."""
     scopes: dict[str, dict[int, list[int]]] = {}
     variables = []
     for node in graph.nodes:
@@ -38,29 +44,27 @@ def from_networkx(graph: Any) -> FactorGraph:
         if kind == "variable":
             variables.append(index)
             continue
-        around = []
+        neighbours = []
         for other in graph.adj[node]:
             if other[0] != "variable":
                 raise ValueError(f"Expected edges between factors and variables only (got {node!r} and {other!r})")
-            around.append((graph.edges[node, other].get("position", 0), other[1]))
-        scopes.setdefault(kind, {})[index] = [i for _, i in sorted(around)]
+            neighbours.append((graph.edges[node, other].get("position", 0), other[1]))
+        scopes.setdefault(kind, {})[index] = [i for _, i in sorted(neighbours)]
     if sorted(variables) != list(range(len(variables))):
         raise ValueError(f"Expected variables numbered 0 to {len(variables) - 1} (got {sorted(variables)[:8]} ...)")
     groups = {}
-    for name, found in scopes.items():
-        if sorted(found) != list(range(len(found))):
-            raise ValueError(
-                f"Expected factors of {name!r} numbered 0 to {len(found) - 1} (got {sorted(found)[:8]} ...)"
-            )
-        groups[name] = FactorGroup([found[c] for c in range(len(found))])
+    for name, members in scopes.items():
+        numbers = sorted(members)
+        if numbers != list(range(len(numbers))):
+            raise ValueError(f"Expected factors of {name!r} numbered 0 to {len(numbers) - 1} (got {numbers[:8]} ...)")
+        groups[name] = FactorGroup([members[c] for c in numbers])
     return FactorGraph(len(variables), groups)
 
 
 def to_hetero_data(graph: FactorGraph) -> Any:
     """Node types "variable" and each group; edge types (group, "contains", "variable") in factor order."""
     data = need("torch_geometric.data").HeteroData()
-    if "variable" in graph.groups:
-        raise ValueError('Expected no group called "variable" (the name of the variables\' nodes)')
+    _check_names(graph)
     data["variable"].num_nodes = graph.num_variables
     for name, group in graph.groups.items():
         data[name].num_nodes = group.num_factors
@@ -69,7 +73,7 @@ def to_hetero_data(graph: FactorGraph) -> Any:
 
 
 def from_hetero_data(data: Any) -> FactorGraph:
-    """Read (group, relation, "variable") edge types; edges are sorted by factor, their order within one kept."""
+    """Read (group, relation, "variable") edge types; edges are sorted by factor, stably."""
     groups: dict[str, FactorGroup] = {}
     for kind in data.edge_types:
         name, _, target = kind
@@ -86,3 +90,8 @@ def from_hetero_data(data: Any) -> FactorGraph:
         else:
             groups[name] = FactorGroup(variable[order], torch.cat([counts.new_zeros(1), counts.cumsum(0)]))
     return FactorGraph(int(data["variable"].num_nodes), groups)
+
+
+def _check_names(graph: FactorGraph) -> None:
+    if "variable" in graph.groups:
+        raise ValueError('Expected no group called "variable" (the name of the variables\' nodes)')

@@ -4,34 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from fgnn.errors import need
+from fgnn.graph.convert import bipartite_graph
 from fgnn.pgm.model import GraphicalModel
 
 
 def to_networkx(model: GraphicalModel) -> Any:
     """The factor graph of a model as a bipartite `networkx.Graph`.
 
-    Nodes are ``("variable", i)``, ``("table", c)`` and ``("budget", c)``, in the model's order, with the attributes
+    Nodes are ``("variable", i)``, ``("table", c)`` and ``("budget", c)``, in insertion order, with the attributes
 
-    - of all: ``kind``, the first of the pair, and ``bipartite``, 0 for variables and 1 for factors;
-    - of variables: ``cardinality`` and ``unary``, the log-potentials θ_i;
-    - of tables: ``scope`` and ``table``, the log-potentials θ_c;
-    - of budgets: ``scope``, ``at_least`` and ``at_most``.
+    - all nodes: ``kind``, the first of the pair, and ``bipartite``, 0 for variables and 1 for factors;
+    - variables: ``cardinality`` and ``unary``, the log-potentials θ_i;
+    - tables: ``scope`` and ``table``, the log-potentials θ_c;
+    - budgets: ``scope``, ``at_least`` and ``at_most``.
 
-    An edge joins a factor to each variable of its scope; its ``axis`` is the variable's position there. The graph's
-    attribute ``constant`` is the model's.
+    An edge joins a factor to each variable of its scope; ``axis`` is the variable's position there. The graph
+    attribute ``constant`` is the model's constant.
     """
-    networkx = need("networkx")
-    graph = networkx.Graph(constant=model.constant)
+    tables, budgets = list(model.tables()), list(model.budgets())
+    scopes = {"table": [t.scope for t in tables], "budget": [b.scope for b in budgets]}
+    graph = bipartite_graph(model.num_variables, scopes, position="axis")
+    graph.graph["constant"] = model.constant
     for i, k in enumerate(model.cardinalities.tolist()):
-        graph.add_node(("variable", i), kind="variable", bipartite=0, cardinality=k, unary=model.unary(i).copy())
-    for c, table in enumerate(model.tables()):
-        node = ("table", c)
-        graph.add_node(node, kind="table", bipartite=1, scope=table.scope, table=table.values.copy())
-        graph.add_edges_from((node, ("variable", i), {"axis": a}) for a, i in enumerate(table.scope))
-    for c, budget in enumerate(model.budgets()):
-        node = ("budget", c)
-        bounds = {"at_least": budget.at_least, "at_most": budget.at_most}
-        graph.add_node(node, kind="budget", bipartite=1, scope=budget.scope, **bounds)
-        graph.add_edges_from((node, ("variable", i), {"axis": a}) for a, i in enumerate(budget.scope))
+        graph.nodes["variable", i].update(cardinality=k, unary=model.unary(i).copy())
+    for c, table in enumerate(tables):
+        graph.nodes["table", c].update(scope=table.scope, table=table.values.copy())
+    for c, budget in enumerate(budgets):
+        graph.nodes["budget", c].update(scope=budget.scope, at_least=budget.at_least, at_most=budget.at_most)
     return graph

@@ -1,7 +1,7 @@
-"""The two kinds of factor a model holds: tables of log-potentials, and budgets over binary variables.
+"""The two kinds of factor: tables of log-potentials, and budgets over binary variables.
 
-Factors are kept in *groups* of equal shape, so that every operation on a model is a few array operations
-over a group instead of a Python loop over factors.
+Factors of equal shape form *groups*, so that operations on a model are array operations over a group instead of
+Python loops over factors.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TableGroup:
 
     scopes: NDArray[np.int64]  # shape: (C, A)
     values: NDArray[np.float64]  # shape: (C, k_1, ..., k_A)
-    index: NDArray[np.int64]  # shape: (C,), the table's place in the order of insertion
+    index: NDArray[np.int64]  # shape: (C,), the table's insertion order
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -50,4 +50,4 @@ class BudgetGroup:
     scopes: NDArray[np.int64]  # shape: (C, n)
     at_least: NDArray[np.int64]  # shape: (C,)
     at_most: NDArray[np.int64]  # shape: (C,)
-    index: NDArray[np.int64]  # shape: (C,), the budget's place in the order of insertion
+    index: NDArray[np.int64]  # shape: (C,), the budget's insertion order

@@ -1,4 +1,4 @@
-"""Factors as they were added to a model, gathered into groups of one shape."""
+"""Groups of factors of one shape, from the chunks in which they were added to a model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BudgetChunk = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]  # 
 
 
 def group_tables(chunks: list[TableChunk]) -> tuple[TableGroup, ...]:
-    """Tables of one shape together, in the order they were added, each with its place among all."""
+    """Group tables by shape, in insertion order."""
     by_shape: dict[tuple[int, ...], list[tuple[int, NDArray[np.int64], NDArray[np.float64]]]] = {}
     start = 0
     for scopes, values in chunks:
@@ -29,7 +29,7 @@ def group_tables(chunks: list[TableChunk]) -> tuple[TableGroup, ...]:
 
 
 def as_views(chunks: list[TableChunk], groups: tuple[TableGroup, ...]) -> list[TableChunk]:
-    """The same chunks as views into the groups, so that large tables are not held twice."""
+    """The chunks as views into the groups, so that large tables are stored once."""
     by_shape = {group.shape: group for group in groups}
     taken = dict.fromkeys(by_shape, 0)
     views = []
@@ -42,7 +42,7 @@ def as_views(chunks: list[TableChunk], groups: tuple[TableGroup, ...]) -> list[T
 
 
 def group_budgets(chunks: list[BudgetChunk]) -> tuple[BudgetGroup, ...]:
-    """Budgets of one size together, as tables are."""
+    """Group budgets by size, in insertion order."""
     by_size: dict[int, list[tuple[int, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]] = {}
     start = 0
     for scopes, lower, upper in chunks:

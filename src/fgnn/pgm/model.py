@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from fgnn.pgm.factors import Budget, BudgetGroup, Table, TableGroup
 from fgnn.pgm.grouping import BudgetChunk, TableChunk, as_views, group_budgets, group_tables
 
-# Assignments are scored in slices of about this many gathered entries, which bounds the temporaries.
+# Assignments are scored in slices of about this many gathered entries, to bound temporary memory.
 _SCORE_CHUNK = 1 << 22
 
 
@@ -36,12 +36,9 @@ class GraphicalModel:
     """
 
     def __init__(self, cardinalities: Sequence[int] | NDArray[np.int64]) -> None:
-        cards = np.asarray(cardinalities)
+        cards = _integers(cardinalities, "cardinalities").copy()
         if cards.ndim != 1:
-            raise ValueError(f"Expected one cardinality per variable, a flat sequence (got shape {cards.shape})")
-        if cards.size and not np.issubdtype(cards.dtype, np.integer):
-            raise ValueError(f"Expected integer cardinalities (got {cards.dtype})")
-        cards = cards.astype(np.int64)
+            raise ValueError(f"Expected one cardinality per variable (got shape {cards.shape})")
         if cards.size and cards.min() < 1:
             i = int(np.argmin(cards))
             raise ValueError(f"Expected at least one state for every variable (got {cards[i]} for variable {i})")
@@ -57,22 +54,22 @@ class GraphicalModel:
     # ---- building -----------------------------------------------------------------------------------------
 
     def add_unary(self, variable: int, values: ArrayLike) -> None:
-        """Add log-potentials θ_i; adding twice to one variable sums."""
+        """Add log-potentials θ_i; repeated calls sum."""
         i = self._check_variable(variable)
         theta = _log_potentials(values, f"variable {i}")
         if theta.shape != (int(self._cardinalities[i]),):
             raise ValueError(
                 f"Expected {self._cardinalities[i]} log-potentials for variable {i} (got shape {theta.shape})"
             )
-        own = self._unary[self._offsets[i] : self._offsets[i + 1]]
-        own[:] = _added(own, theta, f"variable {i}")
+        unary = self._unary[self._offsets[i] : self._offsets[i + 1]]
+        unary[:] = _sum(unary, theta, f"variable {i}")
 
     def add_unaries(self, values: ArrayLike) -> None:
-        """Add log-potentials to every variable at once: the concatenation of all θ_i, in order."""
+        """Add log-potentials to all variables: the concatenation of all θ_i."""
         theta = _log_potentials(values, "the unaries").reshape(-1)
         if theta.shape != self._unary.shape:
-            raise ValueError(f"Expected {self._unary.size} log-potentials in all (got {theta.size})")
-        self._unary[:] = _added(self._unary, theta, "the unaries")
+            raise ValueError(f"Expected {self._unary.size} log-potentials in total (got {theta.size})")
+        self._unary[:] = _sum(self._unary, theta, "the unaries")
 
     def add_table(self, scope: Sequence[int], values: ArrayLike) -> None:
         """Add a factor over ``scope``; axis a of ``values`` runs over the states of ``scope[a]``.
@@ -91,25 +88,26 @@ class GraphicalModel:
         self.add_tables(np.asarray([scope]), theta[None])
 
     def add_tables(self, scopes: ArrayLike, values: ArrayLike) -> None:
-        """Add many factors of one shape at once: ``scopes`` (C, A), ``values`` (C, k_1, ..., k_A)."""
-        places = self._check_scopes(scopes)
+        """Add factors of one shape: ``scopes`` (C, A), ``values`` (C, k_1, ..., k_A)."""
+        variables = self._check_scopes(scopes)
+        count, arity = variables.shape
         theta = _log_potentials(values, "the tables")
-        if places.shape[1] < 2:
-            raise ValueError(f"Expected tables over two or more variables (got {places.shape[1]})")
-        expected = self._cardinalities[places]  # shape: (C, A)
-        if theta.ndim != places.shape[1] + 1 or theta.shape[0] != places.shape[0]:
+        if arity < 2:
+            raise ValueError(f"Expected tables over two or more variables (got {arity})")
+        expected = self._cardinalities[variables]  # shape: (C, A)
+        if theta.ndim != arity + 1 or len(theta) != count:
             raise ValueError(
-                f"Expected values of shape (C, k_1, ..., k_A) for {places.shape[0]} scopes of "
-                f"{places.shape[1]} variables (got shape {theta.shape})"
+                f"Expected values of shape (C, k_1, ..., k_A) for {count} scopes of {arity} variables "
+                f"(got shape {theta.shape})"
             )
         wrong = np.nonzero((expected != np.asarray(theta.shape[1:])).any(1))[0]
         if wrong.size:
             c = int(wrong[0])
             raise ValueError(
-                f"Expected a table of shape {tuple(expected[c].tolist())} over {tuple(places[c].tolist())} "
+                f"Expected a table of shape {tuple(expected[c].tolist())} over {tuple(variables[c].tolist())} "
                 f"(got {theta.shape[1:]})"
             )
-        self._table_chunks.append((places, theta))
+        self._table_chunks.append((variables, theta))
         self._groups = None
 
     def add_budget(self, scope: Sequence[int], at_most: int | None = None, *, at_least: int = 0) -> None:
@@ -118,15 +116,16 @@ class GraphicalModel:
         self.add_budgets(np.asarray([scope]), np.asarray([upper]), at_least=np.asarray([at_least]))
 
     def add_budgets(self, scopes: ArrayLike, at_most: ArrayLike, *, at_least: ArrayLike = 0) -> None:
-        """Add many budgets over the same number of variables: ``scopes`` (C, n), bounds (C,) or one for all."""
-        places = self._check_scopes(scopes)
-        count, size = places.shape
-        lower, upper = (_counts(b, count, name) for b, name in ((at_least, "at_least"), (at_most, "at_most")))
+        """Add budgets over the same number of variables: ``scopes`` (C, n), bounds (C,) or one for all."""
+        variables = self._check_scopes(scopes)
+        count, size = variables.shape
+        bounds = (("at_least", at_least), ("at_most", at_most))
+        lower, upper = (np.broadcast_to(_integers(values, name), (count,)).copy() for name, values in bounds)
         if size == 0:
             raise ValueError("Expected a budget over at least one variable (got an empty scope)")
-        cards = self._cardinalities[places]
+        cards = self._cardinalities[variables]
         if (cards != 2).any():
-            i = int(places[cards != 2][0])
+            i = int(variables[cards != 2][0])
             raise ValueError(
                 f"Expected binary variables in a budget (got variable {i} with {self._cardinalities[i]} states)"
             )
@@ -135,23 +134,23 @@ class GraphicalModel:
             raise ValueError(f"Expected 0 <= at_least <= at_most (got {lower[c]} and {upper[c]})")
         if (lower > size).any():
             raise ValueError(f"Expected at_least <= {size}, the size of the budget (got {int(lower.max())})")
-        self._budget_chunks.append((places, lower, np.minimum(upper, size)))
+        self._budget_chunks.append((variables, lower, np.minimum(upper, size)))
         self._groups = None
 
     def condition(self, evidence: Mapping[int, int]) -> GraphicalModel:
-        """A copy in which the observed variables can only take their observed state (ids are kept)."""
+        """A copy in which every state of an observed variable but the observed one is forbidden."""
         clamped = self.copy()
         for variable, state in evidence.items():
             i = self._check_variable(variable)
             if not 0 <= state < self._cardinalities[i]:
-                raise ValueError(f"Expected a state below {self._cardinalities[i]} for variable {i} (got {state})")
+                raise self._bad_state(i, state)
             mask = np.full(int(self._cardinalities[i]), -np.inf)
             mask[state] = 0.0
             clamped.add_unary(i, mask)
         return clamped
 
     def copy(self) -> GraphicalModel:
-        """An independent copy (the factors' arrays are shared; nothing writes to them)."""
+        """An independent copy; it shares the factors' arrays, which are never written to."""
         twin = GraphicalModel(self._cardinalities)
         twin._unary = self._unary.copy()
         twin._table_chunks = list(self._table_chunks)
@@ -204,32 +203,30 @@ class GraphicalModel:
         return self._grouped()[1]
 
     def tables(self) -> Iterator[Table]:
-        """The tables one by one, in the order they were added."""
+        """The tables, in insertion order."""
         for scopes, values in self._table_chunks:
             for scope, theta in zip(scopes.tolist(), values, strict=True):
                 yield Table(tuple(scope), theta)
 
     def budgets(self) -> Iterator[Budget]:
-        """The budgets one by one, in the order they were added."""
+        """The budgets, in insertion order."""
         for scopes, lower, upper in self._budget_chunks:
             for scope, low, high in zip(scopes.tolist(), lower.tolist(), upper.tolist(), strict=True):
                 yield Budget(tuple(scope), low, high)
 
     def score(self, assignment: ArrayLike) -> Any:
-        """The float64 score of one assignment (N,) as a float, or of many (B, N) as an array (B,).
+        """The float64 score of one assignment (N,) as a float, or of B assignments (B, N) as an array (B,).
 
-        An assignment that breaks a budget or meets a ``-inf`` entry scores ``-inf``.
+        An assignment that violates a budget or selects a ``-inf`` entry scores ``-inf``.
         """
         x = np.asarray(assignment)
         if x.ndim not in (1, 2) or x.shape[-1] != self.num_variables:
             raise ValueError(f"Expected an assignment of {self.num_variables} variables (got shape {x.shape})")
-        if x.size and not np.issubdtype(x.dtype, np.integer):
-            raise ValueError(f"Expected integer states (got {x.dtype})")
-        states = np.atleast_2d(x).astype(np.int64, copy=False)
+        states = np.atleast_2d(_integers(x, "states"))
         bad = (states < 0) | (states >= self._cardinalities)
         if bad.any():
             b, i = (int(v) for v in np.argwhere(bad)[0])
-            raise ValueError(f"Expected a state below {self._cardinalities[i]} for variable {i} (got {states[b, i]})")
+            raise self._bad_state(i, int(states[b, i]))
         sizes = [t.scopes.size for t in self.table_groups] + [u.scopes.size for u in self.budget_groups]
         widest = max([self.num_variables, *sizes])
         step = max(1, _SCORE_CHUNK // max(1, widest))
@@ -237,7 +234,7 @@ class GraphicalModel:
             with np.errstate(over="raise"):
                 parts = [self._score_block(states[at : at + step]) for at in range(0, len(states), step)]
         except FloatingPointError:
-            raise ValueError("Expected log-potentials whose sum float64 holds (got an overflow)") from None
+            raise ValueError("Expected log-potentials with a finite sum (got an overflow)") from None
         scores = np.concatenate(parts) if parts else np.zeros(0)
         return float(scores[0]) if x.ndim == 1 else scores
 
@@ -255,7 +252,7 @@ class GraphicalModel:
         return np.asarray(total, dtype=np.float64)
 
     def __eq__(self, other: object) -> bool:
-        """Same variables, same numbers, same factors in the same order."""
+        """Same variables, same log-potentials, same factors in the same order."""
         if not isinstance(other, GraphicalModel):
             return NotImplemented
         return (
@@ -276,9 +273,7 @@ class GraphicalModel:
 
     def __repr__(self) -> str:
         cards = self._cardinalities
-        states = "no" if not cards.size else str(cards.min())
-        if cards.size and cards.min() != cards.max():
-            states += f"-{cards.max()}"
+        states = "-".join(map(str, sorted({cards.min(), cards.max()}))) if cards.size else "no"
         parts = [f"{_counted(self.num_variables, 'variable')} of {states} state{'' if states == '1' else 's'}"]
         if self.num_tables:
             arity = max(g.scopes.shape[1] for g in self.table_groups)
@@ -288,7 +283,7 @@ class GraphicalModel:
             parts.append(f"{_counted(self.num_budgets, 'budget')} over <= {_counted(size, 'variable')}")
         return f"GraphicalModel({', '.join(parts)})"
 
-    # ---- inner --------------------------------------------------------------------------------------------
+    # ---- checks -------------------------------------------------------------------------------------------
 
     def _check_variable(self, variable: int) -> int:
         i = int(variable)
@@ -297,22 +292,21 @@ class GraphicalModel:
         return i
 
     def _check_scopes(self, scopes: ArrayLike) -> NDArray[np.int64]:
-        places = np.array(scopes)
-        if places.ndim != 2:
-            raise ValueError(f"Expected scopes of shape (C, A) (got {places.shape})")
-        if places.size and not np.issubdtype(places.dtype, np.integer):
-            raise ValueError(f"Expected integer variables in a scope (got {places.dtype})")
-        places = places.astype(np.int64)
-        if places.size and (places.min() < 0 or places.max() >= self.num_variables):
-            worst = int(places.max() if places.max() >= self.num_variables else places.min())
-            raise ValueError(f"Expected variables below {self.num_variables} in a scope (got {worst})")
-        if places.shape[1] > 1:
-            ordered = np.sort(places, axis=1)
-            repeated = (ordered[:, 1:] == ordered[:, :-1]).any(1)
-            if repeated.any():
-                scope = tuple(places[repeated][0].tolist())
-                raise ValueError(f"Expected distinct variables in a scope (got {scope})")
-        return places
+        variables = _integers(scopes, "variables in a scope").copy()
+        if variables.ndim != 2:
+            raise ValueError(f"Expected scopes of shape (C, A) (got {variables.shape})")
+        wrong = variables[(variables < 0) | (variables >= self.num_variables)]
+        if wrong.size:
+            raise ValueError(f"Expected variables below {self.num_variables} in a scope (got {wrong.max()})")
+        ordered = np.sort(variables, axis=1)
+        repeated = (ordered[:, 1:] == ordered[:, :-1]).any(1)
+        if repeated.any():
+            scope = tuple(variables[repeated][0].tolist())
+            raise ValueError(f"Expected distinct variables in a scope (got {scope})")
+        return variables
+
+    def _bad_state(self, i: int, state: int) -> ValueError:
+        return ValueError(f"Expected a state below {self._cardinalities[i]} for variable {i} (got {state})")
 
     def _grouped(self) -> tuple[tuple[TableGroup, ...], tuple[BudgetGroup, ...]]:
         if self._groups is None:
@@ -330,20 +324,21 @@ def _log_potentials(values: ArrayLike, where: str) -> NDArray[np.float64]:
     return theta
 
 
-def _added(old: NDArray[np.float64], new: NDArray[np.float64], where: str) -> NDArray[np.float64]:
-    """The sum, which finite summands may not carry beyond float64: -inf would say that a state is forbidden."""
+def _sum(old: NDArray[np.float64], new: NDArray[np.float64], where: str) -> NDArray[np.float64]:
+    """The sum, unless finite summands overflow: the resulting -inf would forbid a state."""
     try:
         with np.errstate(over="raise"):
             return old + new
     except FloatingPointError:
-        raise ValueError(f"Expected log-potentials whose sum float64 holds (got an overflow in {where})") from None
+        raise ValueError(f"Expected log-potentials with a finite sum (got an overflow in {where})") from None
 
 
-def _counts(values: ArrayLike, count: int, name: str) -> NDArray[np.int64]:
-    counts = np.asarray(values)
-    if not np.issubdtype(counts.dtype, np.integer):
-        raise ValueError(f"Expected an integer {name} (got {counts.dtype})")
-    return np.broadcast_to(counts, (count,)).astype(np.int64)
+def _integers(values: ArrayLike, what: str) -> NDArray[np.int64]:
+    """``values`` as int64; not copied if they are int64 already. An empty list has no dtype and passes."""
+    array = np.asarray(values)
+    if array.size and not np.issubdtype(array.dtype, np.integer):
+        raise ValueError(f"Expected integer {what} (got {array.dtype})")
+    return array.astype(np.int64, copy=False)
 
 
 def _counted(number: int, noun: str) -> str:

@@ -1,11 +1,11 @@
 """Model files: `read_model` and `write_model`, by suffix.
 
-| suffix | what | |
+| suffix | format | |
 |---|---|---|
-| ``.fgm`` | our own, every number as it is | read, write |
+| ``.fgm`` | native format, lossless | read, write |
 | ``.uai`` | UAI ``MARKOV`` and ``BAYES``, with evidence from ``.evid`` files | read, write |
 | ``.fg`` | libDAI factor graphs | read |
-| ``.bif`` | Bayesian networks, interchange format | read |
+| ``.bif`` | Bayesian networks in the interchange format | read |
 | ``.wcsp``, ``.cfn`` | toulbar2's cost function networks | read |
 
 Each may be compressed: ``a.uai.gz``, ``a.uai.xz``.
@@ -17,7 +17,7 @@ import gzip
 import lzma
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, TypeVar, cast
 
 from fgnn.errors import InputError
 from fgnn.files import atomic_write
@@ -48,6 +48,8 @@ WRITERS: dict[str, Callable[[GraphicalModel, IO[bytes]], None]] = {
     ".uai": write_uai,
 }
 
+_F = TypeVar("_F")
+
 
 def read_model(
     path: str | Path,
@@ -60,19 +62,17 @@ def read_model(
     Args:
         path: A ``.fgm``, ``.uai``, ``.fg``, ``.bif``, ``.wcsp`` or ``.cfn`` file, plain or as ``.gz`` or ``.xz``.
         evidence: Observed states to condition on: a UAI evidence file, or a mapping from variable to state.
-        limits: What the file may ask for before it is refused.
+        limits: Resource limits for reading the file.
 
     Raises:
-        InputError: The file cannot be used; one line says why, with the file and the place in it.
+        InputError: The file is invalid; one line names the file, the place and the reason.
     """
     source = Path(path)
-    reader = READERS.get(_format(source))
-    if reader is None:
-        fail(f"Expected a suffix among {', '.join(READERS)}, or one of them with .gz or .xz", source, "name")
+    reader = _by_suffix(READERS, source)
     try:
         model = reader(source, limits)
     except MemoryError:
-        fail("needs more memory than there is", source)
+        fail("needs more memory than is available", source)
     if evidence is None:
         return model
     if isinstance(evidence, Mapping):
@@ -84,23 +84,21 @@ def read_model(
 
 
 def write_model(model: GraphicalModel, path: str | Path) -> None:
-    """Write a model file, by suffix: ``.fgm`` keeps everything, ``.uai`` is for other programs.
+    """Write a model file, by suffix: ``.fgm`` is lossless, ``.uai`` is for other programs.
 
-    The file appears whole or not at all. In a ``.uai`` file a budget becomes a table, where it has at most 2^16
-    entries; scores come back to about 1e-12.
+    The write is atomic. In a ``.uai`` file a budget becomes a table of at most 2^16 entries, and scores are accurate
+    to about 1e-12.
 
     Raises:
-        InputError: The suffix is not one of these, or the model has no place in the format.
+        InputError: The suffix is unknown, or the format cannot represent the model.
     """
     target = Path(path)
-    writer = WRITERS.get(_format(target))
-    if writer is None:
-        fail(f"Expected a suffix among {', '.join(WRITERS)}, or one of them with .gz or .xz", target, "name")
+    writer = _by_suffix(WRITERS, target)
     try:
         with atomic_write(target, "wb") as file:
             kind = target.suffix.lower()
             if kind == ".gz":
-                # no name and no time in the header: equal models give equal files
+                # no name or time in the header, so that equal models give equal files
                 with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
                     writer(model, cast("IO[bytes]", packed))
             elif kind == ".xz":
@@ -111,11 +109,14 @@ def write_model(model: GraphicalModel, path: str | Path) -> None:
     except InputError as error:
         raise InputError(str(error), file=target) from error
     except OSError as error:
-        if out_of_disk(error):  # no fault of the name
+        if out_of_disk(error):
             raise
         fail(error.strerror or str(error), target)
 
 
-def _format(path: Path) -> str:
+def _by_suffix(formats: Mapping[str, _F], path: Path) -> _F:
     suffix = path.suffix.lower()
-    return Path(path.stem).suffix.lower() if suffix in COMPRESSIONS else suffix
+    kind = Path(path.stem).suffix.lower() if suffix in COMPRESSIONS else suffix
+    if kind not in formats:
+        fail(f"Expected a suffix among {', '.join(formats)}, or one of them with .gz or .xz", path, "name")
+    return formats[kind]

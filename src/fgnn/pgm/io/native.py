@@ -1,7 +1,7 @@
-"""Our own model file (``.fgm``): every number of a model as it is, in safetensors.
+"""The native model file (``.fgm``): a lossless safetensors file.
 
-Arrays are kept by group, as `GraphicalModel` holds them, each with the places of its factors in the order of
-insertion, so that a model comes back equal, budgets and ``-inf`` included.
+It stores the groups of a `GraphicalModel` with the insertion order of their factors, so that a model reads back
+equal, including budgets and ``-inf``.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def write_native(model: GraphicalModel, file: IO[bytes]) -> None:
     for g, budgets in enumerate(model.budget_groups):
         for name in ("scopes", "at_least", "at_most", "index"):
             arrays[f"budgets.{g}.{name}"] = getattr(budgets, name)
-    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    # one entry only: safetensors writes several in no fixed order, and equal models should give equal files
-    file.write(save(whole, metadata={FORMAT: str(VERSION)}))
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    # a single entry: safetensors writes several in random order, and equal models should give equal files
+    file.write(save(contiguous, metadata={FORMAT: str(VERSION)}))
 
 
 def read_native(path: Path, limits: Limits | None = None) -> GraphicalModel:
-    """Read a model as `write_native` wrote it."""
+    """Read a model written by `write_native`."""
     arrays = _load(path, limits)
     place = ""
     try:
@@ -101,22 +101,22 @@ def _load(path: Path, limits: Limits | None) -> dict[str, Array]:
 
 
 def _arrays(path: Path) -> dict[str, Array]:
-    """The arrays of a file whose header has been checked; safetensors itself panics where memory gives out."""
+    """Read the arrays of a file with a valid header; safetensors itself panics when memory runs out."""
     import json
 
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(length))
     del header["__metadata__"]
-    made = {}
-    for name, told in header.items():
-        shape, offset = told["shape"], 8 + length + told["data_offsets"][0]
-        made[name] = np.fromfile(path, _KINDS[told["dtype"]], math.prod(shape), offset=offset).reshape(shape)
-    return made
+    arrays = {}
+    for name, entry in header.items():
+        shape, offset = entry["shape"], 8 + length + entry["data_offsets"][0]
+        arrays[name] = np.fromfile(path, _KINDS[entry["dtype"]], math.prod(shape), offset=offset).reshape(shape)
+    return arrays
 
 
 def _metadata(data: bytes) -> dict[str, Any]:
-    """The metadata of safetensors bytes: eight bytes of length, then JSON."""
+    """The metadata of a safetensors header: eight bytes of length, then JSON."""
     import json
 
     length = int.from_bytes(data[:8], "little")
@@ -124,8 +124,8 @@ def _metadata(data: bytes) -> dict[str, Any]:
         header = json.loads(data[8 : 8 + length]) if length <= len(data) - 8 else {}
     except (ValueError, RecursionError):
         header = {}
-    found = header.get("__metadata__", {}) if isinstance(header, dict) else {}
-    return found if isinstance(found, dict) else {}
+    metadata = header.get("__metadata__", {}) if isinstance(header, dict) else {}
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def _check_metadata(metadata: Mapping[str, Any], path: Path) -> None:
@@ -137,7 +137,7 @@ def _check_metadata(metadata: Mapping[str, Any], path: Path) -> None:
 
 
 def _take(arrays: dict[str, Array], name: str, dtype: type, dims: int | None = None) -> Array:
-    """Take an array out of those of the file, and check its type."""
+    """Pop an array and check its type."""
     if name not in arrays:
         raise ValueError(f"Expected an array {name} (got none)")
     array = arrays.pop(name)
@@ -154,20 +154,20 @@ def _groups(arrays: dict[str, Array], kind: str, names: tuple[str, ...]) -> list
         g = len(groups)
         group = [_take(arrays, f"{kind}.{g}.{name}", np.float64 if name == "values" else np.int64) for name in names]
         if len({array.shape[:1] for array in group}) != 1 or group[-1].ndim != 1:
-            raise ValueError(f"Expected as many scopes as numbers in group {g}")
+            raise ValueError(f"Expected arrays of one length in group {g}")
         groups.append(group)
     return groups
 
 
 def _in_order(groups: list[list[Array]], add: Callable[..., None]) -> None:
-    """Add the factors of all groups in the order of insertion, a run of one group at a time."""
+    """Add the factors of all groups in insertion order, a run of one group at a time."""
     if not groups:
         return
     index = np.concatenate([group[-1] for group in groups])
     owner = np.repeat(np.arange(len(groups)), [len(group[-1]) for group in groups])
     row = np.concatenate([np.arange(len(group[-1])) for group in groups])
     if not np.array_equal(np.sort(index), np.arange(len(index))):
-        raise ValueError(f"Expected the places 0..{len(index) - 1} once each in the index")
+        raise ValueError(f"Expected an index of 0..{len(index) - 1}, each once")
     order = np.argsort(index)
     owner, row = owner[order], row[order]
     breaks = np.flatnonzero((owner[1:] != owner[:-1]) | (row[1:] != row[:-1] + 1)) + 1

@@ -14,7 +14,7 @@ from fgnn.pgm.io.stream import ByteStream, Limits, fail
 
 # Numbers up to this size can be summed without overflow.
 LARGEST = 1e100
-_KIND = f"of at most {LARGEST:g}, 0 or apart from it"
+_KIND = f"of at most {LARGEST:g} that do not underflow"
 
 
 class Text:
@@ -114,7 +114,7 @@ class Text:
         """Take a number of at most `LARGEST` in size."""
         word = self.name(what)
         if not is_number(word):
-            self.fail(f"Expected {what}, a number {_KIND} (got {shown(word)})")
+            self.fail(f"Expected {what}, a number of at most {LARGEST:g} that does not underflow (got {shown(word)})")
         return float(word)
 
     def numbers_until(self, close: str, what: str) -> NDArray[np.float64]:

@@ -169,7 +169,7 @@ class TokenStream:
             if part is None or not np.isfinite(part).all() or (part < low).any():
                 refuse(out_of_range, f"finite {what}" + (f" of at least {low:g}" if low > -np.inf else ""))
             if any_underflows(part, text, self._words, self._at):
-                refuse(underflows, f"{what} that float64 can tell from 0")
+                refuse(underflows, f"{what} that do not underflow to 0")
             if integral and (_spelled_real(text) or (np.abs(part) >= 2**53).any()):
                 refuse(_not_exact_integer, f"integer {what}")
             values[done : done + take] = part

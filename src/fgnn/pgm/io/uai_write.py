@@ -1,4 +1,4 @@
-"""Writing UAI ``MARKOV`` files: potentials as ``exp`` of log-potentials, in as many digits as they have."""
+"""Writing UAI ``MARKOV`` files: potentials are ``exp`` of log-potentials, in full precision."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fgnn.errors import InputError
 from fgnn.pgm.model import GraphicalModel
 
 MOST_ENTRIES = 1 << 16
-# exp stays a normal number, and so keeps all its digits, between these.
+# Between these, exp is a normal number and keeps full precision.
 _LOWEST, _HIGHEST = -700.0, 700.0
 _MOST_COPIES = 16
 _MOST_CONSTANTS = 64
@@ -23,11 +23,11 @@ _MOST_CONSTANTS = 64
 def write_uai(model: GraphicalModel, file: IO[bytes]) -> None:
     """Write a model to an open binary file.
 
-    A table whose ``exp`` would overflow or vanish is shifted by its maximum, which goes to a factor without
-    variables; one that spans more than float64 can hold is written several times with equal shares.
+    A table whose ``exp`` would overflow or underflow is shifted by its maximum, which becomes a factor without
+    variables. A table whose range exceeds float64 is split into several equal factors.
     """
     scopes: list[tuple[int, ...]] = []
-    plans: list[tuple[float, int]] = []  # per factor: its shift and its number of copies
+    plans: list[tuple[float, int]] = []  # shift and number of copies of each factor
     constant = model.constant
     for name, scope, theta in _factors(model):
         shift, copies = _plan(theta, name)
@@ -53,7 +53,7 @@ def write_uai(model: GraphicalModel, file: IO[bytes]) -> None:
 
 
 def _factors(model: GraphicalModel) -> Iterator[tuple[str, tuple[int, ...], NDArray[np.float64]]]:
-    """All factors as tables, each with a name for messages; unaries of zeros are left out."""
+    """All factors as tables, with a name for error messages; zero unaries are omitted."""
     unaries = ((f"unary {i}", (i,), model.unary(i)) for i in range(model.num_variables) if model.unary(i).any())
     tables = ((f"table {c}", table.scope, table.values) for c, table in enumerate(model.tables()))
     return chain(unaries, tables, _budgets(model))
@@ -66,11 +66,12 @@ def _budgets(model: GraphicalModel) -> Iterator[tuple[str, tuple[int, ...], NDAr
             what = f"budget {c}: Expected a budget over at most 16 variables in a .uai file"
             raise InputError(f"{what} (got {size}); write a .fgm file instead, which keeps budgets")
         ones = np.indices((2,) * size).sum(0)
-        kept = (ones >= budget.at_least) & (ones <= budget.at_most)
-        yield f"budget {c}", budget.scope, np.where(kept, 0.0, -np.inf)
+        allowed = (ones >= budget.at_least) & (ones <= budget.at_most)
+        yield f"budget {c}", budget.scope, np.where(allowed, 0.0, -np.inf)
 
 
 def _plan(theta: NDArray[np.float64], name: str) -> tuple[float, int]:
+    """The shift and the number of copies that keep ``exp`` in range."""
     finite = theta[np.isfinite(theta)]
     if not finite.size:
         return 0.0, 1
@@ -85,7 +86,7 @@ def _plan(theta: NDArray[np.float64], name: str) -> tuple[float, int]:
 
 
 def _constants(constant: float) -> list[float]:
-    """Shares of the constant, each within reach of ``exp``."""
+    """The constant in equal parts, each in range of ``exp``."""
     if constant == 0.0:
         return []
     if constant == -math.inf:
