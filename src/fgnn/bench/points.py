@@ -26,7 +26,6 @@ PARTS, CATEGORIES = 50, 16
 NETWORKS: dict[str, tuple[PointConfig, str | None]] = {
     "fgnn": (PointConfig(), None),
     "fgnn, 8 bases": (PointConfig(bases=8), None),
-    "fgnn, general form": (PointConfig(form="general"), None),
     "fgnn, plain torch": (PointConfig(), "torch"),
     "pointnet": (PointConfig("pointnet"), None),
     "dgcnn": (PointConfig("dgcnn", k=20), None),

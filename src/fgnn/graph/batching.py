@@ -26,7 +26,15 @@ def concat(graphs: Sequence[FactorGraph]) -> FactorGraph:
         groups[name] = _join([group.shifted(at) for group, at in pieces])
         counts = [graph.groups[name].num_factors if name in graph.groups else 0 for graph in flat]
         factor_ptr[name] = _ptr(counts, device)
-    return FactorGraph(starts[-1], groups, variable_ptr=variable_ptr, factor_ptr=factor_ptr, validate=False)
+    sizes = {graph.num_variables for graph in flat}
+    return FactorGraph(
+        starts[-1],
+        groups,
+        variable_ptr=variable_ptr,
+        factor_ptr=factor_ptr,
+        graph_size=sizes.pop() if len(sizes) == 1 else None,
+        validate=False,
+    )
 
 
 def unbatch(graph: FactorGraph) -> list[FactorGraph]:

@@ -31,6 +31,7 @@ class FactorGraph:
         variable_ptr: (G + 1,) where each of G concatenated graphs begins among the variables; None for one graph.
         factor_ptr: The same among the factors of each group.
         validate: Check indices and repeats; False saves the time where scopes are known to be right.
+        graph_size: The variables of each concatenated graph, where all have as many; None where they differ.
         hints: What is known about the edges of a group beforehand, so that nothing is read back from the device.
 
     Example:
@@ -43,6 +44,7 @@ class FactorGraph:
     groups: Mapping[str, FactorGroup]
     variable_ptr: Tensor | None = None
     factor_ptr: Mapping[str, Tensor] | None = None
+    graph_size: int | None = None
     validate: InitVar[bool] = True
     hints: InitVar[Mapping[str, Hints] | None] = None
     structure: Structure = field(init=False, repr=False)
@@ -114,7 +116,7 @@ class FactorGraph:
         for name in self.groups:
             self.incidence(name).prepare()
         self.isolated()
-        if self.variable_ptr is not None:
+        if self.variable_ptr is not None and self.graph_size is None:
             self.members().blocks("factor")
         return self
 
@@ -125,6 +127,7 @@ class FactorGraph:
             {name: group.to(device) for name, group in self.groups.items()},
             variable_ptr=None if self.variable_ptr is None else self.variable_ptr.to(device),
             factor_ptr=None if self.factor_ptr is None else {k: p.to(device) for k, p in self.factor_ptr.items()},
+            graph_size=self.graph_size,
             validate=False,
             hints=self.structure.hints,
         )

@@ -184,11 +184,13 @@ class GlobalPooling(nn.Module):
         edges: Mapping[str, EdgeFeatures] | None = None,
     ) -> Features:
         """Variables twice as long, factors unchanged."""
-        if graph.variable_ptr is None:
-            if f.shape[-2] == 0:
-                return torch.cat([f, f], dim=-1), dict(gs)
+        size = graph.num_variables if graph.variable_ptr is None else graph.graph_size
+        if f.shape[-2] == 0:
+            return torch.cat([f, f], dim=-1), dict(gs)
+        if size:
+            rows = f.view(*f.shape[:-2], -1, size, f.shape[-1])
             # max with its index, not amax: on a tie the gradient goes to the first, as everywhere
-            pooled = f.max(-2, keepdim=True).values.expand_as(f)
+            pooled = rows.max(-2, keepdim=True).values.expand_as(rows).flatten(-3, -2)
         else:
             members = graph.members()
             rows = f.movedim(-2, 0)

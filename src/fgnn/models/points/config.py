@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 PointArchitecture = Literal["fgnn", "pointnet", "dgcnn", "pointcnn"]
-Form = Literal["mpnn", "general"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +19,6 @@ class PointConfig:
         aggregate: ``max``, ``sum``, ``mean`` or ``softmax(γ)``, for ``fgnn``.
         notation: Another architecture than the paper's, in its notation, for ``fgnn``.
         reach: The unit that differences between neighbours are taken in, for ``fgnn``: about their standard deviation.
-        form: How ``fgnn`` is computed, with the same result: as an MPNN (the faster) or by the general layers.
         relative: The network sees coordinates only as differences between points, for ``fgnn``.
     """
 
@@ -30,5 +28,4 @@ class PointConfig:
     aggregate: str = "max"
     notation: str | None = None
     relative: bool = False
-    form: Form = "mpnn"
     reach: float = 1.0

@@ -5,10 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fgnn.graph import FactorGraph, FactorGroup
-from fgnn.models.points.config import Form
-from fgnn.models.points.graph import cloud_edges, neighbours
-from fgnn.models.points.mpnn import run_mpnn
+from fgnn.models.points.graph import GROUP, neighbour_graph, neighbours
 from fgnn.nn import build
 from fgnn.nn.norm import Norm
 
@@ -18,7 +15,6 @@ Input - FGNN(64) - FC(128) - Res[FC(64) - FGNN(64) - FC(128)] - FC(256) - Res[FC
 Res[FC(64) - FGNN(64) - FC(512)] - FC(512) - GlobalPooling - FC(512) - Res[FC(64) - FGNN(64) - FC(512)] - FC(256) -
 DR(0.5) - FC(256) - DR(0.5) - FC(128) - FC(N)
 """
-GROUP = "near"
 
 
 class PointFGNN(nn.Module):
@@ -37,8 +33,6 @@ class PointFGNN(nn.Module):
         reach: The unit of :math:`t_{ci}`, about its standard deviation: features of unit variance are what Q's first
             layer begins with, and differences of near points are far smaller. 1 is the paper's, and any other value
             is the same network with that layer's weights scaled.
-        form: ``mpnn`` or ``general``; the same numbers from the same weights. The first is several times faster where
-            launches count, since it is told that all clouds are of one size and each point has a factor.
         relative: Leave the coordinates out of the points' features; they enter as :math:`t_{ci}` alone.
         bases, aggregate, norm: As in `fgnn.nn.build`. The authors' layers are normalised over the batch.
 
@@ -59,7 +53,6 @@ class PointFGNN(nn.Module):
         aggregate: str = "max",
         norm: Norm = "batch",
         relative: bool = False,
-        form: Form = "mpnn",
         reach: float = 1.0,
     ) -> None:
         super().__init__()
@@ -68,11 +61,9 @@ class PointFGNN(nn.Module):
         self.inputs, self.classes, self.categories, self.k, self.space = inputs, classes, categories, k, space
         if relative and inputs + categories == 3:
             raise ValueError("Expected further features than the coordinates where they are left out (got none)")
-        if form not in ("mpnn", "general"):
-            raise ValueError(f"Expected form 'mpnn' or 'general' (got {form!r})")
         if not reach > 0:
             raise ValueError(f"Expected reach > 0 (got {reach})")
-        self.relative, self.form, self.reach = relative, form, reach
+        self.relative, self.reach = relative, reach
         width = inputs + categories - (3 if relative else 0)
         self.network = build(
             notation,
@@ -82,7 +73,7 @@ class PointFGNN(nn.Module):
             num_classes=classes,
             q="basis",
             aggregate=aggregate,
-            schedule="parallel",  # Alg. 1 as printed, and what the MPNN form computes
+            schedule="parallel",  # Alg. 1 as printed; with a factor per point it is an MPNN, eq. (stack_mp_nn)
             norm=norm,
             q_options={"bases": bases},
         )
@@ -105,23 +96,10 @@ class PointFGNN(nn.Module):
         index = neighbours(xyz, self.k)
         near = xyz.gather(1, index.reshape(clouds, -1, 1).expand(-1, -1, 3)).view(clouds, points, -1, 3)
         t = (xyz[:, :, None] - near) / self.reach  # shape: (B, P, k + 1, 3), point minus neighbour
-        if self.form == "mpnn":
-            scores = run_mpnn(self.network, cloud_edges(index), f, f, t.reshape(-1, 3), clouds)
-        else:
-            scores = self.network(neighbour_graph(index), f, {GROUP: f}, {GROUP: t.flatten(0, 1)})
+        scores: Tensor = self.network(neighbour_graph(index), f, {GROUP: f}, {GROUP: t.flatten(0, 1)})
         return scores.reshape(clouds, points, self.classes)
 
 
 def one_hot(category: Tensor, categories: int, dtype: torch.dtype) -> Tensor:
     """(B,) to (B, categories), by comparison: nothing is read back from the device."""
     return (category[:, None] == torch.arange(categories, device=category.device)).to(dtype)
-
-
-@torch.no_grad()
-def neighbour_graph(index: Tensor) -> FactorGraph:
-    """One graph of all clouds from `neighbours` (B, P, k + 1): factor c over the points of its row."""
-    clouds, points, arity = index.shape
-    start = torch.arange(clouds, device=index.device)[:, None, None] * points
-    ptr = torch.arange(clouds + 1, device=index.device) * points
-    scopes = FactorGroup((index + start).reshape(clouds * points, arity))
-    return FactorGraph(clouds * points, {GROUP: scopes}, variable_ptr=ptr, factor_ptr={GROUP: ptr}, validate=False)

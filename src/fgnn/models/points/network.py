@@ -34,8 +34,7 @@ class PointNetwork(nn.Module):
         if config.architecture == "fgnn":
             self.net = PointFGNN(
                 inputs, classes, categories=categories, k=config.k, bases=config.bases, aggregate=config.aggregate,
-                notation=config.notation or PAPER_POINT_NETWORK, relative=config.relative, form=config.form,
-                reach=config.reach,
+                notation=config.notation or PAPER_POINT_NETWORK, relative=config.relative, reach=config.reach,
             )  # fmt: skip
         elif config.architecture == "pointnet":
             self.net = PointNetPart(classes, categories) if categories else PointNet(inputs, classes)

@@ -1,4 +1,4 @@
-"""The point network as an MPNN: the general form's numbers from the same weights, and its layout of fixed shapes."""
+"""The paper's point network: public layers on a graph of neighbours, whose hints change no number."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.data.labelled import PointSet
-from fgnn.graph import Side
+from fgnn.graph import FactorGraph, FactorGroup
 from fgnn.models.points import fgnn as point_fgnn
 from fgnn.models.points import graph as point_graph
 from fgnn.models.points.config import PointArchitecture, PointConfig
 from fgnn.models.points.fgnn import PointFGNN
-from fgnn.models.points.graph import cloud_edges, lay_out, neighbours
+from fgnn.models.points.graph import GROUP, neighbours
 from fgnn.models.points.network import PointNetwork
-from fgnn.nn import use_backend
-from fgnn.nn.backends.triton.layout import Layout, layout_of
+from fgnn.nn import build, use_backend
 from fgnn.tasks.task import Loss
 from fgnn.train.step import Step
 
@@ -26,33 +25,42 @@ SMALL = """Input - FGNN(16) - FC(32) - Res[FC(16) - FGNN(16) - FC(32)] - GlobalP
 Res[FC(16) - FGNN(16) - FC(64)] - DR(0.5) - FC(N)"""
 
 
-def both_forms(network: PointFGNN, x: Tensor, category: Tensor) -> list[tuple[Tensor, tuple[Tensor, ...]]]:
-    found = []
-    for form in ("mpnn", "general"):
-        network.form = form
-        torch.manual_seed(1)  # the same dropout
-        scores = network(x, category)
-        found.append((scores.detach(), torch.autograd.grad(scores.square().mean(), list(network.parameters()))))
-    return found
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_the_printed_network_gives_the_same_scores_in_both_forms(training: bool) -> None:
-    torch.manual_seed(0)
-    network = PointFGNN(3, 50, categories=16).train(training)
-    (mpnn, mpnn_grad), (general, general_grad) = both_forms(network, torch.rand(2, 60, 3), torch.tensor([0, 7]))
-    torch.testing.assert_close(mpnn, general, atol=1e-5, rtol=0)
-    for mine, other in zip(mpnn_grad, general_grad, strict=True):
-        torch.testing.assert_close(mine, other, atol=1e-5, rtol=1e-4)
+def without_hints(index: Tensor) -> FactorGraph:
+    """The same graph as a user would build it: cloud by cloud, then concatenated, with nothing said beforehand."""
+    graphs = [FactorGraph(len(rows), {GROUP: FactorGroup(rows)}) for rows in index]
+    graph = FactorGraph.concat(graphs)
+    return FactorGraph(graph.num_variables, graph.groups, graph.variable_ptr, graph.factor_ptr)
 
 
 @pytest.mark.parametrize("aggregate", ["max", "sum", "mean", "softmax(3)"])
 @pytest.mark.parametrize("norm", ["batch", "layer", None])
-def test_every_aggregation_gives_the_same_scores_in_both_forms(aggregate: str, norm: str | None) -> None:
+def test_hints_change_no_number(aggregate: str, norm: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     network = PointFGNN(3, 5, categories=4, k=6, bases=4, notation=SMALL, aggregate=aggregate, norm=norm, reach=0.1)
-    (mpnn, _), (general, _) = both_forms(network, torch.rand(3, 40, 3), torch.tensor([0, 3, 1]))
-    torch.testing.assert_close(mpnn, general, atol=1e-5, rtol=1e-5)
+    x, category = torch.rand(3, 40, 3), torch.tensor([0, 3, 1])
+    results = []
+    for make_graph in (point_graph.neighbour_graph, without_hints):
+        monkeypatch.setattr(point_fgnn, "neighbour_graph", make_graph)
+        torch.manual_seed(1)  # the same dropout
+        scores = network(x, category)
+        results.append((scores.detach(), *torch.autograd.grad(scores.square().mean(), list(network.parameters()))))
+    for mine, other in zip(*results, strict=True):
+        torch.testing.assert_close(mine, other, atol=1e-5, rtol=1e-4)
+
+
+def test_ten_lines_of_public_layers_build_the_network() -> None:
+    torch.manual_seed(0)
+    network = PointFGNN(3, 5, k=6, bases=4, notation=SMALL).eval()
+    body = build(
+        SMALL, variable_in=3, factor_in={GROUP: 3}, edge_in={GROUP: 3}, num_classes=5,
+        schedule="parallel", norm="batch", q_options={"bases": 4},
+    ).eval()  # fmt: skip
+    body.load_state_dict(network.network.state_dict())
+    x = torch.rand(1, 40, 3)
+    index = neighbours(x, 6)
+    graph = FactorGraph(40, {GROUP: FactorGroup(index[0])})
+    t = x[0][:, None] - x[0][index[0]]
+    torch.testing.assert_close(body(graph, x[0], {GROUP: x[0]}, {GROUP: t}), network(x)[0], atol=1e-6, rtol=1e-5)
 
 
 def test_a_point_is_first_among_its_neighbours_even_among_copies_of_itself() -> None:
@@ -87,50 +95,16 @@ def test_the_unit_of_edge_features_is_a_scale_of_qs_first_layer(reach: float) ->
     torch.testing.assert_close(scaled(x), plain(x), atol=1e-5, rtol=1e-4)
 
 
-def edges_of(layout: Layout) -> list[list[int]]:
-    """What the kernels will visit for each destination: list positions, in order."""
-    visited: list[list[int]] = [[] for _ in range(layout.destinations)]
-    table = layout.table.tolist()
-    for row in range(layout.rows):
-        destination, start, stop, before = (column[row] for column in table)
-        if start < stop:
-            assert before == len(visited[destination])
-            visited[destination] += range(start, stop)
-    return visited
-
-
-@pytest.mark.parametrize("side", ["factor", "variable"])
-def test_the_layout_of_fixed_shapes_visits_the_same_edges(side: Side) -> None:
-    index = neighbours(torch.rand(2, 40, 3, generator=torch.Generator().manual_seed(0)), 16)
-    plain, fixed = cloud_edges(index), cloud_edges(index)
-    lay_out(fixed, 40)
-    wanted, found = (layout_of(edges, side) for edges in (plain, fixed))
-    assert torch.equal(wanted.source, found.source)
-    assert (wanted.edge is None) == (found.edge is None)
-    assert wanted.edge is None or found.edge is None or torch.equal(wanted.edge, found.edge)
-    assert edges_of(found) == edges_of(wanted)
-    assert found.rows == (80 * 17 + 80 * (found.width - 1)) // found.width  # whatever the points
-    assert int(found.row_ptr[-1]) <= found.rows
-
-
 @pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") != "1" or find_spec("triton") is None,
     reason="triton's interpreter is not chosen",
 )
-def test_kernels_give_the_plain_forms_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_give_the_torch_backends_numbers() -> None:
     torch.manual_seed(0)
     network = PointFGNN(3, 5, categories=4, k=6, bases=4, notation=SMALL.replace("DR(0.5) -", ""), reach=0.1)
     x, category = torch.rand(2, 24, 3), torch.tensor([0, 2])
     plain = network(x, category)
     wanted = torch.autograd.grad(plain.square().mean(), list(network.parameters()))
-
-    def laid_out(index: Tensor) -> object:
-        edges = cloud_edges(index)
-        lay_out(edges, index.shape[1])
-        return edges
-
-    monkeypatch.setattr(point_graph, "can_launch", lambda device: False)
-    monkeypatch.setattr(point_fgnn, "cloud_edges", laid_out)
     with use_backend("triton"):
         fused = network(x, category)
         found = torch.autograd.grad(fused.square().mean(), list(network.parameters()))
