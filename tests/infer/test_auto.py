@@ -6,7 +6,9 @@ import csv
 import math
 import tarfile
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from hypothesis import given, settings
 
 from fgnn import GraphicalModel, ModelBatch, read_model, solve
 from fgnn.infer import api
+from fgnn.infer.auto import solver as auto
 from fgnn.infer.auto.portfolio import Best
 from fgnn.infer.solution import Answer, Progress
 from tests.infer.oracle import best_score, chain
@@ -120,6 +123,47 @@ def test_a_batch_is_answered_model_by_model() -> None:
     models = [chain(seed, length=12) for seed in range(4)]
     solutions = solve(ModelBatch.stack(models), "auto", time_limit=30, **NARROW)
     assert solutions.status == ["optimal"] * 4
+    for b, model in enumerate(models):
+        assert solutions.score[b].item() == pytest.approx(best_score(model), abs=1e-9)
+
+
+def complete(seed: int, variables: int = 11) -> GraphicalModel:
+    """A table on every pair of variables: no relaxation is tight, so only toulbar2 proves the optimum."""
+    model = GraphicalModel([2] * variables)
+    scopes = np.array([(i, j) for i in range(variables) for j in range(i)])
+    model.add_tables(scopes, np.random.default_rng(seed).normal(size=(len(scopes), 2, 2)))
+    return model
+
+
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory")])
+@pytest.mark.parametrize("stage", ["max-product", "ad3", "local-search", "toulbar2"])
+def test_a_stage_that_runs_out_of_memory_is_retried_by_halves(
+    stage: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Starting points must be halved with the batch, or the stage fails on their shape."""
+    pytest.importorskip("pytoulbar2")
+    sizes: list[int] = []
+
+    def limited(solver: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(solver)
+        def run(batch: ModelBatch, **options: Any) -> Any:
+            sizes.append(len(batch))
+            if len(batch) > 2:
+                raise error
+            return solver(batch, **options)
+
+        return run
+
+    if stage == "local-search":
+        monkeypatch.setattr(auto, "decode", limited(auto.decode))
+    else:
+        monkeypatch.setitem(api.SOLVERS, stage, limited(api.solver_named(stage)))
+    models = [complete(seed) for seed in range(5)]
+    solutions = solve(ModelBatch.stack(models), "auto", time_limit=30, **NARROW)
+    assert set(solutions.info["skipped"]) == {"exact"}
+    assert stage in [name for name, *_ in solutions.info["stages"]]
+    assert max(sizes) > 2 >= min(sizes)
+    assert solutions.status == ["optimal"] * 5
     for b, model in enumerate(models):
         assert solutions.score[b].item() == pytest.approx(best_score(model), abs=1e-9)
 

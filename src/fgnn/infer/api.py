@@ -1,4 +1,4 @@
-"""`solve`: one door to every solver."""
+"""`solve`: one entry point to every solver."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from dataclasses import replace
 from difflib import get_close_matches
 from importlib import import_module
 from threading import RLock
-from typing import Any, overload
+from types import UnionType
+from typing import Any, SupportsFloat, SupportsIndex, Union, get_args, get_origin, overload
 
 import torch
 
@@ -18,10 +19,13 @@ from fgnn.infer.magnitude import check_magnitude
 from fgnn.infer.oom_retry import solve_with_retry
 from fgnn.infer.solution import Answer, OnProgress, Progress, Solution, SolutionBatch, conclude
 from fgnn.pgm import GraphicalModel, ModelBatch
+from fgnn.runtime.devices import check_device
 
-# Where each method lives. Modules are named, not imported, so that `import fgnn` stays light and a missing
-# optional package is only missed by the method that needs it.
-SOLVERS: dict[str, str] = {
+Solver = Callable[..., Answer]  # (batch, *, time_limit, seed, progress, **options) -> Answer
+
+# A solver by name, as a function or as "module:function", which is imported at its first use: `import fgnn` stays
+# light, and only the method that needs an optional package misses it.
+SOLVERS: dict[str, Solver | str] = {
     "auto": "fgnn.infer.auto.solver:solve_auto",
     "brute-force": "fgnn.infer.brute_force:solve_brute_force",
     "exact": "fgnn.infer.exact.solver:solve_exact",
@@ -29,17 +33,15 @@ SOLVERS: dict[str, str] = {
     "lp": "fgnn.infer.lp:solve_lp",
     "ad3": "fgnn.infer.ad3.solver:solve_ad3",
     "max-product": "fgnn.infer.max_product.solver:solve_max_product",
-    "fgnn": "fgnn.models.map.learned:solve_fgnn",
 }
-# They are imported when they are first asked for, by one thread at a time: two that import modules of one package by
-# different ways can wait for each other.
+# One thread imports at a time: two that import modules of one package in different orders can deadlock.
 _IMPORTING = RLock()
 
 
 @overload
 def solve(
     model: GraphicalModel,
-    method: str = ...,
+    method: str | Solver = ...,
     *,
     time_limit: float | None = ...,
     device: torch.device | str | None = ...,
@@ -50,7 +52,7 @@ def solve(
 @overload
 def solve(
     model: ModelBatch,
-    method: str = ...,
+    method: str | Solver = ...,
     *,
     time_limit: float | None = ...,
     device: torch.device | str | None = ...,
@@ -60,7 +62,7 @@ def solve(
 ) -> SolutionBatch: ...
 def solve(
     model: GraphicalModel | ModelBatch,
-    method: str = "auto",
+    method: str | Solver = "auto",
     *,
     time_limit: float | None = None,
     device: torch.device | str | None = None,
@@ -73,19 +75,23 @@ def solve(
     .. math:: x^* = \operatorname{argmax}_x \sum_c \theta_c(x_c) + \sum_i \theta_i(x_i)
 
     Args:
-        model: One model, or many of one structure as a `ModelBatch`.
-        method: ``auto``, ``brute-force``, ``exact``, ``toulbar2``, ``lp``, ``ad3``, ``max-product`` or ``fgnn``.
+        model: One model, or a `ModelBatch` of models with the same structure.
+        method: A name in `SOLVERS` (``auto``, ``brute-force``, ``exact``, ``toulbar2``, ``lp``, ``ad3``,
+            ``max-product``; `fgnn.solve` adds ``fgnn``), or a solver function.
         time_limit: Seconds after which the best answer so far is returned.
-        device: Where tensor methods run; by default where the batch lies, the CPU for one model.
-        seed: Seeds whatever is random in a method.
-        progress: Called with news from long solves. Ctrl-C returns the best answer told so far (``time-limit``).
-        options: Those of the method, e.g. ``iterations=200, damping=0.5`` for ``max-product``.
+        device: Where tensor methods run; by default the batch's device, the CPU for a single model.
+        seed: Seeds the random choices of a method.
+        progress: Called with updates during long solves. Ctrl-C returns the best assignment reported so far, with
+            status ``time-limit``.
+        options: The method's own, e.g. ``iterations=200, damping=0.5`` for ``max-product``.
     """
-    solver = solver_named(method)
-    _check_options(method, solver, options)
+    name = method if isinstance(method, str) else getattr(method, "__name__", type(method).__name__)
+    solver = solver_named(method) if isinstance(method, str) else method
+    _check_options(name, solver, options)
     if time_limit is not None and not (isinstance(time_limit, int | float) and time_limit > 0):
         raise ValueError(f"Expected a positive time limit in seconds (got {time_limit!r})")
-    _check_device(device)
+    if device is not None:
+        check_device(device)
     start = time.perf_counter()
     if isinstance(model, GraphicalModel):
         batch = ModelBatch.stack([model], device=device or "cpu")
@@ -103,54 +109,68 @@ def solve(
         stopped = torch.ones(len(batch), dtype=torch.bool, device=batch.device)
         answer = Answer.of(best.assignment.to(batch.device), timed_out=stopped, info={"interrupted": True})
     if not answer.method:
-        answer = replace(answer, method=method)
+        answer = replace(answer, method=name)
     solutions = conclude(batch, answer, time.perf_counter() - start)
     return solutions[0] if isinstance(model, GraphicalModel) else solutions
 
 
 class _BestSoFar:
-    """Passes a solver's news on and keeps the best assignment told, for when the solve is interrupted."""
+    """Forward progress and keep the best assignment reported, in case the solve is interrupted."""
 
     def __init__(self, listener: OnProgress | None) -> None:
         self.listener = listener
         self.score = -math.inf
         self.assignment: torch.Tensor | None = None
 
-    def __call__(self, news: Progress) -> None:
-        if news.assignment is not None and (self.assignment is None or news.score >= self.score):
-            self.assignment, self.score = news.assignment, news.score
+    def __call__(self, update: Progress) -> None:
+        if update.assignment is not None and (self.assignment is None or update.score >= self.score):
+            self.assignment, self.score = update.assignment, update.score
         if self.listener is not None:
-            self.listener(news)
+            self.listener(update)
 
 
-def solver_named(method: str) -> Callable[..., Answer]:
-    """The solver behind a method's name: ``(batch, *, time_limit, seed, progress, **options) -> Answer``."""
+def solver_named(method: str) -> Solver:
+    """Return the solver of that name in `SOLVERS`, imported if need be."""
     if method not in SOLVERS:
         close = get_close_matches(str(method), SOLVERS, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         raise ValueError(f"Expected a method among {', '.join(SOLVERS)} (got {method!r}{hint})")
-    module, name = SOLVERS[method].split(":")
+    solver = SOLVERS[method]
+    if not isinstance(solver, str):
+        return solver
+    module, name = solver.split(":")
     with _IMPORTING:
-        solver: Callable[..., Answer] = getattr(import_module(module), name)
-    return solver
+        imported: Solver = getattr(import_module(module), name)
+    return imported
 
 
-def _check_device(device: torch.device | str | None) -> None:
+def _check_options(method: str, solver: Solver, options: dict[str, Any]) -> None:
+    """Refuse options that the solver does not have, and values of another type than its annotations say."""
     try:
-        kind = "cpu" if device is None else torch.device(device).type
-    except RuntimeError:
-        raise ValueError(f"Expected a device such as cpu or cuda (got {device!r})") from None
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"Expected a device this machine has (got {device}, and torch sees no CUDA device)")
+        parameters = inspect.signature(solver, eval_str=True).parameters
+    except NameError:  # an annotation that only type checkers can resolve
+        parameters = inspect.signature(solver).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    accepted = {name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+    for name in ("time_limit", "seed", "progress"):
+        accepted.pop(name, None)
+    for name, value in options.items():
+        if name not in accepted:
+            raise ValueError(f"Expected an option of {method} ({', '.join(accepted) or 'none'}) (got {name!r})")
+        kind = accepted[name].annotation
+        if not _fits(value, kind):
+            expected = inspect.formatannotation(kind)
+            raise ValueError(f"Expected the option {name} of {method} to be {expected} (got {value!r})")
 
 
-def _check_options(method: str, solver: Callable[..., Answer], options: dict[str, Any]) -> None:
-    known = [
-        p.name
-        for p in inspect.signature(solver).parameters.values()
-        if p.kind is p.KEYWORD_ONLY and p.name not in ("time_limit", "seed", "progress")
-    ]
-    for name in options:
-        if name not in known:
-            told = ", ".join(known) if known else "none"
-            raise ValueError(f"Expected an option of {method} ({told}) (got {name!r})")
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value can be of the annotated type; numbers of any library fit, and what is no class is not checked."""
+    origin = get_origin(kind) or kind
+    if origin in (Union, UnionType):
+        return any(_fits(value, member) for member in get_args(kind))
+    if origin is int:
+        return isinstance(value, SupportsIndex) or (isinstance(value, float) and value.is_integer())
+    if origin in (float, bool):
+        return isinstance(value, SupportsFloat)
+    return not isinstance(origin, type) or origin is inspect.Parameter.empty or isinstance(value, origin)

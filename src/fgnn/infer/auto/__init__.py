@@ -1,1 +1,1 @@
-"""`auto`: elimination where the width allows it, otherwise a portfolio of methods."""
+"""`auto`: elimination where the induced width allows it, otherwise a portfolio of methods."""

@@ -1,4 +1,4 @@
-"""The best of several methods' answers: assignments, bounds and proofs put together model by model."""
+"""The best of several methods' answers: assignments, bounds and proofs merged model by model."""
 
 from __future__ import annotations
 
@@ -10,94 +10,98 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fgnn.infer.oom_retry import solve_with_retry
+from fgnn.infer.api import Solver, solver_named
+from fgnn.infer.oom_retry import select_rows, solve_with_retry
 from fgnn.infer.solution import Answer, OnProgress, Progress
 from fgnn.infer.tolerances import PROOF
 from fgnn.infer.trivial_bound import factor_maxima
 from fgnn.pgm import ModelBatch
 
-Call = Callable[[ModelBatch, OnProgress | None], Answer]
-
 
 class Best:
-    """Collects answers for a batch. What a method says of its own score is not believed: assignments are scored here.
+    """The best assignment, bound and proof known for each model of a batch.
+
+    Assignments are scored here: a method's own scores are not trusted.
 
     Args:
         batch: The models.
-        tell: Where news go.
-        start: When the work began, by `time.perf_counter`.
-        lift: Makes an assignment of the whole from one of this batch, where this batch is a part.
-        shift: What the rest of the whole scores, (B,).
+        report: Receives progress.
+        start: When the solve began, by `time.perf_counter`.
+        lift: Extends assignments of this batch to the whole models, if this batch is a part of them.
+        offset: The score of the other parts, (B,).
     """
 
     def __init__(
         self,
         batch: ModelBatch,
-        tell: OnProgress | None,
+        report: OnProgress | None,
         start: float,
         lift: Callable[[Tensor], Tensor] = lambda assignment: assignment,
-        shift: Tensor | None = None,
+        offset: Tensor | None = None,
     ) -> None:
-        self.batch, self.tell, self.start = batch, tell, start
+        self.batch, self.report, self.start = batch, report, start
         self._lift = lift
-        self._shift = torch.zeros(len(batch), dtype=torch.float64, device=batch.device) if shift is None else shift
+        self._offset = torch.zeros(len(batch), dtype=torch.float64, device=batch.device) if offset is None else offset
         self.assignment = batch.unary.argmax(2)  # shape: (B, N)
         self.score = batch.score(self.assignment)
         self.bound = factor_maxima(batch)
         self.proved = torch.zeros(len(batch), dtype=torch.bool, device=batch.device)
-        self.starts: list[Tensor] = [self.assignment]
+        self.starts: list[Tensor] = [self.assignment]  # every method's assignments, (B, N) each
         self.stages: list[tuple[str, Any, Any, float]] = []
         self.skipped: dict[str, str] = {}
         self.interrupted = False
         self._methods: list[str] = []
-        self._credit = torch.full_like(self.proved, -1, dtype=torch.int64)
+        self._credit = torch.full_like(self.proved, -1, dtype=torch.int64)  # index into _methods
         self._iterations = torch.zeros_like(self._credit)
 
     def is_done(self) -> bool:
         return bool(self.proved.all())
 
-    def among_open(self, assignment: Tensor) -> Tensor:
-        """The rows of the models that are not proved yet."""
-        return assignment if not bool(self.proved.any()) else assignment[~self.proved]
+    def run(
+        self, method: str, solver: Solver | None = None, *, time_limit: float | None, **options: Any
+    ) -> Answer | None:
+        """Give the unproved models to a solver and merge its answer; None if it fails.
 
-    def run(self, method: str, call: Call) -> Answer | None:
-        """Give the unproved models to a method and take its answer; None where it fails."""
+        Args:
+            method: The name to report; also the name of the solver unless one is given.
+            options: The solver's own. Those with a row per model have one for every model of the batch.
+        """
         rows = (~self.proved).nonzero().squeeze(1)
-        whole = len(rows) == len(self.batch)
-        part = self.batch if whole else self.batch.select(rows)
         began = time.perf_counter()
         try:
-            tell = None if self.tell is None else self._reporter(method, rows)
-            answer = solve_with_retry(lambda some, *, time_limit, progress: call(some, progress), part, time_limit=None,
-                                     progress=tell)  # fmt: skip
+            answer = solve_with_retry(
+                solver or solver_named(method),
+                self._select(rows),
+                time_limit=time_limit,
+                progress=None if self.report is None else self._reporter(method, rows),
+                **{name: select_rows(value, rows) for name, value in options.items()},
+            )
         except (ImportError, ValueError, RuntimeError, MemoryError) as error:
             self.skipped[method] = str(error)
             return None
         score, bound = self.take(method, answer, rows)
         self.note(method, score, bound, rows, began)
         self.interrupted = self.interrupted or bool(answer.info.get("interrupted"))
-        self._report("auto", f"{method} done", None)
+        self._report("auto", f"{method} done")
         return answer
 
     def take(self, method: str, answer: Answer, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Keep what is better of an answer for the models in ``rows``; returns its scores and bounds."""
+        """Keep what an answer improves for the models ``rows``; return its scores and bounds."""
         if rows is None:
             rows = torch.arange(len(self.batch), device=self.batch.device)
-        part = self.batch if len(rows) == len(self.batch) else self.batch.select(rows)
-        score = part.score(answer.assignment)
-        known = self.score[rows]
-        slack = PROOF * known.abs().clamp(min=1.0).nan_to_num(posinf=1.0)
-        # A proof that a known assignment contradicts is none.
-        proved = answer.proved & ((score >= known - slack) | (known == -torch.inf))
+        score = self._select(rows).score(answer.assignment)
+        previous = self.score[rows]
+        slack = PROOF * previous.abs().clamp(min=1.0).nan_to_num(posinf=1.0)
+        # Discard proofs contradicted by a better known assignment.
+        proved = answer.proved & ((score >= previous - slack) | (previous == -torch.inf))
         bound = torch.where(answer.proved, torch.where(proved, score, torch.inf), answer.bound.to(score))
-        better = score > known
-        whole = self.assignment.clone()
-        whole[rows] = answer.assignment
-        self.starts.append(whole)
+        better = score > previous
+        start = self.assignment.clone()
+        start[rows] = answer.assignment
+        self.starts.append(start)
         self.assignment[rows] = torch.where(better[:, None], answer.assignment, self.assignment[rows])
-        self.score[rows] = torch.where(better, score, known)
-        best = self.score[rows]
-        # A bound may fall below a score it bounds by rounding only.
+        best = self.score[rows] = torch.where(better, score, previous)
+        # Only rounding can put a bound below a score it bounds.
         self.bound[rows] = torch.maximum(torch.minimum(self.bound[rows], bound), best)
         gap = self.bound[rows] - best
         closed = (gap <= PROOF * best.abs().clamp(min=1.0)) & (best > -torch.inf)
@@ -111,15 +115,13 @@ class Best:
         return score, bound
 
     def note(self, method: str, score: Tensor, bound: Tensor, rows: Tensor, began: float) -> None:
-        """Write down what a method found for the models in ``rows``: numbers for one model, lists for several."""
-        rest = self._shift[rows]
-        one = len(self.batch) == 1
-        told = [float(x) if one else x.tolist() for x in (score + rest, bound + rest)]
-        self.stages.append((method, told[0], told[1], time.perf_counter() - began))
+        """Record a stage's scores and bounds for the models ``rows``: numbers for one model, lists for several."""
+        totals = [value + self._offset[rows] for value in (score, bound)]
+        scores, bounds = (float(t) if len(self.batch) == 1 else t.tolist() for t in totals)
+        self.stages.append((method, scores, bounds, time.perf_counter() - began))
 
     def answer(self, timed_out: bool) -> Answer:
-        used = torch.unique(self._credit).tolist()
-        names = [self._methods[m] for m in used if m >= 0]
+        names = [self._methods[m] for m in torch.unique(self._credit).tolist() if m >= 0]
         return Answer.of(
             self.assignment,
             bound=self.bound,
@@ -131,24 +133,24 @@ class Best:
             info={"stages": self.stages, "skipped": self.skipped, "interrupted": self.interrupted},
         )
 
+    def _select(self, rows: Tensor) -> ModelBatch:
+        return self.batch if len(rows) == len(self.batch) else self.batch.select(rows)
+
     def _reporter(self, method: str, rows: Tensor) -> OnProgress:
-        def report(news: Progress) -> None:
-            self._report(f"auto:{method}", news.note, None if news.assignment is None else (rows, news.assignment))
+        """Pass a method's progress on, with the best assignment known when its own is included."""
+        return lambda update: self._report(f"auto:{method}", update.note, rows, update.assignment)
 
-        return report
-
-    def _report(self, method: str, note: str, fresh: tuple[Tensor, Tensor] | None) -> None:
-        if self.tell is None:
+    def _report(self, method: str, note: str, rows: Tensor | None = None, candidate: Tensor | None = None) -> None:
+        if self.report is None:
             return
         assignment, score = self.assignment, self.score
-        if fresh is not None:
-            rows, found = fresh
-            value = self.batch.select(rows).score(found)
+        if rows is not None and candidate is not None:
+            value = self.batch.select(rows).score(candidate)
             better = value > score[rows]
             assignment, score = assignment.clone(), score.clone()
-            assignment[rows] = torch.where(better[:, None], found.to(assignment), assignment[rows])
+            assignment[rows] = torch.where(better[:, None], candidate.to(assignment), assignment[rows])
             score[rows] = torch.where(better, value, score[rows])
-        mean = float((score + self._shift).mean()) if len(score) else -math.inf
-        bound = float((self.bound + self._shift).mean()) if len(score) else math.inf
+        mean = float((score + self._offset).mean()) if len(score) else -math.inf
+        bound = float((self.bound + self._offset).mean()) if len(score) else math.inf
         seconds = time.perf_counter() - self.start
-        self.tell(Progress(method, seconds, mean, bound, note, self._lift(assignment)))
+        self.report(Progress(method, seconds, mean, bound, note, self._lift(assignment)))
