@@ -1,4 +1,4 @@
-"""Factor graph neural networks: solvers, layers, the max-product theorem as code, and the experiments."""
+"""Solve, learn and segment with factor graphs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fgnn import data, graph, infer, models, nn, pgm, points, testing, theory, train
     from fgnn.graph import FactorGraph, FactorGroup
-    from fgnn.infer import Solution, SolutionBatch, solve
+    from fgnn.infer import Solution, SolutionBatch
     from fgnn.models.points.segmenter import segment
     from fgnn.pgm import GraphicalModel, ModelBatch, read_model, write_model
     from fgnn.runtime.determinism import deterministic
+    from fgnn.solvers import solve
 
 __version__ = "0.1.0"
 
@@ -41,15 +42,15 @@ __all__ = [
     "write_model",
 ]
 
-# Where each name comes from. It is imported when it is first asked for: a shell that completes a command line cannot
-# wait for torch, and a program that solves models has no use for networks.
+# The module of each name, imported at its first use: shell completion must not wait for torch, and solving models
+# needs no networks.
 _FROM = {
     "deterministic": "fgnn.runtime.determinism",
     "FactorGraph": "fgnn.graph",
     "FactorGroup": "fgnn.graph",
     "Solution": "fgnn.infer",
     "SolutionBatch": "fgnn.infer",
-    "solve": "fgnn.infer",
+    "solve": "fgnn.solvers",
     "segment": "fgnn.models.points.segmenter",
     "GraphicalModel": "fgnn.pgm",
     "ModelBatch": "fgnn.pgm",
@@ -57,16 +58,16 @@ _FROM = {
     "write_model": "fgnn.pgm",
 }
 
-_IMPORTING = RLock()  # two threads that import parts of one package by different ways can wait for each other
+_IMPORTING = RLock()  # two threads that import modules of one package in different orders can deadlock
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'fgnn' has no attribute {name!r}")
     with _IMPORTING:
-        found = getattr(import_module(_FROM[name]), name) if name in _FROM else import_module(f"fgnn.{name}")
-    globals()[name] = found
-    return found
+        value = getattr(import_module(_FROM[name]), name) if name in _FROM else import_module(f"fgnn.{name}")
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""The errors a person can act on, and the way optional packages are asked for."""
+"""Errors that a user can act on, and the import of optional packages."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ _EXTRAS = {
 
 
 class InputError(ValueError):
-    """An input that cannot be used: one line that says what is wrong and where.
+    """Unusable input, described in one line that says what is wrong and where.
 
-    The command line prints it as it is and exits with 2. What a file holds may stand in the message, so whatever would
-    not print is written as an escape, and what is long is cut.
+    The command line prints it and exits with code 2. Messages may quote a file, so unprintable characters are escaped
+    and long texts are cut.
     """
 
     def __init__(self, what: str, *, file: str | Path | None = None, place: str = "") -> None:
-        told = (_printable(str(file)) if file is not None else "", _short(place, 100))
-        where = ", ".join(part for part in told if part)
+        parts = (_printable(str(file)) if file is not None else "", _short(place, 100))
+        where = ", ".join(part for part in parts if part)
         super().__init__(f"{where}: {_short(what)}" if where else _short(what))
 
 
 def reason(error: BaseException, otherwise: str = "") -> str:
-    """What a library said of its failure, in part of a line; if nothing, ``otherwise``, or else the kind of error."""
-    said = str(error).splitlines()
-    return said[0][:80] if said else otherwise or type(error).__name__
+    """Return the start of another library's error message, else ``otherwise``, else the name of the error's class."""
+    lines = str(error).splitlines()
+    return lines[0][:80] if lines else otherwise or type(error).__name__
 
 
 def _short(text: str, most: int = 300) -> str:
-    shown = _printable(text[: most + 1])
-    return shown if len(shown) <= most else shown[: most - 3] + "..."
+    text = _printable(text[: most + 1])
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _printable(text: str) -> str:
-    """The text without line ends and other characters that a terminal would act on."""
+    """Escape line ends and other characters that would control a terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 class MissingExtra(ImportError):
-    """An optional package is needed and absent; the message names the extra that brings it."""
+    """A missing optional package; the message names the extra that installs it."""
 
 
 def need(module: str) -> Any:
-    """Import an optional module, or say which extra brings it."""
+    """Import an optional module, or raise `MissingExtra` with the extra that installs it."""
     try:
         return import_module(module)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Writing files whole or not at all, and asking for them by names that people and files give."""
+"""Write files atomically, and test paths that users or other files name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 fcntl: ModuleType | None
 try:
     import fcntl
-except ImportError:  # a system without POSIX locks: nothing is swept
+except ImportError:  # no POSIX locks: leftover files are not removed
     fcntl = None
 
 _YOUNG_SECONDS = 60.0
@@ -26,9 +26,9 @@ _YOUNG_SECONDS = 60.0
 
 @contextmanager
 def atomic_write(path: str | Path, mode: str = "w", **options: Any) -> Iterator[IO[Any]]:
-    """Open a temporary file beside ``path`` that takes its place only when the block ends without an error.
+    """Open a temporary file beside ``path`` that replaces it when the block ends without an error.
 
-    A reader sees the old file or the new one, never a part; an error or a kill leaves the old one as it was.
+    Readers see the old file or the new one, never a part; after an error or a kill the old one is unchanged.
     """
     target = Path(path)
     if "b" not in mode:
@@ -44,18 +44,18 @@ def atomic_write(path: str | Path, mode: str = "w", **options: Any) -> Iterator[
             os.fsync(file.fileno())
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)  # mkstemp makes the file private; give it the usual permissions
+        os.chmod(name, 0o666 & ~umask)  # mkstemp creates private files
         os.replace(name, target)
     except BaseException as error:
         if name:
             Path(name).unlink(missing_ok=True)
         if isinstance(error, OSError) and (not name or error.filename in (None, name)):
-            error.filename = str(target)  # a write that fails names no file, and the temporary one means nothing
+            error.filename = str(target)  # users know the target, not the temporary file
         raise
 
 
 def write_npy(file: IO[bytes], array: NDArray[Any]) -> None:
-    """Write an array as NPY. `numpy.save` hands real files to C, which does not notice a disk that is full."""
+    """Write an array as NPY. On real files `numpy.save` writes in C, which does not report a full disk."""
 
     class Plain:
         write = staticmethod(file.write)
@@ -64,7 +64,7 @@ def write_npy(file: IO[bytes], array: NDArray[Any]) -> None:
 
 
 def check_folder(path: str | Path) -> Path:
-    """Make a folder and see that files can be written there: before long work, not after it."""
+    """Create a folder and check that files can be written there, before long work rather than after it."""
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -76,21 +76,21 @@ def check_folder(path: str | Path) -> Path:
 
 
 def _claim(handle: int) -> None:
-    """Lock a file that is being written; the lock ends with the process, however that ends."""
+    """Lock a file that is being written; the lock ends with the process."""
     if fcntl is not None:
-        with suppress(OSError):  # not every file system has locks
+        with suppress(OSError):  # a file system without locks
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _sweep(target: Path) -> None:
-    """Remove what writers of ``target`` left behind that were killed: unfinished files that nobody holds."""
+    """Remove the unlocked temporary files of killed writers of ``target``."""
     if fcntl is None:
         return
     for left in target.parent.glob(f".{glob.escape(target.name)}.*.part"):
         with suppress(OSError):
             handle = os.open(left, os.O_RDWR)
             try:
-                # a file this young may not have been locked yet
+                # a younger file may not be locked yet
                 if time.time() - os.fstat(handle).st_mtime > _YOUNG_SECONDS:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     left.unlink()
@@ -99,7 +99,7 @@ def _sweep(target: Path) -> None:
 
 
 def is_file(path: str | Path) -> bool:
-    """Whether there is such a file; a name that no file can have (too long, a NUL in it) is none."""
+    """Whether the file exists; False for names that no file can have (too long, or with a NUL)."""
     try:
         return Path(path).is_file()
     except (OSError, ValueError):
@@ -107,7 +107,7 @@ def is_file(path: str | Path) -> bool:
 
 
 def is_folder(path: str | Path) -> bool:
-    """Whether there is such a folder, as `is_file`."""
+    """Whether the folder exists, see `is_file`."""
     try:
         return Path(path).is_dir()
     except (OSError, ValueError):
@@ -115,8 +115,8 @@ def is_folder(path: str | Path) -> bool:
 
 
 def may_expand_to(size: int, free: int = 16 << 20) -> int:
-    """The bytes that a compressed file of ``size`` bytes may stand for before it is taken for a bomb.
+    """Return how many bytes a compressed file of ``size`` bytes may expand to; more is refused as a zip bomb.
 
-    What people compress seldom shrinks to less than a hundredth; ``free`` lets small files be as regular as they like.
+    Real data seldom compress more than a hundredfold; ``free`` bytes are always allowed, for small regular files.
     """
     return max(free, 256 * size)

@@ -47,6 +47,11 @@ def test_json_holds_the_contract(small: Path) -> None:
     assert set(found) >= {"file", "bound", "feasible", "converged", "iterations", "seconds", "method"}
 
 
+def test_a_whole_number_may_be_written_as_a_float(small: Path) -> None:
+    done = fgnn("solve", small, "--method", "ad3", "-o", "iterations=1e3", "-o", "tolerance=1e-3", "--json")
+    assert json.loads(done.stdout)["score"] == pytest.approx(2.5)
+
+
 def test_evidence_is_kept(small: Path) -> None:
     evidence = small.with_suffix(".evid")
     evidence.write_text("1 0 0\n")
@@ -77,7 +82,8 @@ def test_several_files_in_several_processes_and_one_of_them_broken(small: Path, 
 def test_wrong_use_is_one_line_and_exit_2_in_a_process_of_its_own(tmp_path: Path) -> None:
     done = fgnn("solve", tmp_path / "nosuch.uai")
     assert done.returncode == 2
-    assert done.stderr == f"fgnn: {tmp_path / 'nosuch.uai'}: no such file; check the name and the folder you are in\n"
+    assert done.stderr.startswith(f"fgnn: {tmp_path / 'nosuch.uai'}: no such file")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def hard_model(path: Path) -> None:

@@ -1,6 +1,6 @@
 """The `fgnn` command: one file per subcommand.
 
-Exit codes: 0 done, 1 no answer found (or data that differs), 2 bad input or wrong use, 3 out of memory or disk,
+Exit codes: 0 done, 1 no answer found (or data differ), 2 bad input or wrong usage, 3 out of memory or disk,
 130 interrupted, 143 terminated.
 """
 
@@ -21,12 +21,12 @@ from fgnn.cli.advice import did_you_mean, with_advice
 from fgnn.errors import InputError, MissingExtra
 from fgnn.runtime.resource_errors import out_of_disk, out_of_memory
 
-# What typer raises for wrong use. It has its own copy of click or uses the package, by version, so they are named here
-# by way of what it exports.
+# The errors that typer raises for wrong usage. Depending on its version they come from the package click or from a
+# copy of it, so they are reached through a class that typer exports.
 _UsageError: Any = typer.BadParameter.__mro__[1]
 _ClickError: Any = typer.BadParameter.__mro__[2]
 
-# Each command's module, imported only to build the parser; heavy imports belong inside the functions.
+# The function of each command. All are imported to build the parser, so heavy imports belong inside the functions.
 COMMANDS: dict[str, str] = {
     "solve": "fgnn.cli.solve:solve",
     "demo": "fgnn.cli.demo:demo",
@@ -42,12 +42,12 @@ COMMANDS: dict[str, str] = {
 
 
 class _Group(TyperGroup):
-    """Suggests the nearest command for a mistyped one."""
+    """Suggest the most similar command for a mistyped one."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and not args[0].startswith("-") and args[0] not in self.commands:
-            near = did_you_mean(args[0], list(self.commands))
-            _fail(f"no command '{args[0]}'.{near} See '{ctx.command_path} --help'.")
+            hint = did_you_mean(args[0], list(self.commands))
+            _fail(f"no command '{args[0]}'.{hint} See '{ctx.command_path} --help'.")
         return super().resolve_command(ctx, args)
 
 
@@ -64,11 +64,11 @@ def _options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """What comes before a command."""
+    """Options before the command."""
 
 
 def build_app() -> typer.Typer:
-    """The command-line application, with every command registered."""
+    """Build the command-line application with every command."""
     app = typer.Typer(
         cls=_Group,
         help="Factor graph neural networks: solve models, train, reproduce the paper, label scans.",
@@ -92,7 +92,7 @@ def build_app() -> typer.Typer:
 
 
 def _paragraphs(command: Any) -> str:
-    """A command's docstring with a line for each paragraph: a terminal breaks lines where it is wide, not we."""
+    """Return a command's docstring with one line per paragraph, so that the terminal wraps it."""
     parts = (inspect.getdoc(command) or "").split("\n\n")
     return "\n\n".join(" ".join(part.split()) for part in parts)
 
@@ -103,7 +103,7 @@ def _fail(message: str, code: int = 2) -> NoReturn:
 
 
 def main() -> None:
-    """Run the command line; a person's mistake ends in one line and exit 2, never a traceback."""
+    """Run the command line; wrong input ends in one line and exit code 2, never in a traceback."""
     if os.environ.get("FGNN_DEBUG"):
         build_app()()
         return
@@ -111,7 +111,7 @@ def main() -> None:
     try:
         code = build_app()(prog_name="fgnn", standalone_mode=False)
     except _UsageError as error:
-        _wrong_use(error)
+        _fail_usage(error)
     except _ClickError as error:
         _fail(error.format_message())
     except (InputError, MissingExtra, ValueError) as error:
@@ -123,10 +123,10 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     except (RuntimeError, MemoryError, ImportError) as error:
-        told = out_of_memory(error)
-        if told is None:
+        message = out_of_memory(error)
+        if message is None:
             raise
-        _fail(told, 3)
+        _fail(message, 3)
     if code == 130:
         _fail(*(("terminated", 143) if _terminated else ("interrupted", 130)))
     sys.exit(code if isinstance(code, int) else 0)
@@ -136,7 +136,7 @@ _terminated: list[int] = []
 
 
 def _stop_on_sigterm() -> None:
-    """Let SIGTERM act as Ctrl-C does: temporary files are removed, and a solve prints its best so far."""
+    """Treat SIGTERM like Ctrl-C: temporary files are removed, and a solve prints its best so far."""
 
     def stop(number: int, frame: Any) -> None:
         _terminated.append(number)
@@ -146,15 +146,15 @@ def _stop_on_sigterm() -> None:
         signal.signal(signal.SIGTERM, stop)
 
 
-def _wrong_use(error: Any) -> NoReturn:
-    """A missing argument, an unknown option, a value of another kind: one line, and where to look."""
-    if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command: its help is the answer
+def _fail_usage(error: Any) -> NoReturn:
+    """Report a missing argument, an unknown option or a malformed value in one line that points to the help."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command shows its help
         error.show()
         sys.exit(error.exit_code)
     command = error.ctx.command_path if error.ctx is not None else "fgnn"
-    told = error.format_message().strip().rstrip(".") + "."
+    message = error.format_message().strip().rstrip(".") + "."
     option = getattr(error, "option_name", None)
     if option is not None:
         known = [o for p in error.ctx.command.params for o in (*p.opts, *p.secondary_opts)] if error.ctx else []
-        told = f"no option '{option}'.{did_you_mean(option, [*known, '--help'])}"
-    _fail(f"{told} See '{command} --help'.")
+        message = f"no option '{option}'.{did_you_mean(option, [*known, '--help'])}"
+    _fail(f"{message} See '{command} --help'.")

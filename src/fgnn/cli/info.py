@@ -50,7 +50,7 @@ def _methods() -> list[str]:
     """The methods of `solve` that work here."""
     from importlib.util import find_spec
 
-    from fgnn.infer.api import SOLVERS
+    from fgnn.solvers import SOLVERS
 
     absent = {"toulbar2"} if find_spec("pytoulbar2") is None else set()
     return [name for name in SOLVERS if name not in absent]

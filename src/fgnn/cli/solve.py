@@ -1,4 +1,4 @@
-"""`fgnn solve`: the best assignment of a model file."""
+"""`fgnn solve`: find the best assignment of model files."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def solve(
         Path | None, typer.Option("--evidence", "-e", help="Observed variables, a UAI .evid file; for one model only.")
     ] = None,
     time_limit: Annotated[
-        float | None, typer.Option("--time-limit", "-t", help="Seconds per model; the best so far is printed then.")
+        float | None, typer.Option("--time-limit", "-t", help="Seconds per model; then the best so far is printed.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per model on standard output.")] = False,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Models solved at once, each in its own process.")] = 1,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda, for the methods that are tensor work.")] = None,
-    seed: Annotated[int, typer.Option(help="Seeds whatever is random in the method.")] = 0,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Models to solve in parallel, one process each.")] = 1,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda, for the methods that use tensors.")] = None,
+    seed: Annotated[int, typer.Option(help="Seeds the random choices of the method.")] = 0,
     deterministic: Annotated[
         bool,
-        typer.Option("--deterministic", help="Equal bit for bit every time, on a CPU and on one GPU; slower there."),
+        typer.Option("--deterministic", help="Bit-identical results in every run; slower on a GPU."),
     ] = False,
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", "-o", help="One of the method's own: -o damping=0.5. Repeatable."),
+        typer.Option("--option", "-o", help="An option of the method: -o damping=0.5. Repeatable."),
     ] = None,
 ) -> None:
     """Find the best assignment of each model file.
@@ -69,18 +69,18 @@ def solve(
     raise typer.Exit(worst)
 
 
-class _Exhausted(str):
-    """Why there is no solution: the machine's memory does not suffice."""
+class _OutOfMemory(str):
+    """An error message that means exit code 3."""
 
 
 def _solve_one(
     path: Path, evidence: Path | None, method: str, options: dict[str, Any], *, live: bool, repeat: bool = False
 ) -> Solution | str:
-    """The solution, or the one line that says why there is none (so that other files still get their turn)."""
+    """Return the solution, or one line that says why there is none, so that the other files are still solved."""
     from fgnn import deterministic, read_model
     from fgnn import solve as solve_model
 
-    if repeat:  # here, since it holds for the process it is called in
+    if repeat:  # here, because it applies to the current process
         deterministic()
     if path.is_dir():
         return f"{path}: Expected a model file (got a folder; name the files in it, as {path}/*.uai)"
@@ -96,10 +96,10 @@ def _solve_one(
         named = str(path) in first or (evidence is not None and str(evidence) in first)
         return first if named else f"{path}: {first}"
     except (RuntimeError, MemoryError) as error:
-        told = out_of_memory(error)
-        if told is None:
+        message = out_of_memory(error)
+        if message is None:
             raise
-        return _Exhausted(f"{path}: {told}")
+        return _OutOfMemory(f"{path}: {message}")
     finally:
         bar.close()
 
@@ -107,7 +107,7 @@ def _solve_one(
 def _print_outcome(path: Path, outcome: Solution | str, as_json: bool, many: bool) -> int:
     if isinstance(outcome, str):
         print(f"fgnn: {with_advice(outcome)}", file=sys.stderr)
-        return 3 if isinstance(outcome, _Exhausted) else 2
+        return 3 if isinstance(outcome, _OutOfMemory) else 2
     if as_json:
         print(json.dumps({"file": str(path), **_as_dict(outcome)}), flush=True)
     else:
@@ -123,7 +123,7 @@ def _print_outcome(path: Path, outcome: Solution | str, as_json: bool, many: boo
 
 
 def _as_dict(solution: Solution) -> dict[str, Any]:
-    """Plain JSON values; an infinite score or bound becomes null, because JSON has no infinity."""
+    """Convert to JSON values; an infinite score or bound becomes null, because JSON has no infinity."""
 
     def finite(value: float) -> float | None:
         return value if math.isfinite(value) else None
@@ -143,6 +143,7 @@ def _as_dict(solution: Solution) -> dict[str, Any]:
 
 
 def _parse_options(pairs: list[str]) -> dict[str, Any]:
+    """Read ``name=value`` pairs; a value that is not JSON is a string."""
     options: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
@@ -152,11 +153,12 @@ def _parse_options(pairs: list[str]) -> dict[str, Any]:
             value = json.loads(text.lower() if text in ("True", "False") else text)
         except json.JSONDecodeError:
             value = text
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)  # so that 1e3 is a number of iterations
         options[name.replace("-", "_")] = value
     return options
 
 
-def _show_progress(bar: ProgressBar, news: Progress) -> None:
-    bar.update(
-        f"{news.method}  {news.seconds:.1f} s  best {news.score:.6g}  bound {news.bound:.6g}  {news.note}".rstrip()
-    )
+def _show_progress(bar: ProgressBar, update: Progress) -> None:
+    best = f"best {update.score:.6g}  bound {update.bound:.6g}"
+    bar.update(f"{update.method}  {update.seconds:.1f} s  {best}  {update.note}".rstrip())

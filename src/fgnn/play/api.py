@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from fgnn.errors import InputError
-from fgnn.infer import solve
 from fgnn.pgm import GraphicalModel, read_model, write_model
 from fgnn.play.model_json import model_from_json, model_to_json
 from fgnn.play.steps import max_product_steps
+from fgnn.solvers import solve
 from fgnn.theory import max_product_network
 
 METHODS = ("auto", "exact", "brute-force", "toulbar2", "lp", "ad3", "max-product", "fgnn")

@@ -13,9 +13,9 @@ from importlib.resources import files
 from typing import Any
 
 from fgnn.errors import InputError, MissingExtra
-from fgnn.infer.api import SOLVERS, solver_named
 from fgnn.play import api
 from fgnn.play.model_json import parse_json
+from fgnn.solvers import SOLVERS, solver_named
 
 MAX_BODY = 4 << 20
 # Solves at once; further requests wait their turn, so that many tabs cannot exhaust the machine.

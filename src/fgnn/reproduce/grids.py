@@ -13,7 +13,6 @@ from torch import Tensor
 
 from fgnn.data import GridMAP
 from fgnn.errors import InputError, MissingExtra
-from fgnn.infer import solve
 from fgnn.infer.local_search.decode import decode
 from fgnn.infer.local_search.refine import refine
 from fgnn.pgm import ModelBatch
@@ -23,6 +22,7 @@ from fgnn.report.tables import Table, percent
 from fgnn.reproduce.experiment import Cell, Say, Setting
 from fgnn.reproduce.milp import solve_milp
 from fgnn.reproduce.output import Output, write_outputs
+from fgnn.solvers import solve
 from fgnn.tasks.map import draw_many
 from fgnn.tasks.metrics import Quality
 from fgnn.weights import weight_names
