@@ -5,6 +5,7 @@ from fgnn.graph.factor_graph import FactorGraph
 from fgnn.graph.group import FactorGroup
 from fgnn.graph.incidence import Block, Hints, Incidence, Side
 from fgnn.graph.matching import Matching, perfect_matching
+from fgnn.graph.padded import PaddedIncidence, padded_width, slots_by_target
 from fgnn.graph.structure import Structure
 
 __all__ = [
@@ -15,7 +16,10 @@ __all__ = [
     "Hints",
     "Incidence",
     "Matching",
+    "PaddedIncidence",
     "Side",
     "Structure",
+    "padded_width",
     "perfect_matching",
+    "slots_by_target",
 ]

@@ -1,1 +1,1 @@
-"""Local search on the true score: repair an assignment, improve it, iterate."""
+"""Local search on the true score: repair an assignment, improve it, perturb and repeat."""

@@ -1,4 +1,4 @@
-"""From a network's ranking to a good feasible assignment: repair, then local search on the true score."""
+"""Turn a network's scores into a feasible assignment: repair, then local search on the true score."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fgnn.infer.local_search.moves import Moves
 from fgnn.infer.tolerances import GAIN
 from fgnn.pgm import ModelBatch
 
-_ENTRIES = 1 << 24  # rows are worked on in slices of about this many entries
+_ENTRIES = 1 << 24  # rows are processed in slices of about this many entries
 
 
 @torch.no_grad()
@@ -27,36 +27,36 @@ def decode(
     max_steps: int = 10_000,
     time_limit: float | None = None,
 ) -> Tensor:
-    """Assignments (B, N) that are locally best: no single flip, and no pair of flips in one factor, improves them.
+    """Locally optimal assignments (B, N): no change of one variable, or of two in one factor, improves them.
 
-    Every starting point is first repaired: while it breaks budgets or meets ``-inf`` entries, the flips that mend most
-    for the least loss are made. Then flips and pairs of flips that raise the true score are made until none is
-    left. Flips that share no factor are made in one step. The best end point is returned, never worse than the
-    best starting point, and feasible whenever any point on the way was.
+    Each starting point is first repaired: as long as it violates budgets or takes ``-inf`` entries, the moves that
+    repair most per unit of lost score are made. Then moves that raise the true score are made until none is left. Moves
+    that share no factor are made in the same step. Returns the best end point, which is never worse than the best
+    starting point, and feasible if any point on the way was.
 
     Args:
         batch: The models.
         scores: A network's scores or log-marginals, (B, N, K): its argmax is a starting point, repaired once by the
             loss in these scores and once by the loss in the true score.
-        starts: More starting points, each (B, N).
-        samples: How many more to draw from the scores, as log-probabilities.
-        seed: Seeds the samples.
-        pairs: Whether to try pairs of flips where no single flip helps.
-        max_steps: Steps of repair and search together, a bound for safety.
+        starts: Further starting points, each (B, N).
+        samples: Number of further starting points to sample, with the scores as log-probabilities.
+        seed: Seed of the samples.
+        pairs: Whether to try pair moves where no single move helps.
+        max_steps: Upper limit on the steps of repair and search together.
         time_limit: Seconds after which the best point so far is returned.
     """
     deadline = None if time_limit is None else time.perf_counter() + time_limit
     moves = Moves(batch, max_pairs=(1 << 20) if pairs else 0)
-    points, ranks = _starting_points(batch, scores, starts, samples, seed)
+    points, by_score = _starting_points(batch, scores, starts, samples, seed)
     best = torch.stack(points, 1)  # shape: (B, S, N)
     before = batch.score(best)
     finite = None if scores is None else _finite(scores)
     count, many = len(batch), len(points)
-    # the argmax stands twice, to be repaired in two ways: where it is feasible, one of the two is enough
+    # The argmax is there twice, for two kinds of repair; where it is feasible, one of them is enough.
     wanted = torch.ones_like(before, dtype=torch.bool)
     if scores is not None:
         wanted[:, len(starts)] = before[:, len(starts)] == -torch.inf
-        drawn = best[:, len(starts) + 2 :]  # a draw that is the argmax again has nothing to add
+        drawn = best[:, len(starts) + 2 :]  # samples equal to the argmax add nothing
         wanted[:, len(starts) + 2 :] = (drawn != best[:, len(starts), None]).any(2)
     work = wanted.flatten().nonzero().squeeze(1)
     end = best.flatten(0, 1).clone()
@@ -65,7 +65,7 @@ def decode(
         owner = rows // many
         guide = None
         if finite is not None:
-            guide = finite[owner], torch.tensor(ranks, device=batch.device)[rows % many]
+            guide = finite[owner], torch.tensor(by_score, device=batch.device)[rows % many]
         end[rows] = _search(moves, end[rows], owner, guide, max_steps, deadline)
     end = end.reshape(count, many, -1)
     if many and not bool((batch.score(end) > -torch.inf).any(1).all()):
@@ -78,35 +78,33 @@ def decode(
 def _starting_points(
     batch: ModelBatch, scores: Tensor | None, starts: Sequence[Tensor], samples: int, seed: int
 ) -> tuple[list[Tensor], list[bool]]:
-    """The points, and for each whether its repair follows the network's ranking instead of the true score."""
-    wanted = (len(batch), batch.num_variables)
+    """The points, and for each whether its repair follows the network's scores instead of the true score."""
+    shape = (len(batch), batch.num_variables)
     points = [s.to(batch.device, torch.int64) for s in starts]
     for s in points:
-        if tuple(s.shape) != wanted:
-            raise ValueError(f"Expected starting points of shape {wanted} (got {tuple(s.shape)})")
-    ranks = [False] * len(points)
+        if tuple(s.shape) != shape:
+            raise ValueError(f"Expected starting points of shape {shape} (got {tuple(s.shape)})")
+    by_score = [False] * len(points)
     if scores is None:
-        if not points:
-            points, ranks = [batch.unary.argmax(2)], [False]
-        return points, ranks
+        return (points, by_score) if points else ([batch.unary.argmax(2)], [False])
     if scores.shape != batch.unary.shape:
         raise ValueError(f"Expected scores of shape {tuple(batch.unary.shape)} (got {tuple(scores.shape)})")
     allowed = _finite(scores).masked_fill(batch.unary == -torch.inf, -torch.inf)
     points += [allowed.argmax(2)] * 2
-    ranks += [True, False]
+    by_score += [True, False]
     generator = torch.Generator(batch.device).manual_seed(seed)
     for _ in range(samples):
         noise = torch.empty_like(allowed).exponential_(generator=generator)
-        points.append((allowed - noise.log()).argmax(2))  # Gumbel noise: a draw from the softmax
-        ranks.append(False)
-    return points, ranks
+        points.append((allowed - noise.log()).argmax(2))  # Gumbel noise: a sample of the softmax
+        by_score.append(False)
+    return points, by_score
 
 
 def search(moves: Moves, x: Tensor, owner: Tensor, *, max_steps: int = 10_000, deadline: float | None = None) -> Tensor:
     """Repair and improve rows x (R, N) of the models ``owner`` (R,), in slices that bound memory."""
     step = max(1, _ENTRIES // moves.row_size)
-    parts = zip(torch.split(x, step), torch.split(owner, step), strict=True)
-    return torch.cat([_search(moves, a, b, None, max_steps, deadline) for a, b in parts])
+    slices = zip(torch.split(x, step), torch.split(owner, step), strict=True)
+    return torch.cat([_search(moves, a, b, None, max_steps, deadline) for a, b in slices])
 
 
 def _search(
@@ -117,7 +115,10 @@ def _search(
     max_steps: int,
     deadline: float | None,
 ) -> Tensor:
-    """Repair and improve rows x (R, N) until no move helps; rows that are done leave the work."""
+    """Repair and improve rows x (R, N) until no move helps. Finished rows are removed from the computation.
+
+    ``guide`` holds a network's scores (R, N, K), and which rows (R,) are repaired by the loss in these.
+    """
     x, done = x.clone(), x.clone()
     rows = torch.arange(len(x), device=x.device)
     broken = moves.broken(x, owner)
@@ -125,17 +126,16 @@ def _search(
         if not len(rows) or (deadline is not None and time.perf_counter() > deadline):
             break
         gain, change = moves.single(x, owner)
-        worth = _worth(gain, change, broken, _rank_gain(moves, x, guide))
+        worth = _worth(gain, change, broken, _guide_gain(moves, x, guide))
         moved = _apply_single(moves, x, worth, change, broken)
         stuck = ~moved
         if len(moves.pairs) and bool(stuck.any()):
             which = stuck.nonzero().squeeze(1)
-            part, owners = x[which], owner[which]
-            gains, changes = moves.pair(part, owners, gain[which], change[which])
-            worths = _worth(gains, changes, broken[which], None)
-            mended = broken[which]
-            moved[which] = _apply_pair(moves, part, worths, changes, mended)
-            x[which], broken[which] = part, mended
+            stuck_x, stuck_broken = x[which], broken[which]
+            gains, changes = moves.pair(stuck_x, owner[which], gain[which], change[which])
+            worths = _worth(gains, changes, stuck_broken, None)
+            moved[which] = _apply_pair(moves, stuck_x, worths, changes, stuck_broken)
+            x[which], broken[which] = stuck_x, stuck_broken
         if not bool(moved.all()):
             done[rows[~moved]] = x[~moved]
             x, owner, rows, broken = x[moved], owner[moved], rows[moved], broken[moved]
@@ -145,32 +145,32 @@ def _search(
     return done
 
 
-def _worth(gain: Tensor, change: Tensor, broken: Tensor, rank_gain: tuple[Tensor, Tensor] | None) -> Tensor:
-    """What each move is worth, ``-inf`` where it may not be made.
+def _worth(gain: Tensor, change: Tensor, broken: Tensor, guide_gain: tuple[Tensor, Tensor] | None) -> Tensor:
+    """The priority of each move, ``-inf`` where it is not allowed.
 
-    A row that breaks something takes only moves that mend, by loss per unit mended; a feasible one only moves that
-    break nothing and gain.
+    An infeasible row takes only moves that repair something, by gain per unit repaired. A feasible row takes only moves
+    that break nothing and raise the score.
     """
     rest = (1,) * (gain.dim() - 1)
-    ill = (broken > 0).view(-1, *rest)
-    loss = gain
-    if rank_gain is not None:
-        value, by_rank = rank_gain
-        loss = torch.where(by_rank.view(-1, *rest), value, gain)
-    mend = loss / (-change).clamp(min=1)
-    allowed = torch.where(ill, change < 0, (change <= 0) & (gain > GAIN)) & (gain > -torch.inf)
-    return torch.where(ill, mend, gain).masked_fill_(~allowed, -torch.inf)
+    infeasible = (broken > 0).view(-1, *rest)
+    repair_gain = gain
+    if guide_gain is not None:
+        value, by_score = guide_gain
+        repair_gain = torch.where(by_score.view(-1, *rest), value, gain)
+    repair = repair_gain / (-change).clamp(min=1)
+    allowed = torch.where(infeasible, change < 0, (change <= 0) & (gain > GAIN)) & (gain > -torch.inf)
+    return torch.where(infeasible, repair, gain).masked_fill_(~allowed, -torch.inf)
 
 
-def _rank_gain(moves: Moves, x: Tensor, guide: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor] | None:
+def _guide_gain(moves: Moves, x: Tensor, guide: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor] | None:
     if guide is None:
         return None
-    scores, by_rank = guide
-    return scores.gather(2, moves.states(x)) - scores.gather(2, x[..., None]), by_rank
+    scores, by_score = guide
+    return scores.gather(2, moves.states(x)) - scores.gather(2, x[..., None]), by_score
 
 
 def _apply_single(moves: Moves, x: Tensor, worth: Tensor, change: Tensor, broken: Tensor) -> Tensor:
-    """Make, in each row, the moves that are worth most among all they could meet; says which rows moved."""
+    """Make, in each row, every move that outranks all moves it shares a factor with; returns which rows moved."""
     top, offset = worth.max(2)  # shape: (R, N)
     strength = _distinct(top)
     chosen = (top > -torch.inf) & (strength >= moves.near(strength))
@@ -181,10 +181,10 @@ def _apply_single(moves: Moves, x: Tensor, worth: Tensor, change: Tensor, broken
 
 
 def _apply_pair(moves: Moves, x: Tensor, worth: Tensor, change: Tensor, broken: Tensor) -> Tensor:
-    """The same for pairs of moves."""
+    """As `_apply_single`, for pair moves."""
     top, offset = worth.flatten(2).max(2)  # shape: (R, P)
     strength = _distinct(top)
-    of_variable = moves.pair_to_variable.max(torch.cat([strength, strength], 1), -torch.inf)
+    of_variable = moves.index.pair_to_variable.max(torch.cat([strength, strength], 1), -torch.inf)
     near = moves.near(of_variable)
     i, j = moves.pairs.unbind(1)
     chosen = (top > -torch.inf) & (strength >= torch.maximum(near[:, i], near[:, j]))
@@ -197,20 +197,19 @@ def _apply_pair(moves: Moves, x: Tensor, worth: Tensor, change: Tensor, broken: 
 
 
 def _distinct(worth: Tensor) -> Tensor:
-    """The same order with ties parted, so that of two moves that meet only one is the strongest."""
+    """Break ties without changing the order otherwise, so that of two conflicting moves only one is strongest."""
     finite = worth.masked_fill(worth == -torch.inf, 0.0)
     unit = finite.abs().amax().clamp(min=1.0) * 2.0**-42
     return worth + unit * torch.arange(1, worth.shape[1] + 1, device=worth.device)
 
 
 def _from_zero(moves: Moves, batch: ModelBatch, end: Tensor, max_steps: int, deadline: float | None) -> Tensor:
-    """One more try where nothing feasible was found: from all zeros, which breaks no upper budget."""
-    lost = (~(batch.score(end) > -torch.inf).any(1)).nonzero().squeeze(1)
-    zero = torch.zeros(len(lost), batch.num_variables, dtype=torch.int64, device=batch.device)
-    found = _search(moves, zero, lost, None, max_steps, deadline)
-    whole = end[:, 0].clone()
-    whole[lost] = found
-    return torch.cat([end, whole[:, None]], 1)
+    """Try once more where nothing feasible was found: from all zeros, which exceed no budget."""
+    infeasible = (~(batch.score(end) > -torch.inf).any(1)).nonzero().squeeze(1)
+    zeros = torch.zeros(len(infeasible), batch.num_variables, dtype=torch.int64, device=batch.device)
+    extra = end[:, 0].clone()
+    extra[infeasible] = _search(moves, zeros, infeasible, None, max_steps, deadline)
+    return torch.cat([end, extra[:, None]], 1)
 
 
 def _finite(scores: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Iterated local search: shake an answer where it is least sure, search again, and keep what got better."""
+"""Iterated local search: perturb an assignment where it is least certain, search again, keep improvements."""
 
 from __future__ import annotations
 
@@ -25,21 +25,20 @@ def refine(
     seed: int = 0,
     time_limit: float | None = None,
 ) -> Tensor:
-    """Better assignments near given ones, (B, N); never worse.
+    """Improve assignments (B, N) by iterated local search; the result is never worse.
 
-    In every round, copies of the best so far have a few variables changed at random, most where the scores are
-    undecided, and are repaired and searched as in `decode`. The places where a copy then differs fall into parts that
-    share no factor; each part is kept or left by its own gain, so that one round can mend many corners of a large
-    model at once.
+    Each round perturbs copies of the best assignment so far, mostly where the scores are undecided, then repairs and
+    searches them as `decode` does. The variables in which a copy then differs fall into components that share no
+    factor. Each component is accepted by its own gain, so that one round can improve many places of a large model.
 
     Args:
         batch: The models.
-        assignment: Where to start, (B, N).
-        scores: A network's scores, (B, N, K): say where to shake; without them everywhere alike.
-        rounds: How many; None goes on until the time is over.
-        copies: Of each model, in a round.
-        share: Of the variables, how many are changed in a copy; at least two are.
-        seed: Seeds the changes.
+        assignment: Starting points, (B, N).
+        scores: A network's scores, (B, N, K): where to perturb; uniformly without them.
+        rounds: Number of rounds; None continues until the time limit.
+        copies: Copies of each model in a round.
+        share: Fraction of the variables changed in a copy; at least two variables are.
+        seed: Seed of the perturbations.
         time_limit: Seconds.
     """
     if rounds is None and time_limit is None:
@@ -47,32 +46,31 @@ def refine(
     deadline = None if time_limit is None else time.perf_counter() + time_limit
     moves = Moves(batch)
     best = assignment.to(batch.device, torch.int64).clone()
-    chance = _chances(batch, scores, share)
+    chance = _change_probability(batch, scores, share)
     generator = torch.Generator(batch.device).manual_seed(seed)
     owner = torch.arange(len(batch), device=batch.device).repeat(copies)
     done = 0
     while (rounds is None or done < rounds) and (deadline is None or time.perf_counter() < deadline):
-        shaken = _shake(batch, best, chance, copies, generator)
-        found = search(moves, shaken, owner, deadline=deadline)
-        for copy in found.view(copies, len(batch), -1):
+        perturbed = _perturb(batch, best, chance, copies, generator)
+        improved = search(moves, perturbed, owner, deadline=deadline)
+        for copy in improved.view(copies, len(batch), -1):
             best = merge(batch, best, copy)
         done += 1
     return best
 
 
-def _chances(batch: ModelBatch, scores: Tensor | None, share: float) -> Tensor:
-    """How likely each variable is to be changed, (B, N)."""
+def _change_probability(batch: ModelBatch, scores: Tensor | None, share: float) -> Tensor:
+    """The probability with which each variable is changed, (B, N)."""
     count = batch.num_variables
     doubt = torch.ones(len(batch), count, dtype=torch.float64, device=batch.device)
     if scores is not None:
-        sure = scores.double().softmax(-1).amax(-1).nan_to_num(nan=0.0)
-        doubt = 1 - sure + 0.02
+        doubt = 1 - scores.double().softmax(-1).amax(-1).nan_to_num(nan=0.0) + 0.02
     doubt = doubt.masked_fill(batch.cardinalities < 2, 0.0)
     wanted = max(2.0, share * count)
     return (wanted * doubt / doubt.sum(1, keepdim=True).clamp(min=1e-12)).clamp(max=0.5)
 
 
-def _shake(batch: ModelBatch, best: Tensor, chance: Tensor, copies: int, generator: torch.Generator) -> Tensor:
+def _perturb(batch: ModelBatch, best: Tensor, chance: Tensor, copies: int, generator: torch.Generator) -> Tensor:
     """Copies with some variables in another state, (copies·B, N)."""
     shape = (copies, *best.shape)
     hit = torch.rand(shape, generator=generator, device=best.device, dtype=chance.dtype) < chance
@@ -82,10 +80,10 @@ def _shake(batch: ModelBatch, best: Tensor, chance: Tensor, copies: int, generat
 
 
 def merge(batch: ModelBatch, best: Tensor, other: Tensor) -> Tensor:
-    """Of two assignments (B, N) the better one, part by part.
+    """The better of two assignments (B, N), component by component.
 
-    Where they differ, variables that share a factor belong to one part; parts share no factor, so each one's gain is
-    its own, and any choice of parts is feasible where both assignments are.
+    Variables in which the assignments differ are in one component if they share a factor. Components share no factor,
+    so their gains are independent, and any choice of components is feasible if both assignments are.
     """
     was, now = batch.score(best), batch.score(other)
     better = (now > was) & (was == -torch.inf)
