@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from fgnn.data.hdf5 import Hdf5Reader
 from fgnn.data.values import as_classes, as_float32, read_rows
 from fgnn.errors import InputError, reason
-from fgnn.files import may_expand_to
+from fgnn.points.formats.numpy_ import load_npz
 
 CATEGORIES = (
     "Airplane", "Bag", "Cap", "Car", "Chair", "Earphone", "Guitar", "Knife", "Lamp", "Laptop", "Motorbike", "Mug",
@@ -115,16 +114,9 @@ def _packed(folder: Path, split: str) -> Shapes:
 def _unpack(file: Path) -> tuple[NDArray[Any], ...]:
     """Points (S, P, 3), labels, categories and names of one packed file."""
     try:
-        with file.open("rb") as raw:
-            most = may_expand_to(file.stat().st_size)
-            with ZipFile(raw) as members:
-                total = sum(member.file_size for member in members.infolist())
-            if total > most:
-                raise InputError(f"expands to {total} bytes, more than the {most} allowed for it", file=file)
-            raw.seek(0)
-            with np.load(raw, allow_pickle=False) as data:
-                # a member that is no array comes as bytes
-                planes, label, category, name = (np.asarray(data[k]) for k in ("planes", "label", "category", "name"))
+        data = load_npz(file)
+        # a member that is no array comes as bytes
+        planes, label, category, name = (np.asarray(data[k]) for k in ("planes", "label", "category", "name"))
     except InputError:
         raise
     except Exception as error:  # NumPy, zipfile and the decompressors raise many kinds on junk

@@ -81,6 +81,10 @@ class Cloud:
     def __repr__(self) -> str:
         return f"Cloud({len(self):,} points; {', '.join(self.fields) or 'no fields'})"
 
+    def column(self, name: str) -> NDArray[Any]:
+        """A coordinate or a field by name."""
+        return self.xyz[:, AXES.index(name)] if name in AXES else self.fields[name]
+
     @property
     def valid(self) -> NDArray[np.bool_]:
         """Which points have finite coordinates."""

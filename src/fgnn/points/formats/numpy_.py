@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fgnn.errors import InputError, reason
 from fgnn.files import atomic_write, may_expand_to
-from fgnn.points.cloud import AXES, CHUNK, Cloud, CloudHeader
+from fgnn.points.cloud import AXES, CHUNK, Cloud, CloudHeader, join_clouds
 
 _COORDINATES = ("xyz", "points", "pos", "coord")
 
@@ -29,10 +29,11 @@ class NumpyReader:
     columns: dict[str, NDArray[Any]]  # each of shape (N,)
 
     def chunks(self, size: int = CHUNK) -> Iterator[Cloud]:
-        for at in range(0, len(self.xyz), size):
-            fields = {n: np.array(values[at : at + size]) for n, values in self.columns.items()}
-            with np.errstate(invalid="ignore", over="ignore"):  # some NaNs are told of when they are copied
-                xyz = np.array(self.xyz[at : at + size], dtype=np.float64)
+        for start in range(0, len(self.xyz), size):
+            rows = slice(start, start + size)
+            fields = {n: np.array(values[rows]) for n, values in self.columns.items()}
+            with np.errstate(invalid="ignore", over="ignore"):  # copying a signalling NaN warns
+                xyz = np.array(self.xyz[rows], dtype=np.float64)
             yield Cloud(xyz, fields, self.header)
 
 
@@ -42,7 +43,7 @@ def open_reader(path: Path) -> NumpyReader:
         if path.suffix.lower() == ".npy":
             arrays = {"points": np.load(path, mmap_mode="r", allow_pickle=False)}
         else:
-            arrays = _unpack(path)
+            arrays = load_npz(path)
         xyz, columns, keep = _find(arrays, path)
     except InputError:
         raise
@@ -57,7 +58,8 @@ def open_reader(path: Path) -> NumpyReader:
     return NumpyReader(path, CloudHeader(path.suffix.lower(), len(xyz), fields, keep), xyz, columns)
 
 
-def _unpack(path: Path) -> dict[str, NDArray[Any]]:
+def load_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of an archive; a compression bomb is refused before it is unpacked."""
     with path.open("rb") as raw:
         most = may_expand_to(path.stat().st_size)
         with zipfile.ZipFile(raw) as members:
@@ -71,26 +73,26 @@ def _unpack(path: Path) -> dict[str, NDArray[Any]]:
 
 def _find(arrays: dict[str, NDArray[Any]], path: Path) -> tuple[NDArray[Any], dict[str, NDArray[Any]], dict[str, Any]]:
     only = next(iter(arrays.values())) if len(arrays) == 1 else None
-    if only is not None and only.dtype.names and {"x", "y", "z"} <= set(only.dtype.names):
-        xyz = np.stack([only[axis] for axis in "xyz"], axis=1)
+    if only is not None and only.dtype.names and set(AXES) <= set(only.dtype.names):
+        xyz = np.stack([only[axis] for axis in AXES], axis=1)
         return xyz, {n: only[n] for n in only.dtype.names if n not in AXES}, {"kind": "structured"}
     if only is not None and only.ndim == 2 and only.shape[1] >= 3 and np.issubdtype(only.dtype, np.number):
         names = ["red", "green", "blue", "label"] if only.shape[1] in (6, 7) else []
         rest = {names[c - 3] if c - 3 < len(names) else f"column_{c}": only[:, c] for c in range(3, only.shape[1])}
         return only[:, :3], rest, {"kind": "matrix", "dtype": only.dtype}
-    if {"x", "y", "z"} <= set(arrays):
-        xyz = np.stack([arrays[axis] for axis in "xyz"], axis=1)
+    if set(AXES) <= set(arrays):
+        xyz = np.stack([arrays[axis] for axis in AXES], axis=1)
         return xyz, _flat({n: v for n, v in arrays.items() if n not in AXES}, path), {"kind": "named"}
     for name in _COORDINATES:
         if name in arrays and arrays[name].ndim == 2 and arrays[name].shape[1] == 3:
             rest = _flat({n: v for n, v in arrays.items() if n != name}, path)
             return arrays[name], rest, {"kind": "named"}
-    told = ", ".join(f"{n} {v.shape}" for n, v in arrays.items())[:100]
-    raise InputError(f"Expected an (N, 3+) array or one named xyz (got {told or 'none'})", file=path)
+    shapes = ", ".join(f"{n} {v.shape}" for n, v in arrays.items())[:100]
+    raise InputError(f"Expected an (N, 3+) array or one named xyz (got {shapes or 'none'})", file=path)
 
 
 def _flat(arrays: dict[str, NDArray[Any]], path: Path) -> dict[str, NDArray[Any]]:
-    """Columns of (N, D) arrays become fields of their own, e.g. rgb → red, green, blue."""
+    """Split (N, D) arrays into one field per column, e.g. rgb → red, green, blue."""
     flat: dict[str, NDArray[Any]] = {}
     for name, values in arrays.items():
         if values.ndim == 1 and not values.dtype.names:
@@ -100,20 +102,18 @@ def _flat(arrays: dict[str, NDArray[Any]], path: Path) -> dict[str, NDArray[Any]
             for c in range(values.shape[1]):
                 flat[parts[c] if parts else f"{name}_{c}"] = values[:, c]
         else:
-            raise InputError(
-                f"Expected one value or one row per point (got shape {values.shape})", file=path, place=name
-            )
+            what = f"Expected one value or one row per point (got shape {values.shape})"
+            raise InputError(what, file=path, place=name)
     return flat
 
 
 def write(parts: Iterator[Cloud], path: Path, count: int) -> None:
-    """Write an NPZ of named arrays, or an NPY structured array; the latter chunk by chunk."""
+    """Write an NPZ of named arrays, or chunk by chunk a structured NPY array."""
     if path.suffix.lower() == ".npz":
-        clouds = list(parts)
-        whole: dict[str, Any] = {"xyz": np.concatenate([c.xyz for c in clouds])}
-        whole |= {n: np.concatenate([c.fields[n] for c in clouds]) for n in clouds[0].fields}
+        whole = join_clouds(list(parts))
+        arrays: dict[str, Any] = {"xyz": whole.xyz, **whole.fields}
         with atomic_write(path, "wb") as out:
-            np.savez_compressed(out, **whole)
+            np.savez_compressed(out, **arrays)
         return
     first = next(parts)
     dtype = np.dtype([(axis, np.float64) for axis in AXES] + [(n, v.dtype) for n, v in first.fields.items()])
@@ -122,8 +122,6 @@ def write(parts: Iterator[Cloud], path: Path, count: int) -> None:
         np.lib.format.write_array_header_2_0(out, head)
         for cloud in chain([first], parts):
             rows = np.empty(len(cloud), dtype)
-            for axis, name in enumerate(AXES):
-                rows[name] = cloud.xyz[:, axis]
-            for name, values in cloud.fields.items():
-                rows[name] = values
+            for name in dtype.names or ():
+                rows[name] = cloud.column(name)
             out.write(rows.tobytes())

@@ -1,4 +1,4 @@
-"""XYZ, TXT and CSV: one point a line, with or without a header line; spaces, tabs, commas or semicolons between."""
+"""XYZ, TXT and CSV: one point per line, separated by spaces, tabs, commas or semicolons, header line optional."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from fgnn.errors import InputError
 from fgnn.files import atomic_write
 from fgnn.points.cloud import AXES, CHUNK, Cloud, CloudHeader
+from fgnn.points.formats.records import column_order
 
-# What the columns of a file without a header line usually are.
+# Usual columns of a file without a header line, by their number.
 _USUAL = {
-    3: ["x", "y", "z"],
-    4: ["x", "y", "z", "intensity"],
-    6: ["x", "y", "z", "red", "green", "blue"],
-    7: ["x", "y", "z", "red", "green", "blue", "label"],
+    3: [*AXES],
+    4: [*AXES, "intensity"],
+    6: [*AXES, "red", "green", "blue"],
+    7: [*AXES, "red", "green", "blue", "label"],
 }
 _AXES = {"x": "x", "y": "y", "z": "z", "//x": "x", "#x": "x", "easting": "x", "northing": "y", "height": "z"}
 _MAX_LINE = 1 << 16
@@ -33,16 +34,16 @@ class TextReader:
     header: CloudHeader
 
     def chunks(self, size: int = CHUNK) -> Iterator[Cloud]:
-        keep = self.header.keep
-        names: list[str] = keep["names"]
+        names, done = self.header.keep["names"], self.header.keep["skip"]
         with self.path.open("r", encoding="utf-8", errors="replace") as file:
-            for _ in range(keep["skip"]):
+            for _ in range(done):
                 file.readline()
-            done = keep["skip"]
             while lines := list(islice(file, size)):
-                kept = [line for line in lines if line.strip() and not line.lstrip().startswith(("#", "//"))]
-                if kept:
-                    yield self._cloud(self._rows(kept, names, done), names)
+                points = [line for line in lines if line.strip() and not line.lstrip().startswith(("#", "//"))]
+                if points:
+                    rows = self._rows(points, names, done)
+                    columns = {name: rows[:, c] for c, name in enumerate(names)}
+                    yield Cloud(np.stack([columns.pop(axis) for axis in AXES], axis=1), columns, self.header)
                 done += len(lines)
 
     def _rows(self, lines: list[str], names: list[str], done: int) -> NDArray[np.float64]:
@@ -54,21 +55,14 @@ class TextReader:
         except ValueError as error:
             for number, line in enumerate(lines, start=done + 1):
                 if not _numbers(line, delimiter) or len(_split(line, delimiter)) != len(names):
-                    shown = line.strip()[:40]
-                    raise InputError(
-                        f"Expected {len(names)} numbers (got {shown!r})", file=self.path, place=f"line {number}"
-                    ) from error
+                    what = f"Expected {len(names)} numbers (got {line.strip()[:40]!r})"
+                    raise InputError(what, file=self.path, place=f"line {number}") from error
             raise InputError(f"Expected {len(names)} numbers a line", file=self.path) from error
         return rows
 
-    def _cloud(self, rows: NDArray[np.float64], names: list[str]) -> Cloud:
-        columns = {name: rows[:, c] for c, name in enumerate(names)}
-        xyz = np.stack([columns.pop(axis) for axis in "xyz"], axis=1)
-        return Cloud(xyz, columns, self.header)
-
 
 def open_reader(path: Path) -> TextReader:
-    """Find the separator, the header line and the columns."""
+    """Detect the separator, the header line and the columns."""
     skip, lines = 0, list[str]()
     with path.open("r", encoding="utf-8", errors="replace") as file:
         while len(lines) < 2:
@@ -83,7 +77,7 @@ def open_reader(path: Path) -> TextReader:
             else:
                 lines.append(line)
     if not lines:
-        nothing = {"names": ["x", "y", "z"], "skip": skip, "delimiter": None, "head": False}
+        nothing = {"names": [*AXES], "skip": skip, "delimiter": None, "head": False}
         return TextReader(path, CloudHeader(path.suffix.lower(), 0, {}, nothing))
     delimiter = next((d for d in (",", ";") if d in lines[-1]), None)
     head = not _numbers(lines[0], delimiter)
@@ -92,11 +86,10 @@ def open_reader(path: Path) -> TextReader:
         skip += 1
     else:
         width = len(_split(lines[0], delimiter))
-        names = _USUAL.get(width, ["x", "y", "z", *(f"column_{c}" for c in range(3, width))])
-    if len(set(names)) != len(names) or not {"x", "y", "z"} <= set(names):
-        raise InputError(
-            f"Expected columns x, y and z (got {', '.join(names)[:80]!r})", file=path, place=f"line {skip}"
-        )
+        names = _USUAL.get(width, [*AXES, *(f"column_{c}" for c in range(3, width))])
+    if len(set(names)) != len(names) or not set(AXES) <= set(names):
+        what = f"Expected columns x, y and z (got {', '.join(names)[:80]!r})"
+        raise InputError(what, file=path, place=f"line {skip}")
     keep = {"names": names, "skip": skip, "delimiter": delimiter, "head": head}
     fields = {name: np.dtype(np.float64) for name in names if name not in AXES}
     with path.open("rb") as raw:
@@ -105,25 +98,24 @@ def open_reader(path: Path) -> TextReader:
 
 
 def write(parts: Iterator[Cloud], path: Path, count: int) -> None:
-    """Write one point a line, each number as short as it can be without loss."""
+    """Write one point per line, each number with the fewest digits that preserve it."""
     first = next(parts)
     keep = first.header.keep if first.header is not None and "names" in first.header.keep else {}
-    old = [n for n in keep.get("names", ["x", "y", "z"]) if n in AXES or n in first.fields]
-    names = old + [n for n in first.fields if n not in old]
-    csv = path.suffix.lower() == ".csv"
-    delimiter = keep.get("delimiter") or ("," if csv else " ")
+    names = column_order(first, keep.get("names", AXES))
+    is_csv = path.suffix.lower() == ".csv"
+    delimiter = keep.get("delimiter") or ("," if is_csv else " ")
     with atomic_write(path) as out:
-        if keep.get("head") or csv or names != _USUAL.get(len(names)):
-            out.write(("" if csv or keep.get("head") else "# ") + delimiter.join(names) + "\n")
+        if keep.get("head") or is_csv or names != _USUAL.get(len(names)):
+            out.write(("" if is_csv or keep.get("head") else "# ") + delimiter.join(names) + "\n")
         for part in chain([first], parts):
-            columns = [_texts(part.xyz[:, "xyz".index(n)] if n in AXES else part.fields[n]) for n in names]
+            columns = [_texts(part.column(name)) for name in names]
             out.writelines(delimiter.join(row) + "\n" for row in zip(*columns, strict=True))
 
 
 def _texts(values: NDArray[np.float64]) -> list[str]:
     if np.issubdtype(values.dtype, np.floating) and np.isfinite(values).all() and (values == np.round(values)).all():
         return [str(int(v)) for v in values.tolist()]
-    if values.dtype == np.float32:  # shortest digits of the float32 itself, not of its float64 image
+    if values.dtype == np.float32:  # the fewest digits of the float32, not of its float64 value
         return [str(v) for v in values]
     return [str(v) for v in values.tolist()]
 
@@ -141,4 +133,4 @@ def _numbers(line: str, delimiter: str | None) -> bool:
 
 def _names(line: str) -> bool:
     words = {w.strip().lower() for w in line.replace(",", " ").replace(";", " ").lstrip("#/ ").split()}
-    return {"x", "y", "z"} <= words
+    return set(AXES) <= words
