@@ -1,4 +1,4 @@
-"""Point clouds: coordinates in double precision, and every other field of the file they came from."""
+"""Point clouds: float64 coordinates and every other field of the file."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from fgnn.errors import InputError
 # Points per chunk when a file is streamed: a few tens of megabytes for the usual fields.
 CHUNK = 1 << 19
 
-# The names of the coordinates; every other name is a field's.
+# Names of the coordinates; all other names are fields.
 AXES = ("x", "y", "z")
 
-# The module of each suffix, imported when used: most formats need an optional package.
+# Module of each suffix, imported on use: most formats need an optional package.
 FORMATS: dict[str, str] = {
     ".ply": "fgnn.points.formats.ply",
     ".las": "fgnn.points.formats.las",
@@ -36,16 +36,12 @@ FORMATS: dict[str, str] = {
 
 @dataclass(frozen=True, eq=False)
 class CloudHeader:
-    """What a file says of its points: their fields, and what its format needs to be written again."""
+    """The fields of a file, and what its format needs to write it again."""
 
     suffix: str
     count: int
     fields: Mapping[str, np.dtype[Any]]
     keep: Mapping[str, Any] = field(default_factory=dict, repr=False)
-
-    def with_fields(self, extra: Mapping[str, np.dtype[Any]]) -> CloudHeader:
-        """The header of the same file with more fields."""
-        return replace(self, fields={**self.fields, **extra})
 
     def empty(self) -> Cloud:
         """A cloud of no points with these fields."""
@@ -57,7 +53,7 @@ class Cloud:
     """Points with any fields.
 
     Coordinates are float64: survey coordinates (a northing of 5,000,000.12 m) do not fit float32. `local` gives float32
-    coordinates about an origin, which is what networks and k-NN work on.
+    coordinates relative to an origin, for networks and k-NN.
     """
 
     xyz: NDArray[np.float64]  # shape: (N, 3)
@@ -92,20 +88,20 @@ class Cloud:
 
     @property
     def origin(self) -> NDArray[np.float64]:
-        """The lowest corner of the valid points, rounded down to whole units so that it reads well."""
-        kept = self.xyz[self.valid]
-        return np.floor(kept.min(0)) if len(kept) else np.zeros(3)
+        """The lowest corner of the valid points, rounded down to whole units."""
+        valid = self.xyz[self.valid]
+        return np.floor(valid.min(0)) if len(valid) else np.zeros(3)
 
     def local(self, origin: NDArray[np.float64] | None = None) -> NDArray[np.float32]:
-        """Float32 coordinates about ``origin`` (by default the cloud's own)."""
+        """Float32 coordinates relative to ``origin`` (by default the cloud's)."""
         return (self.xyz - (self.origin if origin is None else origin)).astype(np.float32)
 
     @property
     def rgb(self) -> NDArray[np.float32] | None:
-        """Colours in 0..1, shape (N, 3), where the file has them under any of the usual names."""
+        """Colours in 0..1, shape (N, 3), if the cloud has them under a usual name."""
         for names in (("red", "green", "blue"), ("r", "g", "b"), ("diffuse_red", "diffuse_green", "diffuse_blue")):
             if all(name in self.fields for name in names):
-                with np.errstate(over="ignore", invalid="ignore"):  # a colour beyond float32 is none
+                with np.errstate(over="ignore", invalid="ignore"):  # colours beyond float32 become 0
                     stack = np.stack([self.fields[name] for name in names], axis=1).astype(np.float32)
                 stack = np.nan_to_num(stack, nan=0.0, posinf=0.0, neginf=0.0)
                 top = float(stack.max()) if stack.size else 0.0
@@ -115,13 +111,12 @@ class Cloud:
         packed = self.fields.get("rgb", self.fields.get("rgba"))
         if packed is not None and packed.dtype.itemsize == 4:  # PCL packs 0x00RRGGBB into a float or an integer
             bits = np.ascontiguousarray(packed).view(np.uint32)
-            return np.stack([(bits >> shift) & 255 for shift in (16, 8, 0)], axis=1).astype(np.float32) / np.float32(
-                255
-            )
+            channels = np.stack([(bits >> shift) & 255 for shift in (16, 8, 0)], axis=1)
+            return channels.astype(np.float32) / np.float32(255)
         return None
 
     def with_fields(self, **extra: NDArray[Any]) -> Cloud:
-        """The cloud with more fields; one of the same name is kept as ``<name>_original``."""
+        """The cloud with more fields; an existing field of that name becomes ``<name>_original``."""
         fields = dict(self.fields)
         for name, values in extra.items():
             if name in fields:
@@ -131,7 +126,7 @@ class Cloud:
 
 
 class CloudReader(Protocol):
-    """A file that is read in chunks."""
+    """A cloud read in chunks."""
 
     header: CloudHeader
 
@@ -151,7 +146,7 @@ class HeldCloud:
 
 
 def open_cloud(path: str | Path) -> CloudReader:
-    """Open a cloud to be read in chunks, in constant memory where the format allows (LAS, LAZ, PLY, E57, NPY, text)."""
+    """Open a cloud to read it in chunks; LAS, LAZ, PLY, E57, NPY and text take constant memory."""
     file = Path(path)
     if not file.exists():
         raise InputError("no such file", file=file)
@@ -176,7 +171,7 @@ def join_clouds(parts: Sequence[Cloud]) -> Cloud:
 
 
 def write_cloud(cloud: Cloud, path: str | Path) -> None:
-    """Write a cloud in the format of the suffix; every field is kept, and the file appears whole or not at all."""
+    """Write a cloud with all its fields in the format of the suffix; the file appears whole or not at all."""
     write_chunks([cloud], path, count=len(cloud))
 
 

@@ -1,7 +1,7 @@
-"""E57 (ASTM E2807), read without a library: pages, the XML section, and bit-packed records, chunk by chunk.
+"""E57 (ASTM E2807), parsed here: pages, the XML section, and bit-packed records, chunk by chunk.
 
-All scans of a file come one after the other, each moved to where its pose says it stood. Checksums of pages are not
-verified; sizes that the file declares are compared with what it has before anything is allocated for them.
+The scans of a file are concatenated, each transformed by its pose. Page checksums are not verified; declared sizes are
+checked against the file before memory is allocated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SPHERICAL = ("sphericalRange", "sphericalAzimuth", "sphericalElevation")
 
 @dataclass(frozen=True)
 class Column:
-    """One field of a record: floats as they are, integers in the fewest bits that hold their range."""
+    """One field of a record; integers are packed into the fewest bits that hold their range."""
 
     name: str
     kind: str  # Float, Integer or ScaledInteger
@@ -52,11 +52,11 @@ class Column:
         return np.dtype(np.int64)
 
     def width(self) -> int:
-        """Bits of a record."""
+        """Bits per record."""
         return self.bits if self.kind != "Float" else 32 if self.single else 64
 
     def decode(self, data: bytes, first_bit: int, count: int) -> NDArray[Any]:
-        """``count`` values of a stream that starts ``first_bit`` bits into ``data``."""
+        """Decode ``count`` values of a stream that starts ``first_bit`` bits into ``data``."""
         if self.kind == "Float":
             return np.frombuffer(data, self.dtype.newbyteorder("<"), count, first_bit // 8).astype(self.dtype)
         raw = _unpack(data, first_bit, count, self.bits)
@@ -67,7 +67,7 @@ class Column:
 
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """Where one scan's records lie, what they hold, and how the scanner stood."""
+    """Where the records of one scan lie, what they hold, and the pose of the scanner."""
 
     at: int  # physical offset of the section
     count: int
@@ -78,7 +78,7 @@ class Scan:
 
 @dataclass(frozen=True, eq=False)
 class E57Reader:
-    """The points of all scans in chunks."""
+    """The points of all scans, in chunks."""
 
     path: Path
     header: CloudHeader
@@ -88,8 +88,8 @@ class E57Reader:
     def chunks(self, size: int = CHUNK) -> Iterator[Cloud]:
         with self.path.open("rb") as file:
             for number, scan in enumerate(self.scans):
-                for rows in _records(file, self.path, self.page, scan, size):
-                    with np.errstate(all="ignore"):  # what overflows is no finite coordinate
+                for rows in _records(_Pages(file, self.path, self.page), scan, size):
+                    with np.errstate(all="ignore"):  # an overflow gives a coordinate that is not finite
                         cloud = self._cloud(rows, scan, number)
                     yield cloud
 
@@ -97,15 +97,15 @@ class E57Reader:
         count = len(next(iter(rows.values())))
         if all(name in rows for name in _CARTESIAN):
             xyz = np.stack([rows.pop(name).astype(np.float64) for name in _CARTESIAN], axis=1)
-            bad = rows.get("cartesianInvalidState")
+            invalid = rows.get("cartesianInvalidState")
         else:
             reach, azimuth, elevation = (rows.pop(name).astype(np.float64) for name in _SPHERICAL)
             flat = reach * np.cos(elevation)
             xyz = np.stack([flat * np.cos(azimuth), flat * np.sin(azimuth), reach * np.sin(elevation)], axis=1)
-            bad = rows.get("sphericalInvalidState")
+            invalid = rows.get("sphericalInvalidState")
         xyz = xyz @ scan.rotation.T + scan.translation
-        if bad is not None:
-            xyz[bad != 0] = np.nan
+        if invalid is not None:
+            xyz[invalid != 0] = np.nan
         named = {_field(name): values for name, values in rows.items()} | {"scan": np.full(count, number, np.uint16)}
         fields = {
             name: named[name].astype(dtype) if name in named else np.zeros(count, dtype)
@@ -126,7 +126,7 @@ def open_reader(path: Path) -> E57Reader:
             raise InputError(f"ends after {size} of {length} bytes", file=path)
         if not 64 <= page <= 1 << 20 or xml_length > min(size, _MOST_XML):
             raise InputError("cannot be read as E57 (its header does not fit the file)", file=path)
-        xml = _logical(file, path, page, xml_at, xml_length)
+        xml = _Pages(file, path, page).read(xml_at, xml_length)
     if b"<!DOCTYPE" in xml or b"<!ENTITY" in xml:
         raise InputError("cannot be read as E57 (its XML defines entities)", file=path)
     try:
@@ -136,7 +136,7 @@ def open_reader(path: Path) -> E57Reader:
         raise InputError(f"cannot be read as E57 ({reason(error, 'odd XML')})", file=path) from error
     if sum(scan.count * sum(column.width() for column in scan.columns) for scan in scans) > 8 * size:
         raise InputError("declares more points in its scans together than the file can hold", file=path)
-    # columns may have no bits at all, and so cost the file nothing
+    # a column of constant values takes no bits, so the file size does not bound it
     if (total := sum(8 * scan.count * len(scan.columns) for scan in scans)) > (most := may_expand_to(size)):
         raise InputError(f"expands to {total} bytes, more than the {most} allowed for it", file=path)
     fields: dict[str, np.dtype[Any]] = {}
@@ -178,7 +178,7 @@ def _scan(node: ElementTree.Element, size: int) -> Scan:
     if not (set(_CARTESIAN) <= names or set(_SPHERICAL) <= names):
         raise ValueError("a scan without coordinates")
     count, at = int(points.attrib["recordCount"]), int(points.attrib["fileOffset"])
-    each = sum(column.width() for column in columns)  # bits; records of none would cost the file nothing
+    each = sum(column.width() for column in columns)  # bits, possibly 0
     if count < 0 or not 0 < at < size or count * max(each, 1) > 8 * size:
         raise ValueError(f"declares {count} points, more than the file can hold")
     pose = _child(node, "pose")
@@ -193,16 +193,17 @@ def _scan(node: ElementTree.Element, size: int) -> Scan:
 
 
 def _column(node: ElementTree.Element) -> Column:
-    kind, given = node.attrib.get("type", ""), node.attrib
+    attributes = node.attrib
+    kind = attributes.get("type", "")
     if kind == "Float":
-        return Column(_tag(node), kind, single=given.get("precision", "double") == "single")
+        return Column(_tag(node), kind, single=attributes.get("precision", "double") == "single")
     if kind not in ("Integer", "ScaledInteger"):
         raise ValueError(f"a field of type {kind[:20]!r}")
-    low, high = int(given.get("minimum", -(1 << 63))), int(given.get("maximum", (1 << 63) - 1))
+    low, high = int(attributes.get("minimum", -(1 << 63))), int(attributes.get("maximum", (1 << 63) - 1))
     bits = (high - low).bit_length()
     if high < low or low < -(1 << 63) or high >= 1 << 63:
         raise ValueError("a field whose range is empty or too wide")
-    return Column(_tag(node), kind, low, bits, float(given.get("scale", 1)), float(given.get("offset", 0)))
+    return Column(_tag(node), kind, low, bits, float(attributes.get("scale", 1)), float(attributes.get("offset", 0)))
 
 
 def _field(name: str) -> str:
@@ -212,78 +213,76 @@ def _field(name: str) -> str:
 # ---- pages, packets and bits ----------------------------------------------------------------------------------
 
 
-def _logical(file: IO[bytes], path: Path, page: int, at: int, length: int) -> bytes:
-    """``length`` bytes from a physical offset on, without the checksums that end every page."""
-    inner = page - _CHECKSUM
-    number, inside = divmod(at, page)
-    pages = -(-(inside + length) // inner)
-    if at > path.stat().st_size:
-        raise InputError("points behind its own end", file=path)
-    file.seek(number * page)
-    raw = file.read(pages * page)
-    whole = len(raw) // page
-    kept = np.frombuffer(raw, np.uint8, whole * page).reshape(whole, page)[:, :inner].tobytes()
-    found = kept[inside : inside + length]
-    if len(found) < length:
-        raise InputError("ends inside its data", file=path)
-    return found
+@dataclass(frozen=True, eq=False)
+class _Pages:
+    """A file in pages that each end with a checksum; offsets are physical, lengths do not count checksums."""
+
+    file: IO[bytes]
+    path: Path
+    page: int
+
+    def read(self, at: int, length: int) -> bytes:
+        inner = self.page - _CHECKSUM
+        number, inside = divmod(at, self.page)
+        if at > self.path.stat().st_size:
+            raise InputError("points behind its own end", file=self.path)
+        self.file.seek(number * self.page)
+        raw = self.file.read(-(-(inside + length) // inner) * self.page)
+        whole = len(raw) // self.page
+        data = np.frombuffer(raw, np.uint8, whole * self.page).reshape(whole, self.page)[:, :inner].tobytes()
+        if len(data) < inside + length:
+            raise InputError("ends inside its data", file=self.path)
+        return data[inside : inside + length]
+
+    def after(self, at: int, length: int) -> int:
+        """The offset ``length`` bytes after another."""
+        number, inside = divmod(at, self.page)
+        more, rest = divmod(inside + length, self.page - _CHECKSUM)
+        return (number + more) * self.page + rest
 
 
-def _physical(at: int, logical: int, page: int) -> int:
-    """The physical offset ``logical`` bytes after another."""
-    inner = page - _CHECKSUM
-    number, inside = divmod(at, page)
-    more, rest = divmod(inside + logical, inner)
-    return (number + more) * page + rest
-
-
-def _records(file: IO[bytes], path: Path, page: int, scan: Scan, size: int) -> Iterator[dict[str, NDArray[Any]]]:
+def _records(pages: _Pages, scan: Scan, size: int) -> Iterator[dict[str, NDArray[Any]]]:
     """Columns of at most ``size`` records at a time, from the packets of a scan's section."""
-    head = _logical(file, path, page, scan.at, 32)
-    section, data_at = struct.unpack_from("<B15xQ", head)
-    if section != 1 or not 0 < data_at < path.stat().st_size:
-        raise InputError("cannot be read as E57 (no section of points where it says)", file=path)
+    section, at = struct.unpack_from("<B15xQ", pages.read(scan.at, 32))
+    if section != 1 or not 0 < at < pages.path.stat().st_size:
+        raise InputError("cannot be read as E57 (no section of points where it says)", file=pages.path)
     streams = [bytearray() for _ in scan.columns]
-    spent = [0] * len(streams)  # bits of each stream that were decoded already
-    done, at = 0, data_at
-    while done < scan.count:
+    spent = [0] * len(streams)  # bits of each stream already decoded
+    for done in range(0, scan.count, size):
         want = min(size, scan.count - done)
         while any(
             8 * len(s) - used < want * c.width() for s, used, c in zip(streams, spent, scan.columns, strict=True)
         ):
-            at = _next_packet(file, path, page, at, streams)
-        made: dict[str, NDArray[Any]] = {}
+            at = _next_packet(pages, at, streams)
+        rows: dict[str, NDArray[Any]] = {}
         for number, column in enumerate(scan.columns):
             with np.errstate(all="ignore"):
-                made[column.name] = column.decode(bytes(streams[number]), spent[number], want)
-            spent[number] += want * column.width()
-            whole = spent[number] // 8
+                rows[column.name] = column.decode(bytes(streams[number]), spent[number], want)
+            whole, spent[number] = divmod(spent[number] + want * column.width(), 8)
             del streams[number][:whole]
-            spent[number] -= 8 * whole
-        done += want
-        yield made
+        yield rows
 
 
-def _next_packet(file: IO[bytes], path: Path, page: int, at: int, streams: list[bytearray]) -> int:
-    """Take one packet: data is added to the streams, others are passed over; where the next one lies."""
-    kind, _, less, count = struct.unpack("<BBHH", _logical(file, path, page, at, 6))
-    length = less + 1
+def _next_packet(pages: _Pages, at: int, streams: list[bytearray]) -> int:
+    """Append a data packet to the streams, skip any other; returns the offset of the next packet."""
+    kind, _, length_less_one, count = struct.unpack("<BBHH", pages.read(at, 6))
+    length = length_less_one + 1
     if kind == 1:
-        body = _logical(file, path, page, at, length)
-        sizes = struct.unpack_from(f"<{count}H", body, 6) if 6 + 2 * count <= length else ()
-        if count != len(streams) or 6 + 2 * count + sum(sizes) > length:
-            raise InputError("cannot be read as E57 (a packet of another make)", file=path)
+        body = pages.read(at, length)
         place = 6 + 2 * count
+        sizes = struct.unpack_from(f"<{count}H", body, 6) if place <= length else ()
+        if count != len(streams) or place + sum(sizes) > length:
+            raise InputError("cannot be read as E57 (a packet does not fit the scan's columns)", file=pages.path)
         for stream, size in zip(streams, sizes, strict=True):
             stream += body[place : place + size]
             place += size
     elif kind not in (0, 2):
-        raise InputError("ends before its last point, or holds an unknown packet", file=path)
-    return _physical(at, length, page)
+        raise InputError("ends before its last point, or holds an unknown packet", file=pages.path)
+    return pages.after(at, length)
 
 
 def _unpack(data: bytes, first_bit: int, count: int, bits: int) -> NDArray[np.uint64]:
-    """``count`` unsigned numbers of so many bits each, the lowest bit first."""
+    """``count`` unsigned numbers of ``bits`` bits each, lowest bit first."""
     if bits == 0:
         return np.zeros(count, np.uint64)
     if first_bit % 8 == 0 and bits in (8, 16, 32, 64):
@@ -293,7 +292,7 @@ def _unpack(data: bytes, first_bit: int, count: int, bits: int) -> NDArray[np.ui
     start = first_bit + np.arange(count, dtype=np.int64) * bits
     byte, shift = start // 8, (start % 8).astype(np.uint64)
     last = len(raw) - 1
-    for step in range((bits + 7 + 7) // 8):  # the bytes that a number may touch
+    for step in range((bits + 7 + 7) // 8):  # the bytes a number may span
         part = raw[np.minimum(byte + step, last)].astype(np.uint64)
         move = 8 * step - shift.astype(np.int64)
         left, right = np.maximum(move, 0).astype(np.uint64), np.maximum(-move, 0).astype(np.uint64)

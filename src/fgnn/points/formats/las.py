@@ -1,4 +1,4 @@
-"""LAS and LAZ through laspy, chunk by chunk; header, scaling, projection records and extra dimensions survive."""
+"""LAS and LAZ through laspy, in chunks; header, scaling, projection records and extra dimensions are kept."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import IO, Any
 
 import numpy as np
 
-from fgnn.errors import InputError, need
+from fgnn.errors import InputError, need, reason
 from fgnn.files import atomic_write, may_expand_to
 from fgnn.points.cloud import CHUNK, Cloud, CloudHeader
 from fgnn.points.formats.laszip import check_laszip
 
 _COORDINATES = ("X", "Y", "Z")
 
-# laspy tells what it meets on its log; what matters to a person comes as our one line instead.
+# laspy logs what it meets; errors are reported as one InputError instead.
 logging.getLogger("laspy").addHandler(logging.NullHandler())
 
 
@@ -35,14 +35,14 @@ class LasReader:
 
     def chunks(self, size: int = CHUNK) -> Iterator[Cloud]:
         with _reporting(self.path), self.path.open("rb") as raw, need("laspy").open(raw, closefd=False) as file:
-            seen = 0
+            count = 0
             for points in file.chunk_iterator(size):
-                seen += len(points)
+                count += len(points)
                 xyz = np.stack([np.asarray(points.x), np.asarray(points.y), np.asarray(points.z)], axis=1)
                 fields = {name: np.asarray(points[name]) for name in self.header.fields}
                 yield Cloud(np.asarray(xyz, dtype=np.float64), fields, self.header)
-            if seen != self.header.count:
-                raise InputError(f"ends after {seen} of {self.header.count} points", file=self.path)
+            if count != self.header.count:
+                raise InputError(f"ends after {count} of {self.header.count} points", file=self.path)
 
 
 def open_reader(path: Path) -> LasReader:
@@ -58,17 +58,16 @@ def open_reader(path: Path) -> LasReader:
             raise InputError(f"declares {count} points but has only {size} bytes", file=path)
         if header.are_points_compressed:
             check_laszip(raw, header, path)
-        sample = header.point_format
         fields = {
-            d.name: np.dtype(d.dtype) if d.dtype is not None else np.dtype(np.uint8)
-            for d in sample.dimensions
+            d.name: np.dtype(np.uint8 if d.dtype is None else d.dtype)
+            for d in header.point_format.dimensions
             if d.name not in _COORDINATES
         }
     return LasReader(path, CloudHeader(path.suffix.lower(), count, fields, {"las": header}))
 
 
 def _check_offsets(raw: IO[bytes], path: Path) -> None:
-    """Refuse tables of records that the file cannot hold, before anything is allocated for them."""
+    """Reject tables of records that the file cannot hold, before memory is allocated for them."""
     size = path.stat().st_size
     head = raw.read(375)
     raw.seek(0)
@@ -93,7 +92,7 @@ def write(parts: Iterator[Cloud], path: Path, count: int) -> None:
         if name not in known:
             header.add_extra_dim(laspy.ExtraBytesParams(name=name[:32], type=_storable(values.dtype)))
     with atomic_write(path, "wb") as out:
-        # closefd=False: laspy closes what it writes to, and the file must still be synced and moved into place
+        # laspy closes its file, but atomic_write must still sync it: give laspy a duplicate
         plain: IO[bytes] = os.fdopen(os.dup(out.fileno()), "wb")
         with (
             _as_os_error(path),
@@ -107,7 +106,7 @@ def write(parts: Iterator[Cloud], path: Path, count: int) -> None:
 
 @contextmanager
 def _as_os_error(path: Path) -> Iterator[None]:
-    """The compressor has an error of its own for a disk that takes no more."""
+    """Turn the compressor's own error, e.g. for a full disk, into an OSError."""
     try:
         yield
     except Exception as error:
@@ -141,7 +140,7 @@ def _record(laspy: Any, header: Any, part: Cloud) -> Any:
     for axis, name in enumerate(_COORDINATES):
         record[name] = steps[:, axis].astype(np.int32)
     for name, values in part.fields.items():
-        if values.dtype.kind == "f" or values.any():  # zeros are there, and fields of bits are slow to write
+        if values.dtype.kind == "f" or values.any():  # the record starts with zeros, and bit fields are slow to write
             record[name[:32]] = values
     return record
 
@@ -152,11 +151,10 @@ def _storable(kind: np.dtype[Any]) -> np.dtype[Any]:
 
 @contextmanager
 def _reporting(path: Path) -> Iterator[None]:
-    """Any fault of the file as one line: laspy and its LAZ backend raise many kinds."""
+    """Report any fault of the file as one InputError: laspy and its LAZ backend raise many kinds."""
     try:
         yield
     except (InputError, ImportError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # lazrs panics derive from BaseException
-        reason = str(error).splitlines()[0][:100] if str(error) else type(error).__name__
-        raise InputError(f"cannot be read as LAS/LAZ ({reason})", file=path) from error
+        raise InputError(f"cannot be read as LAS/LAZ ({reason(error)})", file=path) from error

@@ -1,7 +1,7 @@
-"""What a LAZ file says of its own compression, checked before the backend believes it.
+"""Check the compression records of a LAZ file before the backend trusts them.
 
-The backend takes memory for as many chunks, and for points as large, as the file declares, and ends the process where
-there is not so much; so everything it would believe is held against the file first.
+The backend allocates memory for the number of chunks and the size of points that the file declares, and aborts the
+process if it cannot; so every declared size is first checked against the file.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from fgnn.errors import InputError, need
 
 _RECORD = struct.Struct("<HHBBHIIqqH")
 _ITEM = struct.Struct("<HHH")
-# Every chunk begins with a whole point, and no point is smaller than this.
+# Every chunk begins with an uncompressed point, and no point is smaller than this.
 _LEAST_CHUNK = 20
-# What a point can be made of in each way of compressing it: the item's type and its size, where that is fixed.
+# Items of a point by compressor: type -> size, None if it varies.
 _ITEMS: dict[int, dict[int, int | None]] = {
-    2: {0: None, 6: 20, 7: 8, 8: 6, 9: 29},  # point after point
-    3: {10: 30, 11: 6, 12: 8, 13: 29, 14: None},  # layer after layer
+    2: {0: None, 6: 20, 7: 8, 8: 6, 9: 29},  # point by point
+    3: {10: 30, 11: 6, 12: 8, 13: 29, 14: None},  # in layers
 }
-# Layers of an item; of one of extra bytes as many as it has bytes.
+# Layers per item; an item of extra bytes has one per byte.
 _LAYERS = {10: 9, 11: 1, 12: 2, 13: 1}
-# The backend holds a chunk whole; writers make chunks of 50,000 points, or one of all.
+# The backend holds a whole chunk; writers use chunks of 50,000 points, or a single one.
 _MOST_CHUNK_POINTS = 1 << 18
 _VARIABLE = 0xFFFFFFFF
 
 
 class _Refusal(Exception):
-    """Why the file cannot be right."""
+    """Why the file is rejected."""
 
 
 def check_laszip(raw: IO[bytes], header: Any, path: Path) -> None:
-    """Refuse a LAZ file whose compression record, chunk table or layers cannot be true of it.
+    """Reject a LAZ file whose compression record, chunk table or layers contradict the file.
 
     Args:
-        raw: The file, open; it is left where it was.
-        header: laspy's.
+        raw: The open file; its position is restored.
+        header: laspy's header.
         path: For messages.
     """
     at = raw.tell()
@@ -55,7 +55,7 @@ def check_laszip(raw: IO[bytes], header: Any, path: Path) -> None:
 
 
 def _check_record(record: bytes, point_size: int, most: int) -> tuple[int, int]:
-    """The number of layers of a point, 0 where it has none, and the points of a chunk."""
+    """The number of layers per point (0 without layers) and the points per chunk."""
     if len(record) < _RECORD.size:
         raise _Refusal("no record of its compression")
     compressor, coder, _, _, _, _, chunk, _, _, count = _RECORD.unpack_from(record)
@@ -79,10 +79,10 @@ def _check_record(record: bytes, point_size: int, most: int) -> tuple[int, int]:
 
 
 def _check_chunks(raw: IO[bytes], header: Any, record: bytes, layers: int, chunk: int, most: int) -> None:
-    """Hold the chunk table against the file, and the layers of every chunk against the chunk."""
+    """Check the chunk table against the file, and the layers of every chunk against the chunk."""
     begin, size = int(header.offset_to_point_data), raw.seek(0, os.SEEK_END)
     (table,) = struct.unpack("<q", _exactly(raw, begin, 8))
-    if table == -1:  # written in one go: the place of the table stands at the end
+    if table == -1:  # streamed output: the offset of the table is at the end
         (table,) = struct.unpack("<q", _exactly(raw, size - 8, 8))
     if not begin + 8 <= table <= size - 8:
         raise _Refusal("its chunk table lies outside the file")
@@ -103,9 +103,9 @@ def _check_chunks(raw: IO[bytes], header: Any, record: bytes, layers: int, chunk
             raise _Refusal(f"declares a chunk of {points} points in {length} bytes")
         if layers:
             head = _exactly(raw, at + point, 4 + 4 * layers)
-            held, *sizes = struct.unpack(f"<{1 + layers}I", head)
-            if held > max(points, 1) or point + len(head) + sum(sizes) > length:
-                raise _Refusal(f"declares {held} points in layers of {sum(sizes)} bytes in a chunk of {length}")
+            layered, *sizes = struct.unpack(f"<{1 + layers}I", head)
+            if layered > max(points, 1) or point + len(head) + sum(sizes) > length:
+                raise _Refusal(f"declares {layered} points in layers of {sum(sizes)} bytes in a chunk of {length}")
         at += length
 
 
