@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from fgnn.errors import InputError
 from fgnn.files import atomic_write
@@ -14,9 +16,11 @@ from tools.archive import read_archive
 
 
 def curves(tars: Sequence[str | Path]) -> dict[str, list[tuple[float, float]]]:
-    """By run: (instances seen, agreement in percent), smoothed over the last tenth of what was seen; a name met again
-    has a number."""
-    found: dict[str, list[tuple[float, float]]] = {}
+    """Return points (instances seen, agreement in percent) by run, smoothed over the last tenth of the instances.
+
+    Repeated names are numbered.
+    """
+    runs: dict[str, list[tuple[float, float]]] = {}
     for path in tars:
         files = read_archive(path)
         for member, log in files.items():
@@ -29,49 +33,49 @@ def curves(tars: Sequence[str | Path]) -> dict[str, list[tuple[float, float]]]:
                 seen = [(float(line["step"]) * batch, 100 * float(line["agreement"])) for line in logged]
             except (ValueError, LookupError, TypeError, RecursionError, OverflowError) as error:
                 raise InputError("Expected the card and the log of a run", file=path, place=member) from error
-            again = sum(known.split(" #")[0] == name for known in found)
-            found[f"{name} #{again + 1}" if again else name] = _smooth(seen)
-    if not found:
+            again = sum(other.split(" #")[0] == name for other in runs)
+            runs[f"{name} #{again + 1}" if again else name] = _smooth(seen)
+    if not runs:
         raise InputError("Expected the logs of runs in the tar files (got none)", file=tars[0])
-    return found
+    return runs
 
 
 def _smooth(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    made = []
+    smooth = []
     for x, _ in points:
-        near = [v for at, v in points if 0.9 * x <= at <= x]
-        made.append((x, sum(near) / len(near)))
-    return made
+        near = [y for at, y in points if 0.9 * x <= at <= x]
+        smooth.append((x, sum(near) / len(near)))
+    return smooth
 
 
-def _few(points: list[tuple[float, float]], most: int = 12) -> list[tuple[float, float]]:
-    """At most so many of the points, the last among them."""
+def _thin(points: list[tuple[float, float]], most: int = 12) -> list[tuple[float, float]]:
+    """Return at most ``most`` evenly spaced points, the last among them."""
     step = -(-len(points) // most)
     return points[::-1][::step][::-1]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Plot agreement against instances seen.")
-    parser.add_argument("tars", nargs="+")
-    parser.add_argument("--out", default="curves.png")
-    parser.add_argument("--only", nargs="*", default=[], help="names of runs; all by default")
-    parser.add_argument("--json", help="also write the points here")
-    given = parser.parse_args()
-    found = {n: p for n, p in curves(given.tars).items() if not given.only or n.split(" #")[0] in given.only}
-    picture = lines(found, "instances seen", "agreement with the exact MAP, %", log_x=True, markers=False)
+def main(
+    tars: Annotated[list[Path], typer.Argument(help="Tar files of a sweep.")],
+    out: Annotated[Path, typer.Option(help="The picture.")] = Path("curves.png"),
+    only: Annotated[list[str] | None, typer.Option(help="Names of runs; all by default.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the points here.")] = None,
+) -> None:
+    """Plot agreement against instances seen."""
+    runs = {n: p for n, p in curves(tars).items() if not only or n.split(" #")[0] in only}
+    picture = lines(runs, "instances seen", "agreement with the exact MAP, %", log_x=True, markers=False)
     if picture is None:
         raise SystemExit("matplotlib is needed here: pip install 'fgnn[viz]'")
-    with atomic_write(given.out, "wb") as file:
+    with atomic_write(out, "wb") as file:
         file.write(picture)
-    if given.json:
-        with atomic_write(given.json) as file:
+    if json_file is not None:
+        with atomic_write(json_file) as file:
             rows = [
-                {"run": n, "instances": x, "agreement %": round(y, 3)} for n, p in found.items() for x, y in _few(p)
+                {"run": n, "instances": x, "agreement %": round(y, 3)} for n, p in runs.items() for x, y in _thin(p)
             ]
             json.dump({"what": "agreement while training on fresh instances", "runs": rows}, file, indent=1)
-    for name, points in found.items():
+    for name, points in runs.items():
         print(f"{name}: {points[-1][1]:.2f} % after {points[-1][0]:,.0f} instances")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

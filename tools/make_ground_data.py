@@ -5,10 +5,11 @@ It holds one ``.npz`` for each ISPRS sample and public scan, and ``classes.txt``
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 
 from fgnn.data.ground import GROUND, OTHER, UNKNOWN, read_samples
@@ -56,13 +57,13 @@ def prepare(scans: str | Path, out: str | Path) -> list[str]:
     return sorted(clouds)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Make a folder of airborne scans to train on.")
-    parser.add_argument("scans", help="the folder with isprs_filtertest_ground.npz and the .laz files")
-    parser.add_argument("out")
-    arguments = parser.parse_args()
-    print("wrote " + ", ".join(prepare(arguments.scans, arguments.out)))
+def main(
+    scans: Annotated[Path, typer.Argument(help="The folder with isprs_filtertest_ground.npz and the .laz files.")],
+    out: Path,
+) -> None:
+    """Make a folder of airborne scans to train on."""
+    print("wrote " + ", ".join(prepare(scans, out)))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -1,43 +1,48 @@
 """Several trainings in a row on one machine, within a time budget: `python -m tools.sweep plan.yaml`.
 
-A plan is a YAML file: shared settings and a list of jobs, each a recipe with changes and seconds of its own. A job
-that fails is noted and the next one starts; finished jobs are skipped when the sweep is run again, and one cut short
-goes on from its checkpoint. Results (weights in bf16 with cards, metrics, a summary) are packed into few tar files.
+A plan is a YAML file: shared settings and a list of jobs, each a recipe with changes. A job that fails is recorded and
+the next one starts. Finished jobs are skipped when the sweep is run again, and interrupted ones continue from their
+checkpoints. Results (weights in bf16 with cards, metrics, a summary) are packed into a few tar files.
 """
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import tarfile
 import time
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import torch
+import typer
 
 from fgnn.errors import InputError
 from fgnn.files import atomic_write, is_file
+from fgnn.runtime.devices import pick_device
 from fgnn.tasks.dataclass_io import parse
 from fgnn.tasks.evaluate_map import evaluate
-from fgnn.tasks.recipe import Recipe, find_recipe
-from fgnn.tasks.yaml_file import parse_yaml, read_yaml
-from fgnn.train.run import run
+from fgnn.tasks.recipe import Recipe
+from fgnn.tasks.yaml_file import read_yaml
 from fgnn.train.run_folder import RunFolder
 from fgnn.weights import load_weights, save_weights
+from tools import jobs
 
-_PART = 15 << 20  # bytes of a tar file
+_TAR_BYTES = 15 << 20
 
 
 @dataclass(frozen=True)
 class Job:
-    """One training: a recipe, the settings that differ (``changes: [data.chain.window=9]``), the seconds it may take at
-    most, and the instances to evaluate it on afterwards. ``fit`` makes it as many steps as fit into so many seconds,
-    instead of the recipe's own length; ``after`` names a job whose weights it starts from."""
+    """One training.
+
+    Args:
+        changes: Settings that differ from the recipe's, such as ``data.chain.window=9``.
+        seconds: Time limit.
+        fit: Train as many steps as fit into this many seconds, instead of the recipe's length.
+        after: An earlier job whose weights to start from.
+        evaluate: Instances to evaluate on afterwards.
+    """
 
     name: str
     recipe: str
@@ -46,6 +51,11 @@ class Job:
     fit: float | None = None
     after: str | None = None
     evaluate: int = 10_000
+
+    def changed_recipe(self) -> Recipe:
+        """Return the recipe with the job's changes."""
+        fit = () if self.fit is None else (f"seconds={self.fit}",)
+        return jobs.changed_recipe(self.recipe, self.name, (*self.changes, *fit))
 
 
 @dataclass(frozen=True)
@@ -59,19 +69,22 @@ class Plan:
 
 
 @dataclass
-class Outcome:
-    """What became of a job."""
+class Outcome(jobs.Outcome):
+    """What became of a job, with its evaluation by kind of data."""
 
-    name: str
-    seconds: float = 0.0
-    steps: int = 0
-    finished: bool = False
-    error: str = ""
     results: dict[str, Any] = field(default_factory=dict)
+
+    def summary(self) -> str:
+        lines = [super().summary()]
+        for name, result in self.results.items():
+            raw, decoded = _percents(result["raw"]), _percents(result["decoded"])
+            both = _percents(result["both_ways"]) if result.get("both_ways") else "none"
+            lines.append(f"  {name}: raw {raw}; both ways {both}; decoded {decoded}; {result['decoded_ms']:.3f} ms")
+        return "\n".join(lines)
 
 
 def read_plan(path: str | Path) -> Plan:
-    """Read and check a plan; every recipe in it is checked too, before anything runs."""
+    """Read a plan and check it, with every recipe in it."""
     if not is_file(path):
         raise InputError("no such plan", file=path)
     plan = parse(Plan, read_yaml(path), file=path)
@@ -82,35 +95,14 @@ def read_plan(path: str | Path) -> Plan:
         if job.after is not None and job.after not in names[:n]:
             raise InputError(f"Expected a job before this one (got {job.after!r})", file=path, place=f"jobs[{n}].after")
         try:
-            changed_recipe(job)
+            job.changed_recipe()
         except InputError as error:
             raise InputError(str(error), file=path, place=f"jobs[{n}]") from error
     return plan
 
 
-def changed_recipe(job: Job) -> Recipe:
-    """The job's recipe with its changes, written ``path.to.key=value`` with the value in YAML."""
-    path = find_recipe(job.recipe)
-    values = read_yaml(path)
-    for change in job.changes:
-        keys, _, value = change.partition("=")
-        place = values
-        *above, last = keys.strip().split(".")
-        for key in above:
-            place = place.setdefault(key, {}) if isinstance(place, dict) else None
-        if not isinstance(place, dict):
-            raise InputError(f"Expected path.to.key=value (got {change!r})", file=path)
-        place[last] = parse_yaml(value, file=path, place=keys.strip())
-        if place[last] is None:
-            del place[last]
-    if job.fit is not None:
-        values = {k: v for k, v in values.items() if k not in ("epochs", "steps")}
-        values["seconds"] = job.fit
-    return replace(parse(Recipe, values, file=path), name=job.name)
-
-
 def run_sweep(plan: Plan, out: str | Path, *, time_budget: float | None = None) -> list[Outcome]:
-    """Run the jobs that are not done yet, within the budget, and pack what there is."""
+    """Run the jobs that are not finished yet, within the budget, and pack the results."""
     start = time.monotonic()
     Path(out).mkdir(parents=True, exist_ok=True)
     outcomes = []
@@ -119,48 +111,29 @@ def run_sweep(plan: Plan, out: str | Path, *, time_budget: float | None = None) 
         if left is not None and left < 5:
             outcomes.append(Outcome(job.name, error="no time left"))
             continue
-        outcome = run_job(plan, job, left)
-        outcomes.append(outcome)
-        print(_line(outcome), flush=True)
+        outcomes.append(run_job(plan, job, left))
+        print(outcomes[-1].summary(), flush=True)
         pack(plan, outcomes, out)
     return outcomes
 
 
 def run_job(plan: Plan, job: Job, left: float | None) -> Outcome:
-    """One job; whatever goes wrong in it is noted in the outcome."""
+    """Train and evaluate one job, unless it is finished."""
     folder = RunFolder(Path(plan.folder) / job.name)
     done = folder.path / "outcome.json"
     if done.is_file():
         return Outcome(**json.loads(done.read_text(encoding="utf-8")))
-    began = time.monotonic()
     outcome = Outcome(job.name)
-    try:
-        recipe = changed_recipe(job)
+    with jobs.attempt(outcome):
+        recipe = job.changed_recipe()
         if job.after is not None:
             recipe = replace(recipe, start_from=str(Path(plan.folder) / job.after))
-        budget = min(t for t in (job.seconds, left, float("inf")) if t is not None)
-        state, _ = run(
-            folder.path if folder.config.is_file() else recipe,
-            folder.path,
-            device=plan.device,
-            compile=plan.compile,
-            resume=folder.config.is_file(),
-            time_budget=None if budget == float("inf") else budget,
-        )
-        outcome.steps, outcome.finished = state.step, state.total is not None and state.step >= state.total
+        budget = min((t for t in (job.seconds, left) if t is not None), default=None)
+        jobs.train_job(outcome, recipe, folder, device=plan.device, compile=plan.compile, time_budget=budget)
         if job.evaluate:
-            device = "cuda" if torch.cuda.is_available() and plan.device != "cpu" else "cpu"
-            found = evaluate(folder.path / "last.safetensors", instances=job.evaluate, device=device, both_ways=True)
-            outcome.results = {name: e.plain() for name, e in found.items()}
-    except Exception as error:
-        traceback.print_exc()
-        outcome.error = f"{type(error).__name__}: {error}".splitlines()[0]
-    finally:
-        # a compiled block keeps what it was compiled for; the next job starts clean
-        torch.compiler.reset()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-    outcome.seconds = time.monotonic() - began
+            weights, device = folder.path / "last.safetensors", pick_device(plan.device)
+            evaluations = evaluate(weights, instances=job.evaluate, device=device, both_ways=True)
+            outcome.results = {name: e.plain() for name, e in evaluations.items()}
     if outcome.finished:
         with atomic_write(done) as file:
             json.dump(vars(outcome), file)
@@ -168,7 +141,7 @@ def run_job(plan: Plan, job: Job, left: float | None) -> Outcome:
 
 
 def pack(plan: Plan, outcomes: list[Outcome], out: str | Path) -> list[Path]:
-    """Weights in bf16 with cards, metrics and the summary, as tar files of at most 15 MB each."""
+    """Write weights in bf16 with cards, metrics and the summary to tar files of at most 15 MB each."""
     members: list[tuple[str, bytes]] = [("summary.json", json.dumps([vars(o) for o in outcomes], indent=1).encode())]
     for outcome in outcomes:
         folder = Path(plan.folder) / outcome.name
@@ -176,14 +149,13 @@ def pack(plan: Plan, outcomes: list[Outcome], out: str | Path) -> list[Path]:
         if not last.is_file():
             continue
         weights = load_weights(last)
-        card = {**weights.card, "results": outcome.results}
         small = folder / f"{outcome.name}.safetensors"
-        save_weights(small, weights.tensors, card, bf16=True)
+        save_weights(small, weights.tensors, {**weights.card, "results": outcome.results}, bf16=True)
         for path in (small, small.with_suffix(".json"), folder / "metrics.jsonl", folder / "config.yaml"):
             members.append((f"{outcome.name}/{path.name}", path.read_bytes()))
     parts: list[list[tuple[str, bytes]]] = [[]]
     for member in members:
-        if sum(len(data) for _, data in parts[-1]) + len(member[1]) > _PART:
+        if sum(len(data) for _, data in parts[-1]) + len(member[1]) > _TAR_BYTES:
             parts.append([])
         parts[-1].append(member)
     written = []
@@ -198,32 +170,19 @@ def pack(plan: Plan, outcomes: list[Outcome], out: str | Path) -> list[Path]:
     return written
 
 
-def _line(outcome: Outcome) -> str:
-    if outcome.error:
-        return f"{outcome.name}: {outcome.error} ({outcome.seconds:.0f} s)"
-    told = [
-        f"{outcome.name}: {outcome.steps} steps, {outcome.seconds:.0f} s{'' if outcome.finished else ', cut short'}"
-    ]
-    for name, result in outcome.results.items():
-        raw, decoded = _percents(result["raw"]), _percents(result["decoded"])
-        both = _percents(result["both_ways"]) if result.get("both_ways") else "none"
-        told.append(f"  {name}: raw {raw}; both ways {both}; decoded {decoded}; {result['decoded_ms']:.3f} ms")
-    return "\n".join(told)
-
-
 def _percents(quality: Mapping[str, float]) -> str:
     return " / ".join(f"{name} {100 * quality[name]:.2f}" for name in ("agreement", "optimal", "feasible"))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("plan")
-    parser.add_argument("--out", default="out/sweep")
-    parser.add_argument("--time-budget", type=float, default=None, help="seconds for all jobs together")
-    arguments = parser.parse_args()
-    outcomes = run_sweep(read_plan(arguments.plan), arguments.out, time_budget=arguments.time_budget)
-    print("\n".join(_line(o) for o in outcomes))
+def main(
+    plan: Annotated[str, typer.Argument(help="A plan in YAML.")],
+    out: Annotated[str, typer.Option(help="Folder for the tar files.")] = "out/sweep",
+    time_budget: Annotated[float | None, typer.Option(help="Seconds for all jobs together.")] = None,
+) -> None:
+    """Run several trainings in a row."""
+    outcomes = run_sweep(read_plan(plan), out, time_budget=time_budget)
+    print("\n".join(o.summary() for o in outcomes))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

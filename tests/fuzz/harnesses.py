@@ -256,11 +256,11 @@ def _stored(data: bytes) -> None:
 
 def _archive(path: Path) -> None:
     from tools.learning_curves import curves
-    from tools.ship_maps import ship
+    from tools.ship import ship_sweep
 
     out = folder() / "shipped"
     (out / "records.json").unlink(missing_ok=True)
-    ship([path], keep=(), folder=out)
+    ship_sweep([path], keep=(), folder=out)
     curves([path])
 
 

@@ -162,7 +162,7 @@ def _modules(name: str) -> list[str]:
         "card": ["fgnn.weights", "json"],
         "checkpoint": ["fgnn.weights", "fgnn.train.checkpoint"],
         "stored": ["fgnn.data", "fgnn.pgm.batch"],
-        "tar": ["tools.ship_maps", "tools.learning_curves", "fgnn.weights", "tarfile"],
+        "tar": ["tools.ship", "tools.learning_curves", "fgnn.weights", "tarfile"],
         "playground": ["fgnn.play", "fgnn.pgm"],
         "npy": ["fgnn.points", "numpy.lib"],
         "npz": ["fgnn.points", "numpy.lib", "zipfile"],

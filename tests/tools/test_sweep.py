@@ -15,8 +15,8 @@ from fgnn.train.run_folder import RunFolder
 from fgnn.weights import load_weights
 from tests.tasks.helpers import small_recipe
 from tools.learning_curves import curves
-from tools.ship_maps import ship
-from tools.sweep import changed_recipe, read_plan, run_sweep
+from tools.ship import ship_sweep
+from tools.sweep import read_plan, run_sweep
 
 PLAN = """
 device: cpu
@@ -64,8 +64,8 @@ def test_no_time_left_is_said(plan: Path, tmp_path: Path) -> None:
 
 def test_changes_reach_into_the_recipe(plan: Path) -> None:
     first, _, second = read_plan(plan).jobs
-    assert changed_recipe(first).name == "first"
-    changed = changed_recipe(second)
+    assert first.changed_recipe().name == "first"
+    changed = second.changed_recipe()
     assert (changed.steps, changed.data.chain) == (10, ChainData((2,), 8, 4, 2))
 
 
@@ -97,11 +97,11 @@ def test_shipping_keeps_some_weights_and_the_record_of_the_others(plan: Path, tm
     outcomes = run_sweep(read_plan(plan), tmp_path / "out")
     drawn = curves([tmp_path / "out" / "sweep-0.tar"])
     assert [x for x, _ in drawn["first"]] == [5 * 16, 10 * 16, 15 * 16, 20 * 16]
-    kept = ship([tmp_path / "out" / "sweep-0.tar"], {"first"}, tmp_path / "package", commands="make weights")
+    kept = ship_sweep([tmp_path / "out" / "sweep-0.tar"], {"first"}, tmp_path / "package", "make weights")
     assert kept == ["first"]
     assert load_weights(tmp_path / "package" / "first.safetensors").card["command"] == "make weights"
     records = json.loads((tmp_path / "package" / "records.json").read_text())
     assert list(records) == ["second"]
     assert records["second"]["results"] == outcomes[2].results
     with pytest.raises(InputError, match="Expected weights of third"):
-        ship([tmp_path / "out" / "sweep-0.tar"], {"third"}, tmp_path / "package")
+        ship_sweep([tmp_path / "out" / "sweep-0.tar"], {"third"}, tmp_path / "package")

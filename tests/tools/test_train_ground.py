@@ -19,11 +19,10 @@ from fgnn.errors import InputError
 from fgnn.points.cloud import Cloud, read_cloud, write_cloud
 from fgnn.reproduce.experiment import Setting
 from fgnn.reproduce.ground import PUBLISHED, reproduce_ground
-from fgnn.tasks.recipe import read_recipe
 from fgnn.weights import load_weights
-from tools import train_ground as ground
 from tools.make_ground_data import prepare, read_vendor
-from tools.ship_maps import ship_file
+from tools.ship import ship_file
+from tools.train_ground import train_ground
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +41,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two folds, trained for a few steps by the packaged recipe on smaller pieces."""
     out = tmp_path_factory.mktemp("out")
-    recipe = read_recipe("lidar-ground")
-    assert recipe.data.scans is not None
-    scans = replace(recipe.data.scans, points=256, heights=(3.0, 12.0), size=30.0)
-    small = replace(recipe, data=replace(recipe.data, scans=scans), batch=4, log_every=5, checkpoint_every=5)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ground, "read_recipe", lambda name: small)
-        ground.train_all(folder, out, steps=20, device="cpu", folds=(0, 1), copies=1, say=lambda text: None)
+    changes = ["steps=20", "batch=4", "log_every=5", "checkpoint_every=5", "data.scans.points=256"]
+    changes += ["data.scans.heights=[3, 12]", "data.scans.size=30", "data.scans.copies=1"]
+    train_ground(folder, out, device="cpu", folds=[0, 1], changes=changes)
     return out
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import typer
+from typer.testing import CliRunner
 
 from fgnn.data.scenes import make_shapes
 from fgnn.data.shapenet import CATEGORIES, PARTS
@@ -22,8 +25,8 @@ from fgnn.tasks.shape_scores import label_shapes, score_shapes, vary
 from fgnn.train.run import run
 from fgnn.weights import load_weights
 from tests.data.test_shapenet import as_hdf5
-from tools.ship_shapes import ship_shapes
-from tools.train_shapes import main
+from tools import train_shapes
+from tools.ship import ship_shapes
 
 SMALL = "Input - FGNN(32) - FC(64) - GlobalPooling - FC(N)"
 
@@ -44,14 +47,21 @@ def small(folder: Path, **changes: Any) -> Recipe:
     return Recipe(data=Data(shapes=ShapeData(str(folder), points=64)), **(settings | changes))
 
 
-def test_jobs_leave_weights_logs_and_scores(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = [
-        "epochs=null", "steps=3", "log_every=1", "checkpoint_every=1", "batch=4", "data.shapes.points=64", "points.k=8",
-        f"points.notation={SMALL}",
-    ]  # fmt: skip
-    command = ["fgnn", "dgcnn", "--data", str(folder), "--out", str(tmp_path / "out"), "--runs", str(tmp_path / "r")]
-    command += ["--device", "cpu", "--votes", "2", "--largest", str(2 << 20)]
-    outcomes = main([*command, *(f"--set={s}" for s in settings)])
+# A few steps on a few small shapes; a test adds the number of steps.
+TINY = ["log_every=1", "checkpoint_every=1", "batch=4", "data.shapes.points=64", "points.k=8"]
+TINY += [f"points.notation={SMALL}"]
+
+
+def train(words: list[str], folder: Path, out: Path, *changes: str, votes: int = 1) -> list[train_shapes.Outcome]:
+    place = {"out": out / "out", "runs": out / "runs"}
+    return train_shapes.train_shapes(words, str(folder), **place, device="cpu", votes=votes, changes=list(changes))
+
+
+def test_jobs_leave_weights_logs_and_scores(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train_shapes, "_LARGEST", 2 << 20)
+    outcomes = train(["fgnn", "dgcnn"], folder, tmp_path, *TINY, "steps=3", votes=2)
     assert [o.error for o in outcomes] == ["", ""]
     assert all(o.finished and o.steps == 3 for o in outcomes)
     assert "voted, 2 passes: instance" in capsys.readouterr().out
@@ -67,10 +77,7 @@ def test_jobs_leave_weights_logs_and_scores(folder: Path, tmp_path: Path, capsys
 
 
 def test_results_become_weights_and_records(folder: Path, tmp_path: Path) -> None:
-    settings = ["epochs=null", "steps=1", "log_every=1", "checkpoint_every=1", "batch=4", "data.shapes.points=64"]
-    command = ["fgnn", "dgcnn", "--data", str(folder), "--out", str(tmp_path / "out"), "--runs", str(tmp_path / "r")]
-    command += ["--device", "cpu", "--votes", "1", "--set=points.k=8", f"--set=points.notation={SMALL}"]
-    outcomes = main([*command, *(f"--set={s}" for s in settings)])
+    outcomes = train(["fgnn", "dgcnn"], folder, tmp_path, *TINY, "steps=1")
     kept = ship_shapes(tmp_path / "out", ["shapes-fgnn"], tmp_path / "package", "how it was made")
     assert kept == ["shapes-fgnn"]
     weights = load_weights(tmp_path / "package" / "shapes-fgnn.safetensors")
@@ -79,17 +86,15 @@ def test_results_become_weights_and_records(folder: Path, tmp_path: Path) -> Non
     records = json.loads((tmp_path / "package" / "records.json").read_text())
     assert list(records) == ["shapes-dgcnn"]
     assert records["shapes-dgcnn"]["results"][0]["instance"] == outcomes[1].scores[0]["instance"]
-    with pytest.raises(InputError, match="Expected scores of shapes-pointnet"):
+    with pytest.raises(InputError, match="shapes-pointnet"):
         ship_shapes(tmp_path / "out", ["shapes-pointnet"], tmp_path / "package")
     with pytest.raises(InputError, match=r"shapes\.json"):
         ship_shapes(tmp_path, [])
 
 
 def test_a_failing_job_does_not_stop_the_next(folder: Path, tmp_path: Path) -> None:
-    settings = ["epochs=null", "steps=1", "log_every=1", "checkpoint_every=1", "batch=4", "data.shapes.points=20"]
-    command = ["fgnn", "pointnet", "--data", str(folder), "--out", str(tmp_path / "out"), "--runs", str(tmp_path / "r")]
-    command += ["--device", "cpu", "--votes", "1", "--set=points.k=30"]  # more neighbours than points
-    outcomes = main([*command, *(f"--set={s}" for s in settings)])
+    more_neighbours_than_points = [*TINY[:3], "steps=1", "data.shapes.points=20", "points.k=30"]
+    outcomes = train(["fgnn", "pointnet"], folder, tmp_path, *more_neighbours_than_points)
     assert "Expected more than 30 points" in outcomes[0].error
     assert outcomes[1].finished
 
@@ -105,12 +110,9 @@ def test_a_run_cut_short_ends_in_the_same_weights(folder: Path, tmp_path: Path) 
 
 
 def test_a_second_run_counts_the_epochs_of_the_first(folder: Path, tmp_path: Path) -> None:
-    settings = ["epochs=null", "steps=2", "log_every=1", "checkpoint_every=1", "batch=4", "data.shapes.points=64"]
-    settings += ["points.k=8", f"points.notation={SMALL}"]
-    command = ["fgnn", "--data", str(folder), "--device", "cpu", "--votes", "1", *(f"--set={s}" for s in settings)]
-    first = main([*command, "--out", str(tmp_path / "one"), "--runs", str(tmp_path / "r1")])
-    began = f"--set=start_from={tmp_path / 'one' / 'shapes-fgnn.safetensors'}"
-    second = main([*command, began, "--out", str(tmp_path / "two"), "--runs", str(tmp_path / "r2")])
+    first = train(["fgnn"], folder, tmp_path / "one", *TINY, "steps=2")
+    weights = tmp_path / "one" / "out" / "shapes-fgnn.safetensors"
+    second = train(["fgnn"], folder, tmp_path / "two", *TINY, "steps=2", f"start_from={weights}")
     assert [o.error for o in (*first, *second)] == ["", ""]
     assert second[0].epochs == 2 * first[0].epochs == 1.0  # of the 16 shapes of both lists
 
@@ -156,3 +158,11 @@ def test_the_four_recipes_differ_in_the_network_alone(name: str) -> None:
     assert mine.points.architecture == name
     same = ("data", "optimiser", "schedule", "batch", "epochs", "precision", "ema", "augment", "label_smoothing")
     assert all(getattr(mine, part) == getattr(other, part) for part in same)
+
+
+def test_the_scripts_parse_their_arguments() -> None:
+    for script in ("learning_curves", "make_ground_data", "ship", "sweep", "train_ground", "train_shapes"):
+        main = getattr(import_module(f"tools.{script}"), script if script.startswith("train") else "main")
+        app = typer.Typer()
+        app.command()(main)
+        assert CliRunner().invoke(app, ["--help"]).exit_code == 0

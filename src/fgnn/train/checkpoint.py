@@ -34,6 +34,10 @@ class State:
     best: float = -math.inf
     metrics: dict[str, float] | None = None
 
+    @property
+    def finished(self) -> bool:
+        return self.total is not None and self.step >= self.total
+
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:

@@ -108,17 +108,13 @@ class _Trainer:
         """The weights to keep: the average if there is one."""
         return self.network if self.average is None else self.average
 
-    @property
-    def finished(self) -> bool:
-        return self.state.total is not None and self.state.step >= self.state.total
-
     def train(self) -> State:
         settings, task, state, world = self.settings, self.task, self.state, self.world
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)  # loss and agreement since the last log
         window_start = self.warm = time.perf_counter()
         self.parallel.train()
         with _stop_signals() as stopped:
-            while not self.finished:
+            while not state.finished:
                 batch = task.batch(state.step)
                 rate = settings.optimiser.rate * rate_factor(
                     settings.schedule, state.step, state.total, task.epoch_steps
@@ -127,7 +123,7 @@ class _Trainer:
                 result = self.step(batch)
                 sums += torch.stack([result.loss.detach(), result.agreement.detach()]).double()
                 state.step += 1
-                if state.step % settings.log_every and not self.finished:
+                if state.step % settings.log_every and not state.finished:
                     continue
 
                 # once per log_every steps: synchronise host and device, measure, decide, write
@@ -156,7 +152,7 @@ class _Trainer:
                 improved = self._validate(line)
                 if world.first:
                     self._write(line, pace, improved, stop)
-                if stop and not self.finished:
+                if stop and not state.finished:
                     self.progress.log(f"stopped at step {state.step} with a checkpoint; continue with --resume")
                     break
                 window_start = time.perf_counter()
@@ -177,7 +173,7 @@ class _Trainer:
     def _validate(self, line: dict[str, Any]) -> bool:
         """Validate if it is due, on the first rank; return True if the agreement improved."""
         every, state = self.settings.validate_every, self.state
-        if not self.finished and (every == 0 or state.step % every):
+        if not self.state.finished and (every == 0 or state.step % every):
             return False
         state.metrics = {}
         if self.world.first:
@@ -210,7 +206,7 @@ class _Trainer:
             self.options.on_log(line)
         if improved:
             self._write_weights("best")
-        if self.finished or stop or state.step % self.settings.checkpoint_every == 0:
+        if self.state.finished or stop or state.step % self.settings.checkpoint_every == 0:
             save_state(self.folder.checkpoint, self.settings, self.network, self.average, self.update.optimiser, state)
 
     def _write_weights(self, which: str) -> None:
@@ -235,7 +231,7 @@ class _Trainer:
     def _close(self) -> None:
         if self.world.first:
             self._write_weights("last")
-            if self.finished:
+            if self.state.finished:
                 self.folder.draw()
             if self.board:
                 self.board.close()

@@ -62,7 +62,7 @@ def run(
         elif world.first:
             folder.check_new()
         task = make_task(recipe, world, here)
-        if recipe.start_from is not None and not resume:
+        if recipe.start_from is not None and not (resume and folder.checkpoint.exists()):
             start_from(task.network, recipe.start_from)
         if world.first and not resume:
             folder.begin(recipe, here)  # after reading the data: a mistake there leaves no run behind
