@@ -1,4 +1,4 @@
-"""Graphs of different structure as one graph, and back."""
+"""Join graphs of different structure into one, and split it again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fgnn.graph.group import FactorGroup
 
 
 def concat(graphs: Sequence[FactorGraph]) -> FactorGraph:
-    """Graphs side by side as one; see :meth:`FactorGraph.concat`."""
+    """Join graphs into one; see :meth:`FactorGraph.concat`."""
     if not graphs:
         raise ValueError("Expected at least one graph to concatenate (got none)")
     flat = [piece for graph in graphs for piece in (graph.unbatch() if graph.variable_ptr is not None else [graph])]
@@ -57,7 +57,7 @@ def unbatch(graph: FactorGraph) -> list[FactorGraph]:
 
 
 def _join(groups: list[FactorGroup]) -> FactorGroup:
-    """Factors of several groups, one after the other; uniform where all that have factors share one arity."""
+    """Concatenate groups; the result is uniform if all non-empty groups have the same arity."""
     some = [group for group in groups if group.num_factors] or groups[:1]
     arities = {group.arity for group in some}
     if len(arities) == 1 and None not in arities:

@@ -1,4 +1,4 @@
-"""Edges that fall into few types, sorted by type once so that each type is one matrix product."""
+"""Edges of few types, sorted by type so that each type is one matrix product."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class EdgeTypes(Derived):
 
     @cached_property
     def rank(self) -> Tensor:
-        """Where each edge stands in ``order``.  # shape: (E,)"""
+        """The position of each edge in ``order``.  # shape: (E,)"""
         rank = torch.empty_like(self.order)
         rank[self.order] = torch.arange(self.order.numel(), device=self.order.device)
         return rank
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
-        """How many edges each type has."""
+        """The number of edges of each type."""
         return tuple(torch.bincount(self.index, minlength=self.num_types).tolist())
 
     @cached_property
@@ -57,6 +57,6 @@ class EdgeTypes(Derived):
         return len(set(self.counts)) == 1
 
     def prepare(self) -> EdgeTypes:
-        """Make all derived tensors now."""
+        """Compute all derived tensors now."""
         _ = self.rank, self.even
         return self

@@ -21,16 +21,15 @@ if TYPE_CHECKING:
 class FactorGraph:
     r"""A bipartite graph :math:`\mathcal{G} = (\mathcal{V}, \mathcal{C}, \mathcal{E})` of variables and factors.
 
-    It holds structure only; features are tensors beside it: variables f (N, d) or (B, N, d), factors g (C, d) or
-    (B, C, d) by group name. With a leading B all B samples share this one structure. Samples of different structure
-    are put side by side by :meth:`concat`.
+    It holds no features; these are separate tensors: variables f (N, d) or (B, N, d), factors g (C, d) or (B, C, d) by
+    group name. With a leading B, all B samples share this structure. :meth:`concat` joins graphs that differ.
 
     Args:
         num_variables: N; a variable may be in no scope at all.
         groups: Factors by type; each type has its own layer parameters.
         variable_ptr: (G + 1,) where each of G concatenated graphs begins among the variables; None for one graph.
         factor_ptr: The same among the factors of each group.
-        validate: Check indices and repeats; False saves the time where scopes are known to be right.
+        validate: Check indices and repeats; pass False to save time if the scopes are known to be valid.
         graph_size: The variables of each concatenated graph, where all have as many; None where they differ.
         hints: What is known about the edges of a group beforehand, so that nothing is read back from the device.
 
@@ -71,17 +70,17 @@ class FactorGraph:
 
     @property
     def num_edges(self) -> int:
-        """The edges of all groups together."""
+        """The number of edges over all groups."""
         return sum(group.num_edges for group in self.groups.values())
 
     @property
     def num_factors(self) -> int:
-        """The factors of all groups together."""
+        """The number of factors over all groups."""
         return sum(group.num_factors for group in self.groups.values())
 
     @property
     def num_graphs(self) -> int:
-        """How many graphs were concatenated."""
+        """The number of concatenated graphs."""
         return 1 if self.variable_ptr is None else int(self.variable_ptr.shape[0]) - 1
 
     @property
@@ -112,7 +111,7 @@ class FactorGraph:
         return Incidence.of(FactorGroup.ragged(everything, ptr), self.num_variables)
 
     def prepare(self) -> FactorGraph:
-        """Make all derived index tensors now (before compiling or capturing a network)."""
+        """Compute all derived index tensors now, before compiling or recording a network."""
         for name in self.groups:
             self.incidence(name).prepare()
         self.isolated()
@@ -134,22 +133,22 @@ class FactorGraph:
 
     @classmethod
     def concat(cls, graphs: Sequence[FactorGraph]) -> FactorGraph:
-        """Graphs side by side as one: variables and factors renumbered in order; groups matched by name.
+        """Join graphs into one: variables and factors are renumbered in order, groups matched by name.
 
-        A group a graph lacks counts as empty there. Features are concatenated along the node axis.
+        A group that a graph lacks is empty there. Concatenate features along the node axis.
         """
         from fgnn.graph.batching import concat
 
         return concat(graphs)
 
     def unbatch(self) -> list[FactorGraph]:
-        """The graphs that were concatenated; a graph made otherwise is returned alone."""
+        """The graphs that were concatenated; any other graph is returned as it is."""
         from fgnn.graph.batching import unbatch
 
         return unbatch(self)
 
     def perfect_matching(self, group: str) -> Matching:
-        """A factor h(i) of the group for every variable i, or the reason there is none."""
+        """A factor h(i) of the group for every variable i, or the reason why there is none."""
         from fgnn.graph.matching import perfect_matching
 
         return perfect_matching(self.groups[group], self.num_variables)

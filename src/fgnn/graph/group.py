@@ -19,7 +19,7 @@ class FactorGroup:
     Args:
         scopes: (C, A) integers, row c the variables of factor c; or a list of lists, whose lengths may differ; or,
             with ``offsets``, all scopes end to end, (E,).
-        offsets: (C + 1,), where each scope begins and the last ends; None where all scopes have the same length.
+        offsets: (C + 1,), where each scope begins and the last one ends; None if all scopes have the same length.
 
     Edges are the pairs (c, i) with i in s(c), numbered factor by factor in the order of the scopes.
     """
@@ -50,17 +50,17 @@ class FactorGroup:
 
     @property
     def num_factors(self) -> int:
-        """C, how many factors there are."""
+        """C, the number of factors."""
         return int(self.scopes.shape[0]) if self.offsets is None else int(self.offsets.shape[0]) - 1
 
     @property
     def num_edges(self) -> int:
-        """E, the summed length of all scopes."""
+        """E, the total length of all scopes."""
         return self.scopes.numel()
 
     @property
     def arity(self) -> int | None:
-        """A, the length of every scope; None where they are ragged."""
+        """A, the length of every scope; None if they are ragged."""
         return int(self.scopes.shape[1]) if self.offsets is None else None
 
     @property
@@ -74,7 +74,7 @@ class FactorGroup:
         return FactorGroup(self.scopes.to(device), offsets)
 
     def factor_ptr(self) -> Tensor:
-        """Where the edges of each factor begin, and the last end.  # shape: (C + 1,)"""
+        """Where the edges of each factor begin and the last ones end.  # shape: (C + 1,)"""
         if self.offsets is not None:
             return self.offsets
         count, arity = self.scopes.shape
@@ -99,7 +99,7 @@ class FactorGroup:
         return FactorGroup(self.scopes + by, self.offsets)
 
     def check(self, num_variables: int, name: str) -> None:
-        """Refuse variables that do not exist and scopes that name one twice."""
+        """Refuse variables that do not exist and scopes with a repeated variable."""
         flat = self.scopes.reshape(-1)
         if not flat.numel():
             return
@@ -135,7 +135,7 @@ def _check_offsets(variables: Tensor, offsets: Tensor) -> None:
 
 
 def _from_lists(scopes: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor | None]:
-    """A list of scopes as a table where all have one length, else end to end with offsets."""
+    """A list of scopes as a table if all have the same length, else end to end with offsets."""
     for scope in scopes:
         if not isinstance(scope, Sequence | np.ndarray | Tensor):
             raise ValueError(f"Expected a list of scopes, each a list of variables (got {scope!r} for one)")  # noqa: TRY004
@@ -148,12 +148,12 @@ def _from_lists(scopes: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor | None]
 
 
 def _tensor(values: list[Any]) -> Tensor:
-    made = torch.tensor(values)
-    return made.long() if not made.numel() else made
+    tensor = torch.tensor(values)
+    return tensor if tensor.numel() else tensor.long()
 
 
 def _integers(values: Tensor | NDArray[Any] | Sequence[Any], what: str) -> Tensor:
-    given = values if isinstance(values, Tensor) else torch.as_tensor(values)
-    if given.dtype.is_floating_point or given.dtype.is_complex or given.dtype == torch.bool:
-        raise ValueError(f"Expected integer {what} (got {given.dtype})")
-    return given.long()
+    tensor = values if isinstance(values, Tensor) else torch.as_tensor(values)
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
+        raise ValueError(f"Expected integer {what} (got {tensor.dtype})")
+    return tensor.long()

@@ -1,4 +1,4 @@
-"""The edges of one group as index tensors, in both directions, made once and kept."""
+"""The edges of one group as index tensors, in both directions."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from fgnn.graph.group import FactorGroup
 
 Side = Literal["factor", "variable"]
 
-# Destinations whose degrees lie within this ratio are padded to one width: few blocks, little padding.
+# Destinations whose degrees differ by at most this ratio share a block: few blocks, little padding.
 _DEGREE_RATIO = 1.5
 _DEGREE_SLACK = 3
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Destinations of like degree, each with the same number of places for its edges.
+    """Destinations of similar degree, padded to the same number of edges.
 
     Attributes:
-        destinations: (R,) their ids; None where the block holds all of them in order.
-        edges: (R, K) their edges in edge order, a row filled up with its last edge; None where the edges of row r
-            are ``r * K ... r * K + K - 1``.
-        padding: (R, K) True where a place only repeats; None where no place does.
+        destinations: (R,) their ids; None if the block holds all destinations in order.
+        edges: (R, K) their edges in edge order, each row padded with its last edge; None if the edges of row r are
+            ``r * K ... r * K + K - 1``.
+        padding: (R, K) True at padding; None if there is none.
     """
 
     destinations: Tensor | None
@@ -133,7 +133,7 @@ class Incidence(Derived):
         return not self.hints.covers_all and bool((self.degree("variable") == 0).any())
 
     def has_empty(self, towards: Side) -> bool:
-        """Whether some destination has no edge at all."""
+        """Whether some destination has no edges."""
         return self._has_empty_factor if towards == "factor" else self._has_empty_variable
 
     @cached_property
@@ -157,12 +157,12 @@ class Incidence(Derived):
         return (Block(None, None, None, self.num_factors, self.arity),)
 
     def blocks(self, towards: Side) -> tuple[Block, ...]:
-        """Destinations with edges, sorted into dense blocks by degree; those without are in none."""
+        """Destinations with edges, in dense blocks by degree."""
         return self._factor_blocks if towards == "factor" else self._variable_blocks
 
     @cached_property
     def positions(self) -> EdgeTypes:
-        """The place of each edge's variable in its scope, as edge types."""
+        """The position of each edge's variable in its scope, as edge types."""
         place = torch.arange(self.num_edges, device=self.factor.device) - self.factor_ptr[self.factor]
         longest = self.arity if self.arity is not None else int(self.degree("factor").max()) if self.num_factors else 0
         return EdgeTypes(place, max(longest, 1))
@@ -173,7 +173,7 @@ class Incidence(Derived):
         return EdgeTypes(torch.zeros_like(self.factor), 1)
 
     def prepare(self) -> Incidence:
-        """Make all derived tensors now, so that none is made inside a compiled or captured region."""
+        """Compute all derived tensors now, before compiling or recording a network."""
         for side in ("factor", "variable"):
             self.blocks(side)
             self.has_empty(side)
@@ -183,19 +183,19 @@ class Incidence(Derived):
 
 
 def _blocks(ptr: Tensor, edge: Tensor | None) -> tuple[Block, ...]:
-    """Cut destinations into blocks by degree; within a block their order is kept."""
+    """Group destinations into blocks by degree, in order within a block."""
     starts = ptr.cpu().numpy()
     degree = np.diff(starts)
     order = np.argsort(degree, kind="stable")
     order = order[degree[order] > 0]
-    found = []
+    members = []
     while order.size:
         low = int(degree[order[0]])
         limit = max(low + _DEGREE_SLACK, int(low * _DEGREE_RATIO))
         size = int(np.searchsorted(degree[order], limit, side="right"))
-        found.append(np.sort(order[:size]))
+        members.append(np.sort(order[:size]))
         order = order[size:]
-    return tuple(_block(ids, starts, degree, edge, ptr.device) for ids in found)
+    return tuple(_block(ids, starts, degree, edge, ptr.device) for ids in members)
 
 
 def _block(

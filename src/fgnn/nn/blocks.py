@@ -1,6 +1,6 @@
 """The blocks of the paper's networks besides the FGNN layer: FC, MLP, Res, DR and GlobalPooling.
 
-Each maps (graph, f, gs, edges) to (f, gs). Where the factors are not read any more, ``gs`` is empty.
+Each maps (graph, f, gs, edges) to (f, gs). Groups that no later layer reads are left out of ``gs``.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.graph import FactorGraph
-from fgnn.nn.aggregate import Aggregation, reduce_edges
+from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.linear import linear
+from fgnn.nn.backends.torch.reduce import reduce_edges
 from fgnn.nn.edge_features import EdgeFeatures
 from fgnn.nn.norm import NodeBatchNorm, Norm, make_norm
 
+Factors = Mapping[str, Tensor]  # features of the factors by group
+Edges = Mapping[str, EdgeFeatures] | None
 Features = tuple[Tensor, dict[str, Tensor]]
 
 
 class _Dense(nn.Sequential):
-    """A linear layer, and what may follow it."""
+    """A linear layer, then normalisation and ReLU if asked for."""
 
     def __init__(self, width_in: int, out: int, norm: Norm, activation: str | None) -> None:
         parts: list[nn.Module] = [nn.Linear(width_in, out)]
@@ -32,13 +35,13 @@ class _Dense(nn.Sequential):
         super().__init__(*parts)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """With a residual, that is added.  # shape: (..., width_in) to (..., out)"""
+        """Add ``residual`` to the result, if given.  # shape: (..., width_in) to (..., out)"""
         first, *after = self
         assert isinstance(first, nn.Linear)
         if after and isinstance(after[0], NodeBatchNorm) and after[0].fused(x):
-            # the norm takes the bias, the ReLU and the residual along: fewer passes over memory
-            made: Tensor = after[0](linear(x, first.weight), first.bias, relu=len(after) > 1, residual=residual)
-            return made
+            # The fused norm also adds the bias, applies the ReLU and adds the residual: fewer passes over memory.
+            y: Tensor = after[0](linear(x, first.weight), first.bias, relu=len(after) > 1, residual=residual)
+            return y
         joined = len(after) == 1 and isinstance(after[0], nn.ReLU)
         x = linear(x, first.weight, first.bias, relu=joined)
         for part in () if joined else after:
@@ -49,13 +52,13 @@ class _Dense(nn.Sequential):
 class FC(nn.Module):
     r"""A fully connected layer on every node, :math:`x \mapsto \mathrm{ReLU}(W_k x + b_k)`, k the type of the node.
 
-    Variables and each group of factors have weights of their own.
+    Variables and each group of factors have their own weights.
 
     Args:
         variable_in: Length of f_i.
-        factor_in: Length of g_c by group; a group left out, or without features (0), is not carried on.
+        factor_in: Length of g_c by group; a group that is missing or has no features (0) is dropped.
         out: The new length of all of them.
-        norm: "batch", "layer" or None.
+        norm: "batch", "layer", "rms" or None.
         activation: "relu" or None.
     """
 
@@ -77,21 +80,16 @@ class FC(nn.Module):
         )
 
     def forward(
-        self,
-        graph: FactorGraph,
-        f: Tensor,
-        gs: Mapping[str, Tensor],
-        edges: Mapping[str, EdgeFeatures] | None = None,
-        residual: Features | None = None,
+        self, graph: FactorGraph, f: Tensor, gs: Factors, edges: Edges = None, residual: Features | None = None
     ) -> Features:
-        """New features of all nodes; with a residual, plus those."""
-        at_f, at_g = residual if residual is not None else (None, {})
-        made = {name: self.factor[name](g, at_g.get(name)) for name, g in gs.items() if name in self.factor}
-        return self.variable(f, at_f), made
+        """New features of all nodes, plus ``residual`` if given."""
+        to_f, to_gs = residual if residual is not None else (None, {})
+        new_gs = {name: self.factor[name](g, to_gs.get(name)) for name, g in gs.items() if name in self.factor}
+        return self.variable(f, to_f), new_gs
 
 
 class MLP(nn.Module):
-    """Several :class:`FC` one after the other; of one width it is an FC."""
+    """A sequence of :class:`FC`; with a single width it is an FC."""
 
     def __init__(
         self,
@@ -110,44 +108,27 @@ class MLP(nn.Module):
             self.layers.append(FC(variable_in, factor_in, out, norm=norm, activation=activation))
             variable_in, factor_in = out, dict.fromkeys(factor_in, out)
 
-    def forward(
-        self,
-        graph: FactorGraph,
-        f: Tensor,
-        gs: Mapping[str, Tensor],
-        edges: Mapping[str, EdgeFeatures] | None = None,
-    ) -> Features:
+    def forward(self, graph: FactorGraph, f: Tensor, gs: Factors, edges: Edges = None) -> Features:
         """New features of all nodes."""
-        made = dict(gs)
-        for layer in self.layers:
-            f, made = layer(graph, f, made, edges)
-        return f, made
+        return run_layers(self.layers, graph, f, gs, edges)
 
 
 class Res(nn.Module):
-    """A residual link, x + body(x), on variables and on every group the body returns."""
+    """A residual connection, x + body(x), on variables and on every group the body returns."""
 
     def __init__(self, body: Sequence[nn.Module]) -> None:
         super().__init__()
         self.body = nn.ModuleList(body)
 
-    def forward(
-        self,
-        graph: FactorGraph,
-        f: Tensor,
-        gs: Mapping[str, Tensor],
-        edges: Mapping[str, EdgeFeatures] | None = None,
-    ) -> Features:
-        """New features, as long as the old."""
-        new, made = f, dict(gs)
+    def forward(self, graph: FactorGraph, f: Tensor, gs: Factors, edges: Edges = None) -> Features:
+        """New features, of the same length as the old."""
         *inner, last = self.body
-        for layer in inner:
-            new, made = layer(graph, new, made, edges)
-        if isinstance(last, FC):
-            found: Features = last(graph, new, made, edges, (f, dict(gs)))
-            return found
-        new, made = last(graph, new, made, edges)
-        return f + new, {name: gs[name] + g for name, g in made.items()}
+        new_f, new_gs = run_layers(inner, graph, f, gs, edges)
+        if isinstance(last, FC):  # which adds the residual itself, where it can in the same pass
+            features: Features = last(graph, new_f, new_gs, edges, (f, dict(gs)))
+            return features
+        new_f, new_gs = last(graph, new_f, new_gs, edges)
+        return f + new_f, {name: gs[name] + g for name, g in new_gs.items()}
 
 
 class DR(nn.Module):
@@ -159,41 +140,38 @@ class DR(nn.Module):
             raise ValueError(f"Expected a dropout rate in [0, 1) (got {p})")
         self.dropout = nn.Dropout(p)
 
-    def forward(
-        self,
-        graph: FactorGraph,
-        f: Tensor,
-        gs: Mapping[str, Tensor],
-        edges: Mapping[str, EdgeFeatures] | None = None,
-    ) -> Features:
-        """The same features with some entries at zero while training."""
+    def forward(self, graph: FactorGraph, f: Tensor, gs: Factors, edges: Edges = None) -> Features:
+        """The same features, with random entries zeroed in training."""
         return self.dropout(f), {name: self.dropout(g) for name, g in gs.items()}
 
 
 class GlobalPooling(nn.Module):
     r"""PointNet's: :math:`f_i \mapsto [f_i, \max_j f_j]`, over the variables j of the same graph.
 
-    The length of f_i doubles. Factors stay as they are: what is global reaches them through the next layer's M.
+    The length of f_i doubles. Factors are unchanged: the next layer's M passes the global features on to them.
     """
 
-    def forward(
-        self,
-        graph: FactorGraph,
-        f: Tensor,
-        gs: Mapping[str, Tensor],
-        edges: Mapping[str, EdgeFeatures] | None = None,
-    ) -> Features:
+    def forward(self, graph: FactorGraph, f: Tensor, gs: Factors, edges: Edges = None) -> Features:
         """Variables twice as long, factors unchanged."""
         size = graph.num_variables if graph.variable_ptr is None else graph.graph_size
         if f.shape[-2] == 0:
             return torch.cat([f, f], dim=-1), dict(gs)
         if size:
             rows = f.view(*f.shape[:-2], -1, size, f.shape[-1])
-            # max with its index, not amax: on a tie the gradient goes to the first, as everywhere
+            # max with its index, not amax: on a tie the gradient goes to the first maximum.
             pooled = rows.max(-2, keepdim=True).values.expand_as(rows).flatten(-3, -2)
         else:
             members = graph.members()
-            rows = f.movedim(-2, 0)
-            best, _ = reduce_edges(rows, members, "factor", Aggregation("max"), arg=True)
-            pooled = best.index_select(0, members.factor).movedim(0, -2)
+            largest, _ = reduce_edges(f.movedim(-2, 0), members, "factor", Aggregation("max"), arg=True)
+            pooled = largest.index_select(0, members.factor).movedim(0, -2)
         return torch.cat([f, pooled], dim=-1), dict(gs)
+
+
+def run_layers(
+    layers: Sequence[nn.Module] | nn.ModuleList, graph: FactorGraph, f: Tensor, gs: Factors, edges: Edges
+) -> Features:
+    """Layers one after another."""
+    features = dict(gs)
+    for layer in layers:
+        f, features = layer(graph, f, features, edges)
+    return f, features

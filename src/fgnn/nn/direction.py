@@ -35,7 +35,7 @@ class EdgeMessages(nn.Module):
         towards: Side,
         aggregation: Aggregation,
     ) -> Tensor:
-        """The aggregate at each destination, neutral where there is no edge.  # shape: (B?, D, m)"""
+        """The aggregate at each destination, the identity element without edges.  # shape: (B?, D, m)"""
         message = self.message
         a, b = message.parts(g, f, incidence.num_factors, incidence.num_variables)
         coefficients, weight = self.matrix(t, incidence)
@@ -50,7 +50,7 @@ class EdgeMessages(nn.Module):
 
 
 class Output(nn.Module):
-    """What may follow the aggregation: bias, normalisation, ReLU. Nothing by default, as in Alg. 1."""
+    """Bias, normalisation and ReLU after the aggregation. None by default, as in Alg. 1."""
 
     def __init__(self, width: int, *, bias: bool = False, norm: Norm = None, activation: str | None = None) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Output(nn.Module):
         self.activation = activation
 
     def forward(self, x: Tensor, empty: Tensor | None) -> Tensor:
-        """x (..., D, m), zero where ``empty`` (D,), and so it stays."""
+        """x (..., D, m), which is zero and stays zero where ``empty`` (D,)."""
         if isinstance(self.norm, NodeBatchNorm):
             x = self.norm(x, self.bias, relu=self.activation is not None)
         else:
@@ -86,7 +86,7 @@ class VariableToFactor(nn.Module):
         message: M.
         matrix: Q; its rows are the output width.
         aggregate: "max", "sum", "mean", "softmax" or "softmax(γ)".
-        bias, norm, activation: What follows; nothing by default.
+        bias, norm, activation: Applied after the aggregation; none by default.
     """
 
     def __init__(
@@ -111,8 +111,8 @@ class VariableToFactor(nn.Module):
         total = self.edge_messages(incidence, f, g, t, "factor", self.aggregation)
         empty = incidence.empty_factors()
         degree = incidence.degree("factor") if self.aggregation.kind == "mean" else None
-        made: Tensor = self.output(finish(total, degree, empty, self.aggregation), empty)
-        return made
+        output: Tensor = self.output(finish(total, degree, empty, self.aggregation), empty)
+        return output
 
     def extra_repr(self) -> str:
         return f"aggregate={self.aggregation}"
@@ -124,10 +124,10 @@ class FactorToVariable(nn.Module):
     .. math:: \tilde f_i = \operatorname{agg}_{c: (c,i) \in \mathcal{E}}
               \mathcal{Q}(t_{ci} \mid \Phi_{FV})\, \mathcal{M}([g_c, f_i] \mid \Theta_{FV})
 
-    Each group has its own M and Q; the aggregate is over the union of their edges. A variable in no scope gets zeros.
+    Each group has its own M and Q; the aggregation is over the union of their edges. A variable in no scope gets zeros.
 
     Args:
-        messages: M and Q by group; all Q have as many rows.
+        messages: M and Q by group; all Q have the same number of rows.
         aggregate, bias, norm, activation: As in :class:`VariableToFactor`.
     """
 
@@ -170,8 +170,8 @@ class FactorToVariable(nn.Module):
         total = combine_groups(parts, self.aggregation)
         empty = graph.isolated()
         degree = graph.variable_degree() if self.aggregation.kind == "mean" else None
-        made: Tensor = self.output(finish(total, degree, empty, self.aggregation), empty)
-        return made
+        output: Tensor = self.output(finish(total, degree, empty, self.aggregation), empty)
+        return output
 
     def extra_repr(self) -> str:
         return f"aggregate={self.aggregation}"

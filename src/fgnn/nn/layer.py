@@ -22,18 +22,18 @@ Schedule = Literal["sequential", "parallel"]
 
 
 class FGNNLayer(nn.Module):
-    r"""Variable-to-Factor, then Factor-to-Variable (Alg. 1), each group with parameters of its own:
+    r"""Variable-to-Factor, then Factor-to-Variable (Alg. 1), with separate parameters for each group:
 
     .. math::
         \tilde g_c &= \operatorname{agg}_{i: (c,i)} \mathcal{Q}(t_{ci}|\Phi_{VF}) \mathcal{M}([g_c, f_i]|\Theta_{VF}) \\
         \tilde f_i &= \operatorname{agg}_{c: (c,i)} \mathcal{Q}(t_{ci}|\Phi_{FV}) \mathcal{M}([g_c, f_i]|\Theta_{FV})
 
-    By default exactly this; ``bias``, ``norm`` and ``activation`` may follow the aggregate.
+    By default exactly this; ``bias``, ``norm`` and ``activation`` may be added after the aggregation.
 
     Args:
         variable_in: Length of f_i.
-        factor_in: Length of g_c by group; 0 where a group has no factor features.
-        edge_in: Length of t_ci by group, for ``q="table"`` the number of types; 0 or left out: no edge features.
+        factor_in: Length of g_c by group; 0 for a group without factor features.
+        edge_in: Length of t_ci by group, for ``q="table"`` the number of types; 0 or missing: no edge features.
         out: Length of the new f_i, and of the new g_c unless ``factor_out`` says otherwise.
         q: The form of Q: "dense", "basis" or "table".
         aggregate: "max", "sum", "mean", "softmax" or "softmax(γ)", where softmax is log Σ exp(γ·) / γ.
@@ -42,14 +42,14 @@ class FGNNLayer(nn.Module):
         width: n, the length of M's output; by default the output width of its direction.
         hidden: Widths of further layers in M before its last.
         message_activation: σ in M, "relu" or "identity".
-        bias, norm, activation: After the aggregate: a bias, "batch" or "layer" normalisation, "relu".
-        q_options: Further arguments of the form of Q, such as ``bases`` or ``hidden``.
-        variables_only: Return no factor features, and have no parameters that only they would need.
+        bias, norm, activation: After the aggregation: a bias, normalisation ("batch", "layer", "rms"), "relu".
+        q_options: Further arguments of Q, such as ``bases`` or ``hidden``.
+        variables_only: Return no factor features, and skip the parameters that only they need.
 
     Shapes:
         f (N, variable_in) or (B, N, variable_in); gs by group (C, factor_in) or with B; edges by group (C, A, edge_in)
-        or (E, edge_in) or, the same for every factor, (A, edge_in), or with B before the edges. Returns f (B?, N, out)
-        and gs (B?, C, factor_out).
+        or (E, edge_in), with a leading B where samples differ, or (A, edge_in), the same for every factor. Returns
+        f (B?, N, out) and gs (B?, C, factor_out).
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class FGNNLayer(nn.Module):
         after: dict[str, Any] = {"aggregate": aggregate, "bias": bias, "norm": norm, "activation": activation}
         vf, fv = {}, {}
         for name, length in factor_in.items():
-            made = factor_out[name] if isinstance(factor_out, Mapping) else factor_out or out
-            seen = made if schedule == "sequential" else length
+            new_length = factor_out[name] if isinstance(factor_out, Mapping) else factor_out or out
+            fv_length = new_length if schedule == "sequential" else length
 
             def parts(g_in: int, rows: int, t_in: int = edge_in.get(name, 0)) -> tuple[Message, EdgeMatrix]:
                 n = width or rows
@@ -88,15 +88,15 @@ class FGNNLayer(nn.Module):
                 return message, make_edge_matrix(q, t_in, rows, n, **(q_options or {}))
 
             if schedule == "sequential" or not variables_only:
-                vf[name] = VariableToFactor(*parts(length, made), **after)
-            fv[name] = parts(seen, out)
+                vf[name] = VariableToFactor(*parts(length, new_length), **after)
+            fv[name] = parts(fv_length, out)
         self._setup(vf, FactorToVariable(fv, **after), schedule, variables_only)
 
     @classmethod
     def from_parts(
         cls, vf: Mapping[str, VariableToFactor], fv: FactorToVariable, schedule: Schedule = "sequential"
     ) -> FGNNLayer:
-        """A layer of given halves, for M and Q of one's own."""
+        """A layer from its two halves, for a custom M and Q."""
         layer = cls.__new__(cls)
         layer._setup(vf, fv, schedule)
         return layer
@@ -126,12 +126,12 @@ class FGNNLayer(nn.Module):
         """New variable features, and new factor features by group."""
         gs, edges = gs or {}, edges or {}
         self._check(graph, f, gs, edges)
-        made: dict[str, Tensor] = {}
+        new_gs: dict[str, Tensor] = {}
         for name in graph.groups if len(self.variable_to_factor) else ():
             half = self.variable_to_factor[name]
-            made[name] = half(graph.incidence(name), f, gs.get(name), edges.get(name))
-        seen = made if self.schedule == "sequential" else gs
-        return self.factor_to_variable(graph, f, seen, edges), {} if self.variables_only else made
+            new_gs[name] = half(graph.incidence(name), f, gs.get(name), edges.get(name))
+        read = new_gs if self.schedule == "sequential" else gs
+        return self.factor_to_variable(graph, f, read, edges), {} if self.variables_only else new_gs
 
     def _check(
         self, graph: FactorGraph, f: Tensor | None, gs: Mapping[str, Tensor], edges: Mapping[str, EdgeFeatures]
@@ -154,13 +154,13 @@ class FGNNLayer(nn.Module):
             raise ValueError(f"Expected features (B, {count}, d) or ({count}, d) of the {what} (got {tuple(x.shape)})")
         if not x.is_floating_point():
             raise ValueError(f"Expected floating-point features of the {what} (got {x.dtype}); use .float()")
-        own = next(self.parameters()).dtype
-        if x.dtype != own and not torch.is_autocast_enabled(x.device.type):
-            raise ValueError(f"Expected {what} in the layer's {own} (got {x.dtype}); use .to({own}), or autocast")
+        dtype = next(self.parameters()).dtype
+        if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
+            raise ValueError(f"Expected {what} in the layer's {dtype} (got {x.dtype}); use .to({dtype}), or autocast")
 
     @property
     def backend(self) -> str:
-        """Which implementation the layer will use where its parameters are: "torch" or a fused kernel."""
+        """The backend the layer uses on its parameters' device: "torch" or "triton"."""
         some = next(self.parameters())
         kind = some.device.type
         return choose_backend(

@@ -25,10 +25,10 @@ class Message(nn.Module):
         factor_in: Length of g_c; 0 where factors have no features.
         variable_in: Length of f_i; 0 where variables have none.
         out: n, the length of the message.
-        hidden: Widths of layers before the last; none by default: one linear layer and σ.
+        hidden: Widths of the layers before the last; by default there are none: one linear layer and σ.
         activation: σ after every layer but the last, "relu" or "identity".
-        final_activation: σ after the last layer; by default as the others.
-        bias: Whether the linear layers have one.
+        final_activation: σ after the last layer; by default the same.
+        bias: Whether the linear layers have a bias.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class Message(nn.Module):
     ) -> None:
         super().__init__()
         final_activation = activation if final_activation is None else final_activation
-        for given in (activation, final_activation):
-            if given not in _ACTIVATIONS:
-                raise ValueError(f"Expected an activation among {list(_ACTIVATIONS)} (got {given!r})")
+        for name in (activation, final_activation):
+            if name not in _ACTIVATIONS:
+                raise ValueError(f"Expected an activation among {list(_ACTIVATIONS)} (got {name!r})")
         widths = [*hidden, out]
         if factor_in < 0 or variable_in < 0 or min(widths) < 1:
             raise ValueError(f"Expected positive widths (got {factor_in}, {variable_in}, {widths})")
@@ -59,7 +59,7 @@ class Message(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the split layer as one ``nn.Linear`` on the concatenation would be."""
+        """Initialise the split layer like one ``nn.Linear`` on the concatenation."""
         bound = 1 / math.sqrt(max(self.factor_in + self.variable_in, 1))
         for tensor in (self.factor_weight, self.variable_weight, self.bias):
             if tensor is not None and tensor.numel():
@@ -88,7 +88,7 @@ class Message(nn.Module):
         return a, self._part(f, self.variable_weight, None, variables)
 
     def _reads(self, x: Tensor | None, weight: Tensor) -> bool:
-        """Whether there are features to read; they must be there where there are weights for them."""
+        """Whether there are features to read; missing or misshapen ones are refused."""
         if x is None or weight.shape[1] == 0:
             if weight.shape[1]:
                 raise ValueError(f"Expected features of length {weight.shape[1]} (got none)")
@@ -104,15 +104,15 @@ class Message(nn.Module):
         return linear(x, weight, bias)
 
     def per_edge(self, a: Tensor, b: Tensor, factor: Tensor, variable: Tensor) -> Tensor:
-        """The whole of M on every edge, for an M of several layers.  # shape: (..., E, n)"""
+        """M on every edge, for an M of several layers.  # shape: (..., E, n)"""
         return self._rest(a.index_select(-2, factor) + b.index_select(-2, variable))
 
     def forward(self, g: Tensor, f: Tensor) -> Tensor:
-        """M on rows of g and f that belong together.  # shape: (..., n)"""
+        """M on matching rows of g and f.  # shape: (..., n)"""
         return self._rest(linear(g, self.factor_weight, self.bias) + linear(f, self.variable_weight))
 
     def _rest(self, h: Tensor) -> Tensor:
-        """What follows the split layer's sum."""
+        """The rest of M, after the split layer's sum."""
         h = h.relu() if self.first_activation == "relu" else h
         for k, layer in enumerate(self.tail):
             after = self.activation if k + 1 < len(self.tail) else self.final_activation

@@ -1,4 +1,4 @@
-"""Message passing on a plain graph: the paper's MPNN layer, and the general form with one's own M and U."""
+"""Message passing on a plain graph: the paper's MPNN layer, and the general form with a custom M and U."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from fgnn.graph import FactorGroup, Incidence
-from fgnn.nn.aggregate import Aggregation, finish, reduce_edges
+from fgnn.nn.aggregate import Aggregation, finish
+from fgnn.nn.backends.torch.reduce import reduce_edges
 from fgnn.nn.direction import VariableToFactor
 from fgnn.nn.edge_features import EdgeFeatures, flatten_edges
 from fgnn.nn.edge_matrix import EdgeMatrix, Form, make_edge_matrix
@@ -19,12 +20,12 @@ from fgnn.nn.norm import Norm
 
 def adjacency(neighbours: FactorGroup | Incidence) -> Incidence:
     """Adjacency lists as edges: row i of ``neighbours`` lists N(i), node i being both factor i and variable i."""
-    found = neighbours if isinstance(neighbours, Incidence) else Incidence.of(neighbours, neighbours.num_factors)
-    if found.num_factors != found.num_variables:
+    edges = neighbours if isinstance(neighbours, Incidence) else Incidence.of(neighbours, neighbours.num_factors)
+    if edges.num_factors != edges.num_variables:
         raise ValueError(
-            f"Expected a list of neighbours for each of {found.num_variables} nodes (got {found.num_factors})"
+            f"Expected a list of neighbours for each of {edges.num_variables} nodes (got {edges.num_factors})"
         )
-    return found
+    return edges
 
 
 class MPNNLayer(nn.Module):
@@ -32,7 +33,7 @@ class MPNNLayer(nn.Module):
 
     .. math:: \tilde f_i = \max_{j \in \mathcal{N}(i)} \mathcal{Q}(e_{ij})\, \mathcal{M}(f_i, f_j)
 
-    It is the Variable-to-Factor half where each node i is also a factor whose scope is N(i).
+    It is the Variable-to-Factor half of an FGNN layer in which each node i is also a factor with scope N(i).
 
     Args:
         node_in: Length of f_i.
@@ -64,7 +65,7 @@ class MPNNLayer(nn.Module):
 
     @classmethod
     def from_parts(cls, message: Message, matrix: EdgeMatrix, **options: Any) -> MPNNLayer:
-        """A layer with M and Q of one's own; M reads f_i as its factor's part and f_j as its variable's."""
+        """A layer with a custom M and Q; M reads f_i as its factor's part and f_j as its variable's."""
         layer = cls.__new__(cls)
         layer._setup(VariableToFactor(message, matrix, **options))
         return layer
@@ -75,12 +76,12 @@ class MPNNLayer(nn.Module):
 
     def forward(self, neighbours: FactorGroup | Incidence, f: Tensor, e: EdgeFeatures | None = None) -> Tensor:
         """New node features (B?, N, out) from f (B?, N, node_in) and e in the order of the lists of neighbours."""
-        made: Tensor = self.direction(adjacency(neighbours), f, f, e)
-        return made
+        new_f: Tensor = self.direction(adjacency(neighbours), f, f, e)
+        return new_f
 
 
 class MessagePassing(nn.Module):
-    r"""eq. (update), with the user's own networks:
+    r"""eq. (update), with custom networks:
 
     .. math:: m_i = \operatorname{agg}_{j \in \mathcal{N}(i)} \mathcal{M}(f_i, f_j, e_{ij}), \qquad
               \tilde f_i = \mathcal{U}(f_i, m_i)
@@ -109,15 +110,9 @@ class MessagePassing(nn.Module):
         if e is not None:
             e, by_place = flatten_edges(e, incidence, int(e.shape[-1]))
             e = e[incidence.positions.index] if by_place else e
-        sent = self.message(f.index_select(-2, incidence.factor), f.index_select(-2, incidence.variable), e)
-        rows = sent.transpose(0, 1) if sent.dim() == 3 else sent
-        total, _ = reduce_differentiable(rows, incidence, self.aggregation)
-        total = total.transpose(0, 1) if sent.dim() == 3 else total
+        messages = self.message(f.index_select(-2, incidence.factor), f.index_select(-2, incidence.variable), e)
+        # With arg=True the gradient of a maximum goes to its first edge.
+        total, _ = reduce_edges(messages.movedim(-2, 0), incidence, "factor", self.aggregation, arg=True)
         degree = incidence.degree("factor") if self.aggregation.kind == "mean" else None
-        got = finish(total, degree, incidence.empty_factors(), self.aggregation)
-        return got if self.update is None else self.update(f, got)
-
-
-def reduce_differentiable(rows: Tensor, incidence: Incidence, aggregation: Aggregation) -> tuple[Tensor, Tensor | None]:
-    """``reduce_edges`` with the gradient of a maximum at its first edge (``max`` with indices, never ``amax``)."""
-    return reduce_edges(rows, incidence, "factor", aggregation, arg=True)
+        m = finish(total.movedim(0, -2), degree, incidence.empty_factors(), self.aggregation)
+        return m if self.update is None else self.update(f, m)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fgnn.graph import FactorGraph
 from fgnn.nn.aggregate import Aggregation
-from fgnn.nn.blocks import DR, FC, GlobalPooling, Res
+from fgnn.nn.blocks import DR, FC, GlobalPooling, Res, run_layers
 from fgnn.nn.edge_features import EdgeFeatures
 from fgnn.nn.edge_matrix import Form
 from fgnn.nn.layer import FGNNLayer, Schedule
@@ -19,7 +19,7 @@ from fgnn.nn.notation import Item, NotationError, parse, to_text
 
 
 class Network(nn.Module):
-    """Layers in a row, as :func:`build` makes them.
+    """A sequence of layers, as :func:`build` makes it.
 
     Attributes:
         notation: The paper's notation it was built from, in one line.
@@ -39,12 +39,12 @@ class Network(nn.Module):
 
     @property
     def num_parameters(self) -> int:
-        """How many numbers are learned."""
+        """The number of trainable parameters."""
         return count_parameters(self)
 
     @property
     def backend(self) -> str:
-        """Which implementation its FGNN layers will use."""
+        """The backend its FGNN layers use."""
         return next((m.backend for m in self.modules() if isinstance(m, FGNNLayer)), "torch")
 
     def forward(
@@ -55,10 +55,7 @@ class Network(nn.Module):
         edges: Mapping[str, EdgeFeatures] | None = None,
     ) -> Tensor:
         """Scores of the variables.  # shape: (B?, N, out)"""
-        features = dict(gs or {})
-        for layer in self.layers:
-            f, features = layer(graph, f, features, edges)
-        return f
+        return run_layers(self.layers, graph, f, gs or {}, edges)[0]
 
     def __repr__(self) -> str:
         head = f"Network, {self.num_parameters:,} parameters"
@@ -87,12 +84,12 @@ def build(
     """Build a network from the paper's notation.
 
     ``FGNN(d)`` is an FGNN layer with bias, normalisation if any, and ReLU; ``FC(d)`` (or ``MLP(d)``) a fully connected
-    layer with ReLU, on variables and on every group of factors with weights of their own; ``Res[...]`` a residual link
-    on all of them; ``DR(p)`` dropout; ``GlobalPooling`` as in PointNet; ``Input`` stands for the input. ``N`` is
-    ``num_classes``. The last layer has neither normalisation nor ReLU: its outputs are scores.
+    layer with ReLU, on variables and on every group of factors with their own weights; ``Res[...]`` a residual
+    connection on all of them; ``DR(p)`` dropout; ``GlobalPooling`` as in PointNet; ``Input`` the input itself. ``N``
+    is ``num_classes``. The last layer has neither normalisation nor ReLU: its outputs are scores.
 
-    After the last FGNN nobody reads the factors, so from there on layers act on variables only. That last FGNN's
-    own factor features, seen by its second half alone, and its M are as wide as its input where that is wider.
+    Nothing reads the factors after the last FGNN, so later layers act on variables only. The factor features inside
+    that last FGNN, and its M, are at least as wide as its input.
 
     Args:
         notation: As printed, over any number of lines.
@@ -120,26 +117,26 @@ def build(
 
 
 def count_parameters(module: nn.Module) -> int:
-    """How many numbers of a module are learned."""
+    """The number of trainable parameters."""
     return sum(p.numel() for p in module.parameters() if p.requires_grad)
 
 
 @dataclass(frozen=True)
 class _Widths:
-    """The lengths of features at one point of a network; no factors where nobody reads them any more."""
+    """Feature lengths at one point of a network; without factors once no later layer reads them."""
 
     variable: int
     factors: dict[str, int]
 
     def shapes(self, names: Iterable[str]) -> tuple[str, ...]:
-        """For a person: the shape of the variables' features, and of those of each named group."""
+        """Shapes for display: of the variables' features and of each named group's."""
         of_factors = (f"{name} (C, {self.factors[name]})" if self.factors.get(name) else "" for name in names)
         return (f"variables (N, {self.variable})", *of_factors)
 
 
 @dataclass(frozen=True)
 class _Line:
-    """One line of a network's table."""
+    """One line of the printed network."""
 
     name: str
     shapes: tuple[str, ...]
@@ -207,7 +204,7 @@ class _Builder:
         return layer, after
 
     def _check_residual(self, item: Item, before: _Widths, after: _Widths) -> None:
-        """What a residual link adds must be as long as what it adds to."""
+        """Refuse a residual connection whose ends differ in length."""
         pairs = [("variables", before.variable, after.variable)]
         pairs += [(f"factors {name!r}", before.factors[name], d) for name, d in after.factors.items()]
         for what, old, new in pairs:

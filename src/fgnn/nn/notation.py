@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from fgnn.errors import InputError
 
-# What a name takes in parentheses: a width, a rate, or nothing.
+# The argument of each layer: a width, a rate, or none.
 _TAKES = {"FGNN": "width", "FC": "width", "MLP": "width", "DR": "rate", "GlobalPooling": None, "Input": None}
 _TOKEN = re.compile(r"(?P<skip>[\s$]+)|(?P<name>[A-Za-z_]+)|(?P<number>\d+(?:\.\d*)?|\.\d+)|(?P<mark>[()\[\]\-–—−])")
 _DASHES = "-–—−"
-# Far more than any network has.
+# Far beyond any real network.
 _MOST_CHARACTERS = 1 << 16
 _DEEPEST = 50
 
@@ -21,8 +21,8 @@ class NotationError(InputError):
     """A mistake in a network's notation.
 
     Attributes:
-        line, column: Where it is, from 1.
-        caret: The line, and below it a mark at the place.
+        line, column: Where it is, counted from 1.
+        caret: The line with a caret below the mistake.
     """
 
     def __init__(self, what: str, text: str, at: int) -> None:
@@ -36,7 +36,7 @@ class NotationError(InputError):
 
 @dataclass(frozen=True)
 class Item:
-    """One layer of the notation; ``body`` for Res, ``argument`` for what stands in parentheses."""
+    """One layer of the notation; ``body`` for Res, ``argument`` for the text in parentheses."""
 
     name: str
     argument: str | None = None
@@ -72,15 +72,15 @@ class _Reader:
         self.tokens: list[tuple[str, str, int]] = []
         at = 0
         while at < len(text):
-            found = _TOKEN.match(text, at)
-            if found is None:
+            match = _TOKEN.match(text, at)
+            if match is None:
                 raise NotationError(f"Expected a layer, '-' or a bracket (got {text[at]!r})", text, at)
-            kind = str(found.lastgroup)
+            kind = str(match.lastgroup)
             if kind != "skip":
-                token = found.group()
+                token = match.group()
                 self.tokens.append(("-" if token in _DASHES else token if kind == "mark" else kind, token, at))
-            at = found.end()
-        # a mistake at the end is shown right behind the last thing that stands there
+            at = match.end()
+        # A mistake at the end is marked right after the last token.
         self.tokens.append(("end", "the end", len(text.rstrip())))
         self.place = 0
 
@@ -97,9 +97,9 @@ class _Reader:
         return token
 
     def expect(self, kind: str, what: str) -> str:
-        found, token, at = self.next()
-        if found != kind:
-            raise NotationError(f"Expected {what} (got {token if found == 'end' else repr(token)})", self.text, at)
+        actual, token, at = self.next()
+        if actual != kind:
+            raise NotationError(f"Expected {what} (got {token if actual == 'end' else repr(token)})", self.text, at)
         return token
 
     def sequence(self) -> tuple[Item, ...]:

@@ -9,10 +9,10 @@ from torch import Tensor
 from fgnn import FactorGroup
 from fgnn.graph import Incidence, Side
 from fgnn.nn import Aggregation, aggregate_messages
-from fgnn.nn.aggregate import first_max, reduce_edges
 from fgnn.nn.backends.torch import chunks, cpu_projection
 from fgnn.nn.backends.torch.cpu_projection import project_all, project_max
 from fgnn.nn.backends.torch.edge_inputs import EdgeInputs
+from fgnn.nn.backends.torch.reduce import first_max, reduce_edges
 
 
 def problem(batch: int, shared: bool, *, seed: int = 0) -> tuple[EdgeInputs, Tensor, Tensor]:

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fgnn.nn.aggregate import Aggregation, reduce_edges
+from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.edge_call import EdgeCall
 from fgnn.nn.backends.torch import edge_messages
 from fgnn.nn.backends.torch.by_destination import backward_max, backward_sum, forward_sum
 from fgnn.nn.backends.torch.cpu_projection import project_max
 from fgnn.nn.backends.torch.edge_inputs import EdgeInputs
+from fgnn.nn.backends.torch.reduce import reduce_edges
 
 _SUM = Aggregation("sum")
 

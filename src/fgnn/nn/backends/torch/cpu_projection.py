@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fgnn.nn.aggregate import first_max
 from fgnn.nn.backends.torch.chunks import cut, limit, row_chunks
 from fgnn.nn.backends.torch.edge_inputs import EdgeInputs, phi_chunk
+from fgnn.nn.backends.torch.reduce import first_max
 
 # Fewer rows than this do not pay for reading W.
 _MIN_ROWS = 128
