@@ -224,11 +224,11 @@ def test_a_network_is_refused_other_boxes() -> None:
 
     net = max_product_network(pair([[0.0, 0.0], [0.0, 1.0]]), iterations=1)
     assert net.beliefs(pair([[0.5, 0.5], [0.5, 7.0]]))
-    with pytest.raises(ValueError, match="boxes of those the network was made for"):
+    with pytest.raises(ValueError, match="Expected tables with the boxes"):
         net.beliefs(pair([[0.0, 1.0], [2.0, 3.0]]))
-    with pytest.raises(ValueError, match="boxes of those the network was made for"):
+    with pytest.raises(ValueError, match="Expected tables with the boxes"):
         net.beliefs(pair([[0.0, -np.inf], [0.0, 3.0]]))
-    with pytest.raises(ValueError, match="factors of the one the network was made for"):
+    with pytest.raises(ValueError, match="Expected models with the factors"):
         net.beliefs(GraphicalModel([2, 2]))
     clamped = pair([[0.0, 0.0], [0.0, 1.0]]).condition({0: 1})
     with pytest.raises(ValueError, match="finite unaries"):
@@ -243,9 +243,9 @@ def test_a_network_is_refused_other_scopes_and_budgets() -> None:
         return made
 
     net = max_product_network(model((0, 1), 1), iterations=1)
-    with pytest.raises(ValueError, match="models with the scopes of the one"):
+    with pytest.raises(ValueError, match="models with the scopes"):
         net.beliefs(model((0, 2), 1))
-    with pytest.raises(ValueError, match="models with the budgets of the one"):
+    with pytest.raises(ValueError, match="models with the budgets"):
         net.beliefs(model((0, 1), 2))
 
 

@@ -1,4 +1,4 @@
-"""The theorem as code: max-product belief propagation as a factor graph neural network."""
+"""The paper's theorem as code: max-product belief propagation as a factor graph neural network."""
 
 from fgnn.theory.budget import decompose_budget
 from fgnn.theory.decompose import Decomposition, decompose, maximum_of_terms

@@ -1,4 +1,4 @@
-"""Lemma 1 for budgets: "between l and u of these n binary variables are 1" as a maximum over few boxes."""
+"""Lemma 1 for budgets: "between l and u of n binary variables are 1" as a maximum over few boxes."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import torch
 
 from fgnn.theory.decompose import Decomposition
 
-_Box = tuple[frozenset[int], frozenset[int]]  # the variables held at 1, and those held at 0; the others are free
+_Box = tuple[frozenset[int], frozenset[int]]  # variables fixed to 1 and variables fixed to 0; the others are free
 
 
 def decompose_budget(n: int, at_least: int = 0, at_most: int | None = None) -> Decomposition:
-    r"""The factor that is 0 where ``at_least <= sum of x <= at_most`` and ``-inf`` elsewhere, as few boxes.
+    r"""The factor that is 0 if ``at_least <= sum of x <= at_most`` and ``-inf`` otherwise, as a minimum cover by boxes.
 
-    A box of feasible configurations holds at least l = ``at_least`` variables at 1 and n - u at 0, u = ``at_most``. So
+    A box of feasible configurations fixes at least l = ``at_least`` variables to 1 and n - u to 0, u = ``at_most``. So
     it contains at most one configuration with l ones and at most one with u, and any cover has at least
 
     .. math:: \max\left(\binom{n}{l}, \binom{n}{u}\right)
 
-    terms, against the :math:`2^n` entries of the table. The cover made here has exactly so many: the obvious boxes for
-    "at most u", "at least l" and "exactly l", and one box per chain of subsets in between (see `_chain_boxes`).
+    terms, compared with the :math:`2^n` entries of the table. This cover attains the bound: it uses the obvious boxes
+    for "at most u", "at least l" and "exactly l", and otherwise one box per chain of subsets (see `_chain_boxes`).
 
     Args:
         n: The number of binary variables.
-        at_least: How many must be 1.
-        at_most: How many may be 1 (default: all).
+        at_least: The smallest number of ones.
+        at_most: The largest number of ones (default: n).
 
     Example:
         >>> decompose_budget(8, at_most=5)
@@ -54,20 +54,20 @@ def _boxes(n: int, lower: int, upper: int) -> list[_Box]:
 
 
 def _chain_boxes(n: int, lower: int, upper: int) -> Iterator[_Box]:
-    """One box around every chain of the symmetric chain decomposition of the subsets of n by bracket matching.
+    """One box per chain of the symmetric chain decomposition of the subsets, by bracket matching.
 
-    Reading 0 as an opening and 1 as a closing bracket, a chain keeps its matched pairs and fills the unmatched places
-    with ones from the left. Every chain that meets a level of lower..upper meets the widest one, once. A chain that
-    starts above the lower level or ends below the upper one leaves a choice of what to hold; holding the pairs matched
-    first makes the boxes of such chains coincide.
+    Read 0 as an opening and 1 as a closing bracket. A chain keeps its matched pairs and fills the unmatched positions
+    with ones from the left. Every chain that meets a level in lower..upper meets the widest one exactly once. A chain
+    that starts above the lower level or ends below the upper one leaves a choice of variables to fix; choosing the
+    pairs matched first makes the boxes of such chains coincide.
     """
     widest = max(range(lower, upper + 1), key=lambda r: comb(n, r))
     for ones in combinations(range(n), widest):
-        taken = set(ones)
+        selected = set(ones)
         opened: list[int] = []
         matched_ones, matched_zeros = [], []
         for i in range(n):
-            if i not in taken:
+            if i not in selected:
                 opened.append(i)
             elif opened:
                 matched_zeros.append(opened.pop())

@@ -21,8 +21,8 @@ class Decomposition:
 
     .. math:: \theta_{ic}(x_i, z) = v_z / |s(c)| \text{ if } x_i \in S_i^z, \quad -\infty \text{ otherwise.}
 
-    The boxes may overlap: a term may reach over any configuration whose value is no less than its own, for the
-    maximum hides it there. A configuration at ``-inf`` lies in no box and needs no term.
+    Boxes may overlap: a box may contain configurations of larger value, where the maximum hides its term. A
+    configuration with value ``-inf`` lies in no box.
     """
 
     sides: tuple[Tensor, ...]  # per position, shape: (k_i, Z), bool: whether x_i lies in the box of term z
@@ -64,7 +64,7 @@ class Decomposition:
 
 
 def maximum_of_terms(tensors: Sequence[Tensor]) -> Tensor:
-    """max_z Σ_i θ_ic(x_i, z) for tensors (k_i, Z): the table (k_1, ..., k_A); ``-inf`` where there is no term."""
+    """max_z Σ_i θ_ic(x_i, z) for tensors (k_i, Z): the table (k_1, ..., k_A), ``-inf`` if there are no terms."""
     total = torch.zeros((1,) * len(tensors) + (tensors[0].shape[1],), dtype=tensors[0].dtype)
     for axis, theta in enumerate(tensors):
         shape = [1] * len(tensors) + [theta.shape[1]]
@@ -76,15 +76,15 @@ def maximum_of_terms(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def decompose(table: ArrayLike | Tensor, *, merge: bool = True) -> Decomposition:
-    """Lemma 1: write a table of any arity as the maximum over rank-1 terms, exactly.
+    """Lemma 1: write a table of any arity exactly as a maximum over rank-1 terms.
 
-    A table of different values needs as many terms as it has finite entries, which is the number the paper counts.
-    Where values repeat, configurations are covered greedily by boxes: from the lowest value up, a box grows around
-    an uncovered configuration as long as nothing in it is lower, then shrinks to what it newly covers.
+    A table of distinct values needs one term per finite entry, the number in the paper. If values repeat, boxes cover
+    the configurations greedily: in order of increasing value, a box grows around an uncovered configuration as long
+    as it contains no lower value, then shrinks to the configurations it newly covers.
 
     Args:
         table: Log-potentials of shape (k_1, ..., k_A), ``-inf`` allowed.
-        merge: Whether to look for boxes; without it, one term per finite configuration.
+        merge: Whether to search for boxes; otherwise there is one term per finite configuration.
     """
     theta = np.asarray(table.detach().cpu() if isinstance(table, Tensor) else table, dtype=np.float64)
     if theta.ndim == 0:
@@ -113,7 +113,7 @@ def _assemble(shape: Sequence[int], boxes: Sequence[_Box]) -> Decomposition:
 
 
 def _cover(theta: NDArray[np.float64]) -> list[_Box]:
-    """Boxes such that every finite cell has its value as the largest among the boxes that hold it."""
+    """Boxes such that every finite cell equals the largest value of the boxes that contain it."""
     boxes: list[_Box] = []
     uncovered = np.isfinite(theta)
     order = np.argsort(theta, axis=None, kind="stable")
@@ -125,7 +125,7 @@ def _cover(theta: NDArray[np.float64]) -> list[_Box]:
         wanted = uncovered & (theta == value)
         sides = _grow(theta >= value, wanted, cell)
         gained = wanted & _box_mask(sides)
-        # Shrink to the bounding box of what is new: smaller sides make smaller networks, and stay inside the box.
+        # Shrink to the bounding box of the newly covered cells: smaller sides give smaller networks.
         others = [tuple(a for a in range(theta.ndim) if a != axis) for axis in range(theta.ndim)]
         sides = [gained.any(axis=rest) for rest in others]
         uncovered &= ~gained
@@ -134,7 +134,7 @@ def _cover(theta: NDArray[np.float64]) -> list[_Box]:
 
 
 def _grow(allowed: NDArray[np.bool_], wanted: NDArray[np.bool_], cell: tuple[np.intp, ...]) -> list[NDArray[np.bool_]]:
-    """A box around a cell that no state can be added to; each step adds the state that gains most wanted cells."""
+    """A maximal box around a cell; each step adds the state that covers the most wanted cells."""
     sides = [np.arange(k) == x for k, x in zip(allowed.shape, cell, strict=True)]
     while True:
         best: tuple[int, int, int] | None = None

@@ -16,22 +16,22 @@ _GROUP = "factor"
 
 
 class DecompositionNetwork(nn.Module):
-    r"""Prop. 2 (decomposition): from :math:`g_c = [\theta_c(x^0), \theta_c(x^1), \dots] \ge 1`, one FGNN layer makes
+    r"""Prop. 2 (decomposition): from :math:`g_c = [\theta_c(x^0), \theta_c(x^1), \dots] \ge 1`, one FGNN layer computes
 
     .. math:: \theta_{ic}(x_i, z) = \begin{cases} \theta_c(x^z) / |s(c)| & x_i = x_i^z \\ -\sum_{z'} \theta_c(x^{z'})
               & \text{otherwise} \end{cases} \qquad \text{for all } i \in s(c)
 
-    at every factor, one term z per configuration, and keeps :math:`\theta_i` at every variable. M outputs g_c; the
-    edge feature is the position, one-hot; the matrix of a position fills one slot of the new g_c and leaves the others
-    to the other positions. Its rows are
+    at every factor, with one term z per configuration, and keeps :math:`\theta_i` at every variable. M outputs g_c;
+    the edge feature is the position, one-hot; the matrix Q of a position fills one slot of the new g_c. Its rows are
 
-    - for a matching entry, :math:`1/|s(c)|` in column z and 0 elsewhere. (Printed, "all other entries" of Q are
-      negative, which would spoil these rows too.)
-    - for an entry that does not match, -1 everywhere: less than :math:`-\max \theta_c` since no value is below 1;
-    - in the slots of other positions, -2 everywhere. (Lemma lossless_agg writes 0 there, but the maximum with 0 would
-      erase the negative entries.)
+    - :math:`1/|s(c)|` in column z and 0 elsewhere, for a matching entry. (The paper prints "all other entries" of Q
+      as negative, which would corrupt these rows.)
+    - -1 everywhere, for an entry that does not match: the row gives less than :math:`-\max \theta_c`, since
+      :math:`\theta_c \ge 1`.
+    - -2 everywhere, in the slots of other positions. (Lemma lossless_agg writes 0, but the maximum with 0 would erase
+      the negative entries.)
 
-    So the weights depend on the shape alone, and one network decomposes every factor of that shape.
+    The weights depend only on the shape, so one network decomposes every factor of that shape.
     """
 
     def __init__(self, shape: Sequence[int]) -> None:
@@ -58,26 +58,26 @@ class DecompositionNetwork(nn.Module):
         self.layer = FGNNLayer.from_parts({_GROUP: vf}, fv, schedule="sequential")
 
     def _matrices(self) -> Tensor:
-        """One matrix for each position.  # shape: (A, Σ k_a · Z, Z)"""
+        """Q of each position.  # shape: (A, Σ k_a · Z, Z)"""
         arity, cells = len(self.shape), prod(self.shape)
         configurations = torch.cartesian_prod(*(torch.arange(k) for k in self.shape)).reshape(cells, arity)
         per_position = []
         for a, k in enumerate(self.shape):
             matches = configurations[:, a] == torch.arange(k)[:, None]  # shape: (k, Z)
             share = torch.eye(cells, dtype=torch.float64).expand(k, -1, -1) / arity
-            own = torch.where(matches[..., None], share, -1.0).flatten(0, 1)  # shape: (k · Z, Z)
-            blocks = [own if b == a else own.new_full((kb * cells, cells), -2.0) for b, kb in enumerate(self.shape)]
+            slot = torch.where(matches[..., None], share, -1.0).flatten(0, 1)  # shape: (k · Z, Z)
+            blocks = [slot if b == a else slot.new_full((kb * cells, cells), -2.0) for b, kb in enumerate(self.shape)]
             per_position.append(torch.cat(blocks))
         return torch.stack(per_position)
 
     def forward(self, scopes: Tensor, unaries: Tensor, tables: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Decompose many factors at once.
+        """Decompose a batch of factors.
 
         Args:
             scopes: (C, A).
             unaries: θ_i, (N, K) with K the largest cardinality; a variable in no scope gets zeros.
-            tables: θ_c >= 1, (C, k_1, ..., k_A); add a constant first where they are less, which no MAP assignment
-                notices.
+            tables: θ_c >= 1, (C, k_1, ..., k_A); add a constant to smaller ones, which does not change the MAP
+                assignment.
 
         Returns:
             The same unaries, and θ_ic by position, (C, k_a, Z).
@@ -94,7 +94,7 @@ class DecompositionNetwork(nn.Module):
 
 
 def decomposition_network(shape: Sequence[int]) -> DecompositionNetwork:
-    """The one-layer FGNN of Prop. 2 for factors of a shape.
+    """The one-layer FGNN of Prop. 2 for factors of the given shape.
 
     Example:
         >>> from fgnn.theory import maximum_of_terms

@@ -1,4 +1,4 @@
-"""What each entry of a feature means in the max-product network, and which factors share weights."""
+"""Layout of the features f_i and g_c in the max-product network, and factors that share weights."""
 
 from __future__ import annotations
 
@@ -16,55 +16,61 @@ Pattern = tuple[tuple[tuple[int, ...], ...], ...]  # the states of a box's side,
 
 @dataclass(frozen=True)
 class VariableLayout:
-    """f_i: the unary θ_i, then one *slot* per incident factor with the message it sent last.
+    """f_i: the unary θ_i, then one *slot* per incident factor with its last message m_{c→i}.
 
-    A message is kept as its positive and its negative part (and, where -inf can occur, a count that is 0 for a finite
-    entry), all of them non-negative as Lemma lossless_agg needs. The belief is the sum of the unary and all slots.
+    A message is stored as its positive and its negative part (and, if -inf can occur, a count that is 0 for finite
+    entries). All parts are non-negative, as Lemma lossless_agg requires. The belief b_i is the sum of the unary and
+    all slots.
     """
 
     states: int  # K, the largest cardinality
-    slots: int  # D, the largest number of factors of one variable
-    bans: bool  # whether an entry can become -inf
+    slots: int  # D, the largest degree of a variable
+    forbids: bool  # whether an entry can become -inf
 
     @property
     def parts(self) -> int:
-        """Entries of one stored number."""
-        return 3 if self.bans else 2
+        """The number of entries per stored number."""
+        return 3 if self.forbids else 2
+
+    @property
+    def unaries(self) -> int:
+        """The number of entries of the unary."""
+        return self.states * (2 if self.forbids else 1)
 
     @property
     def width(self) -> int:
-        return self.states * (2 if self.bans else 1) + self.slots * self.states * self.parts
+        return self.unaries + self.slots * self.states * self.parts
 
     def message(self, slot: int, state: int) -> int:
-        """Where the parts of a message's entry begin."""
-        return self.states * (2 if self.bans else 1) + (slot * self.states + state) * self.parts
+        """Offset of the parts of a message entry."""
+        return self.unaries + (slot * self.states + state) * self.parts
 
     def unary(self, inputs: Sequence[Wire], state: int) -> Number:
         """θ_i(x)."""
-        banned = _positive(inputs[self.states + state]) if self.bans else None
-        return Number(inputs[state], banned=banned)
+        forbidden = _positive(inputs[self.states + state]) if self.forbids else None
+        return Number(inputs[state], forbidden=forbidden)
 
     def belief(self, inputs: Sequence[Wire], state: int, but: int | None = None) -> Number:
-        """b_i(x) = θ_i(x) + Σ of the slots, or of all slots but one."""
-        messages = [read(inputs, self.message(d, state), self.bans) for d in range(self.slots) if d != but]
+        """b_i(x) = θ_i(x) + Σ_c m_{c→i}(x) over all slots, or all slots but one."""
+        messages = [read(inputs, self.message(d, state), self.forbids) for d in range(self.slots) if d != but]
         return add([self.unary(inputs, state), *messages])
 
 
 @dataclass(frozen=True, eq=False)
 class FactorKind:
-    """Factors with the same boxes, so that one set of weights serves them all; only their values differ.
+    """Factors with the same boxes but different values, which share one set of weights.
 
-    g_c is the terms' values v_z, then one *slot* per position with the max-marginals of its variable: the maximum of
-    the variable's belief over each side of a box that occurs at that position.
+    g_c holds the values v_z of the terms, then one *slot* per position with the max-marginals of its variable: the
+    maximum of b_i over each side S_i^z that occurs at that position.
     """
 
     name: str
     shape: tuple[int, ...]
     terms: Pattern
     scopes: Tensor  # shape: (C, A)
-    slots: Tensor  # shape: (C, A), the slot each factor has at each of its variables
-    source: int | None  # the place of its tables among the model's table groups; None where all values are 0
-    rows: Tensor  # shape: (C,), which tables of that group
+    slots: Tensor  # shape: (C, A), the factor's slot at each of its variables
+    source: int | None  # index of the model's table group; None if all values are 0
+    rows: Tensor  # shape: (C,), the tables in that group
 
     @property
     def arity(self) -> int:
@@ -72,34 +78,34 @@ class FactorKind:
 
     @cached_property
     def sides(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """The sides that occur at each position."""
+        """The distinct sides at each position."""
         return tuple(tuple(dict.fromkeys(term[a] for term in self.terms)) for a in range(self.arity))
 
     @cached_property
     def all_sides(self) -> tuple[tuple[int, ...], ...]:
-        """The sides of all positions together: M does not know its position, so it computes the maximum over each."""
+        """The distinct sides of all positions. M does not see the position, so it takes the maximum over each."""
         return tuple(dict.fromkeys(side for sides in self.sides for side in sides))
 
     @cached_property
     def edge_types(self) -> tuple[tuple[int, int], ...]:
-        """The pairs (position, slot) that occur, which is all Q has to know of an edge."""
-        places = torch.arange(self.arity).expand_as(self.slots)
-        pairs = torch.stack([places.reshape(-1), self.slots.reshape(-1)], 1)
+        """The distinct pairs (position, slot), on which Q depends."""
+        positions = torch.arange(self.arity).expand_as(self.slots)
+        pairs = torch.stack([positions.reshape(-1), self.slots.reshape(-1)], 1)
         return tuple((int(a), int(d)) for a, d in torch.unique(pairs, dim=0).tolist())
 
     @cached_property
     def edge_index(self) -> Tensor:
-        """Which of `edge_types` each edge has.  # shape: (C, A)"""
+        """The index of each edge in `edge_types`.  # shape: (C, A)"""
         number = {pair: t for t, pair in enumerate(self.edge_types)}
         rows = [[number[a, d] for a, d in enumerate(row)] for row in self.slots.tolist()]
         return torch.tensor(rows).reshape(self.slots.shape)
 
     def width(self, layout: VariableLayout) -> int:
-        # a factor that forbids everything has no terms, but a feature has at least one entry
+        # a factor that forbids everything has no terms, but features need at least one entry
         return max(1, len(self.terms) + layout.parts * sum(len(sides) for sides in self.sides))
 
     def marginal(self, layout: VariableLayout, position: int, side: tuple[int, ...]) -> int:
-        """Where the parts of a max-marginal begin in g_c."""
+        """Offset of the parts of a max-marginal in g_c."""
         before = sum(len(sides) for sides in self.sides[:position]) + self.sides[position].index(side)
         return len(self.terms) + layout.parts * before
 
@@ -123,23 +129,23 @@ class FactorKind:
 
     def values(self, tables: Tensor) -> Tensor:
         """v_z, the least value inside box z, from flat tables.  # shape: (B, C, cells) -> (B, C, Z)"""
-        cells, which = (places.to(tables.device) for places in self.cells)
+        cells, which = (index.to(tables.device) for index in self.cells)
         index = which.expand(*tables.shape[:2], -1)
         start = tables.new_full((*tables.shape[:2], len(self.terms)), torch.inf)
         return start.scatter_reduce(2, index, tables[..., cells], "amin")
 
     def covers(self, tables: Tensor, values: Tensor) -> bool:
-        """Whether the boxes with these values give the tables back."""
-        cells, which = (places.to(tables.device) for places in self.cells)
+        """Whether the boxes with these values reconstruct the tables."""
+        cells, which = (index.to(tables.device) for index in self.cells)
         index = cells.expand(*tables.shape[:2], -1)
         start = torch.full_like(tables, -torch.inf)
         return torch.equal(start.scatter_reduce(2, index, values[..., which], "amax"), tables)
 
 
-def read(inputs: Sequence[Wire], at: int, bans: bool) -> Number:
-    """A stored number: its positive part less its negative part, and its count."""
-    banned = _positive(inputs[at + 2]) if bans else None
-    return Number(_positive(inputs[at]) - _positive(inputs[at + 1]), banned=banned)
+def read(inputs: Sequence[Wire], at: int, forbids: bool) -> Number:
+    """Read a stored number: its positive part minus its negative part, and its count."""
+    forbidden = _positive(inputs[at + 2]) if forbids else None
+    return Number(_positive(inputs[at]) - _positive(inputs[at + 1]), forbidden=forbidden)
 
 
 def _positive(wire: Wire) -> Wire:

@@ -23,18 +23,18 @@ class MaxProductNetwork(nn.Module):
         b_{c \to i}(z_c) &= \sum_{i' \in s(c),\, i' \ne i} \max_{x_{i'}} [\theta_{i'c}(x_{i'}, z_c) + b_{i'}(x_{i'})] \\
         b_i(x_i) &= \theta_i(x_i) + \sum_{c \ni i} \max_{z_c} [\theta_{ic}(x_i, z_c) + b_{c \to i}(z_c)]
 
-    - VF: M takes the maximum of the belief over the sides of the boxes (Prop. 3) and Q writes the result into the
-      factor's slot for the variable (Prop. 4);
+    - VF: M takes the maximum of the belief over the sides of the boxes (Prop. 3), and Q writes it into the factor's
+      slot for the variable (Prop. 4).
     - FV: M sums the slots of the other variables and takes the maximum over z (Prop. 3); Q writes the message into
-      the variable's slot for the factor (Prop. 4). The sum over these slots is left to the layer that reads them:
-      the next M, or ``readout``, the linear layer at the end.
+      the variable's slot for the factor (Prop. 4). The layer that reads these slots sums them: the next M, or the
+      final linear layer ``readout``.
 
-    The weights depend on the scopes and boxes alone; unaries and values are features. All layers are one module
-    applied k times, for every iteration is the same map.
+    The weights depend only on the scopes and boxes; unaries and values are features. Every iteration is the same map,
+    so all k layers are one module.
 
-    Nothing is rounded away: numbers are split into positive and negative parts, which makes the features non-negative
-    without a shift, and -inf is a separate 0/1 entry instead of a large number, so beliefs are exact to rounding and
-    -inf exactly where max-product's are.
+    Numbers are split into positive and negative parts, which makes the features non-negative without a shift, and
+    -inf is a separate entry instead of a large number. Beliefs are therefore exact up to rounding, and -inf exactly
+    if max-product's are.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class MaxProductNetwork(nn.Module):
         self.kinds, self.layout = sort_factors(model, merge=merge)
         self.graph = FactorGraph(model.num_variables, {kind.name: FactorGroup(kind.scopes) for kind in self.kinds})
         self.edges = {kind.name: kind.edge_index for kind in self.kinds}
-        self._mould = ModelBatch.stack([model])
+        self._template = ModelBatch.stack([model])
         self.layer = _layer(self.kinds, self.layout, variant, normalise)
         self.readout = _readout(self.layout)
 
@@ -67,11 +67,10 @@ class MaxProductNetwork(nn.Module):
         return [self.layer] * self.iterations
 
     def features(self, models: GraphicalModel | ModelBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """The features before the first layer: unaries and values of the terms, all messages 0.
+        """The input features: unaries and values of the terms, with all messages 0.
 
         Args:
-            models: Models with the scopes and budgets of the one the network was made for, and tables with its boxes;
-                on the device where the network is.
+            models: Models with the scopes, budgets and boxes of the network's model, on the network's device.
 
         Returns:
             f (B, N, width) and g by group (B, C, width).
@@ -81,13 +80,13 @@ class MaxProductNetwork(nn.Module):
         self._check(batch)
         layout = self.layout
         theta = batch.unary.masked_fill(~batch.state_mask, 0.0)  # padding is never read; 0 keeps it finite
-        banned = theta == -torch.inf
-        if bool(banned.any()) and not layout.bans:
-            raise ValueError("Expected finite unaries, as in the model the network was made for (got -inf)")
+        forbidden = theta == -torch.inf
+        if bool(forbidden.any()) and not layout.forbids:
+            raise ValueError("Expected finite unaries, as in the network's model (got -inf)")
         f = theta.new_zeros(*theta.shape[:2], layout.width)
-        f[..., : layout.states] = theta.masked_fill(banned, 0.0)
-        if layout.bans:
-            f[..., layout.states : 2 * layout.states] = banned.to(f.dtype)
+        f[..., : layout.states] = theta.masked_fill(forbidden, 0.0)
+        if layout.forbids:
+            f[..., layout.states : 2 * layout.states] = forbidden.to(f.dtype)
         gs: dict[str, Tensor] = {}
         for kind in self.kinds:
             g = f.new_zeros(len(batch), len(kind.scopes), kind.width(layout))
@@ -95,15 +94,13 @@ class MaxProductNetwork(nn.Module):
                 tables = batch.tables[kind.source].values[:, kind.rows.to(batch.device)].flatten(2)
                 values = kind.values(tables)
                 if not bool(values.isfinite().all()) or not kind.covers(tables, values):
-                    raise ValueError(
-                        f"Expected tables with the boxes of those the network was made for (got others in {kind.name})"
-                    )
+                    raise ValueError(f"Expected tables with the network's boxes (got others in {kind.name})")
                 g[..., : len(kind.terms)] = values
             gs[kind.name] = g
         return f, gs
 
     def forward(self, f: Tensor, gs: dict[str, Tensor]) -> Tensor:
-        """The beliefs after every iteration, (k, B, N, K), -inf where forbidden; states a variable lacks hold 0."""
+        """The beliefs after every iteration, (k, B, N, K): -inf if forbidden, 0 for states a variable lacks."""
         return torch.stack([self._read(after) for after in self._run(f, gs)])
 
     def _run(self, f: Tensor, gs: dict[str, Tensor]) -> list[Tensor]:
@@ -118,21 +115,21 @@ class MaxProductNetwork(nn.Module):
         return history
 
     def _check(self, batch: ModelBatch) -> None:
-        mine = self._mould
-        if len(batch.tables) != len(mine.tables) or len(batch.budgets) != len(mine.budgets):
-            raise ValueError(f"Expected models with the factors of the one the network was made for (got {batch!r})")
-        pairs = [("cardinalities", batch.cardinalities, mine.cardinalities)]
-        pairs += [("scopes", t.scopes, m.scopes) for t, m in zip(batch.tables, mine.tables, strict=True)]
-        for u, m in zip(batch.budgets, mine.budgets, strict=True):
+        template = self._template
+        if len(batch.tables) != len(template.tables) or len(batch.budgets) != len(template.budgets):
+            raise ValueError(f"Expected models with the factors of the network's model (got {batch!r})")
+        pairs = [("cardinalities", batch.cardinalities, template.cardinalities)]
+        pairs += [("scopes", t.scopes, m.scopes) for t, m in zip(batch.tables, template.tables, strict=True)]
+        for u, m in zip(batch.budgets, template.budgets, strict=True):
             pairs += [("scopes", u.scopes, m.scopes)]
             pairs += [("budgets", u.at_least, m.at_least), ("budgets", u.at_most, m.at_most)]
-        for what, given, wanted in pairs:
-            if given.shape[1:] != wanted.shape[1:] or not bool((given == wanted.to(given.device)).all()):
-                raise ValueError(f"Expected models with the {what} of the one the network was made for (got others)")
+        for what, values, expected in pairs:
+            if values.shape[1:] != expected.shape[1:] or not bool((values == expected.to(values.device)).all()):
+                raise ValueError(f"Expected models with the {what} of the network's model (got others)")
 
     def _read(self, f: Tensor) -> Tensor:
         out: Tensor = self.readout(f)
-        if not self.layout.bans:
+        if not self.layout.forbids:
             return out
         k = self.layout.states
         return out[..., :k].masked_fill(out[..., k:] > 0, -torch.inf)
@@ -142,21 +139,21 @@ class MaxProductNetwork(nn.Module):
         """The beliefs b_i: entry [t][i] after iteration t + 1, shape (cardinality of i,).
 
         Args:
-            models: By default the model the network was made for; with a `ModelBatch` of its structure, the entries
-                have shape (B, cardinality of i).
+            models: The network's model by default; for a `ModelBatch` of its structure, the entries have shape
+                (B, cardinality of i).
         """
-        given = self.model if models is None else models
-        history = self.forward(*self.features(given))  # shape: (k, B, N, K)
-        if not isinstance(given, ModelBatch):
+        models = self.model if models is None else models
+        history = self.forward(*self.features(models))  # shape: (k, B, N, K)
+        if not isinstance(models, ModelBatch):
             history = history.squeeze(1)
         cards = self.model.cardinalities.tolist()
         return [[after[..., i, :k] for i, k in enumerate(cards)] for after in history]
 
     def assignments(self, models: GraphicalModel | ModelBatch | None = None) -> list[Tensor]:
-        """Every variable's best state: entry [t] after iteration t + 1, shape (N,), or (B, N) for a `ModelBatch`.
+        """The best state of each variable: entry [t] after iteration t + 1, shape (N,), or (B, N) for a `ModelBatch`.
 
-        Loopy beliefs can tie exactly, and rounding would choose; states within 1e-9 of the best (relative to the
-        belief where it is large) count as equal, and the first is taken.
+        Loopy beliefs can tie exactly, and rounding would break the ties. States within 1e-9 of the best, absolute or
+        relative, count as equal, and the first is chosen.
         """
         return [torch.stack([_first_best(b) for b in after], -1) for after in self.beliefs(models)]
 
@@ -164,7 +161,7 @@ class MaxProductNetwork(nn.Module):
     def messages(self) -> list[dict[tuple[int, int], Tensor]]:
         """The messages m_{c→i}: entry [t][c, i] after iteration t + 1, shape (cardinality of i,).
 
-        They are read from the slots of the variables' features. Factor c has the scope ``net.scopes[c]``.
+        Factor c has the scope ``net.scopes[c]``.
         """
         history = self._run(*self.features(self.model))
         edges = [edge for kind in self.kinds for edge in zip(kind.scopes.tolist(), kind.slots.tolist(), strict=True)]
@@ -181,11 +178,11 @@ class MaxProductNetwork(nn.Module):
         at = self.layout.message(slot, 0)
         parts = feature[at : at + states * self.layout.parts].reshape(states, -1)
         value = parts[:, 0] - parts[:, 1]
-        return value.masked_fill(parts[:, 2] > 0, -torch.inf) if self.layout.bans else value
+        return value.masked_fill(parts[:, 2] > 0, -torch.inf) if self.layout.forbids else value
 
     @property
     def scopes(self) -> list[tuple[int, ...]]:
-        """The scopes of all factors, kind by kind; a constant factor of a variable without any comes last."""
+        """The scopes of all factors, kind by kind; constant factors of isolated variables come last."""
         return [tuple(scope) for kind in self.kinds for scope in kind.scopes.tolist()]
 
     def extra_repr(self) -> str:
@@ -199,16 +196,16 @@ def max_product_network(
     normalise: bool = False,
     merge: bool = True,
 ) -> MaxProductNetwork:
-    """The FGNN that runs max-product on a model: flooding from messages 0, undamped.
+    """The FGNN that runs max-product on a model: flooding schedule, messages 0 at the start, no damping.
 
     Args:
-        model: Any model; budgets are decomposed without their tables.
+        model: Any model; budgets are decomposed without expanding their tables.
         iterations: k, the number of FGNN layers.
-        variant: ``paper`` sums full beliefs, eq. (max_product) as printed; ``standard`` leaves the receiving factor's
-            own message out, as max-product is usually meant.
-        normalise: Whether the largest entry of each message is subtracted from it; without, beliefs grow with k.
-        merge: Whether equal values of a table share terms; without, one term per finite configuration, and the same
-            weights serve all tables that forbid the same configurations.
+        variant: ``paper`` sums full beliefs, eq. (max_product) as printed; ``standard`` is textbook max-product, which
+            excludes the receiving factor's own message.
+        normalise: Whether to subtract the largest entry of each message; otherwise beliefs grow with k.
+        merge: Whether equal values of a table share terms; otherwise there is one term per finite configuration, and
+            all tables that forbid the same configurations share weights.
 
     Example:
         >>> m = GraphicalModel([2, 2])
@@ -241,16 +238,16 @@ def _layer(kinds: list[FactorKind], layout: VariableLayout, variant: Variant, no
 
 
 def _readout(layout: VariableLayout) -> nn.Linear:
-    """b_i(x) = θ_i(x) + Σ of the slots, and in a second half how many of the summands are -inf."""
+    """b_i(x) = θ_i(x) + Σ_c m_{c→i}(x), followed by the number of summands that are -inf."""
     k = layout.states
-    weight = torch.zeros(k * (2 if layout.bans else 1), layout.width, dtype=torch.float64)
+    weight = torch.zeros(layout.unaries, layout.width, dtype=torch.float64)
     for x in range(k):
         weight[x, x] = 1.0
-        if layout.bans:
+        if layout.forbids:
             weight[k + x, k + x] = 1.0
         for slot in range(layout.slots):
             at = layout.message(slot, x)
             weight[x, at], weight[x, at + 1] = 1.0, -1.0
-            if layout.bans:
+            if layout.forbids:
                 weight[k + x, at + 2] = 1.0
     return linear_of(weight)

@@ -11,9 +11,9 @@ from fgnn.nn import Message, TableMatrix
 
 
 def message_of(layers: Sequence[tuple[Tensor, Tensor]], factor_in: int, *, final_relu: bool) -> Message:
-    """M with these weights (out, in) and biases, a ReLU after each layer or after all but the last."""
+    """M with these weights (out, in) and biases, and a ReLU after each layer or after all but the last."""
     widths = [len(bias) for _, bias in layers]
-    made = Message(
+    message = Message(
         factor_in,
         layers[0][0].shape[1] - factor_in,
         widths[-1],
@@ -22,30 +22,28 @@ def message_of(layers: Sequence[tuple[Tensor, Tensor]], factor_in: int, *, final
     ).double()
     (first, bias), *rest = layers
     with torch.no_grad():
-        made.factor_weight.copy_(first[:, :factor_in])
-        made.variable_weight.copy_(first[:, factor_in:])
-        assert made.bias is not None
-        made.bias.copy_(bias)
-        for linear, (weight, shift) in zip(made.tail, rest, strict=True):
+        message.factor_weight.copy_(first[:, :factor_in])
+        message.variable_weight.copy_(first[:, factor_in:])
+        assert message.bias is not None
+        message.bias.copy_(bias)
+        for linear, (weight, shift) in zip(message.tail, rest, strict=True):
             assert isinstance(linear, nn.Linear)
             linear.weight.copy_(weight)
             linear.bias.copy_(shift)
-    return made
+    return message
 
 
 def table_of(matrices: Tensor) -> TableMatrix:
-    """Q with one given matrix for each edge type, from (T, m, n)."""
-    made = TableMatrix(*matrices.shape).double()
+    """Q with one given matrix per edge type, from (T, m, n)."""
+    table = TableMatrix(*matrices.shape).double()
     with torch.no_grad():
-        made.weight.copy_(matrices)
-    return made
+        table.weight.copy_(matrices)
+    return table
 
 
-def linear_of(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
-    """A linear layer with given weights (out, in)."""
-    made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=torch.float64)
+def linear_of(weight: Tensor) -> nn.Linear:
+    """A linear layer with given weights (out, in) and no bias."""
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=torch.float64)
     with torch.no_grad():
-        made.weight.copy_(weight)
-        if bias is not None:
-            made.bias.copy_(bias)
-    return made
+        linear.weight.copy_(weight)
+    return linear

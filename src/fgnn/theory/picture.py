@@ -1,4 +1,4 @@
-"""Pictures of max-product: the factor graph with every message and belief as bars, iteration by iteration."""
+"""Pictures of max-product: the factor graph with messages and beliefs as bars, one panel per iteration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fgnn.errors import need
 from fgnn.files import atomic_write
 from fgnn.theory.max_product import MaxProductNetwork
 
-_BAR, _TALL = 0.08, 0.30  # width and full height of a bar, where the graph's radius is 1
+_BAR, _TALL = 0.08, 0.30  # width and full height of a bar; the graph's radius is 1
 _MESSAGE, _BELIEF, _BEST = "#8a8f98", "#9ecae1", "#08519c"
 
 
@@ -22,15 +22,15 @@ def draw_messages(
     iterations: Sequence[int] | None = None,
     path: str | Path | None = None,
 ) -> Any:
-    """One panel per iteration: variables as circles, factors as squares, a message beside each of its edges.
+    """One panel per iteration: variables as circles, factors as squares, and a message on each edge.
 
-    Bars are the entries of a message or belief above its least finite one, all to one scale; a forbidden entry has a
-    cross in place of its bar. The best state of every belief is dark.
+    Bars show the entries of a message or belief above its smallest finite one, on a common scale; a cross marks a
+    forbidden entry. The best state of each belief is dark.
 
     Args:
         net: The network to run.
-        iterations: Which iterations to draw, counted from 1; by default all.
-        path: Where to write the picture, by its suffix (svg, png, pdf); nowhere by default.
+        iterations: The iterations to draw, counted from 1; all by default.
+        path: Optional output file; its suffix gives the format (svg, png, pdf).
 
     Returns:
         The matplotlib figure.
@@ -73,17 +73,17 @@ def _variable_places(count: int) -> list[tuple[float, float]]:
 def _factor_places(
     scopes: Sequence[tuple[int, ...]], places: Sequence[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """The middle of a factor's variables, moved aside where another factor is there already."""
-    made: list[tuple[float, float]] = []
+    """The centroid of each factor's variables, shifted away from earlier factors."""
+    centres: list[tuple[float, float]] = []
     for scope in scopes:
         x = sum(places[i][0] for i in scope) / len(scope)
         y = sum(places[i][1] for i in scope) / len(scope)
         if len(scope) == 1:
             x, y = 0.45 * x, 0.45 * y
-        while any(abs(x - u) + abs(y - v) < 0.25 for u, v in made):
+        while any(abs(x - u) + abs(y - v) < 0.25 for u, v in centres):
             x, y = x + 0.21, y - 0.16
-        made.append((x, y))
-    return made
+        centres.append((x, y))
+    return centres
 
 
 def _draw_edge(
@@ -99,9 +99,9 @@ def _draw_bars(axes: Any, at: tuple[float, float], entries: Tensor, scale: float
     low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
     left, bottom = at[0] - _BAR * len(entries) / 2, at[1] - _TALL / 2
     patches = need("matplotlib.patches")
-    paper = patches.Rectangle((left - 0.03, bottom - 0.03), _BAR * len(entries) + 0.06, _TALL + 0.06)
-    paper.set(color="white", alpha=0.6, linewidth=0, zorder=2)
-    axes.add_patch(paper)
+    background = patches.Rectangle((left - 0.03, bottom - 0.03), _BAR * len(entries) + 0.06, _TALL + 0.06)
+    background.set(color="white", alpha=0.6, linewidth=0, zorder=2)
+    axes.add_patch(background)
     axes.plot([left - 0.02, left + _BAR * len(entries)], [bottom] * 2, color="#555555", linewidth=0.6, zorder=5)
     for x, value in enumerate(entries.tolist()):
         start = left + x * _BAR
@@ -120,7 +120,7 @@ def _spread(entries: Tensor) -> float:
 
 def _save(figure: Any, path: Path) -> None:
     kind = path.suffix.lstrip(".").lower()
-    # the same picture gives the same file: no date, and ids that do not change from run to run
+    # reproducible files: no date, and stable ids
     with (
         need("matplotlib").rc_context({"svg.hashsalt": "fgnn", "svg.fonttype": "none"}),
         atomic_write(path, "wb") as file,

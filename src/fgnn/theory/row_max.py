@@ -9,17 +9,16 @@ from fgnn.theory.relu import Number, ReluNetwork, Wire, maxima
 
 
 class RowMax(nn.Module):
-    r"""Prop. 3 (matrix_max): :math:`\hat x = [\max_j x_{ij}]_{i=1}^m` exactly, by an M of ReLU layers.
+    r"""Prop. 3 (matrix_max): :math:`\hat x = [\max_j x_{ij}]_{i=1}^m` computed exactly by an M of ReLU layers.
 
-    Pairs are compared in a tree, each by
+    A tree compares pairs by
     :math:`\max(a, b) = \mathrm{relu}(a - b) + \mathrm{relu}(b) - \mathrm{relu}(-b)`. The paper counts two layers for
-    each of the :math:`\log_2 n` levels, one with and one without ReLU; the latter is linear and melts into the next
+    each of the :math:`\log_2 n` levels, one with and one without ReLU; the latter is linear and merges into the next
     level, which leaves :math:`\lceil \log_2 n \rceil` hidden layers and a linear one.
 
-    The paper's "at most 2n hidden units" is right for the widest layer, 3n/2 units, but not for all layers together:
-    they have :math:`3(n - 1)` for n a power of two, more than 2n from n = 4 on (its induction adds 3 units to a count
-    that is already full). For non-negative entries relu(-b) is 0 and can be left out; then :math:`2(n - 1)` units
-    are enough, and the stated bound holds.
+    The paper's "at most 2n hidden units" holds for the widest layer, 3n/2 units, but not for the total: for n a power
+    of two there are :math:`3(n - 1)` units, more than 2n for :math:`n \ge 4`. For non-negative entries relu(-b) = 0
+    can be omitted; then :math:`2(n - 1)` units suffice, and the stated bound holds.
     """
 
     def __init__(self, columns: int, rows: int = 1, *, nonnegative: bool = False) -> None:
@@ -49,8 +48,8 @@ def row_max_network(n: int, rows: int = 1, *, nonnegative: bool = False) -> RowM
 
     Args:
         n: The number of columns.
-        rows: The number of rows; every row has units of its own.
-        nonnegative: Whether all entries are known to be at least 0, which saves a third of the units.
+        rows: The number of rows; rows share no units.
+        nonnegative: Whether all entries are at least 0, which saves a third of the units.
 
     Example:
         >>> import torch

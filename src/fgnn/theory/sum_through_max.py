@@ -1,4 +1,4 @@
-"""Lemma lossless_agg and Prop. 4: sums of features through an aggregation that only takes maxima."""
+"""Lemma lossless_agg and Prop. 4: sums of features through a max aggregation."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fgnn.theory.parts import linear_of, message_of, table_of
 class SumThroughMax(nn.Module):
     r"""Prop. 4 (feature_sum): :math:`[\sum_i x_{ij}]_{j=1}^n = Q\, [\max_i \sum_j x_{ij} w_{ijk}]_{k=1}^{mn}`.
 
-    One factor over m variables whose features are the rows of X. Its VF layer has M = identity, and for the i-th
-    variable the matrix :math:`W_i` that writes the features into the i-th of m slots and 0 into the others; the
-    maximum then loses nothing (Lemma lossless_agg), and a linear layer adds the slots.
+    One factor connects m variables whose features are the rows of X. Its VF layer has M = identity and, for the i-th
+    variable, the matrix :math:`W_i` that writes the features into the i-th of m slots and 0 into the others. The
+    maximum is then lossless (Lemma lossless_agg), and a linear layer adds the slots.
 
-    The lemma needs :math:`x_{ij} \ge 0`: a negative entry loses against the 0 that others write into its slot. With
-    ``signed``, M splits every entry into :math:`\mathrm{relu}(x)` and :math:`\mathrm{relu}(-x)`, which are both
-    non-negative, and the linear layer puts them together again; any X will do.
+    The lemma needs :math:`x_{ij} \ge 0`: a negative entry is below the 0 that other variables write into its slot.
+    With ``signed``, M splits every entry into the non-negative :math:`\mathrm{relu}(x)` and
+    :math:`\mathrm{relu}(-x)`, and the linear layer subtracts them, which works for any X.
 
     Attributes:
         w: The constant tensor W, shape (m, n, mn); with ``signed`` (m, 2n, 2mn).
@@ -44,14 +44,14 @@ class SumThroughMax(nn.Module):
         self._incidence = FactorGraph(rows, {"all": FactorGroup(scope)}).incidence("all")
 
     def slots(self, x: Tensor) -> Tensor:
-        """The rows of X side by side, after the maximum.  # shape: (..., m, n) -> (..., mn)"""
+        """The concatenated rows of X, after the maximum.  # shape: (..., m, n) -> (..., mn)"""
         if tuple(x.shape[-2:]) != (self.rows, self.columns):
             raise ValueError(f"Expected matrices of {self.rows} x {self.columns} (got shape {tuple(x.shape)})")
         if not self.signed and bool((x < 0).any()):
-            raise ValueError("Expected non-negative entries, which Lemma lossless_agg needs; or signed=True (got less)")
+            raise ValueError(f"Expected non-negative entries for Lemma lossless_agg, or signed=True (got {x.min():g})")
         flat = x.reshape(-1, self.rows, self.columns)
-        made: Tensor = self.gather(self._incidence, flat, None, torch.arange(self.rows))  # shape: (B, 1, mn)
-        return made.reshape(*x.shape[:-2], -1)
+        slots: Tensor = self.gather(self._incidence, flat, None, torch.arange(self.rows))  # shape: (B, 1, mn)
+        return slots.reshape(*x.shape[:-2], -1)
 
     def forward(self, x: Tensor) -> Tensor:
         """The sum of the rows, (..., m, n) -> (..., n)."""
@@ -66,9 +66,9 @@ def sum_through_max(rows: int, columns: int, *, signed: bool = False) -> SumThro
     """The layer of Prop. 4 that sums m feature vectors of length n through a maximum.
 
     Args:
-        rows: m, how many vectors are added.
+        rows: m, the number of vectors.
         columns: n, their length.
-        signed: Whether entries may be negative; then they travel as two non-negative parts.
+        signed: Whether entries may be negative; they are then split into two non-negative parts.
 
     Example:
         >>> net = sum_through_max(2, 3)
