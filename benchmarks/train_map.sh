@@ -9,8 +9,8 @@ python=${PYTHON:-python3}
 mkdir -p "$out" runs
 case $what in
   bench)
-    $python -m fgnn.bench.training paper-map-1 --batch 16384 --steps 16 --out "$out/bench-paper.json" --profile
-    $python -m fgnn.bench.training deep-map-joint --batch 4608 --steps 20 --compile --profile --out "$out/bench-deep.json" ;;
+    $python -m fgnn bench training paper-map-1 --batch 16384 --steps 16 --out "$out/bench-paper.json" --profile
+    $python -m fgnn bench training deep-map-joint --batch 4608 --steps 20 --compile --profile --out "$out/bench-deep.json" ;;
   probe) $python -m tools.sweep benchmarks/map_probe.yaml --out "$out" --time-budget "${BUDGET:-260}" ;;
   deep) $python -m tools.sweep benchmarks/map_deep.yaml --out "$out" --time-budget "${BUDGET:-560}" ;;
   more) $python -m tools.sweep benchmarks/map_more.yaml --out "$out" --time-budget "${BUDGET:-430}" ;;

@@ -166,23 +166,3 @@ def _profile(work: Callable[[], Any]) -> None:
     for event in events[:25]:
         share = event.self_device_time_total / total
         print(f"{share:6.1%} {event.self_device_time_total / 3e3:8.3f} ms {event.count // 3:5d}×  {event.key[:90]}")
-
-
-def main() -> None:
-    """`python -m fgnn.bench.points`: where the command line's own packages are absent."""
-    import argparse
-
-    parser = argparse.ArgumentParser(description="The point networks side by side.")
-    parser.add_argument("--networks", nargs="*", default=list(NETWORKS), choices=list(NETWORKS))
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--clouds", type=int)
-    parser.add_argument("--points", type=int, default=2048)
-    parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--profile", action="store_true")
-    parser.add_argument("--out")
-    given = parser.parse_args()
-    run(**vars(given))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,7 @@
-"""`python -m fgnn.bench.segment`: `fgnn segment` on a generated scan, its speed and its memory, as a person runs it."""
+"""`fgnn segment` on generated scans, in a process of its own: speed and memory."""
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -105,24 +104,5 @@ def run(
             for r in rows
         ],
     )  # fmt: skip
-    print(f"{describe(head)}\n{file}")
-    return payload
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Speed and memory of fgnn segment on generated scans.")
-    parser.add_argument("--points", type=int, nargs="+", default=[1_000_000, 10_000_000])
-    parser.add_argument("--votes", type=int, nargs="+", default=[4])
-    parser.add_argument("--model", default="lidar-ground")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--batch", type=int, help="pieces labelled at once; by default 64 on a GPU and 8 elsewhere")
-    parser.add_argument("--suffix", default=".laz", help=".laz, or .npy where laspy is not installed")
-    parser.add_argument("--out")
-    given = parser.parse_args()
-    run(
-        tuple(given.points), given.model, given.device, tuple(given.votes), given.batch, given.out, given.suffix
-    )  # fmt: skip
-
-
-if __name__ == "__main__":
-    main()
+    print(describe(head))
+    return payload | {"file": str(file)}

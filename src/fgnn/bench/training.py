@@ -1,4 +1,4 @@
-"""How fast training goes, and where a step's time is spent."""
+"""Training speed, and where the time of a step goes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -24,15 +24,14 @@ from fgnn.train.loop import autocast_loss, compile_network
 from fgnn.train.step import Step
 from fgnn.train.update import Update
 
-T = TypeVar("T")
 PARTS = ("sampling", "labelling", "forward", "backward", "optimiser")
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """One recipe on one device: milliseconds of a step's parts, each waited for, and the pace of steps not waited for.
+    """One recipe on one device: milliseconds of each synchronised part of a step, and the pace of whole steps.
 
-    The parts add up to more than a step of the loop takes, since there the host runs ahead of the device.
+    The parts add up to more than a step of the loop, where the host runs ahead of the device.
     """
 
     recipe: str
@@ -45,7 +44,7 @@ class StepTimes:
     per_second: float
     memory_gib: float
     replayed: bool
-    kernels: list[tuple[str, float, int]] = field(default_factory=list)  # name, ms and calls of a step, most ms first
+    kernels: list[tuple[str, float, int]] = field(default_factory=list)  # name, ms and calls per step, longest first
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -62,13 +61,13 @@ def bench_training(
     profile: bool = False,
     **changes: Any,
 ) -> StepTimes:
-    """Measure training steps of a recipe, sampling and exact labelling included.
+    """Measure training steps of a recipe, with sampling and exact labelling.
 
     Args:
         recipe: A recipe or its name.
-        steps: Steps that are timed, after ``warmup`` more.
-        endless: Draw fresh instances at every step, also where the recipe has a fixed set.
-        profile: Also note which kernels a step's time goes to (on a CPU which operations).
+        steps: Timed steps, after ``warmup`` more.
+        endless: Draw fresh instances at every step, even if the recipe has a fixed set.
+        profile: Also list the kernels of a step by time (on a CPU the operations).
         changes: Other top-level settings (``batch=8192``).
     """
     if isinstance(recipe, str):
@@ -81,95 +80,76 @@ def bench_training(
         data, schedule = replace(recipe.data, instances=None), replace(recipe.schedule, name="constant")
         recipe = recipe.with_changes(data=data, schedule=schedule, steps=steps)
     recipe = recipe.with_changes(**changes) if changes else recipe
-    task = MAPTask(recipe, device=here)
-    network = task.network.to(here)
-    update = Update(recipe, network, copy.deepcopy(network) if recipe.ema is not None else None, here)
-    if compile:
-        compile_network(network)
-    network.train()
-
-    loss_of = autocast_loss(recipe, task, network, here)
-    step_of = Step(network, loss_of, after=update, capture=here.type == "cuda", log=print)
-
-    def forward(batch: Any) -> torch.Tensor:
-        return loss_of(batch).loss
-
-    def whole(step: int) -> None:
-        update.prepare(step, recipe.optimiser.rate)
-        step_of(task.batch(step))
-
-    for step in range(warmup):
-        whole(step)
-    times: dict[str, list[float]] = {part: [] for part in PARTS}
-
-    def timed(part: str, work: Callable[[], T]) -> T:
-        start = _now(here)
-        made = work()
-        times[part].append(_now(here) - start)
-        return made
-
-    for step in range(warmup, warmup + steps):
-        batch = _sampled(task, step, timed) if isinstance(task.source, Endless) else task.batch(step)
-        loss = timed("forward", partial(forward, batch))
-        timed("backward", partial(torch.autograd.backward, loss))
-        timed("optimiser", update)
+    loop = _Loop(recipe, here, compile)
+    loop.run(0, warmup)
+    parts = loop.time_parts(warmup, steps)
     start = _now(here)
-    for step in range(warmup + steps, warmup + 2 * steps):
-        whole(step)
-    replay = step_of.captured
-    each = (_now(here) - start) / steps
-
-    def some_more() -> None:
-        for step in range(warmup + 2 * steps, warmup + 3 * steps):
-            whole(step)
-
-    kernels = _kernels(some_more, steps, here) if profile else []
-    memory = torch.cuda.max_memory_allocated(here) / 2**30 if here.type == "cuda" else 0.0
+    loop.run(warmup + steps, steps)
+    replayed = loop.step.captured
+    seconds = (_now(here) - start) / steps
+    kernels = _kernels(partial(loop.run, warmup + 2 * steps, steps), steps, here) if profile else []
     return StepTimes(
         recipe=recipe.name,
         device=torch.cuda.get_device_name(here) if here.type == "cuda" else "cpu",
         batch=recipe.batch,
         precision=recipe.precision,
-        parameters=sum(p.numel() for p in network.parameters()),
-        parts={part: 1e3 * median(taken) if taken else 0.0 for part, taken in times.items()},
-        step_ms=1e3 * each,
-        per_second=recipe.batch / each,
-        memory_gib=memory,
-        replayed=replay,
+        parameters=sum(p.numel() for p in loop.network.parameters()),
+        parts=parts,
+        step_ms=1e3 * seconds,
+        per_second=recipe.batch / seconds,
+        memory_gib=torch.cuda.max_memory_allocated(here) / 2**30 if here.type == "cuda" else 0.0,
+        replayed=replayed,
         kernels=kernels,
     )
 
 
-def _kernels(work: Callable[[], object], steps: int, device: torch.device) -> list[tuple[str, float, int]]:
-    """Which kernels ``work`` of so many steps spends its time in: name, milliseconds and calls of a step."""
-    from torch.profiler import ProfilerActivity, profile
+class _Loop:
+    """The steps of a recipe, whole or part by part."""
 
-    cuda = device.type == "cuda"
-    kinds = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if cuda else [ProfilerActivity.CPU]
-    with profile(activities=kinds, acc_events=True) as seen:
-        work()
-        _now(device)
-    taken: dict[str, tuple[float, int]] = {}
-    for entry in seen.key_averages():
-        micros = float(entry.self_device_time_total if cuda else entry.self_cpu_time_total)
-        if micros > 0:
-            before = taken.get(entry.key, (0.0, 0))
-            taken[entry.key] = (before[0] + micros, before[1] + int(entry.count))
-    found = [(name, micros / 1e3 / steps, -(-count // steps)) for name, (micros, count) in taken.items()]
-    return sorted(found, key=lambda entry: -entry[1])
+    def __init__(self, recipe: Recipe, device: torch.device, compile: bool) -> None:
+        self.recipe, self.device = recipe, device
+        self.task = MAPTask(recipe, device=device)
+        self.network = self.task.network.to(device)
+        average = copy.deepcopy(self.network) if recipe.ema is not None else None
+        self.update = Update(recipe, self.network, average, device)
+        if compile:
+            compile_network(self.network)
+        self.network.train()
+        self.loss = autocast_loss(recipe, self.task, self.network, device)
+        self.step = Step(self.network, self.loss, after=self.update, capture=device.type == "cuda", log=print)
 
+    def run(self, first: int, count: int) -> None:
+        """Run whole steps, as the training loop does."""
+        for step in range(first, first + count):
+            self.update.prepare(step, self.recipe.optimiser.rate)
+            self.step(self.task.batch(step))
 
-def _sampled(task: MAPTask, step: int, timed: Callable[[str, Callable[[], Any]], Any]) -> Any:
-    """A batch as `Endless` draws it, with drawing and labelling timed apart."""
-    source = task.source
-    assert isinstance(source, Endless)
-    unlabelled = [_Unlabelled(s) for s in source.sets]
-    timed("sampling", lambda: draw(unlabelled, source.size, step, source.device))
-    return timed("labelling", lambda: source.batch(step))
+    def time_parts(self, first: int, count: int) -> dict[str, float]:
+        """Return the median milliseconds of each part of a step, synchronised."""
+        seconds: dict[str, list[float]] = {part: [] for part in PARTS}
+
+        def timed(part: str, work: Callable[[], Any]) -> Any:
+            start = _now(self.device)
+            result = work()
+            seconds[part].append(_now(self.device) - start)
+            return result
+
+        source = self.task.source
+        for step in range(first, first + count):
+            if isinstance(source, Endless):
+                unlabelled = [_Unlabelled(s) for s in source.sets]
+                timed("sampling", partial(draw, unlabelled, source.size, step, source.device))
+                batch = timed("labelling", partial(source.batch, step))
+            else:
+                batch = self.task.batch(step)
+            result = timed("forward", partial(self.loss, batch))
+            timed("backward", partial(torch.autograd.backward, result.loss))
+            timed("optimiser", self.update)
+        return {part: 1e3 * median(times) if times else 0.0 for part, times in seconds.items()}
 
 
 class _Unlabelled:
-    """A data set whose labels cost nothing: what is left is the drawing."""
+    """A data set whose labels cost nothing, to time the sampling alone."""
 
     def __init__(self, data: Any) -> None:
         self.data = data
@@ -181,6 +161,25 @@ class _Unlabelled:
         return batch.unary[:, :, 0]
 
 
+def _kernels(work: Callable[[], object], steps: int, device: torch.device) -> list[tuple[str, float, int]]:
+    """Profile ``work``; return name, milliseconds per step and calls per step of each kernel, longest first."""
+    from torch.profiler import ProfilerActivity, profile
+
+    cuda = device.type == "cuda"
+    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if cuda else [ProfilerActivity.CPU]
+    with profile(activities=activities, acc_events=True) as profiler:
+        work()
+        _now(device)
+    totals: dict[str, tuple[float, int]] = {}
+    for entry in profiler.key_averages():
+        micros = float(entry.self_device_time_total if cuda else entry.self_cpu_time_total)
+        if micros > 0:
+            before = totals.get(entry.key, (0.0, 0))
+            totals[entry.key] = (before[0] + micros, before[1] + int(entry.count))
+    kernels = [(name, micros / 1e3 / steps, -(-count // steps)) for name, (micros, count) in totals.items()]
+    return sorted(kernels, key=lambda entry: -entry[1])
+
+
 def _now(device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -188,20 +187,20 @@ def _now(device: torch.device) -> float:
 
 
 def report(times: StepTimes) -> str:
-    """A few lines for a person; labelling is shown without the drawing that precedes it."""
+    """Format the times in a few lines; labelling is shown without the sampling it includes."""
     parts = dict(times.parts)
     parts["labelling"] = max(0.0, parts["labelling"] - parts["sampling"])
-    told = "  ".join(f"{name} {ms:.2f}" for name, ms in parts.items())
+    shown = "  ".join(f"{name} {ms:.2f}" for name, ms in parts.items())
     text = (
         f"{times.recipe} on {times.device}: batch {times.batch}, {times.precision}, {times.parameters:,} parameters\n"
-        f"  ms per step, each part waited for: {told}\n"
-        f"  a step of the loop: {times.step_ms:.2f} ms, {times.per_second:,.0f} instances/s, {times.memory_gib:.1f} GiB"
+        f"  ms per part, synchronised: {shown}\n"
+        f"  whole step: {times.step_ms:.2f} ms, {times.per_second:,.0f} instances/s, {times.memory_gib:.1f} GiB"
     )
     if times.kernels:
-        whole = sum(ms for _, ms, _ in times.kernels)
-        text += f"\n  a step's kernels take {whole:.2f} ms; the longest:"
+        total = sum(ms for _, ms, _ in times.kernels)
+        text += f"\n  kernels of a step: {total:.2f} ms; the longest:"
     for name, ms, calls in times.kernels[:40]:
-        text += f"\n  {ms:8.3f} ms  {100 * ms / whole:5.1f} %  {calls:5d} x  {name[:90]}"
+        text += f"\n  {ms:8.3f} ms  {100 * ms / total:5.1f} %  {calls:5d} x  {name[:90]}"
     return text
 
 
@@ -210,33 +209,3 @@ def keep(times: Sequence[StepTimes], device: str, out: str | Path | None = None)
     here = pick_device(device)
     payload = {"benchmark": "training", "environment": environment(here), "recipes": [t.plain() for t in times]}
     return write_result(f"training-{here.type}", payload, out)
-
-
-def main() -> None:
-    """`python -m fgnn.bench.training RECIPE ...`: where the command line's own packages are absent."""
-    import argparse
-
-    parser = argparse.ArgumentParser(description="Where a training step's time is spent.")
-    parser.add_argument("recipes", nargs="+")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--batch", type=int, nargs="*", default=[])
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--profile", action="store_true", help="also list the kernels that take longest")
-    parser.add_argument("--out", help="also keep the numbers here, in a file or a folder")
-    given = parser.parse_args()
-    found = []
-    for name in given.recipes:
-        for size in given.batch or [None]:
-            changes = {} if size is None else {"batch": size}
-            times = bench_training(
-                name, device=given.device, compile=given.compile, steps=given.steps, profile=given.profile, **changes
-            )
-            print(report(times), flush=True)
-            found.append(times)
-    if given.out:
-        print(keep(found, given.device, given.out))
-
-
-if __name__ == "__main__":
-    main()

@@ -75,11 +75,35 @@ def points(
 
 
 @bench.command()
+def segment(
+    points: Annotated[list[int] | None, typer.Option(help="Points of a scan; by default 1 and 10 million.")] = None,
+    votes: Annotated[list[int] | None, typer.Option(help="Overlapping tiles per point: 4, 2 or 1.")] = None,
+    model: Annotated[str, typer.Option(help="Weights, as for fgnn segment.")] = "lidar-ground",
+    device: Device = "cpu",
+    batch: Annotated[int | None, typer.Option(help="Pieces labelled at once.", min=1)] = None,
+    suffix: Annotated[str, typer.Option(help=".laz, or .npy if laspy is not installed.")] = ".laz",
+    out: Out = None,
+) -> None:
+    """`fgnn segment` on generated scans, file to file: speed and memory.
+
+    Example: fgnn bench segment --points 1000000 --votes 4 --votes 1
+    """
+    _check_device(device)
+    _run(
+        "fgnn.bench.segment",
+        points=tuple(points or (1_000_000, 10_000_000)), votes=tuple(votes or (4,)), model=model, device=device,
+        batch=batch, suffix=suffix, out=out,
+    )  # fmt: skip
+
+
+@bench.command()
 def training(
     recipes: Annotated[list[str], typer.Argument(help="Recipes, by name or file.")],
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     steps: Annotated[int, typer.Option(help="Steps that are timed.", min=1)] = 20,
+    batch: Annotated[list[int] | None, typer.Option(help="Other batch sizes than the recipes'.", min=1)] = None,
     compile: Annotated[bool, typer.Option("--compile", help="Compile the network's blocks.")] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Also list the kernels of a step by time.")] = False,
     out: Out = None,
 ) -> None:
     """Training steps of a recipe: instances a second, and where the time goes.
@@ -88,12 +112,14 @@ def training(
     """
     from fgnn.bench.training import bench_training, keep, report
 
-    found = []
+    results = []
     for recipe in recipes:
-        times = bench_training(recipe, device=device, steps=steps, compile=compile)
-        typer.echo(report(times))
-        found.append(times)
-    file = keep(found, device, out)
+        for size in batch or [None]:
+            changes: dict[str, Any] = {} if size is None else {"batch": size}
+            times = bench_training(recipe, device=device, steps=steps, compile=compile, profile=profile, **changes)
+            typer.echo(report(times))
+            results.append(times)
+    file = keep(results, device, out)
     typer.echo(f"written to {file}, and as a page to {file.with_suffix('.html')}")
 
 
