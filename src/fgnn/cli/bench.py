@@ -114,8 +114,8 @@ def training(
 
     results = []
     for recipe in recipes:
-        for size in batch or [None]:
-            changes: dict[str, Any] = {} if size is None else {"batch": size}
+        for size in batch or [0]:
+            changes: dict[str, Any] = {"batch": size} if size else {}
             times = bench_training(recipe, device=device, steps=steps, compile=compile, profile=profile, **changes)
             typer.echo(report(times))
             results.append(times)
