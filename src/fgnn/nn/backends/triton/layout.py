@@ -25,7 +25,7 @@ class Layout:
     Attributes:
         ptr: (D + 1,) where the edges of each destination begin in the list.
         source: (E,) the node at the other end, in list order.
-        edge: (E,) the edge at each list position; None where the list is in edge order.
+        edge: (E,) the edge at each list position; empty if the list is in edge order.
         arity: A where row r is destination r and its A edges; 0 where ``table`` says what a row is.
         width: W, a power of two, the places of a row.
         table: (4, R) a row's destination, where it starts and stops in the list, and how many edges of its
@@ -40,7 +40,7 @@ class Layout:
     edges: int
     ptr: Tensor
     source: Tensor
-    edge: Tensor | None
+    edge: Tensor
     arity: int
     width: int
     rows: int
@@ -70,6 +70,11 @@ class Layout:
         """Every list position in turn.  # shape: (E,)"""
         return torch.arange(self.edges, device=self.source.device, dtype=self.source.dtype)
 
+    @property
+    def node_lists(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Sources by list position, where the edges of each destination begin, and where those of each node begin."""
+        return self.source, self.ptr, self.incident[1]
+
     def typed(self, types: EdgeTypes) -> Lists:
         """The type at each list position (E,), edges by type (E, 4), where each type begins, and the walk (2 E, 4).
 
@@ -81,7 +86,7 @@ class Layout:
             kept = {}
             object.__setattr__(types, _KEPT, kept)
         if self.towards not in kept or kept[self.towards][0] is not self:
-            kind = types.index if self.edge is None else types.index[self.edge.long()]
+            kind = types.index[self.edge.long()] if self.edge.numel() else types.index
             counts = torch.bincount(kind, minlength=types.num_types)
             ptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
             kept[self.towards] = (self, self._lists(kind, torch.argsort(kind, stable=True), ptr))
@@ -90,7 +95,7 @@ class Layout:
     @cached_property
     def one_each(self) -> Lists:
         """As :meth:`typed` where every edge is a type of its own."""
-        kind = (self.list_order if self.edge is None else self.edge).long()
+        kind = (self.edge if self.edge.numel() else self.list_order).long()
         order = torch.empty_like(kind)
         order[kind] = self.list_order.long()
         return self._lists(kind, order, torch.arange(self.edges + 1, device=kind.device))
@@ -167,7 +172,7 @@ def _make(incidence: Incidence, towards: Side, per_edge: bool, bounded: int | No
         edges=edges,
         ptr=ptr.to(small).contiguous(),
         source=other.to(small).contiguous(),
-        edge=None if edge is None else edge.to(small).contiguous(),
+        edge=ptr.new_empty(0, dtype=small) if edge is None else edge.to(small).contiguous(),
         arity=longest if single else 0,
         width=width,
         rows=rows,

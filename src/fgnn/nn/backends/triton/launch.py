@@ -1,0 +1,107 @@
+"""What the launches of both kernel families share: operands, plan, result buffers and sums by node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fgnn.nn.backends.triton.config import block, cdiv, dtype_of, precision_of
+
+_SUM_COLUMNS = 64
+
+
+class Operands(NamedTuple):
+    """The inputs that may need gradients."""
+
+    dst: Tensor | None  # shape: (B, D, n)
+    src: Tensor  # shape: (B, S, n)
+    coef: Tensor | None  # φ (E, T) or (B, E, T), or types (E,)
+    weight: Tensor  # shape: (T, m, n)
+
+
+class Sizes(NamedTuple):
+    """D, A (0 if destinations differ), the largest degree; for rows also W and R."""
+
+    destinations: int
+    arity: int
+    longest: int
+    width: int = 0
+    rows: int = 0
+
+
+class Plan(NamedTuple):
+    """One call without its operands: kernel family, index tensors (listed by each family), sizes and options."""
+
+    family: str  # "rows" or "typed"
+    tensors: Sequence[Tensor]
+    sizes: Sizes
+    relu: bool
+    maximum: bool
+
+
+def flags(x: Operands, plan: Plan) -> dict[str, Any]:
+    """Compile-time options of all kernels."""
+    return {
+        "N": x.src.shape[2],
+        "M": x.weight.shape[1],
+        "A": plan.sizes.arity,
+        "RELU": plan.relu,
+        "HAS_DST": x.dst is not None,
+        "MAX": plan.maximum,
+        "CT": dtype_of(x.src.dtype),
+        "PREC": precision_of(x.src.dtype),
+    }
+
+
+def outputs(src: Tensor, weight: Tensor, sizes: Sizes, maximum: bool) -> tuple[Tensor, Tensor]:
+    """Buffers for the result (B, D, m) and, for a maximum, the place of the edge that attained it."""
+    shape = (src.shape[0], sizes.destinations, weight.shape[1])
+    dtype = torch.uint8 if sizes.longest <= 256 else torch.int32
+    return src.new_empty(shape), src.new_empty(shape if maximum else (0,), dtype=dtype)
+
+
+def gradients(x: Operands, wants: Sequence[bool]) -> list[Tensor]:
+    """Buffers for the gradient of each operand, empty if it is not wanted."""
+    return [
+        x.src.new_empty(0) if operand is None or not wanted else operand.new_empty(operand.shape)
+        for operand, wanted in zip(x, wants, strict=True)
+    ]
+
+
+def source_buffer(x: Operands, edges: int, wanted: bool) -> Tensor:
+    """Float32 sums for the gradient at src: by source with atomics, by edge if results must be deterministic."""
+    batch, sources, n = x.src.shape
+    if not wanted:
+        return x.src.new_empty(0, dtype=torch.float32)
+    if atomic():
+        return x.src.new_zeros((batch, sources, n), dtype=torch.float32)
+    return x.src.new_empty((batch, edges, n), dtype=torch.float32)
+
+
+def source_gradient(buffer: Tensor, source: Tensor, d_src: Tensor) -> Tensor:
+    """The gradient at src from a `source_buffer` that the kernel has filled."""
+    if atomic() or not d_src.numel():
+        return buffer.to(d_src.dtype)
+    counts = torch.bincount(source, minlength=d_src.shape[1])
+    segment_sum(buffer, torch.argsort(source, stable=True), torch.cat([counts.new_zeros(1), counts.cumsum(0)]), d_src)
+    return d_src
+
+
+def atomic() -> bool:
+    """Whether kernels may add atomically, in an order that changes from run to run."""
+    return not torch.are_deterministic_algorithms_enabled()
+
+
+def segment_sum(values: Tensor, order: Tensor | None, ptr: Tensor, out: Tensor) -> None:
+    """Sum entries (B, L, n) by node into (B, V, n)."""
+    from fgnn.nn.backends.triton.edge_row_kernels import segment_sum as kernel
+
+    batch, nodes, n = out.shape
+    columns = block(n, _SUM_COLUMNS)
+    kernel[(cdiv(batch * nodes, 4), cdiv(n, columns))](
+        values, order, ptr, out, values.shape[1], nodes, batch * nodes, N=n, BD=4, BN=columns,
+        HAS_ORDER=order is not None,
+    )  # fmt: skip

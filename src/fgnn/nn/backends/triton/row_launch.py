@@ -1,0 +1,149 @@
+"""Launches of the kernels over rows of edges, for matrices that differ from edge to edge.
+
+A plan's tensors are source (E,), edge (E,) or empty, table (4, R) and row_ptr (D + 1,); see ``Layout``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fgnn.nn.backends.triton.config import Tile, block, cdiv, rows_tile, splits_of, weight_terms
+from fgnn.nn.backends.triton.launch import (
+    Operands,
+    Plan,
+    atomic,
+    flags,
+    gradients,
+    outputs,
+    segment_sum,
+    source_buffer,
+    source_gradient,
+)
+from fgnn.runtime.triton_support import power_of_two
+
+_COMBINE_COLUMNS = 64
+
+
+class _Launch:
+    """The arguments that the kernels of one call share, for one choice of tile."""
+
+    def __init__(self, kind: str, x: Operands, plan: Plan) -> None:
+        batch, sources, n = x.src.shape
+        m, sizes = x.weight.shape[1], plan.sizes
+        source, edge, table, _ = plan.tensors
+        assert x.coef is not None
+        self.total = batch * sizes.rows
+        self.tile: Tile = rows_tile(kind, n, m, self.total * sizes.width, x.src.dtype, x.src.device)
+        self.rows = max(self.tile.lines, sizes.width) // sizes.width  # of one tile
+        self.tiles = cdiv(self.total, self.rows)
+        self.index = source, edge if edge.numel() else None, table
+        self.counts = sizes.rows, self.total, sizes.destinations, sources, source.shape[0]
+        self.options: dict[str, Any] = {
+            **flags(x, plan),
+            "W": sizes.width,
+            "BR": self.rows,
+            "BN": self.tile.inner,
+            "BM": self.tile.columns,
+            "HAS_EDGE": edge.numel() > 0,
+            "TYPED": not x.coef.is_floating_point(),
+            "OWN_COEF": x.coef.dim() == 3,
+            "num_warps": self.tile.warps,
+            "num_stages": self.tile.stages,
+        }
+
+
+def forward(x: Operands, plan: Plan) -> tuple[Tensor, Tensor]:
+    """Aggregate towards each destination; also the place of the first maximum (empty for a sum)."""
+    from fgnn.nn.backends.triton import edge_row_kernels as kernels
+
+    batch = x.src.shape[0]
+    terms, m, _ = x.weight.shape
+    launch = _Launch("forward", x, plan)
+    out, arg = outputs(x.src, x.weight, plan.sizes, plan.maximum)
+    whole = plan.sizes.arity > 0  # a row holds all edges of its destination
+    value = out if whole else x.src.new_empty((launch.total, m), dtype=torch.float32)
+    place = arg if whole else x.src.new_empty((launch.total, m) if plan.maximum else (0,), dtype=torch.uint8)
+    if launch.total:
+        kernels.rows_forward[(launch.tiles, cdiv(m, launch.tile.columns))](
+            *x, *launch.index, value, place, *launch.counts, terms, **launch.options
+        )
+    if whole or not out.numel():
+        return out, arg
+    if plan.maximum:
+        nodes, columns = batch * plan.sizes.destinations, block(m, _COMBINE_COLUMNS)
+        kernels.combine_rows[(cdiv(nodes, 4), cdiv(m, columns))](
+            value, place, plan.tensors[3], out, arg, plan.sizes.rows, plan.sizes.destinations, nodes,
+            M=m, W=plan.sizes.width, BD=4, BM=columns,
+        )  # fmt: skip
+    else:
+        segment_sum(value.view(batch, plan.sizes.rows, m), None, plan.tensors[3], out)
+    return out, arg
+
+
+def backward(
+    grad: Tensor, arg: Tensor, x: Operands, plan: Plan, wants: Sequence[bool], weight_dtype: torch.dtype
+) -> list[Tensor]:
+    """Gradients at the operands; an empty tensor for those not wanted."""
+    found = gradients(x, wants)
+    if not x.src.shape[0] * plan.sizes.rows:
+        return [g.zero_() for g in found]
+    if any(wants[:3]):
+        found[:3] = _edge_gradients(grad, arg, x, plan, wants, found)
+    if wants[3]:
+        found[3] = _weight_gradient(grad, arg, x, plan).to(weight_dtype)
+    return found
+
+
+def _edge_gradients(
+    grad: Tensor, arg: Tensor, x: Operands, plan: Plan, wants: Sequence[bool], found: list[Tensor]
+) -> list[Tensor]:
+    """The gradients at dst, src and φ."""
+    from fgnn.nn.backends.triton import edge_row_kernels as kernels
+
+    want_dst, want_src, want_coef = wants[:3]
+    d_dst, d_src, d_coef = found[:3]
+    batch, _, n = x.src.shape
+    terms, edges, coef = x.weight.shape[0], plan.tensors[0].shape[0], x.coef
+    assert coef is not None
+    launch = _Launch("backward", x, plan)
+    blocks = cdiv(n, launch.tile.inner)
+    whole = plan.sizes.arity > 0
+    by_row = d_dst if whole else x.src.new_empty((batch, plan.sizes.rows, n) if want_dst else 0, dtype=torch.float32)
+    by_source = source_buffer(x, edges, want_src)
+    final = blocks == 1 and (coef.dim() == 3 or batch == 1)  # the kernel writes φ's gradient itself, not parts of it
+    by_block = x.src.new_empty(
+        (blocks, batch, edges, terms) if want_coef else 0, dtype=coef.dtype if final and want_coef else torch.float32
+    )
+    kernels.rows_backward[(launch.tiles, blocks)](
+        *x, *launch.index, grad, arg, by_row, by_source, by_block, *launch.counts, batch * edges, **launch.options,
+        T=terms, BT=min(power_of_two(terms), 16) if want_coef else power_of_two(terms),
+        NEED_DST=want_dst, NEED_SRC=want_src, ATOMIC=atomic(), NEED_COEF=want_coef,
+    )  # fmt: skip
+    if want_dst and not whole:
+        segment_sum(by_row, None, plan.tensors[3], d_dst)
+    if want_src:
+        d_src = source_gradient(by_source, plan.tensors[0], d_src)
+    if want_coef:
+        summed = by_block[0] if blocks == 1 else by_block.sum(0)
+        d_coef = (summed if coef.dim() == 3 else summed.sum(0) if batch > 1 else summed[0]).to(coef.dtype)
+    return [d_dst, d_src, d_coef]
+
+
+def _weight_gradient(grad: Tensor, arg: Tensor, x: Operands, plan: Plan) -> Tensor:
+    from fgnn.nn.backends.triton import edge_row_kernels as kernels
+
+    terms, m, n = x.weight.shape
+    launch = _Launch("weight", x, plan)
+    tile, group = launch.tile, weight_terms(terms, x.src.dtype)
+    blocks = cdiv(n, tile.inner) * cdiv(m, tile.columns)
+    splits = splits_of(cdiv(terms, group) * blocks, launch.tiles, x.weight.numel(), x.src.device)
+    partial = x.src.new_empty((splits, terms, m, n), dtype=torch.float32)
+    kernels.rows_weight[(cdiv(terms, group), splits, blocks)](
+        *x[:3], *launch.index, grad, arg, partial, *launch.counts, terms, splits, **launch.options,
+        BT=group, AHEAD=x.src.dtype != torch.float32 and tile.warps == 8,
+    )  # fmt: skip
+    return partial[0] if splits == 1 else partial.sum(0)
