@@ -1,4 +1,4 @@
-"""Small parts that the point networks share."""
+"""Building blocks of the point networks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fgnn.runtime.triton_support import can_launch
 
 Activation = Literal["relu", "leaky", "elu", "none"]
 _ACTIVATIONS: dict[str, type[nn.Module] | None] = {"relu": nn.ReLU, "leaky": nn.LeakyReLU, "elu": nn.ELU, "none": None}
-# What the kernel for positions takes: points of a cloud, and neighbours.
+# Limits of the k-NN kernel: points of a cloud, and neighbours.
 _SMALL, _MOST = 1 << 15, 128
 
 
@@ -25,7 +25,7 @@ class Dense(nn.Module):
         activation: ``leaky`` has slope 0.2.
         norm: Whether to normalise over all axes but the last.
         norm_last: Normalise after the activation instead of before it.
-        eps, momentum: Those of the batch norm, in torch's sense (momentum 0.1 keeps 0.9 of the running value).
+        eps, momentum: Of the batch norm, as in torch (momentum 0.1 keeps 0.9 of the running value).
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Dense(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.norm is not None and not self.norm_last and self.norm.fused(x):
-            # the norm's kernels take the bias and the ReLU along
+            # The fused norm also adds the bias and applies the ReLU.
             relu = isinstance(self.activation, nn.ReLU)
             x = self.norm(nn.functional.linear(x, self.linear.weight), self.linear.bias, relu=relu)
             return x if relu or self.activation is None else self.activation(x)
@@ -69,7 +69,7 @@ class Dense(nn.Module):
 
 
 def dense_stack(widths: list[int], *, activation: Activation = "relu", bias: bool = True) -> nn.Sequential:
-    """Dense layers one after another through these widths."""
+    """A sequence of dense layers with these widths."""
     pairs = pairwise(widths)
     return nn.Sequential(*(Dense(a, b, activation=activation, bias=bias) for a, b in pairs))
 
@@ -80,9 +80,9 @@ def tile(vector: Tensor, points: int) -> Tensor:
 
 
 def turn(points: Tensor, matrix: Tensor) -> Tensor:
-    """Points (B, P, 3) times a matrix for each cloud (B, 3, 3), in float32 whatever the rest is computed in.
+    """Points (B, P, 3) times a matrix for each cloud (B, 3, 3), in float32 also under autocast.
 
-    Neighbours lie close together, and the digits a shorter product drops are those that tell them apart.
+    Half precision would round away the differences between neighbours.
     """
     with torch.autocast(points.device.type, enabled=False):
         return (points.float()[..., None] * matrix.float()[:, None]).sum(2)
@@ -92,18 +92,18 @@ def turn(points: Tensor, matrix: Tensor) -> Tensor:
 def nearest(x: Tensor, k: int, queries: Tensor | None = None) -> Tensor:
     """The k nearest points of each query (by default of each point, itself included), (B, Q, k).
 
-    Plain products and ``topk``, for clouds of a few thousand points and features of any width; positions on a GPU by
-    its own kernel. Distances are taken in float32, also where features are halves: near ones differ by little.
+    A matrix product and ``topk``, for clouds of a few thousand points and features of any width; on a GPU the k-NN kernel
+    for positions. Distances are in float32 also under autocast, since neighbours differ by little.
     """
     k = min(k, x.shape[1])
     if x.shape[-1] == 3 and can_launch(x.device) and x.shape[1] <= _SMALL and k <= _MOST:
-        asked = None if queries is None else queries.float().contiguous()
-        return by_tiles(x.float().contiguous(), asked, k, False)[0].clamp(0, x.shape[1] - 1)
+        targets = None if queries is None else queries.float().contiguous()
+        return by_tiles(x.float().contiguous(), targets, k, False)[0].clamp(0, x.shape[1] - 1)
     with torch.autocast(x.device.type, enabled=False):
         x = x.float()
         to = x if queries is None else queries.float()
         squares = x.square().sum(-1)
-        distance = squares[:, None, :] - 2 * (to @ x.transpose(1, 2))  # the query's own square shifts a whole row
+        distance = squares[:, None, :] - 2 * (to @ x.transpose(1, 2))  # the query's own square is constant along a row
         return distance.topk(k, dim=-1, largest=False).indices
 
 

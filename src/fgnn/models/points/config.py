@@ -1,4 +1,4 @@
-"""What a point network is, as plain values that recipes and cards hold."""
+"""Configuration of a point network, as recipes and cards store it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class PointConfig:
 
     Args:
         architecture: ``fgnn`` (section 4.2) or a baseline, ``pointnet``, ``dgcnn``, ``pointcnn``.
-        k: Neighbours of a point: besides itself for ``fgnn`` (the paper: 16), with itself for ``dgcnn`` (20).
+        k: Neighbours of a point: excluding itself for ``fgnn`` (the paper: 16), including itself for ``dgcnn`` (20).
         bases: Bases of Q, for ``fgnn``.
         aggregate: ``max``, ``sum``, ``mean`` or ``softmax(γ)``, for ``fgnn``.
         notation: Another architecture than the paper's, in its notation, for ``fgnn``.
-        reach: The unit that differences between neighbours are taken in, for ``fgnn``: about their standard deviation.
-        relative: The network sees coordinates only as differences between points, for ``fgnn``.
+        reach: Unit of the differences between neighbours, for ``fgnn``; about their standard deviation.
+        relative: Use coordinates only as differences between points, for ``fgnn``.
     """
 
     architecture: PointArchitecture = "fgnn"

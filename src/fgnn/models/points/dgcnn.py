@@ -1,4 +1,4 @@
-"""DGCNN: EdgeConv layers whose graph is found anew in feature space at every layer."""
+"""DGCNN: EdgeConv layers whose graph is recomputed in feature space at every layer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class EdgeConv(nn.Module):
     Args:
         inputs: Features of a point.
         widths: Widths of h's layers.
-        k: Neighbours, the point itself included.
+        k: Neighbours, including the point itself.
         variant: ``torch`` swaps the two halves of the edge feature.
     """
 
@@ -30,14 +30,14 @@ class EdgeConv(nn.Module):
         self.edge = dense_stack([2 * inputs, *widths], activation=activation, bias=bias)
 
     def forward(self, x: Tensor, graph: Tensor) -> Tensor:
-        """Features (B, P, inputs) and the features (B, P, d) in whose space the neighbours are sought."""
+        """Features (B, P, inputs), and the features (B, P, d) in whose space to find neighbours."""
         edges = edge_features(x, nearest(graph, self.k), self.swap)
-        found: Tensor = self.edge(edges).amax(2)
-        return found
+        new_x: Tensor = self.edge(edges).amax(2)
+        return new_x
 
 
 def edge_features(x: Tensor, neighbours: Tensor, swap: bool = False) -> Tensor:
-    """[x_i, x_j − x_i] for every edge, (B, P, k, 2d); ``swap``: the difference first."""
+    """[x_i, x_j − x_i] for every edge, (B, P, k, 2d); with ``swap``, the difference first."""
     there = take(x, neighbours)
     here = x[:, :, None].expand_as(there)
     return torch.cat([there - here, here] if swap else [here, there - here], -1)
@@ -51,8 +51,8 @@ class DGCNN(nn.Module):
 
     Args:
         inputs: Features of a point.
-        classes: Labels to tell apart.
-        k: Neighbours, the point itself included.
+        classes: Number of classes.
+        k: Neighbours, including the point itself.
         graph_columns: The input columns in whose space the first graph is built; None: all.
         variant: ``original`` (ReLU, biases) or ``torch`` (leaky ReLU, no biases before a norm, more dropout).
 
@@ -95,9 +95,9 @@ class DGCNNPart(nn.Module):
     """DGCNN for part segmentation, with an alignment computed from edges.
 
     Args:
-        parts: Labels to tell apart, over all categories.
+        parts: Number of parts over all categories.
         categories: Object categories, given one-hot.
-        k: Neighbours, the point itself included.
+        k: Neighbours, including the point itself.
 
     Shapes:
         Points (B, P, 3) and category (B, categories) to scores (B, P, parts).

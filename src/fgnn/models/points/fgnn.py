@@ -25,15 +25,15 @@ class PointFGNN(nn.Module):
 
     Args:
         inputs: Features of a point; columns ``space`` of them are the coordinates.
-        classes: Labels to tell apart.
-        categories: Object categories given with each cloud and appended to its points one-hot; 0 for none.
-        k: Neighbours of a point besides itself.
+        classes: Number of classes.
+        categories: Object categories, appended one-hot to the features of each cloud's points; 0 for none.
+        k: Neighbours of a point, excluding itself.
         space: The columns neighbours and edge features are taken from: 0 (x, y, z) or 6 (over the room's extent).
         notation: The architecture.
-        reach: The unit of :math:`t_{ci}`, about its standard deviation: features of unit variance are what Q's first
-            layer begins with, and differences of near points are far smaller. 1 is the paper's, and any other value
-            is the same network with that layer's weights scaled.
-        relative: Leave the coordinates out of the points' features; they enter as :math:`t_{ci}` alone.
+        reach: Unit of :math:`t_{ci}`, about its standard deviation: Q's first layer is initialised for unit variance,
+            and differences between neighbours are far smaller. The paper's is 1; another value only rescales the
+            weights of that layer.
+        relative: Leave coordinates out of the points' features; they enter through :math:`t_{ci}` only.
         bases, aggregate, norm: As in `fgnn.nn.build`. The authors' layers are normalised over the batch.
 
     Shapes:
@@ -101,5 +101,5 @@ class PointFGNN(nn.Module):
 
 
 def one_hot(category: Tensor, categories: int, dtype: torch.dtype) -> Tensor:
-    """(B,) to (B, categories), by comparison: nothing is read back from the device."""
+    """(B,) to (B, categories), by comparison, without host synchronisation."""
     return (category[:, None] == torch.arange(categories, device=category.device)).to(dtype)

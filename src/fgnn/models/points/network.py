@@ -1,4 +1,4 @@
-"""One face for all point networks: features and category in, scores and a further loss out."""
+"""One interface for all point networks: features and category in, scores and an auxiliary loss out."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class PointNetwork(nn.Module):
     Args:
         config: Which network.
         inputs: Features of a point; the first three are its coordinates.
-        classes: Labels to tell apart.
+        classes: Number of classes.
         categories: Object categories given with each cloud; 0 for none.
 
     Shapes:
-        Features (B, P, inputs) and category (B,) to scores (B, P, classes) and a scalar to add to the loss.
+        Features (B, P, inputs) and category (B,) to scores (B, P, classes) and a scalar auxiliary loss.
     """
 
     def __init__(self, config: PointConfig, inputs: int, classes: int, categories: int = 0) -> None:
@@ -51,27 +51,27 @@ class PointNetwork(nn.Module):
             self.net = PointCNN(inputs - 3, classes)
 
     def forward(self, features: Tensor, category: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        nothing = features.new_zeros(())
+        no_loss = features.new_zeros(())
         kind = self.config.architecture
         if kind == "fgnn":
-            return self.net(features, category if self.categories else None), nothing
+            return self.net(features, category if self.categories else None), no_loss
         if kind == "pointcnn":
             more = features[..., 3:] if self.inputs > 3 else None
-            return self.net(features[..., :3].contiguous(), more), nothing
+            return self.net(features[..., :3].contiguous(), more), no_loss
         if not self.categories:
-            return self.net(features), nothing
+            return self.net(features), no_loss
         if category is None:
             raise ValueError(f"Expected a category below {self.categories} for each cloud (got none)")
-        known = one_hot(category, self.categories, features.dtype)
+        kind_one_hot = one_hot(category, self.categories, features.dtype)
         if kind == "dgcnn":
-            return self.net(features, known), nothing
-        scores, transform = self.net(features, known)
+            return self.net(features, kind_one_hot), no_loss
+        scores, transform = self.net(features, kind_one_hot)
         return scores, 1e-3 * orthogonality(transform.float())
 
 
 @torch.no_grad()
 def predict(network: PointNetwork, features: Tensor, category: Tensor | None, batch: int = 16) -> Tensor:
-    """Scores of many clouds, a few at a time, on the network's device."""
+    """Scores of many clouds, in batches, on the network's device."""
     device = next(network.parameters()).device
     parts = []
     for at in range(0, len(features), batch):

@@ -1,4 +1,4 @@
-"""PointCNN for segmentation: X-convolutions down to few points and back up."""
+"""PointCNN for segmentation: an encoder and a decoder of X-convolutions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fgnn.models.points.blocks import Dense, nearest, take
 
 
 class XLayer(NamedTuple):
-    """One X-convolution: K neighbours among the K·D nearest, P points left (None: all), C features."""
+    """An encoder layer: K neighbours among the K·D nearest, P sampled points (None: all), C features."""
 
     neighbours: int
     dilation: int
@@ -20,7 +20,7 @@ class XLayer(NamedTuple):
 
 
 class XBack(NamedTuple):
-    """One on the way up: from the points of encoder layer ``source`` to those of layer ``target``."""
+    """A decoder layer, from the points of encoder layer ``source`` to those of layer ``target``."""
 
     neighbours: int
     dilation: int
@@ -39,15 +39,15 @@ def _dense(inputs: int, outputs: int) -> Dense:
 
 
 class XConv(nn.Module):
-    """An X-convolution: neighbours' features, lifted and joined, are weighed and permuted by a learned K × K matrix
-    computed from their relative positions, then convolved.
+    """An X-convolution: concatenate neighbours' features with lifted positions, weight and permute them by a K × K
+    matrix computed from relative positions, then convolve.
 
     Args:
-        inputs: Features of a point, 0 where it has only its position.
-        lifted: Features made from a relative position.
-        outputs: Features of a point afterwards.
+        inputs: Features of a point besides its position.
+        lifted: Features computed from a relative position.
+        outputs: Features of a point after the convolution.
         neighbours, dilation: As in `XLayer`.
-        multiplier: Features per input feature in the depthwise half of the convolution.
+        multiplier: Depth multiplier of the depthwise convolution.
     """
 
     def __init__(self, inputs: int, lifted: int, outputs: int, neighbours: int, dilation: int, multiplier: int) -> None:
@@ -96,7 +96,7 @@ class PointCNN(nn.Module):
 
     Args:
         inputs: Features of a point besides its position.
-        classes: Labels to tell apart.
+        classes: Number of classes.
         down, up: The encoder's and the decoder's layers; the defaults are those for S3DIS.
 
     Shapes:
@@ -135,16 +135,16 @@ class PointCNN(nn.Module):
     def forward(self, points: Tensor, features: Tensor | None = None) -> Tensor:
         if (features is None) != (self.features is None):
             raise ValueError("Expected features exactly where the network was built with inputs > 0")
-        kept: list[tuple[Tensor, Tensor]] = []
+        levels: list[tuple[Tensor, Tensor]] = []
         at, x = points, None if self.features is None else self.features(features)
         for layer, conv in zip(self.down_layers, self.down, strict=True):
             queries = at if layer.points is None else farthest(at, layer.points)
             x = conv(at, x, queries)
             at = queries
-            kept.append((at, x))
+            levels.append((at, x))
         for back, conv, fuse in zip(self.up_layers, self.up, self.fuse, strict=True):
-            queries, beside = kept[back.target]
-            x = fuse(torch.cat([conv(kept[back.source][0], x, queries), beside], -1))
+            queries, skip = levels[back.target]
+            x = fuse(torch.cat([conv(levels[back.source][0], x, queries), skip], -1))
         scores: Tensor = self.scores(self.head(x))
         return scores
 

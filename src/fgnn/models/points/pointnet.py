@@ -1,4 +1,4 @@
-"""PointNet for segmentation, in the two forms its authors published."""
+"""PointNet for segmentation, in both published forms."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from fgnn.models.points.blocks import Dense, dense_stack, tile, turn
 
 
 class PointNet(nn.Module):
-    """PointNet for semantic segmentation: per-point layers, a global maximum, per-point layers on both.
+    """PointNet for semantic segmentation: per-point layers, a global maximum, then per-point layers on both.
 
     ``inputs``→64→64→64→128→1024, max over points, 256→128, tiled and joined to the 1024; →512→256→``classes``.
 
     Args:
         inputs: Features of a point.
-        classes: Labels to tell apart.
-        dropout: Share of the last hidden features dropped in training.
+        classes: Number of classes.
+        dropout: Dropout rate of the last hidden layer.
 
     Shapes:
         (B, P, inputs) to scores (B, P, classes).
@@ -38,7 +38,7 @@ class PointNet(nn.Module):
 
 
 class Alignment(nn.Module):
-    """A T-net: a matrix for each cloud, starting at the identity.
+    """A T-net: a matrix for each cloud, initialised to the identity.
 
     Args:
         size: The matrix is size × size.
@@ -58,15 +58,15 @@ class Alignment(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, P, size) to (B, size, size)."""
-        found: Tensor = self.matrix(self.whole(self.local(x).amax(1)))
-        return found.view(-1, self.size, self.size)
+        matrix: Tensor = self.matrix(self.whole(self.local(x).amax(1)))
+        return matrix.view(-1, self.size, self.size)
 
 
 class PointNetPart(nn.Module):
-    """PointNet for part segmentation: two alignments and every layer's features in the head (4944 of them).
+    """PointNet for part segmentation: two T-nets, and a head that reads the features of every layer.
 
     Args:
-        parts: Labels to tell apart, over all categories.
+        parts: Number of parts over all categories.
         categories: Object categories, given one-hot.
 
     Shapes:
