@@ -1,4 +1,4 @@
-"""How the site is built: `make docs`. Nothing is fetched while it builds."""
+"""Sphinx configuration; `make docs` builds the site. The build needs no network."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "mathml",  # docs/_ext/mathml.py: formulas without a script
-    "promises",  # docs/_ext/promises.py: what is stated and measured of faults, load and bad input
-    "generated",  # docs/_ext/generated.py: commands, recipes, results and weights as they are
+    "mathml",  # docs/_ext/mathml.py: formulas without JavaScript
+    "guarantees",  # docs/_ext/guarantees.py: tables of faults, load and bad input
+    "generated",  # docs/_ext/generated.py: commands, recipes, results and weights
 ]
 exclude_patterns = ["_build", "**.ipynb_checkpoints"]
 html_theme = "furo"
@@ -29,7 +29,7 @@ html_math_renderer = "mathml"
 html_title = f"fgnn {release}"
 html_static_path: list[str] = []
 
-# A reference that leads nowhere is an error (with -W); names of other packages' types are not references of ours.
+# A broken reference is an error (with -W). Types of other packages are not references.
 nitpicky = True
 nitpick_ignore_regex = [("py:(class|data|exc)", r".*"), ("py:obj", r"typing\..*")]
 default_role = "code"
@@ -39,7 +39,7 @@ myst_heading_anchors = 3
 myst_update_mathjax = False
 suppress_warnings = ["mystnb.unknown_mime_type"]
 
-# The notebooks are kept without outputs and run while the site is built.
+# Notebooks are stored without outputs and run while the site is built.
 nb_execution_mode = "force"
 nb_execution_timeout = 120
 nb_execution_raise_on_error = True

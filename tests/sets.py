@@ -1,4 +1,4 @@
-"""The tests that meet other packages most, run inside one set of them; the outcome is kept for the promises page.
+"""The tests that meet other packages most, run inside one set of them; the outcome is kept for the guarantees page.
 
     build/oldest/bin/python -m tests.sets oldest
 

@@ -1,4 +1,4 @@
-"""Parts of pages that are made from the package as it is: commands, recipes, weights, and measured results."""
+"""Parts of pages generated from the package: commands, recipes, weights and stored results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 
 def commands_markdown() -> str:
-    """Every command with what it does, an example, its arguments and its options, as its ``--help`` says."""
+    """Every command with its help text, an example, its arguments and its options."""
     import typer
 
     from fgnn.cli import build_app
@@ -45,17 +45,17 @@ def _command(name: str, command: Any, level: int = 2) -> str:
             default = "" if parameter.required else _default(parameter.default)
         else:
             names = ", ".join([*parameter.opts, *parameter.secondary_opts])
-            default = "needed" if parameter.required else _default(parameter.default)
-        rows.append((f"`{names}`", _cell(getattr(parameter, "help", "") or ""), default))
-    return "\n".join(lines) + "\n" + _table(("argument or option", "meaning", "default"), rows)
+            default = "required" if parameter.required else _default(parameter.default)
+        rows.append((f"`{names}`", getattr(parameter, "help", "") or "", default))
+    return "\n".join(lines) + "\n" + table(("argument or option", "meaning", "default"), rows)
 
 
 def _split_help(text: str) -> tuple[str, list[str]]:
-    """What comes before ``Example:``, and the commands after it."""
+    """Split a help text into the part before ``Example:`` and the commands after it."""
     text = text.replace("\x0c", "")
     for word in ("Examples:", "Example:"):
-        about, found, rest = text.partition(word)
-        if found:
+        about, separator, rest = text.partition(word)
+        if separator:
             examples = [part.strip() for part in " ".join(rest.split()).split("; ")]
             return about.strip(), [e.rstrip(".") for e in examples]
     return text.strip(), []
@@ -72,50 +72,50 @@ def _default(value: Any) -> str:
 
 
 def recipes_markdown() -> str:
-    """The packaged recipes, each with the comment its file begins with."""
+    """The packaged recipes, each with the first comment of its file."""
     from fgnn.tasks.recipe import find_recipe, recipe_names
 
     rows = []
     for name in recipe_names():
         first = find_recipe(name).read_text(encoding="utf-8").splitlines()[0]
-        rows.append((f"`{name}`", _cell(first.lstrip("# "))))
-    return _table(("recipe", "what it trains"), rows)
+        rows.append((f"`{name}`", first.lstrip("# ")))
+    return table(("recipe", "trains"), rows)
 
 
 def weights_markdown() -> str:
-    """The packaged weights and what their cards say: data, held-out metrics, cost and command."""
+    """The packaged weights and their cards: data, held-out metrics, cost and command."""
     from fgnn.weights import weight_names
     from fgnn.weights.cards import read_card
 
     cards = {name: read_card(name) for name in weight_names()}
     if not cards:
-        return "This version comes without weights.\n"
+        return "This version has no packaged weights.\n"
     rows = {
         f"`{name}`": {"data": _data(card.get("data", {})), **flatten(card.get("metrics") or {})}
         | {key: card[key] for key in ("steps", "hours", "hardware") if key in card}
         for name, card in cards.items()
     }
     commands = [f"- `{name}`: `{card['command']}`" for name, card in cards.items() if card.get("command")]
-    return records(rows).markdown() + ("\nMade by:\n\n" + "\n".join(commands) + "\n" if commands else "")
+    return records(rows).markdown() + ("\nCommands:\n\n" + "\n".join(commands) + "\n" if commands else "")
 
 
 def _data(data: Mapping[str, Any]) -> str:
-    """Which family, with its settings; paths are left out."""
-    told = []
+    """The data families and their settings, without paths."""
+    families = []
     for kind, settings in data.items():
         if isinstance(settings, Mapping):
             named = ", ".join(f"{k} {number(v)}" for k, v in settings.items() if k != "root")
-            told.append(f"{kind} ({named})")
+            families.append(f"{kind} ({named})")
         elif isinstance(settings, int):
-            told.append(f"{settings:,} {kind}")
-    return ", ".join(told)
+            families.append(f"{settings:,} {kind}")
+    return ", ".join(families)
 
 
 # ---- results --------------------------------------------------------------------------------------------------
 
 
 def results_markdown(folder: Path = RESULTS) -> str:
-    """Every stored result with where and when it was measured; nothing is said that no file says."""
+    """Every stored result with its environment."""
     files = sorted(folder.glob("*.json")) if folder.is_dir() else []
     parts = []
     for file in files:
@@ -125,25 +125,26 @@ def results_markdown(folder: Path = RESULTS) -> str:
         head = payload.pop("environment", {})
         payload.pop("file", None)
         parts.append(f"### {file.stem}\n\n{_environment(head)}\n{_tables(payload)}")
-    return "\n".join(parts) or "No results are stored in this copy; the commands on this page make them.\n"
+    return "\n".join(parts) or "No results are stored in this copy; the commands on this page measure them.\n"
 
 
 def _environment(head: Mapping[str, Any]) -> str:
-    told = [f"{key} {value}" for key, value in head.items() if not isinstance(value, Mapping | list) and value != ""]
-    return ("Measured with: " + ", ".join(told) + ".\n") if told else ""
+    facts = [f"{key} {value}" for key, value in head.items() if not isinstance(value, Mapping | list) and value != ""]
+    return f"Environment: {', '.join(facts)}.\n" if facts else ""
 
 
 def _tables(payload: Mapping[str, Any]) -> str:
     """Every table of a result, under its heading."""
     parts = []
-    for path, table in sections(payload):
+    for path, rows in sections(payload):
         parts += [f"#### {', '.join(path)}\n"] if path else []
-        parts.append(table.markdown().replace("<", "&lt;"))
+        parts.append(rows.markdown().replace("<", "&lt;"))
     return "\n".join(parts)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *([_cell(cell) for cell in row] for row in rows)]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
 
 
@@ -152,6 +153,13 @@ def _cell(text: str) -> str:
 
 
 # ---- directives -----------------------------------------------------------------------------------------------
+
+
+def add_directives(app: Sphinx, makers: Mapping[str, Callable[[], str]]) -> dict[str, Any]:
+    """Register directives that insert the Markdown their functions return; return the extension's metadata."""
+    for name, make in makers.items():
+        app.add_directive(name, _directive(make))
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
 def _directive(make: Callable[[], str]) -> type[SphinxDirective]:
@@ -166,11 +174,12 @@ def _directive(make: Callable[[], str]) -> type[SphinxDirective]:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register ``{fgnn-commands}``, ``{fgnn-recipes}``, ``{fgnn-weights}`` and ``{fgnn-results}``."""
-    for name, make in (
-        ("fgnn-commands", commands_markdown),
-        ("fgnn-recipes", recipes_markdown),
-        ("fgnn-weights", weights_markdown),
-        ("fgnn-results", results_markdown),
-    ):
-        app.add_directive(name, _directive(make))
-    return {"parallel_read_safe": True, "parallel_write_safe": True}
+    return add_directives(
+        app,
+        {
+            "fgnn-commands": commands_markdown,
+            "fgnn-recipes": recipes_markdown,
+            "fgnn-weights": weights_markdown,
+            "fgnn-results": results_markdown,
+        },
+    )

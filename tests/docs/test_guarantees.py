@@ -1,4 +1,4 @@
-"""The promises page is in step with what it is made from: stored results, stated bounds, and tests that are there."""
+"""The guarantees page agrees with the stored results, the stated bounds and the tests it names."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import pytest
 from fgnn.memory_bounds import BOUNDS
 from tests.docs.pages import DOCS, ROOT
 
-PAGE = (DOCS / "promises.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "guarantees.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
-def promises(monkeypatch: pytest.MonkeyPatch) -> Any:
+def guarantees(monkeypatch: pytest.MonkeyPatch) -> Any:
     pytest.importorskip("sphinx")
     monkeypatch.syspath_prepend(DOCS / "_ext")
-    import promises
+    import guarantees
 
-    return promises
+    return guarantees
 
 
-def test_every_test_and_command_it_names_is_there() -> None:
+def test_every_named_test_and_command_exists() -> None:
     for name in re.findall(r"`(tests/[\w./]+|constraints/[\w./]+)`", PAGE):
         assert (ROOT / name).exists(), name
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -32,44 +32,44 @@ def test_every_test_and_command_it_names_is_there() -> None:
         assert re.search(rf"^[\w ]*\b{target}\b[\w ]*:", makefile, re.MULTILINE), target
 
 
-def test_the_tables_say_what_the_files_say(promises: Any) -> None:
-    assert all(bound.what in promises.bounds_markdown() for bound in BOUNDS.values())
+def test_the_tables_agree_with_the_files(guarantees: Any) -> None:
+    assert all(bound.what in guarantees.bounds_markdown() for bound in BOUNDS.values())
     for name, make in (
-        ("fuzz", promises.fuzz_markdown),
-        ("faults", promises.faults_markdown),
-        ("load", promises.load_markdown),
-        ("sets", promises.sets_markdown),
+        ("fuzz", guarantees.fuzz_markdown),
+        ("faults", guarantees.faults_markdown),
+        ("load", guarantees.load_markdown),
+        ("sets", guarantees.sets_markdown),
     ):
         assert f"{{fgnn-{name}}}" in PAGE
-        stored, text = promises.RESULTS / f"{name}.json", make()
+        stored, text = guarantees.RESULTS / f"{name}.json", make()
         if not stored.is_file():
             assert "No figures are stored" in text
             continue
         assert json.loads(stored.read_text(encoding="utf-8"))["command"] in text
 
 
-def test_the_fuzzed_parsers_are_all_there_with_a_million_inputs_and_no_finding(promises: Any) -> None:
+def test_every_parser_was_fuzzed_with_a_million_inputs_in_all_and_no_finding(guarantees: Any) -> None:
     from tests.fuzz.harnesses import HARNESSES
 
-    stored = json.loads((promises.RESULTS / "fuzz.json").read_text(encoding="utf-8"))
+    stored = json.loads((guarantees.RESULTS / "fuzz.json").read_text(encoding="utf-8"))
     assert set(stored["parsers"]) == set(HARNESSES)
     assert sum(row["cases"] for row in stored["parsers"].values()) == stored["total"]["cases"] >= 1_000_000
     assert stored["total"]["findings"] == 0
-    assert f"{stored['total']['cases']:,}" in promises.fuzz_markdown()
+    assert f"{stored['total']['cases']:,}" in guarantees.fuzz_markdown()
 
 
-def test_every_set_was_tried_and_nothing_failed(promises: Any) -> None:
-    stored = json.loads((promises.RESULTS / "sets.json").read_text(encoding="utf-8"))
+def test_every_package_set_was_tested_without_failures(guarantees: Any) -> None:
+    stored = json.loads((guarantees.RESULTS / "sets.json").read_text(encoding="utf-8"))
     tried = {(row["set"], row["python"].rpartition(".")[0]) for row in stored["rows"].values()}
     assert {("oldest", "3.11"), ("newest", "3.11"), ("newest", "3.12"), ("newest", "3.13")} <= tried
     assert all(row["failed"] == 0 and row["passed"] > 1000 for row in stored["rows"].values())
 
 
-def test_a_missing_file_is_said_to_be_missing(promises: Any, tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(guarantees: Any, tmp_path: Path) -> None:
     for make in (
-        promises.fuzz_markdown,
-        promises.faults_markdown,
-        promises.load_markdown,
-        promises.sets_markdown,
+        guarantees.fuzz_markdown,
+        guarantees.faults_markdown,
+        guarantees.load_markdown,
+        guarantees.sets_markdown,
     ):
         assert "No figures are stored in this copy" in make(tmp_path)
