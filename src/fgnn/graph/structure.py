@@ -27,7 +27,7 @@ class Structure(Derived):
     r"""The structure of a factor graph :math:`\mathcal{G} = (\mathcal{V}, \mathcal{C}, \mathcal{E})`, without numbers.
 
     Message wiring, elimination plans, kernel layouts and graphs of features are compiled from it once and kept by
-    :meth:`derived`. :meth:`interned` returns one object for equal content, so a structure is recognised by identity.
+    ``derived``. :meth:`interned` returns one object for equal content, so a structure is recognised by identity.
 
     Args:
         num_variables: N.

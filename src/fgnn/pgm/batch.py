@@ -103,7 +103,7 @@ class ModelBatch:
         """A batch from tensors alone; its structure is found again where an equal one is in use.
 
         Recognising it reads the scopes on the host. Where many batches of one structure are made, make the structure
-        once (:func:`model_structure`) and pass it to ``ModelBatch``.
+        once (:func:`fgnn.pgm.model_structure`) and pass it to ``ModelBatch``.
         """
         structure = model_structure(cardinalities, [t.scopes for t in tables], [u.scopes for u in budgets])
         return cls(structure, unary, tuple(tables), tuple(budgets), constant).with_structure(structure)

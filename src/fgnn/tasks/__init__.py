@@ -4,7 +4,7 @@ from fgnn.tasks.dataclass_io import plain
 from fgnn.tasks.evaluate_map import evaluate
 from fgnn.tasks.map import map_loss
 from fgnn.tasks.metrics import Quality
-from fgnn.tasks.recipe import Data, GridData, Recipe, read_recipe
+from fgnn.tasks.recipe import Data, GridData, Recipe, Soft, read_recipe
 from fgnn.tasks.settings import Optimiser, Schedule, TrainingSettings
 from fgnn.tasks.task import Loss, Task
 
@@ -16,6 +16,7 @@ __all__ = [
     "Quality",
     "Recipe",
     "Schedule",
+    "Soft",
     "Task",
     "TrainingSettings",
     "evaluate",
