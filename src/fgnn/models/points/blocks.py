@@ -92,8 +92,8 @@ def turn(points: Tensor, matrix: Tensor) -> Tensor:
 def nearest(x: Tensor, k: int, queries: Tensor | None = None) -> Tensor:
     """The k nearest points of each query (by default of each point, itself included), (B, Q, k).
 
-    A matrix product and ``topk``, for clouds of a few thousand points and features of any width; on a GPU the k-NN kernel
-    for positions. Distances are in float32 also under autocast, since neighbours differ by little.
+    A matrix product and ``topk``, for clouds of a few thousand points and features of any width; on a GPU the k-NN
+    kernel for positions. Distances are in float32 also under autocast, since neighbours differ by little.
     """
     k = min(k, x.shape[1])
     if x.shape[-1] == 3 and can_launch(x.device) and x.shape[1] <= _SMALL and k <= _MOST:
