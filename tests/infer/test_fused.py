@@ -23,6 +23,7 @@ from fgnn.infer.ad3.steps import State, Terms, initial_state
 from fgnn.infer.max_product import run as message_run
 from fgnn.infer.max_product import solver as max_product
 from fgnn.infer.max_product.fused_flooding import FusedFlooding
+from fgnn.infer.max_product.wiring import Wiring
 
 CUDA = torch.cuda.is_available()
 interpreted = pytest.mark.skipif(
@@ -130,11 +131,11 @@ def test_other_factors_are_left_to_the_plain_operations() -> None:
 
 @pytest.fixture
 def fused_max_product(monkeypatch: pytest.MonkeyPatch) -> list[FusedFlooding | None]:
-    """Let every call take the kernel where it serves; gives what was taken."""
+    """Make every call use the kernel if it supports the structure; returns the kernels used."""
     taken: list[FusedFlooding | None] = []
 
-    def choose(*structure: Any) -> FusedFlooding | None:
-        taken.append(FusedFlooding.of(*structure))
+    def choose(wiring: Wiring, models: int) -> FusedFlooding | None:
+        taken.append(FusedFlooding.of(wiring))
         return taken[-1]
 
     monkeypatch.setattr(max_product, "fused_flooding", choose)

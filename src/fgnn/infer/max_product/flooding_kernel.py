@@ -1,11 +1,11 @@
 """Iterations of `sweeps.flooding_step` for log-ratios of binary variables under pairs and budgets, in one kernel.
 
-A program has a block of models to itself and takes them through all iterations of a launch: a model needs nothing of
-another. Beliefs are summed, a barrier, then every factor replaces its own messages, and a barrier.
+Models are independent, so a program takes a block of models through all iterations of a launch. Each iteration sums the
+beliefs, then updates the messages of all factors, with a barrier after each half.
 """
 
 # mypy: ignore-errors
-# (the arguments are of Triton's language, which has no annotations for them)
+# (Triton's language has no type annotations)
 from __future__ import annotations
 
 import triton
@@ -14,7 +14,7 @@ import triton.language as tl
 
 @triton.jit
 def _blend(messages, at, old, sent, rate, there, change):
-    """The damped messages written, and the largest undamped change so far."""
+    """Write the damped messages; returns the largest undamped change so far."""
     moved = tl.where(there, sent - old, 0.0)
     tl.store(messages + at, old + rate[None, :] * moved, mask=there)
     return tl.maximum(change, tl.max(tl.abs(moved), 0))
@@ -27,38 +27,38 @@ def _clamp(x, low, high):
 
 @triton.jit
 def flooding_kernel(
-    messages, beliefs, unary, deltas, models, active, settled, done, sign, shift, low, high, at_least, at_most,
+    messages, beliefs, unary, deltas, models, active, converged_out, done, sign, shift, low, high, at_least, at_most,
     pair_row, budget_row, belief_of, incident, settings, B, WHOLE, V, PAIRS, BUDGETS, ITERATIONS, steps,
     DEG: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, OWN: tl.constexpr,
     PAIR_WIDE: tl.constexpr, BOUND_WIDE: tl.constexpr, FLOOR: tl.constexpr,
 ):  # fmt: skip
-    """``steps`` iterations of the models that move: messages (Q, B), deltas (T, all models), the rest (B,).
+    """``steps`` iterations of the active models: messages (Q, B), deltas (T, all models), the rest (B,).
 
-    ``settings`` are the share of an update that is taken, the tolerance, and the largest message of a budget;
-    ``PAIR_WIDE`` and ``BOUND_WIDE`` say whether models have potentials of their own, or share one column.
+    ``settings`` holds the share of an update that is taken, the tolerance, and the largest message of a budget.
+    ``PAIR_WIDE`` and ``BOUND_WIDE``: whether potentials have a column for each model, or one that all share.
     """
     kind = messages.dtype.element_ty
     cols = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     live = cols < B
     model = tl.load(models + cols, mask=live, other=0)
-    moving = tl.load(active + cols, mask=live, other=0).to(tl.int32)
-    stood = tl.load(settled + cols, mask=live, other=0).to(tl.int32)
+    is_active = tl.load(active + cols, mask=live, other=0).to(tl.int32)
+    converged = tl.load(converged_out + cols, mask=live, other=0).to(tl.int32)
     count = tl.load(done + cols, mask=live, other=0)
     rate_of_all = tl.load(settings)
     tolerance = tl.load(settings + 1)
     limit = tl.load(settings + 2)
     place = tl.arange(0, SIZE)
     for _ in range(steps):
-        if tl.max(moving, 0) > 0:
+        if tl.max(is_active, 0) > 0:
             edge = tl.arange(0, DEG)
             for v in range(V):
                 row = tl.load(incident + v * DEG + edge)
                 there = (row >= 0)[:, None] & live[None, :]
-                come = tl.load(messages + row.to(tl.int64)[:, None] * B + cols[None, :], mask=there, other=0.0)
+                incoming = tl.load(messages + row.to(tl.int64)[:, None] * B + cols[None, :], mask=there, other=0.0)
                 own = cols + tl.cast(v, tl.int64) * B
-                tl.store(beliefs + own, tl.load(unary + own, mask=live, other=0.0) + tl.sum(come, 0), mask=live)
+                tl.store(beliefs + own, tl.load(unary + own, mask=live, other=0.0) + tl.sum(incoming, 0), mask=live)
             tl.debug_barrier()
-            rate = moving.to(kind) * rate_of_all
+            rate = is_active.to(kind) * rate_of_all
             change = tl.zeros((BLOCK,), dtype=kind)
             for c0 in range(0, PAIRS, ROWS):
                 c = c0 + tl.arange(0, ROWS)
@@ -99,14 +99,14 @@ def flooding_kernel(
                 have = row >= 0
                 there = have[:, None] & live[None, :]
                 at = row.to(tl.int64)[:, None] * B + cols[None, :]
-                come = tl.load(belief_of + row, mask=have, other=0).to(tl.int64)[:, None] * B + cols[None, :]
+                incoming = tl.load(belief_of + row, mask=have, other=0).to(tl.int64)[:, None] * B + cols[None, :]
                 old = tl.load(messages + at, mask=there, other=0.0)
-                d = tl.load(beliefs + come, mask=there, other=0.0)
+                d = tl.load(beliefs + incoming, mask=there, other=0.0)
                 if not OWN:
                     d -= old
                 d = tl.where(have[:, None], d, -float("inf"))
                 size = tl.sum(have.to(tl.int32), 0)
-                # the place of each in descending order, the earlier of equals first
+                # the rank of each in descending order, the earlier first on ties
                 rank = tl.zeros((SIZE, BLOCK), dtype=tl.int32)
                 for i in tl.static_range(SIZE):
                     one = tl.max(tl.where((place == i)[:, None], d, -float("inf")), 0)[None, :]
@@ -122,15 +122,15 @@ def flooding_kernel(
                     kth = tl.max(tl.where(rank == least[None, :] - 1, d, -float("inf")), 0)
                     kth = tl.where(least > 0, kth, float("inf"))
                     after = tl.max(tl.where(rank == least[None, :], d, -float("inf")), 0)
-                    spared = tl.where(d >= kth[None, :], -_clamp(after, -limit, 0.0)[None, :], 0.0)
-                    sent += tl.maximum(spared, -_clamp(kth, -limit, 0.0)[None, :])
+                    saved = tl.where(d >= kth[None, :], -_clamp(after, -limit, 0.0)[None, :], 0.0)
+                    sent += tl.maximum(saved, -_clamp(kth, -limit, 0.0)[None, :])
                 change = _blend(messages, at, old, sent, rate, there, change)
             tl.debug_barrier()
-            tl.store(deltas + count * WHOLE + model, change, mask=live & (moving > 0))
+            tl.store(deltas + count * WHOLE + model, change, mask=live & (is_active > 0))
             moves = (change > tolerance).to(tl.int32)
-            count += moving
-            stood = tl.where(moving > 0, 1 - moves, stood)
-            moving = moving * moves * (count < ITERATIONS).to(tl.int32)
-    tl.store(active + cols, moving.to(active.dtype.element_ty), mask=live)
-    tl.store(settled + cols, stood.to(settled.dtype.element_ty), mask=live)
+            count += is_active
+            converged = tl.where(is_active > 0, 1 - moves, converged)
+            is_active = is_active * moves * (count < ITERATIONS).to(tl.int32)
+    tl.store(active + cols, is_active.to(active.dtype.element_ty), mask=live)
+    tl.store(converged_out + cols, converged.to(converged_out.dtype.element_ty), mask=live)
     tl.store(done + cols, count, mask=live)

@@ -1,4 +1,4 @@
-"""The k-th largest along the first axis: what a budget's messages need of a sort."""
+"""The k-th largest values along the first axis, for the messages of budgets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-# Beyond this many values a sort does less work than the network; below this many columns it has less overhead.
+# A sort does less work than the network beyond this many values, and has less overhead below this many columns.
 _WIDEST_NETWORK = 32
 _FEWEST_COLUMNS = 512
 
@@ -15,13 +15,12 @@ _FEWEST_COLUMNS = 512
 def ranked(values: Tensor, ranks: tuple[int, ...] | None = None) -> Tensor | list[Tensor]:
     """The values of each column in descending order: ``ranked(d)[k - 1]`` is the k-th largest, shape (...).
 
-    Many columns of few values are put through a sorting network, whose comparators are elementwise maxima and minima
-    over all columns at once; ``ranks`` (from 1) names the only places needed, and the others of the list are then
-    undefined.
+    Many columns of few values go through a sorting network, whose comparators are elementwise maxima and minima over
+    all columns at once.
 
     Args:
         values: Shape (n, ...).
-        ranks: Which places of the order are wanted; all by default.
+        ranks: The ranks needed, from 1, all by default; others may be undefined in the result.
     """
     n = int(values.shape[0])
     columns = values[0].numel() if n else 0
@@ -37,9 +36,9 @@ def ranked(values: Tensor, ranks: tuple[int, ...] | None = None) -> Tensor | lis
 
 @lru_cache(maxsize=256)
 def _comparators(n: int, ranks: tuple[int, ...] | None) -> tuple[tuple[int, int, bool, bool], ...]:
-    """Batcher's odd-even merge sort, descending, less the comparators no wanted rank depends on.
+    """Batcher's odd-even merge sort, descending, without comparators that no required rank depends on.
 
-    Each is (i, j, whether wire i's maximum is needed, whether wire j's minimum is).
+    Each is (i, j, whether the maximum at wire i is needed, whether the minimum at wire j is).
     """
     pairs: list[tuple[int, int]] = []
     p = 1
@@ -52,10 +51,10 @@ def _comparators(n: int, ranks: tuple[int, ...] | None) -> tuple[tuple[int, int,
                         pairs.append((i + j, i + j + k))
             k //= 2
         p *= 2
-    wanted = set(range(n)) if ranks is None else {r - 1 for r in ranks}
-    kept: list[tuple[int, int, bool, bool]] = []
+    needed = set(range(n)) if ranks is None else {r - 1 for r in ranks}
+    comparators: list[tuple[int, int, bool, bool]] = []
     for i, j in reversed(pairs):
-        if i in wanted or j in wanted:
-            kept.append((i, j, i in wanted, j in wanted))
-            wanted |= {i, j}
-    return tuple(reversed(kept))
+        if i in needed or j in needed:
+            comparators.append((i, j, i in needed, j in needed))
+            needed |= {i, j}
+    return tuple(reversed(comparators))

@@ -8,13 +8,21 @@ from typing import Literal
 
 import torch
 
-from fgnn.infer.max_product.fused_flooding import FusedFlooding, fused_flooding
-from fgnn.infer.max_product.run import MessageRun
+from fgnn.infer.max_product.fused_flooding import fused_flooding
+from fgnn.infer.max_product.numbers import can_forbid
+from fgnn.infer.max_product.run import MessageRun, RunOptions
 from fgnn.infer.max_product.sweeps import Rule, flooding, residual, sequential
-from fgnn.infer.max_product.wiring import Wiring, can_forbid
+from fgnn.infer.max_product.wiring import Wiring
 from fgnn.infer.solution import Answer, OnProgress
 from fgnn.infer.threads import shares, side_by_side, worth_threads
 from fgnn.pgm import ModelBatch
+
+_CHOICES = {
+    "schedule": ("flooding", "sequential", "residual"),
+    "order": ("fixed", "random"),
+    "variant": ("standard", "paper"),
+    "decode": ("last", "best"),
+}
 
 
 def solve_max_product(
@@ -33,7 +41,7 @@ def solve_max_product(
     normalise: bool = True,
     keep_beliefs: bool = False,
 ) -> Answer:
-    r"""Pass messages until they stand still, and let every variable take the best state of its belief.
+    r"""Pass messages until they converge, and let every variable take the best state of its belief.
 
     .. math::
         b_i(x_i) = \theta_i(x_i) + \sum_{c \ni i} m_{c \to i}(x_i), \qquad
@@ -41,83 +49,69 @@ def solve_max_product(
         + \sum_{i' \in s(c), i' \ne i} \nu_{i' \to c}(\hat x_{i'}) \Big]
 
     with :math:`\nu_{i \to c} = b_i - m_{c \to i}` in the ``standard`` variant, and :math:`\nu_{i \to c} = b_i` in the
-    ``paper`` variant, eq. (max_product) as printed (undamped: ``damping=0``). The standard one is exact on trees. On
-    loops it may not converge and its answer may break constraints; there is no bound.
+    ``paper`` variant, eq. (max_product) as printed (undamped: ``damping=0``). The standard variant is exact on trees.
+    With loops it may not converge and its answer may violate constraints; there is no bound.
 
     Args:
         batch: The models.
-        time_limit: Seconds after which the messages at hand are decoded.
-        seed: Seeds the random order.
+        time_limit: Seconds after which the current messages are decoded.
+        seed: Seed of the random order.
         progress: Called about twice a second.
-        iterations: The most sweeps over all factors.
-        damping: The share of the old message that is kept, in [0, 1).
-        schedule: ``flooding`` updates all factors at once; ``sequential`` one after another in an order shared by the
-            batch; ``residual`` the largest changes first, each model by its own.
-        order: Of the sequential schedule: as the model lists its factors, or drawn anew for each iteration.
+        iterations: Upper limit on the sweeps over all factors.
+        damping: Weight of the old message in an update, in [0, 1).
+        schedule: ``flooding`` updates all factors at once; ``sequential`` one after another, in one order for the
+            batch; ``residual`` the largest changes first, separately in each model.
+        order: Of the sequential schedule: as the factors were added, or a new random order in each iteration.
         variant: ``standard`` or ``paper``.
-        decode: ``last`` takes the final beliefs, as the baselines of the paper do; ``best`` decodes every iteration
-            and keeps the highest score, at the cost of scoring each.
-        tolerance: A model has converged, and is left alone, when no message's undamped update would move it by more.
-        normalise: Whether the best state of a message is 0. Without, messages are exactly the equation's, and grow.
-        keep_beliefs: Whether to give the beliefs, in ``info["beliefs"]``, shape (B, N, K).
+        decode: ``last`` takes the final beliefs, as the baselines of the paper do; ``best`` decodes and scores every
+            iteration and keeps the highest score.
+        tolerance: A model has converged, and stops, when no undamped update would change a message by more.
+        normalise: Whether the best state of a message is set to 0. If not, messages are exactly those of the equation,
+            and grow.
+        keep_beliefs: Whether to return the beliefs, in ``info["beliefs"]``, shape (B, N, K).
 
     Returns:
-        The answer, with ``info["deltas"]`` (B, iterations done): the largest change in each iteration, 0 once a model
-        has converged.
+        The answer, with ``info["deltas"]``, shape (B, iterations done): the largest change of each iteration, 0 once a
+        model has converged.
     """
-    for name, value, known in (
-        ("schedule", schedule, ("flooding", "sequential", "residual")),
-        ("order", order, ("fixed", "random")),
-        ("variant", variant, ("standard", "paper")),
-        ("decode", decode, ("last", "best")),
-    ):
-        if value not in known:
-            raise ValueError(f"Expected a {name} among {', '.join(known)} (got {value!r})")
-    if not 0 <= damping < 1:
-        raise ValueError(f"Expected a damping in [0, 1) (got {damping})")
-    if iterations < 0:
-        raise ValueError(f"Expected a number of iterations (got {iterations})")
+    _check(iterations, damping, schedule=schedule, order=order, variant=variant, decode=decode)
     if batch.dtype not in (torch.float32, torch.float64):
         batch = batch.to(dtype=torch.float32)
     wiring = Wiring.of(batch, full=not normalise or can_forbid(batch))
     rule = Rule(own=variant == "paper", normalise=normalise)
+    options = RunOptions(rule, iterations, damping, tolerance, schedule == "sequential", decode == "best", keep_beliefs)
     deadline = math.inf if time_limit is None else time.perf_counter() + time_limit
-    crew: list[MessageRun] = []
+    flood = schedule == "flooding" or not wiring.groups
     spans = shares(len(batch), wiring.num_messages, batch.device) if schedule == "flooding" else [slice(0, len(batch))]
-    for share in spans:
-        fused: FusedFlooding | None = None
-        if schedule == "flooding" or not wiring.groups:
+    runs: list[MessageRun] = []
+    for span in spans:
+        fused = fused_flooding(wiring, len(batch)) if flood and decode == "last" else None
+        if flood:
             sweep = flooding(wiring, rule)
-            fused = fused_flooding(wiring, rule, len(batch)) if decode == "last" else None
         elif schedule == "sequential":
             sweep = sequential(wiring, rule, seed, random=order == "random")
         else:
             sweep = residual(wiring, rule)
-        run = MessageRun(
-            batch=batch if len(spans) == 1 else batch.select(share),
-            wiring=wiring,
-            sweep=sweep,
-            fused=fused,
-            in_turns=schedule == "sequential",
-            iterations=iterations if wiring.groups else 0,
-            rate=1.0 - damping,
-            tolerance=tolerance,
-            best=decode == "best",
-            normalise=normalise,
-            keep_beliefs=keep_beliefs,
-            deadline=deadline,
-            progress=None if crew else progress,
-            crew=crew,
-        )
-        crew.append(run)
+        part = batch if len(spans) == 1 else batch.select(span)
+        runs.append(MessageRun(part, wiring, sweep, fused, options, deadline, None if runs else progress, runs))
     if schedule == "flooding" and worth_threads(len(batch), wiring.num_messages, batch.device):
-        side_by_side([run.solve for run in crew], lambda: _end(crew))
+        side_by_side([run.solve for run in runs], lambda: _stop(runs))
     else:
-        crew[0].solve()
-    return Answer.join([run.answer() for run in crew])
+        runs[0].solve()
+    return Answer.join([run.answer() for run in runs])
 
 
-def _end(crew: list[MessageRun]) -> None:
-    """Let no run go on: what it has is not asked for any more."""
-    for run in crew:
+def _check(iterations: int, damping: float, **choices: str) -> None:
+    for name, value in choices.items():
+        if value not in _CHOICES[name]:
+            raise ValueError(f"Expected a {name} among {', '.join(_CHOICES[name])} (got {value!r})")
+    if not 0 <= damping < 1:
+        raise ValueError(f"Expected a damping in [0, 1) (got {damping})")
+    if iterations < 0:
+        raise ValueError(f"Expected a number of iterations (got {iterations})")
+
+
+def _stop(runs: list[MessageRun]) -> None:
+    """Make all runs end; their answers are no longer needed."""
+    for run in runs:
         run.deadline = -math.inf

@@ -1,0 +1,101 @@
+"""The potentials of a batch in the layout of max-product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fgnn.infer.max_product.messages import Bound, PairClamp, budget_messages, budget_ratios, table_messages
+from fgnn.infer.max_product.wiring import Group, Wiring, subtract_best
+from fgnn.pgm import ModelBatch
+
+# The potentials of a group: tables (k_1, ..., k_A, C, B or 1), binary pairs, or the bounds (at_least, at_most).
+Potentials = Tensor | PairClamp | tuple[Bound, Bound]
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """The potentials of some models for a `Wiring`. The models are the last axis, of length 1 where they share them."""
+
+    unary: Tensor  # shape: (P, B) or (2P, B) with flags
+    factors: tuple[Potentials, ...]  # by group
+
+    @classmethod
+    def of(cls, batch: ModelBatch, wiring: Wiring) -> Numbers:
+        flat = batch.unary[:, batch.state_mask] if wiring.full else _ratios(batch)
+        unary = flat.t().contiguous()  # shape: (P, B)
+        if wiring.full:
+            impossible = unary == -torch.inf
+            unary = torch.cat([unary.masked_fill(impossible, 0.0), impossible.to(unary.dtype)])
+        factors: list[Potentials] = []
+        for t in batch.tables:
+            theta = _models_last(t.distinct("values"))
+            factors.append(PairClamp.of(theta) if t.shape == (2, 2) and not wiring.full else theta)
+        factors += [(_bound(u.distinct("at_least")), _bound(u.distinct("at_most"))) for u in batch.budgets]
+        return cls(unary, tuple(factors))
+
+    def columns(self, which: Tensor) -> Numbers:
+        """The numbers of the models at an index tensor."""
+
+        def pick(tensor: Tensor) -> Tensor:
+            return tensor if tensor.shape[-1] == 1 else tensor.index_select(-1, which)
+
+        return Numbers(self.unary.index_select(1, which), tuple(_map(f, pick) for f in self.factors))
+
+    def some(self, group: int, factors: Tensor) -> Potentials:
+        """The potentials of some factors of a group."""
+        return _map(self.factors[group], lambda tensor: tensor.index_select(-2, factors))
+
+
+def group_messages(
+    group: Group, potentials: Potentials, nu: Tensor, full: bool, normalise: bool, out: Tensor | None = None
+) -> Tensor:
+    """The messages that factors of a group send, as value rows: (height, C, B) in and out."""
+    out = torch.empty_like(nu) if out is None else out
+    if isinstance(potentials, PairClamp):
+        return potentials.ratios(nu, out)
+    if isinstance(potentials, Tensor):
+        sent = table_messages(potentials, list(torch.split(nu, list(group.states))), full=full)
+        return torch.cat([subtract_best(m) for m in sent] if full and normalise else sent, out=out)
+    if not full:
+        return budget_ratios(nu, *potentials, out=out)
+    by_state = nu.view(len(group.states), 2, *nu.shape[1:])
+    return out.copy_(budget_messages(by_state, *potentials, normalise=normalise).flatten(0, 1))
+
+
+def can_forbid(batch: ModelBatch) -> bool:
+    """Whether a state can ever become impossible: there is a ``-inf``, or a budget that leaves no choice."""
+    if bool((batch.unary.isneginf() & batch.state_mask).any()):
+        return True
+    if any(bool(t.distinct("values").isneginf().any()) for t in batch.tables):
+        return True
+    return any(bool(((u.at_most == 0) | (u.at_least == u.scopes.shape[1])).any()) for u in batch.budgets)
+
+
+def _map(potentials: Potentials, change: Callable[[Tensor], Tensor]) -> Potentials:
+    """The same potentials with every tensor changed."""
+    if isinstance(potentials, Tensor):
+        return change(potentials)
+    if isinstance(potentials, PairClamp):
+        return potentials.map(change)
+    low, high = potentials
+    return low if isinstance(low, int) else change(low), high if isinstance(high, int) else change(high)
+
+
+def _ratios(batch: ModelBatch) -> Tensor:
+    """The unaries of states 1, 2, ... relative to state 0."""
+    return (batch.unary[..., 1:] - batch.unary[..., :1])[:, batch.state_mask[:, 1:]]
+
+
+def _models_last(values: Tensor) -> Tensor:
+    """(B, C, k_1, ..., k_A) to (k_1, ..., k_A, C, B)."""
+    return values.permute(*range(2, values.dim()), 1, 0).contiguous()
+
+
+def _bound(bound: Tensor) -> Bound:
+    if bound.numel() and bool((bound == bound.flatten()[0]).all()):
+        return int(bound.flatten()[0])
+    return bound.t().contiguous()

@@ -1,0 +1,58 @@
+"""The models that max-product is working on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fgnn.infer.max_product.numbers import Numbers
+
+
+@dataclass(eq=False)
+class Pool:
+    """Some models of a batch, with their messages and their progress."""
+
+    models: Tensor  # shape: (b,), indices in the batch
+    numbers: Numbers
+    messages: Tensor  # shape: (Q or 2Q, b)
+    active: Tensor  # shape: (b,), bool: not converged, with iterations left
+    converged: Tensor  # shape: (b,), bool
+    done: Tensor  # shape: (b,), iterations
+
+    @classmethod
+    def fresh(cls, models: Tensor, numbers: Numbers, rows: int) -> Pool:
+        """Models that have not begun; ``numbers`` are those of the whole batch."""
+        return cls(
+            models=models,
+            numbers=numbers.columns(models),
+            messages=numbers.unary.new_zeros(rows, len(models)),
+            active=torch.ones_like(models, dtype=torch.bool),
+            converged=torch.zeros_like(models, dtype=torch.bool),
+            done=torch.zeros_like(models),
+        )
+
+    def at(self, mask: Tensor) -> Pool:
+        """The models where a mask holds."""
+        which = mask.nonzero().flatten()
+        return Pool(
+            self.models[which],
+            self.numbers.columns(which),
+            self.messages.index_select(1, which),
+            self.active[which],
+            self.converged[which],
+            self.done[which],
+        )
+
+    def joined(self, other: Pool, numbers: Numbers) -> Pool:
+        """These models and others; ``numbers`` are those of the whole batch."""
+        models = torch.cat([self.models, other.models])
+        return Pool(
+            models,
+            numbers.columns(models),
+            torch.cat([self.messages, other.messages], 1),
+            torch.cat([self.active, other.active]),
+            torch.cat([self.converged, other.converged]),
+            torch.cat([self.done, other.done]),
+        )
