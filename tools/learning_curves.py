@@ -1,4 +1,4 @@
-"""Agreement as layers and instances grow: `python -m tools.learning_curves sweep-*.tar --out curves.png`."""
+"""Agreement as layers and instances grow: `python -m tools.learning_curves sweep-*.tar --out curves.svg`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from fgnn.errors import InputError
 from fgnn.files import atomic_write
-from fgnn.report.plots import lines
+from fgnn.report.charts import lines, standalone
 from tools.archive import read_archive
 
 
@@ -56,17 +56,15 @@ def _thin(points: list[tuple[float, float]], most: int = 12) -> list[tuple[float
 
 def main(
     tars: Annotated[list[Path], typer.Argument(help="Tar files of a sweep.")],
-    out: Annotated[Path, typer.Option(help="The picture.")] = Path("curves.png"),
+    out: Annotated[Path, typer.Option(help="The SVG file.")] = Path("curves.svg"),
     only: Annotated[list[str] | None, typer.Option(help="Names of runs; all by default.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the points here.")] = None,
 ) -> None:
     """Plot agreement against instances seen."""
     runs = {n: p for n, p in curves(tars).items() if not only or n.split(" #")[0] in only}
     picture = lines(runs, "instances seen", "agreement with the exact MAP, %", log_x=True, markers=False)
-    if picture is None:
-        raise SystemExit("matplotlib is needed here: pip install 'fgnn[viz]'")
-    with atomic_write(out, "wb") as file:
-        file.write(picture)
+    with atomic_write(out) as file:
+        file.write(standalone(picture))
     if json_file is not None:
         with atomic_write(json_file) as file:
             rows = [

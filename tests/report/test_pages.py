@@ -1,4 +1,4 @@
-"""The pages that commands write: whole, alone, and with the command, the environment and the seeds in them."""
+"""The pages that commands write: self-contained, with the command, the environment and the seeds."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from fgnn.tasks.recipe import recipe_yaml
 from fgnn.train.run import run
 from tests.tasks.helpers import small_recipe
 
-# What would make a browser ask another machine for something.
+# Anything that makes a browser load from another machine.
 OUTSIDE = re.compile(r"""https?://|//[\w.-]+\.\w+/|<link|<script|@import|url\(|<iframe|srcset""")
 
 
 def check(text: str, *, charts: int) -> None:
-    """A page that needs nothing else, with so many charts at least, and how it came about."""
+    """Check that a page is self-contained and has at least ``charts`` charts and its provenance."""
     assert not OUTSIDE.findall(text)
     drawn = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
     assert len(drawn) >= charts
     for picture in drawn:
         ElementTree.fromstring(picture)
         assert "nan" not in picture
-        assert "no number to draw" not in picture
-    for part in ("How to get this page", "Seeds: ", "Environment", "torch"):
+        assert "no data" not in picture
+    for part in ("<h2>How to", "<code>", "Seeds: ", "Environment", "torch"):
         assert part in text, part
 
 
@@ -60,7 +60,7 @@ def test_lines_of_any_numbers_are_a_picture(points: list[tuple[float, float]], l
     ElementTree.fromstring(lines({"a": points}, "x", "y", log_x=log_x, log_y=log_y))
 
 
-def test_a_bar_twice_as_tall_stands_for_twice_as_much() -> None:
+def test_bar_heights_are_proportional_to_their_values() -> None:
     root = ElementTree.fromstring(bars(["a", "b"], {"s": [10.0, 20.0]}, "y"))
     first, second = (float(node.attrib["height"]) for node in root.iter("rect"))
     assert second == pytest.approx(2 * first, rel=0.01)
@@ -73,7 +73,7 @@ def test_numbers_are_short() -> None:
 # ---- train ------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_leaves_a_page(tmp_path: Path) -> None:
+def test_a_run_writes_a_page(tmp_path: Path) -> None:
     recipe = small_recipe(steps=10)
     run(recipe, tmp_path / "run", device="cpu", seed=5)
     text = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
@@ -96,7 +96,7 @@ def test_a_run_without_validation_has_a_page_too() -> None:
 
 
 def benchmarks(folder: Path) -> dict[str, dict[str, Any]]:
-    """Benchmarks as small as they get."""
+    """The smallest benchmarks."""
     import torch
 
     from fgnn.bench import knn, solvers
@@ -111,7 +111,7 @@ def benchmarks(folder: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_benchmarks_leave_pages_with_charts(tmp_path: Path) -> None:
+def test_benchmarks_write_pages_with_charts(tmp_path: Path) -> None:
     for name, result in benchmarks(tmp_path).items():
         text = Path(result["file"]).with_suffix(".html").read_text(encoding="utf-8")
         check(text, charts=2)
@@ -132,7 +132,7 @@ def test_the_page_of_a_layer_and_of_training_has_charts() -> None:
     assert "ratios: times" in text
     times = {"recipe": "tiny", "device": "cpu", "parts": {"forward": 2.0, "backward": 4.0}, "step_ms": 6.5}
     training = {"benchmark": "training", "environment": environment, "recipes": [times]}
-    check(make_bench_page(training).render().replace("there is no seed", "Seeds: "), charts=1)
+    check(make_bench_page(training).render().replace("no seed", "Seeds: "), charts=1)
 
 
 def test_growth_is_drawn_as_curves() -> None:
@@ -142,7 +142,7 @@ def test_growth_is_drawn_as_curves() -> None:
     assert text.count("<polyline") == 2
 
 
-def test_a_kept_result_gets_its_page_and_other_files_are_refused(tmp_path: Path) -> None:
+def test_a_stored_result_gets_its_page_and_other_files_are_refused(tmp_path: Path) -> None:
     kept = tmp_path / "knn.json"
     kept.write_text(
         json.dumps({"benchmark": "knn", "environment": {"torch": "2"}, "seed": 3, "a": {"ours": {"ms": 1.0}}})
@@ -191,7 +191,7 @@ def test_an_empty_scan_has_a_page(tmp_path: Path) -> None:
 # ---- reproduce --------------------------------------------------------------------------------------------------
 
 
-def test_an_experiment_s_page_says_how_it_was_made(tmp_path: Path) -> None:
+def test_the_page_of_an_experiment_says_how_to_reproduce_it(tmp_path: Path) -> None:
     from fgnn.report.html import Page
     from fgnn.reproduce.experiment import Setting
     from fgnn.reproduce.output import Output, write_outputs

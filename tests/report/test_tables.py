@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
 
-from fgnn.report.charts import bars
+from fgnn.report.charts import bars, lines, standalone
 from fgnn.report.html import Page
-from fgnn.report.plots import lines
 from fgnn.report.tables import Table, percent
 
 TABLE = Table(["method", "a | b"], [["exact & quick", "1.0"], ["other", "–"]], "A caption", frozenset({0}))
@@ -26,12 +26,12 @@ def test_text_lines_up() -> None:
 
 def test_markdown_and_html_escape() -> None:
     assert "| method | a \\| b |\n| --- | ---: |" in TABLE.markdown()
-    made = TABLE.html()
-    assert "exact &amp; quick" in made
-    assert made.count("class='strong'") == 1
+    text = TABLE.html()
+    assert "exact &amp; quick" in text
+    assert text.count("class='strong'") == 1
 
 
-def test_rows_must_fit() -> None:
+def test_rows_must_match_the_heading() -> None:
     with pytest.raises(ValueError, match="Expected rows of 2 cells"):
         Table(["a", "b"], [["1"]])
 
@@ -41,7 +41,7 @@ def test_percent() -> None:
     assert percent(0.99346, digits=2) == "99.35"
 
 
-def test_a_page_needs_nothing_else(tmp_path: Path) -> None:
+def test_a_page_is_self_contained(tmp_path: Path) -> None:
     page = Page("Results <1>")
     page.heading("A & B")
     page.text("1 < 2")
@@ -59,6 +59,7 @@ def test_a_page_needs_nothing_else(tmp_path: Path) -> None:
 
 
 def test_lines_on_a_log_axis() -> None:
-    made = lines({"4 blocks": [(1e5, 90.0), (1e6, 95.0)]}, "instances", "agreement", log_x=True)
-    assert made is not None
-    assert made.startswith(b"\x89PNG")
+    drawn = lines({"4 blocks": [(1e5, 90.0), (1e6, 95.0)]}, "instances", "agreement", log_x=True)
+    root = ElementTree.fromstring(standalone(drawn))
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert [text for text in root.itertext() if text in ("1e5", "1e6", "100,000", "1,000,000")]

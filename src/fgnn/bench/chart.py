@@ -1,4 +1,4 @@
-"""The picture of a result, as an SVG file beside its JSON: how long each way took."""
+"""The chart of a benchmark as an SVG file: the times of all methods."""
 
 from __future__ import annotations
 
@@ -7,27 +7,25 @@ from pathlib import Path
 from typing import Any
 
 from fgnn.files import atomic_write
-from fgnn.report.charts import bars
+from fgnn.report.charts import bars, standalone
 
-# Names of times in results, and how a chart calls them; the first that a table has are drawn.
+# Columns of times with their legends, and the unit; the first set that a table has is drawn.
 _TIMES = (
     ({"forward_ms": "forward", "both_ms": "forward + backward"}, "milliseconds"),
     ({"ms": "time"}, "milliseconds"),
-    ({"ms_per_model": "time"}, "milliseconds a model"),
-    ({"step_ms": "a step"}, "milliseconds"),
+    ({"ms_per_model": "time"}, "milliseconds per model"),
+    ({"step_ms": "step"}, "milliseconds"),
 )
 
 
 def write_chart(result: Mapping[str, Any], path: str | Path) -> Path | None:
-    """Draw a result's first table of times, on a logarithmic axis; None where it has none."""
+    """Draw the first table of times on a logarithmic axis; None if there is none."""
     for rows in _tables(result):
         for names, unit in _TIMES:
             if all(key in row for row in rows.values() for key in names):
-                series = {told: [float(row[key]) for row in rows.values()] for key, told in names.items()}
-                drawn = bars(list(rows), series, unit, log=True)
-                drawn = drawn.replace("<svg ", "<svg xmlns='http://www.w3.org/2000/svg' font-family='sans-serif' ", 1)
+                series = {name: [float(row[key]) for row in rows.values()] for key, name in names.items()}
                 with atomic_write(path) as handle:
-                    handle.write(drawn)
+                    handle.write(standalone(bars(list(rows), series, unit, log=True)))
                 return Path(path)
     return None
 

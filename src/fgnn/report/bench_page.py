@@ -1,4 +1,4 @@
-"""A benchmark's result as one page: every number in a table, and times, ratios and growth as charts."""
+"""The page of a benchmark: all numbers as tables, and times, ratios and growth as charts."""
 
 from __future__ import annotations
 
@@ -14,43 +14,44 @@ from fgnn.report.html import Page
 from fgnn.report.provenance import add_provenance
 from fgnn.report.records import are_records, flatten, sections
 
-# Columns that belong in one chart, by how their names end; what they measure.
+# The unit of a column, by the suffix of its name; columns of one unit share a chart.
+_MEMORY = "additional peak memory (MiB)"
 _UNITS = (
     ("ms", "milliseconds"),
-    ("ms_per_model", "milliseconds a model"),
-    ("per_second", "a second"),
-    ("bytes", "MiB on top"),
+    ("ms_per_model", "milliseconds per model"),
+    ("per_second", "per second"),
+    ("bytes", _MEMORY),
 )
 _RATIOS = ("ratio", "expected", "x ours", "forward", "forward + backward", "memory")
 
 
 def write_bench_page(result: Mapping[str, Any], path: str | Path) -> Path:
-    """Write the page of a result, as `fgnn bench` keeps it in JSON."""
+    """Write the page of a result of `fgnn bench`."""
     return make_bench_page(result).write(path)
 
 
 def page_of_file(file: str | Path) -> Path:
-    """Write the page of a kept result beside its JSON."""
-    place = Path(file)
+    """Write the page of a JSON result next to it."""
+    file = Path(file)
     try:
-        result = json.loads(place.read_text(encoding="utf-8"))
+        result = json.loads(file.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError("Expected a result of fgnn bench as JSON", file=place) from error
+        raise InputError("Expected a result of fgnn bench as JSON", file=file) from error
     if not isinstance(result, dict) or "environment" not in result:
-        raise InputError("Expected a result of fgnn bench, with its environment", file=place)
-    return write_bench_page(result, place.with_suffix(".html"))
+        raise InputError("Expected a result of fgnn bench, with its environment", file=file)
+    return write_bench_page(result, file.with_suffix(".html"))
 
 
 def make_bench_page(result: Mapping[str, Any]) -> Page:
-    """The page of a result: charts of what can be compared, then every table."""
+    """The page of a result: charts, then tables of all numbers."""
     name = str(result.get("benchmark") or next((k for k in result if k not in ("environment", "file")), "result"))
     environment = dict(result.get("environment", {}))
     page = Page(f"Benchmark: {name}")
-    page.text("All was measured in one run on one machine: trust the ratios more than the times.")
+    page.text("Measured in one run on one machine: ratios are more reliable than absolute times.")
     numbers = {k: v for k, v in result.items() if k not in ("environment", "file", "benchmark")}
     for path, value in _records(numbers):
         _charts(page, ", ".join(path) or name, value)
-    page.heading("Every number")
+    page.heading("All numbers")
     for path, table in sections(numbers):
         page.table(table.titled(", ".join(path)))
     seeds = {"inputs": result["seed"]} if "seed" in result else {}
@@ -60,7 +61,7 @@ def make_bench_page(result: Mapping[str, Any]) -> Page:
 
 
 def _records(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every list or mapping of records, with its place."""
+    """Every list or mapping of records, with its path."""
     if are_records(value):
         yield path, value
     elif isinstance(value, Mapping):
@@ -73,30 +74,32 @@ def _charts(page: Page, title: str, value: Any) -> None:
     rows = {str(name): flatten(row) for name, row in (value.items() if named else _by_name(value))}
     if not named and (growth := _growth(rows)) is not None:
         size, curves = growth
-        page.picture(lines(curves, size, "seconds a model", log_x=True, log_y=True), f"{title}: growth with the {size}")
+        page.picture(
+            lines(curves, size, "seconds per model", log_x=True, log_y=True), f"{title}: growth with the {size}"
+        )
         return
     for unit, columns in _by_unit(rows).items():
-        scale = 2.0**-20 if unit == "MiB on top" else 1.0
+        scale = 2.0**-20 if unit == _MEMORY else 1.0
         series = {c.replace("_", " "): [_float(row.get(c), scale) for row in rows.values()] for c in columns}
-        known = [v for values in series.values() for v in values if v is not None and v > 0]
-        if len(known) < 2:
+        positive = [v for values in series.values() for v in values if v is not None and v > 0]
+        if len(positive) < 2:
             continue
-        wide = max(known) > 20 * min(known)
+        wide = max(positive) > 20 * min(positive)
         page.picture(bars(list(rows), series, unit, log=wide), f"{title}: {unit}" + (", logarithmic" if wide else ""))
 
 
 def _by_name(rows: list[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Records of a list under the first text each holds, else their place."""
+    """Records with a name: the first string in each, or else the index."""
     names = [next((str(v) for v in row.values() if isinstance(v, str)), str(n)) for n, row in enumerate(rows)]
     unique = len(set(names)) == len(names)
     return [(name if unique else f"{n}: {name}", row) for n, (name, row) in enumerate(zip(names, rows, strict=True))]
 
 
 def _growth(rows: Mapping[str, Mapping[str, Any]]) -> tuple[str, dict[str, list[tuple[float, float]]]] | None:
-    """Times over a size that grows from row to row; None where there is no such size."""
+    """An integer column that grows from row to row, and the times as functions of it; None if there is none."""
     entries = list(rows.values())
-    whole = [k for k in entries[0] if all(type(row.get(k)) is int for row in entries)]
-    sizes = [k for k in whole if all(a[k] < b[k] for a, b in pairwise(entries))]
+    integers = [k for k in entries[0] if all(type(row.get(k)) is int for row in entries)]
+    sizes = [k for k in integers if all(a[k] < b[k] for a, b in pairwise(entries))]
     if len(entries) < 3 or not sizes:
         return None
     timed = [k for k in dict.fromkeys(k for row in entries for k in row) if isinstance(entries[0].get(k), float)]
@@ -104,11 +107,11 @@ def _growth(rows: Mapping[str, Mapping[str, Any]]) -> tuple[str, dict[str, list[
 
 
 def _by_unit(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Columns that can share an axis: those of one unit, and ratios."""
+    """Columns that share an axis: those of one unit, and ratios."""
     columns = list(dict.fromkeys(k for row in rows.values() for k, v in row.items() if _float(v) is not None))
     units: dict[str, list[str]] = {}
     for column in columns:
-        unit = next((told for end, told in _UNITS if column.endswith(end)), None)
+        unit = next((unit for suffix, unit in _UNITS if column.endswith(suffix)), None)
         if unit is None and column.startswith("parts "):
             unit = "milliseconds"
         if unit is None and column in _RATIOS:

@@ -1,4 +1,4 @@
-"""One HTML page of results that needs nothing else: styles, pictures and numbers are all inside."""
+"""Self-contained HTML pages of results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ figcaption { opacity: .8; font-size: .92rem; } details { margin: 1rem 0; }
 
 
 class Page:
-    """A page put together from top to bottom.
+    """A page built from top to bottom.
 
     Example:
         >>> page = Page("Table 1")
@@ -58,27 +58,27 @@ class Page:
         self._parts.append(table.html())
 
     def code(self, text: str) -> None:
-        """Something to be typed, or output."""
+        """A block of code or output."""
         self._parts.append(f"<pre><code>{html.escape(text)}</code></pre>")
 
     def picture(self, picture: bytes | str, caption: str) -> None:
-        """A PNG or a chart as SVG, inlined; the caption also says it to those who cannot see it."""
-        told = html.escape(caption, quote=True)
+        """An inlined PNG or SVG; the caption is also its alternative text."""
+        text = html.escape(caption, quote=True)
         if isinstance(picture, bytes):
-            picture = f"<img alt='{told}' src='data:image/png;base64,{base64.b64encode(picture).decode()}'>"
-        self._parts.append(f"<figure>{picture}<figcaption>{told}</figcaption></figure>")
+            picture = f"<img alt='{text}' src='data:image/png;base64,{base64.b64encode(picture).decode()}'>"
+        self._parts.append(f"<figure>{picture}<figcaption>{text}</figcaption></figure>")
 
     def values(self, caption: str, values: Mapping[str, Any]) -> None:
-        """Names and their values, one a row."""
+        """A table of names and values."""
         self.table(Table(("", ""), [(str(k), str(v)) for k, v in values.items()], caption))
 
     def details(self, summary: str, values: Mapping[str, Any]) -> None:
-        """Values that are there to be looked up."""
+        """Values in a collapsed section."""
         text = html.escape(json.dumps(values, indent=1, ensure_ascii=False, default=str))
         self._parts.append(f"<details><summary>{html.escape(summary)}</summary><pre>{text}</pre></details>")
 
     def render(self) -> str:
-        """The whole page."""
+        """The HTML text."""
         title = html.escape(self.title)
         return (
             "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
@@ -88,7 +88,7 @@ class Page:
         )
 
     def write(self, path: str | Path) -> Path:
-        """Write the page, whole or not at all."""
+        """Write the page atomically."""
         with atomic_write(path) as file:
             file.write(self.render())
         return Path(path)

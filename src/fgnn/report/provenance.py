@@ -1,4 +1,4 @@
-"""How a result came about: the command as it was typed, the seeds, the settings and the machine."""
+"""How to reproduce a result: the command, the seeds, the settings and the machine."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fgnn.report.html import Page
 def add_provenance(
     page: Page, *, command: str, seeds: Mapping[str, Any], environment: Mapping[str, Any], **settings: Any
 ) -> None:
-    """The last part of every page: what to type, the seeds, and where it ran."""
-    page.heading("How to get this page")
+    """Add the last section of a page: the command, the seeds and the environment."""
+    page.heading("How to reproduce this page")
     page.code(command)
-    told = ", ".join(f"{name} {value}" for name, value in seeds.items())
-    page.text(f"Seeds: {told}." if told else "Nothing here is random: there is no seed.")
+    listed = ", ".join(f"{name} {value}" for name, value in seeds.items())
+    page.text(f"Seeds: {listed}." if listed else "The result is deterministic: there is no seed.")
     page.values("Environment", {k: v for k, v in environment.items() if k != "command"})
     if settings:
         page.details("Settings", settings)

@@ -1,4 +1,4 @@
-"""Any result kept as JSON, as tables for a person: numbers as a list, records as rows, the rest under headings."""
+"""Tables of a JSON result: numbers as a list, records as rows, nested values under headings."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from fgnn.report.tables import Table
 
-_SHORT = 12  # a list of more entries is data, not something to read
+_SHORT = 12  # longer lists are data and are not shown
 
 
 def sections(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Table]]:
-    """The tables of a value, each with the headings it stands under."""
+    """The tables of a value, each with its path of headings."""
     if are_records(value):
         yield path, records(value)
     elif isinstance(value, Mapping):
@@ -24,13 +24,13 @@ def sections(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 
 
 def are_records(value: Any) -> bool:
-    """Whether a list or a mapping holds records of a kind, to be shown as the rows of a table."""
+    """Whether the entries of a list or mapping are all records, which become the rows of a table."""
     rows = list(value.values()) if isinstance(value, Mapping) else value if isinstance(value, list) else []
     return bool(rows) and all(isinstance(v, Mapping) and any(_is_short(x) for x in v.values()) for v in rows)
 
 
 def records(value: Mapping[str, Mapping[str, Any]] | Sequence[Mapping[str, Any]]) -> Table:
-    """Records as a table; those of a mapping have their names in the first column."""
+    """Records as a table; the keys of a mapping become the first column."""
     named = isinstance(value, Mapping)
     flat = {name: flatten(row) for name, row in (value.items() if isinstance(value, Mapping) else enumerate(value))}
     columns = list(dict.fromkeys(key for row in flat.values() for key in row))
@@ -40,18 +40,18 @@ def records(value: Mapping[str, Mapping[str, Any]] | Sequence[Mapping[str, Any]]
 
 
 def flatten(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A record with the entries of inner ones beside its own."""
-    made: dict[str, Any] = {}
+    """A record with nested records merged into it, under prefixed keys."""
+    flat: dict[str, Any] = {}
     for key, value in row.items():
         if isinstance(value, Mapping):
-            made |= flatten(value, f"{prefix}{key} ")
+            flat |= flatten(value, f"{prefix}{key} ")
         elif _is_short(value):
-            made[f"{prefix}{key}"] = value
-    return made
+            flat[f"{prefix}{key}"] = value
+    return flat
 
 
 def number(value: Any) -> str:
-    """A cell: four digits of what is measured, whole numbers whole, a dash for nothing."""
+    """The text of a cell: floats to four digits, a dash for None."""
     if isinstance(value, list):
         return ", ".join(number(v) for v in value)
     if isinstance(value, bool) or not isinstance(value, float):

@@ -1,4 +1,4 @@
-"""A training run as one page: how it went, how it ended, and how to do it again."""
+"""The page of a training run: curves, final metrics, and how to reproduce it."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from fgnn.report.provenance import add_provenance
 from fgnn.report.records import number
 from fgnn.report.tables import Table
 
-# What curves are called, and which of them share a picture.
+# Caption, metrics, axis label and logarithmic axis of each chart.
 _PICTURES = (
     ("Loss", ("loss", "validation_loss"), "cross-entropy", True),
     ("Agreement with the labels", ("agreement", "validation_agreement"), "agreement", False),
     ("Learning rate", ("rate",), "rate", False),
-    ("Pace", ("per_second",), "instances a second", False),
+    ("Throughput", ("per_second",), "instances per second", False),
 )
 _FILES = {
     "config.yaml": "the recipe with every setting",
-    "environment.json": "where and how the run was started",
+    "environment.json": "the machine, the versions and the command",
     "metrics.jsonl": "every logged step",
-    "curves.png": "the curves as a picture",
-    "checkpoint.safetensors": "where the run stands; fgnn train FOLDER --resume goes on",
+    "curves.png": "the curves as an image",
+    "checkpoint.safetensors": "the state of the run; fgnn train FOLDER --resume continues it",
     "best.safetensors": "weights with the best held-out result",
     "last.safetensors": "weights after the last step",
 }
 
 
 def write_run_page(folder: str | Path) -> Path:
-    """Write ``report.html`` into a run's folder from the files that lie in it."""
+    """Write ``report.html`` into a run's folder from the files in it."""
     place = Path(folder)
     config = (place / "config.yaml").read_text(encoding="utf-8")
     environment = json.loads((place / "environment.json").read_text(encoding="utf-8"))
@@ -42,7 +42,7 @@ def write_run_page(folder: str | Path) -> Path:
 def make_run_page(
     name: str, config: str, environment: dict[str, Any], logged: list[dict[str, Any]], folder: Path | None = None
 ) -> Page:
-    """The page of a run: its recipe as YAML, its environment, and the lines of its metrics."""
+    """The page of a run, from its recipe as YAML, its environment and its logged metrics."""
     import yaml
 
     settings = yaml.safe_load(config)
@@ -52,7 +52,7 @@ def make_run_page(
         page.text(
             f"{last['step']:,} steps in {last['seconds']:,.0f} s on {environment.get('device', 'an unknown device')}."
         )
-        page.table(_ending(logged))
+        page.table(_final_metrics(logged))
     shown: set[str] = {"step", "seconds"}
     for caption, keys, ylabel, log in _PICTURES:
         shown |= set(keys)
@@ -62,15 +62,15 @@ def make_run_page(
     page.heading("Recipe")
     page.code(config)
     if folder is not None:
-        rows = [(n, told) for n, told in _FILES.items() if (folder / n).is_file()]
-        page.table(Table(("file", "what it holds"), rows, "Beside this page"))
+        rows = [(name, content) for name, content in _FILES.items() if (folder / name).is_file()]
+        page.table(Table(("file", "content"), rows, "Files of this run"))
     seed = settings.get("seed", 0) if isinstance(settings, dict) else 0
     add_provenance(page, command=environment.get("command", ""), seeds={"recipe": seed}, environment=environment)
     return page
 
 
-def _ending(logged: list[dict[str, Any]]) -> Table:
-    """The last held-out metrics beside the best of each."""
+def _final_metrics(logged: list[dict[str, Any]]) -> Table:
+    """The last and the best value of each held-out metric."""
     validated = [line for line in logged if any(k.startswith("validation_") for k in line)] or logged[-1:]
     keys = [k for k in validated[-1] if k.startswith("validation_")] or ["loss", "agreement"]
     rows = []
@@ -79,7 +79,7 @@ def _ending(logged: list[dict[str, Any]]) -> Table:
         best = min(values) if key.endswith("loss") else max(values)
         rows.append([key.removeprefix("validation_"), number(values[-1]), number(best)])
     held_out = keys[0].startswith("validation_")
-    return Table(["", "at the end", "best"], rows, "Held-out instances" if held_out else "Training instances")
+    return Table(["", "final", "best"], rows, "Held-out instances" if held_out else "Training instances")
 
 
 def _draw(
@@ -89,6 +89,6 @@ def _draw(
         key.replace("_", " "): [(float(line["step"]), float(line[key])) for line in logged if line.get(key) is not None]
         for key in keys
     }
-    kept = {name: points for name, points in series.items() if points}
-    if kept:
-        page.picture(lines(kept, "step", ylabel, log_y=log, markers=len(logged) < 30), caption)
+    series = {name: points for name, points in series.items() if points}
+    if series:
+        page.picture(lines(series, "step", ylabel, log_y=log, markers=len(logged) < 30), caption)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Table:
-    """A caption, a heading and rows of text; ``strong`` marks rows to be set off."""
+    """A caption, a heading and rows of text; ``strong`` lists the rows to highlight."""
 
     heading: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -22,11 +22,11 @@ class Table:
                 raise ValueError(f"Expected rows of {len(self.heading)} cells (got {len(row)}: {list(row)})")
 
     def titled(self, caption: str) -> Table:
-        """The same table under another caption."""
+        """The same table with another caption."""
         return replace(self, caption=caption)
 
     def text(self) -> str:
-        """Columns lined up for a terminal: the first to the left, the others to the right."""
+        """Aligned columns for a terminal: the first to the left, the others to the right."""
         lines = [list(self.heading), *map(list, self.rows)]
         sizes = [max(len(line[c]) for line in lines) for c in range(len(self.heading))]
 
@@ -39,7 +39,7 @@ class Table:
         return "\n".join([self.caption, *body] if self.caption else body)
 
     def markdown(self) -> str:
-        """A Markdown table with its caption above it."""
+        """A Markdown table below its caption."""
         marks = ["---", *["---:"] * (len(self.heading) - 1)]
         lines = [self.heading, marks, *self.rows]
         body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
@@ -59,5 +59,5 @@ class Table:
 
 def percent(value: float, deviation: float | None = None, digits: int = 1) -> str:
     """0.925, 0.02 as ``92.5 ± 2.0``."""
-    told = f"{100 * value:.{digits}f}"
-    return told if deviation is None else f"{told} ± {100 * deviation:.{digits}f}"
+    text = f"{100 * value:.{digits}f}"
+    return text if deviation is None else f"{text} ± {100 * deviation:.{digits}f}"

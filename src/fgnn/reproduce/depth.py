@@ -13,8 +13,8 @@ from fgnn.errors import InputError
 from fgnn.models.map.deep import DeepNetwork
 from fgnn.models.map.learned import load_network
 from fgnn.models.map.network import MAPNetwork
+from fgnn.report.charts import lines
 from fgnn.report.html import Page
-from fgnn.report.plots import lines
 from fgnn.report.tables import Table, percent
 from fgnn.reproduce.experiment import Cell, Say, Setting, fresh_set
 from fgnn.reproduce.output import Output, write_outputs
@@ -65,8 +65,7 @@ def reproduce_depth(
         for kind in kinds
     }
     picture = lines(series, "blocks", "agreement with the exact MAP, %")
-    if picture is not None:
-        page.picture(picture, "Agreement by the number of blocks run")
+    page.picture(picture, "Agreement by the number of blocks run")
     result = Output("depth", setting, cells, [table], page, time.perf_counter() - start)
     write_outputs(result, out)
     return result
