@@ -1,8 +1,8 @@
 """Rooms cut into 1 m × 1 m blocks of 4,096 points with the nine features of the S3DIS protocol.
 
-The nine columns are x, y about the block's middle, z above the room's floor; colour in 0..1; and x, y, z over the
-room's extent. "The block's middle" is the sampled points' lowest x and y plus half a block, as the protocol's first
-implementation has it, not the block's corner.
+The nine columns are x and y relative to the block's centre and z above the floor; colour in 0..1; and x, y, z over the
+room's extent. As in the protocol's first implementation, the centre is the lowest x and y of the sampled points plus
+half a block, not the centre of the block itself.
 """
 
 from __future__ import annotations
@@ -20,49 +20,48 @@ FEWEST = 100
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """One block: features and labels of its sampled points, and which points of the room they are."""
+    """One block: features and labels of its sampled points, and their indices in the room."""
 
     features: NDArray[np.float32]  # shape: (P, 9)
     label: NDArray[np.int64]  # shape: (P,)
     index: NDArray[np.int64]  # shape: (P,)
 
 
-def corners(limit: NDArray[np.float64], stride: float, size: float = SIZE) -> Iterator[tuple[float, float]]:
-    """The low corners of the blocks of a room that reaches ``limit``: x outer, y inner; the last may overhang."""
-    counts = [max(0, int(np.ceil((limit[axis] - size) / stride)) + 1) for axis in (0, 1)]
-    for i in range(counts[0]):
-        for j in range(counts[1]):
-            yield i * stride, j * stride
+class _Room:
+    """A room moved to the origin."""
+
+    def __init__(self, xyz: NDArray[np.float64], rgb: NDArray[np.floating], label: NDArray[np.integer]) -> None:
+        self.xyz, self.rgb, self.label = xyz - xyz.min(0), rgb, label
+        self.extent = self.xyz.max(0)
+
+    def cells(self, stride: float, limit: NDArray[np.float64]) -> Iterator[NDArray[np.int64]]:
+        """Points of each block up to ``limit``, x outer, y inner; points on a boundary are in both blocks."""
+        counts = [max(0, int(np.ceil((limit[axis] - SIZE) / stride)) + 1) for axis in (0, 1)]
+        for i in range(counts[0]):
+            for j in range(counts[1]):
+                inside = np.ones(len(self.xyz), dtype=bool)
+                for axis, low in ((0, i * stride), (1, j * stride)):
+                    inside &= (self.xyz[:, axis] >= low) & (self.xyz[:, axis] <= low + SIZE)
+                yield np.nonzero(inside)[0]
+
+    def block(self, chosen: NDArray[np.int64], low: NDArray[np.float64] | None = None) -> Block:
+        """The block of these points; its low corner is by default the lowest x and y among them."""
+        xyz = self.xyz[chosen]
+        features = np.empty((len(xyz), 9), dtype=np.float64)
+        features[:, :2] = xyz[:, :2] - ((xyz[:, :2].min(0) if low is None else low) + SIZE / 2)
+        features[:, 2] = xyz[:, 2]
+        features[:, 3:6] = self.rgb[chosen]
+        features[:, 6:9] = xyz / np.where(self.extent > 0, self.extent, 1.0)
+        return Block(features.astype(np.float32), self.label[chosen].astype(np.int64), chosen)
 
 
-def members(xyz: NDArray[np.float64], corner: tuple[float, float], size: float = SIZE) -> NDArray[np.int64]:
-    """The points in a block of full height, closed at both ends: a point on a boundary is in both neighbours."""
-    inside = np.ones(len(xyz), dtype=bool)
-    for axis in (0, 1):
-        inside &= (xyz[:, axis] >= corner[axis]) & (xyz[:, axis] <= corner[axis] + size)
-    return np.nonzero(inside)[0]
-
-
-def features(
-    xyz: NDArray[np.float64], rgb: NDArray[np.floating], extent: NDArray[np.float64], size: float = SIZE
-) -> NDArray[np.float32]:
-    """The nine columns of sampled points whose room begins at the origin and reaches ``extent``."""
-    out = np.empty((len(xyz), 9), dtype=np.float64)
-    out[:, 0] = xyz[:, 0] - (xyz[:, 0].min() + size / 2)
-    out[:, 1] = xyz[:, 1] - (xyz[:, 1].min() + size / 2)
-    out[:, 2] = xyz[:, 2]
-    out[:, 3:6] = rgb
-    out[:, 6:9] = xyz / np.where(extent > 0, extent, 1.0)
-    return out.astype(np.float32)
-
-
-def sample_index(count: int, points: int, rng: np.random.RandomState) -> NDArray[np.int64]:
-    """Exactly ``points`` of ``count``: drawn with replacement where there are more, repeats added where fewer."""
-    if count == points:
-        return np.arange(count)
-    if count > points:
-        return np.asarray(rng.choice(count, points), dtype=np.int64)
-    return np.concatenate([np.arange(count), rng.choice(count, points - count)])
+def _resampled(index: NDArray[np.int64], points: int, rng: np.random.RandomState) -> NDArray[np.int64]:
+    """Exactly ``points`` of the indices: drawn with replacement if there are more, padded with repeats if fewer."""
+    if len(index) > points:
+        return index[rng.choice(len(index), points)]
+    if len(index) < points:
+        return np.concatenate([index, index[rng.choice(len(index), points - len(index))]])
+    return index
 
 
 def sampled_blocks(
@@ -75,14 +74,10 @@ def sampled_blocks(
     fewest: int = FEWEST,
 ) -> Iterator[Block]:
     """Blocks of one room, each sampled to ``points``: stride 0.5 for training, 1.0 for the test ``pn-sampled``."""
-    xyz, extent = _at_origin(xyz)
-    rng = np.random.RandomState(seed)
-    for corner in corners(extent, stride):
-        inside = members(xyz, corner)
-        if len(inside) < fewest:
-            continue
-        chosen = inside[sample_index(len(inside), points, rng)]
-        yield Block(features(xyz[chosen], rgb[chosen], extent), label[chosen].astype(np.int64), chosen)
+    room, rng = _Room(xyz, rgb, label), np.random.RandomState(seed)
+    for inside in room.cells(stride, room.extent):
+        if len(inside) >= fewest:
+            yield room.block(_resampled(inside, points, rng))
 
 
 def covering_blocks(
@@ -92,25 +87,19 @@ def covering_blocks(
     seed: int = 0,
     points: int = POINTS,
 ) -> Iterator[Block]:
-    """The test ``all-points``: stride 1.0, each block's points shuffled and cut into ⌈n/points⌉ padded pieces.
+    """The test ``all-points``: stride 1.0, each block's points shuffled and split into ⌈n/points⌉ padded pieces.
 
-    A point on a boundary belongs to the block met first, so every point of the room is scored once: the entries of
-    ``index`` that repeat within a block are padding and stand at its end.
+    A point on a boundary belongs to the first block, so every point of the room is scored once: entries of ``index``
+    that repeat within a block are padding at its end.
     """
-    xyz, extent = _at_origin(xyz)
-    rng = np.random.RandomState(seed)
+    room, rng = _Room(xyz, rgb, label), np.random.RandomState(seed)
     free = np.ones(len(xyz), dtype=bool)
-    for corner in corners(np.maximum(extent, SIZE), stride=SIZE):
-        inside = members(xyz, corner)
+    for inside in room.cells(SIZE, np.maximum(room.extent, SIZE)):
         inside = inside[free[inside]]
         free[inside] = False
-        if not len(inside):
-            continue
-        inside = rng.permutation(inside)
-        for at in range(0, len(inside), points):
-            piece = inside[at : at + points]
-            chosen = piece[sample_index(len(piece), points, rng)] if len(piece) < points else piece
-            yield Block(features(xyz[chosen], rgb[chosen], extent), label[chosen].astype(np.int64), chosen)
+        order = rng.permutation(inside) if len(inside) else inside
+        for start in range(0, len(order), points):
+            yield room.block(_resampled(order[start : start + points], points, rng))
 
 
 def overlapping_blocks(
@@ -122,39 +111,30 @@ def overlapping_blocks(
     padding: float = 0.001,
     points: int = POINTS,
 ) -> Iterator[Block]:
-    """The test ``voted``: overlapping padded blocks, the last pulled back inside, no fewest number of points.
+    """The test ``voted``: overlapping padded blocks, the last shifted inside the room, with no minimum of points.
 
-    Unlike the other tests, x and y are taken about the middle of the block itself.
+    Unlike in the other tests, x and y are relative to the centre of the block itself.
     """
-    xyz, extent = _at_origin(xyz)
-    rng = np.random.RandomState(seed)
-    counts = [int(np.ceil(max(extent[axis] - SIZE, 0) / stride) + 1) for axis in (0, 1)]
+    room, rng = _Room(xyz, rgb, label), np.random.RandomState(seed)
+    plane, extent = room.xyz[:, :2], room.extent[:2]
+    counts = [int(np.ceil(max(length - SIZE, 0) / stride) + 1) for length in extent]
     for j in range(counts[1]):
         for i in range(counts[0]):
-            high = np.array([min(i * stride + SIZE, extent[0]), min(j * stride + SIZE, extent[1])])
+            high = np.minimum(np.array([i, j]) * stride + SIZE, extent)
             low = high - SIZE
-            inside = np.nonzero(((xyz[:, :2] >= low - padding) & (xyz[:, :2] <= high + padding)).all(1))[0]
+            inside = np.nonzero(((plane >= low - padding) & (plane <= high + padding)).all(1))[0]
             if not len(inside):
                 continue
-            whole = -(-len(inside) // points) * points
-            fill = rng.choice(inside, whole - len(inside), replace=whole - len(inside) > len(inside))
+            missing = -len(inside) % points
+            fill = rng.choice(inside, missing, replace=missing > len(inside))
             order = rng.permutation(np.concatenate([inside, fill]))
-            for at in range(0, whole, points):
-                chosen = order[at : at + points]
-                block = features(xyz[chosen], rgb[chosen], extent)
-                block[:, :2] = xyz[chosen, :2] - (low + SIZE / 2)
-                yield Block(block, label[chosen].astype(np.int64), chosen)
+            for start in range(0, len(order), points):
+                yield room.block(order[start : start + points], low)
 
 
 def count_votes(
     votes: NDArray[np.int64], index: NDArray[np.int64], predicted: NDArray[np.integer]
 ) -> NDArray[np.int64]:
-    """Add hard votes to (N, classes) counts, without a loop over points."""
+    """Add hard votes to (N, classes) counts."""
     points, classes = votes.shape
-    fresh = np.bincount(index * classes + predicted, minlength=points * classes)
-    return votes + fresh.reshape(points, classes)
-
-
-def _at_origin(xyz: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    low = xyz - xyz.min(0)
-    return low, low.max(0)
+    return votes + np.bincount(index * classes + predicted, minlength=points * classes).reshape(points, classes)

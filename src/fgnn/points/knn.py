@@ -1,4 +1,4 @@
-"""Exact k nearest neighbours of points, the same on every device: ordered by (squared distance, index)."""
+"""Exact k nearest neighbours, ordered by (squared distance, index) and identical on every device."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch import Tensor
 
 from fgnn.runtime.triton_support import can_launch
 
-# Squared distances are float32; the tree's float64 order can differ from theirs within this relative margin.
+# Results are ordered by float32 distances; the float64 order of the tree can differ within this relative margin.
 _MARGIN = 1e-5
 _TINY = 1e-36
 _CHUNK = 1 << 16
-# Points beyond which a cloud is cut into cells on the GPU.
+# Clouds with more points are searched through a grid of cells on the GPU.
 _GRID_FROM = 1 << 15
 _WIDEST = 128
-# Entries of the distance block of the general path.
+# Entries of a block of distances between feature vectors.
 _BLOCK = 1 << 24
 
 
@@ -31,16 +31,16 @@ def knn(
     *,
     include_self: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """The k points nearest to each query, nearest first; of equally near ones the lower index comes first.
+    """The k points nearest to each query, nearest first; ties go to the lower index.
 
-    Squared distances are computed in float32 as ``dx*dx + dy*dy + dz*dz``; float64 coordinates are first moved by the
-    cloud's minimum, so that far origins cost no digits. Results are the same on CPU and GPU, duplicates included.
+    Squared distances are computed in float32 as ``dx*dx + dy*dy + dz*dz``; the minimum of float64 coordinates is first
+    subtracted, so that a distant origin costs no precision. CPU and GPU give the same result, duplicates included.
 
     Args:
-        points: (N, 3) or (B, N, 3); other lengths than 3 are features, compared by matrix products.
-        k: How many; at most N, or N - 1 without the query itself.
+        points: (N, 3) or (B, N, 3); a last dimension other than 3 holds features, compared by matrix products.
+        k: Number of neighbours; at most N, or N - 1 without the query itself.
         queries: (M, 3) or (B, M, 3); the points themselves by default.
-        include_self: Whether a point is its own neighbour, where queries are the points.
+        include_self: Whether a point is its own neighbour, if the queries are the points.
 
     Returns:
         Indices (…, M, k) int64 and squared distances (…, M, k) float32.
@@ -49,9 +49,9 @@ def knn(
         raise ValueError(f"Expected points (N, 3) or (B, N, 3), queries alike (got {tuple(points.shape)})")
     if queries is not None and queries.shape[-1] != points.shape[-1]:
         raise ValueError(f"Expected queries of length {points.shape[-1]} (got {queries.shape[-1]})")
-    room = points.shape[-2] - (queries is None and not include_self)
-    if not 1 <= k <= room:
-        raise ValueError(f"Expected k from 1 to {room}, the points there are (got {k})")
+    most = points.shape[-2] - (queries is None and not include_self)
+    if not 1 <= k <= most:
+        raise ValueError(f"Expected k from 1 to {most}, the number of points (got {k})")
     points = points.detach()
     queries = None if queries is None else queries.detach()
     flat = points if points.dim() == 3 else points.unsqueeze(0)
@@ -73,7 +73,7 @@ def knn(
 
 
 def _local(points: Tensor, queries: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Coordinates as float32; float64 ones from the cloud's corner."""
+    """Coordinates as float32; float64 coordinates are first moved to the cloud's lowest corner."""
     if not bool(torch.isfinite(points).all()) or (queries is not None and not bool(torch.isfinite(queries).all())):
         raise ValueError("Expected finite coordinates (got NaN or infinity)")
     if points.dtype == torch.float64:
@@ -84,12 +84,13 @@ def _local(points: Tensor, queries: Tensor | None) -> tuple[Tensor, Tensor | Non
 
 
 def _by_tree(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> tuple[Tensor, Tensor]:
-    """The CPU's way: a k-d tree proposes, float32 distances decide."""
-    found = [
+    """On the CPU: a k-d tree proposes candidates, float32 distances rank them."""
+    results = [
         _tree_one(cloud, cloud if queries is None else queries[b].numpy(), k, exclude)
         for b, cloud in enumerate(points.numpy())
     ]
-    return torch.from_numpy(np.stack([f[0] for f in found])), torch.from_numpy(np.stack([f[1] for f in found]))
+    index, distance = (torch.from_numpy(np.stack(arrays)) for arrays in zip(*results, strict=True))
+    return index, distance
 
 
 def _tree_one(points: Any, queries: Any, k: int, exclude: bool) -> tuple[Any, Any]:
@@ -97,16 +98,15 @@ def _tree_one(points: Any, queries: Any, k: int, exclude: bool) -> tuple[Any, An
     index = np.empty((len(queries), k), np.int64)
     distance = np.empty((len(queries), k), np.float32)
     tree = _Tree(points)
+    rows = np.arange(len(queries))
     left = np.concatenate(
         [
-            _search(
-                tree, points, None, queries, own, np.arange(start, min(start + _CHUNK, len(queries))), index, distance
-            )
+            _search(tree, points, None, queries, own, rows[start : start + _CHUNK], index, distance)
             for start in range(0, len(queries), _CHUNK)
         ]
     )
     if left.size:
-        # many points at one place: a tree over places, of which the lowest indices count
+        # many points coincide: search distinct places and take the lowest indices at each
         places, members = _places(points, k + exclude)
         tree = _Tree(places)
         step = max(_CHUNK // members.shape[1], 1)
@@ -116,7 +116,7 @@ def _tree_one(points: Any, queries: Any, k: int, exclude: bool) -> tuple[Any, An
 
 
 class _Tree:
-    """The fastest k-d tree at hand, in float64 and on all cores."""
+    """The fastest available k-d tree, in float64 and on all cores."""
 
     def __init__(self, points: Any) -> None:
         self.size = len(points)
@@ -129,20 +129,21 @@ class _Tree:
             from scipy.spatial import cKDTree
 
             scipy_tree = cKDTree(wide, balanced_tree=False, compact_nodes=False)
-            self._query = lambda q, k: _squared(*scipy_tree.query(q, k=k, workers=-1))
+
+            def query(queries: Any, k: int) -> tuple[Any, Any]:
+                distance, near = scipy_tree.query(queries, k=k, workers=-1)
+                return distance**2, near
+
+            self._query = query
 
     def __call__(self, queries: Any, k: int) -> tuple[Any, Any]:
-        """The squared distance of the k-th point (M,), and the k nearest (M, k)."""
+        """Squared distance of the k-th nearest point (M,), and indices of the k nearest (M, k)."""
         far, near = self._query(queries.astype(np.float64), k)
         return far.reshape(-1, k)[:, -1], near.reshape(-1, k).astype(np.int64)
 
 
-def _squared(far: Any, near: Any) -> tuple[Any, Any]:
-    return far**2, near
-
-
 def _search(tree: Any, points: Any, members: Any, queries: Any, own: Any, todo: Any, index: Any, distance: Any) -> Any:
-    """Fill in the rows ``todo``; returns those for which too many points are equally near."""
+    """Fill in the rows ``todo``; returns those left because too many points are equally near."""
     k, total = index.shape[1], tree.size
     ask = min(k + 2 + (own is not None), total)
     while todo.size and (members is not None or ask <= 8 * k + 64 or ask == total):
@@ -160,14 +161,14 @@ def _search(tree: Any, points: Any, members: Any, queries: Any, own: Any, todo: 
 
 
 def _ranked(points: Any, queries: Any, near: Any, own: Any) -> tuple[Any, Any]:
-    """Candidates (M, c) by (float32 squared distance, index); a query's own index and -1 go last."""
+    """Sort candidates (M, c) by (float32 squared distance, index); a query's own index and -1 go last."""
     delta = [queries[:, None, axis] - points[near, axis] for axis in range(3)]
     exact = delta[0] * delta[0] + delta[1] * delta[1] + delta[2] * delta[2]
     if own is not None:
         exact[near == own[:, None]] = np.inf
     exact[near < 0] = np.inf
     key = (exact.view(np.int32).astype(np.int64) << 32) | (near & 0xFFFFFFFF)
-    wrong = np.flatnonzero((key[:, 1:] < key[:, :-1]).any(1))  # most come in order from the tree
+    wrong = np.flatnonzero((key[:, 1:] < key[:, :-1]).any(1))  # most rows are already in order
     if wrong.size:
         rank = np.argsort(key[wrong], axis=1)
         near[wrong] = np.take_along_axis(near[wrong], rank, 1)
@@ -176,7 +177,7 @@ def _ranked(points: Any, queries: Any, near: Any, own: Any) -> tuple[Any, Any]:
 
 
 def _places(points: Any, most: int) -> tuple[Any, Any]:
-    """The distinct places (P, 3), and the lowest ``most`` indices at each, -1 for none (P, most)."""
+    """The distinct places (P, 3), and the lowest ``most`` indices at each, padded with -1 (P, most)."""
     places, owner = np.unique(points + np.float32(0), axis=0, return_inverse=True)  # -0 and +0 are one place
     owner = owner.reshape(-1)
     order = np.argsort(owner, kind="stable")
@@ -186,10 +187,10 @@ def _places(points: Any, most: int) -> tuple[Any, Any]:
 
 
 def _by_product(points: Tensor, queries: Tensor, k: int, exclude: bool) -> tuple[Tensor, Tensor]:
-    """Features of any length, in blocks of queries: |q|² − 2 q·p + |p|²."""
+    """Features of any length, in blocks of queries, by |q|² − 2 q·p + |p|²."""
     norm = points.square().sum(2)  # shape: (B, N)
     step = max(_BLOCK // max(points.shape[0] * points.shape[1], 1), 1)
-    found = []
+    nearest = []
     for start in range(0, queries.shape[1], step):
         part = queries[:, start : start + step]
         block = torch.baddbmm(norm.unsqueeze(1), part, points.transpose(1, 2), alpha=-2)
@@ -197,9 +198,9 @@ def _by_product(points: Tensor, queries: Tensor, k: int, exclude: bool) -> tuple
         if exclude:
             rows = torch.arange(part.shape[1], device=part.device)
             block[:, rows, rows + start] = float("inf")
-        found.append(block.topk(k, largest=False, sorted=True))
-    index = torch.cat([f.indices for f in found], 1)
-    return index, torch.cat([f.values for f in found], 1).clamp_min(0)
+        nearest.append(block.topk(k, largest=False, sorted=True))
+    index = torch.cat([part.indices for part in nearest], 1)
+    return index, torch.cat([part.values for part in nearest], 1).clamp_min(0)
 
 
 def _on_gpu(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> tuple[Tensor, Tensor]:
@@ -207,5 +208,6 @@ def _on_gpu(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> tu
 
     if points.shape[1] <= _GRID_FROM:
         return by_tiles(points, queries, k, exclude)
-    found = [by_grid(cloud, None if queries is None else queries[b], k, exclude) for b, cloud in enumerate(points)]
-    return torch.stack([f[0] for f in found]), torch.stack([f[1] for f in found])
+    results = [by_grid(cloud, None if queries is None else queries[b], k, exclude) for b, cloud in enumerate(points)]
+    index, distance = (torch.stack(tensors) for tensors in zip(*results, strict=True))
+    return index, distance

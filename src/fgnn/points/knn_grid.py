@@ -1,4 +1,4 @@
-"""Launching the k-NN kernels: all points for small clouds, a grid of cells for large ones."""
+"""Launch the k-NN kernels: brute force for small clouds, a grid of cells for large ones."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ _TILE, _BLOCK = 32, 32
 _GRID_TILE = 16
 _MOST_CELLS = 1 << 24
 _MOST_AXIS = 1 << 10
-# Lines of cells one tile goes through before it takes all points instead.
+# A tile that would visit more lines of cells visits all points instead.
 _MOST_LINES = 1 << 12
-# Tiles of one launch, which bounds the room for candidates.
+# Tiles per launch, which bounds the memory for candidates.
 _TILES = 1 << 13
-# Distances are to be the CPU's, bit for bit.
+# Distances must equal the CPU's bit for bit.
 _EXACT = {"enable_fp_fusion": False}
 
 
 def _classes(k: int, least: int) -> tuple[int, int]:
-    """Classes of points in the first pass, and room for candidates of one query."""
+    """Classes of points in the first pass, and capacity for candidates of one query."""
     classes = max(least, 1 << (2 * k - 1).bit_length())
     return classes, max(64, 1 << (3 * k - 1).bit_length())
 
@@ -45,7 +45,7 @@ def by_tiles(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> t
 
 
 def by_grid(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> tuple[Tensor, Tensor]:
-    """One large cloud (N, 3): points sorted by cell, each tile of queries looks into the cells around it."""
+    """One large cloud (N, 3): points are sorted by cell, and each tile of queries searches the cells around it."""
     from fgnn.points import knn_triton as kernels
 
     origin, side, shape, cell = _cells(points, k)
@@ -59,7 +59,7 @@ def by_grid(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> tu
     where = cell if queries is None else _cell_of(asked, origin, side, shape)
     path = _interleave(where)
     path, own = path.sort()
-    tiles = _tiles(path >> 3)  # queries of two by two by two cells
+    tiles = _tiles(path >> 3)  # blocks of two by two by two cells
     asked, where = asked[own], where[own]
     lines = torch.cat([asked.t(), ((asked - origin) / side).t()]).contiguous()  # shape: (6, M)
     classes, room = _classes(k, 32)
@@ -82,24 +82,24 @@ def by_grid(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> tu
 
 
 def _tiles(block: Tensor) -> Tensor:
-    """Cut queries, sorted by block, into tiles that lie within one block each: where they begin, and the last ends."""
+    """Cut queries, sorted by block, into tiles within one block; returns where each begins and the last ends."""
     _, size = torch.unique_consecutive(block, return_counts=True)
     count = (size + _GRID_TILE - 1) // _GRID_TILE
     first = torch.repeat_interleave(size.cumsum(0) - size, count)
-    place = torch.arange(first.numel(), device=block.device)
-    place = place - torch.repeat_interleave(count.cumsum(0) - count, count)
-    return torch.cat([first + place * _GRID_TILE, size.new_tensor([block.numel()])]).to(torch.int32)
+    number = torch.arange(first.numel(), device=block.device)
+    number = number - torch.repeat_interleave(count.cumsum(0) - count, count)  # of the tile in its block
+    return torch.cat([first + number * _GRID_TILE, size.new_tensor([block.numel()])]).to(torch.int32)
 
 
 def _buffers(points: Tensor, lines: int, room: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Room for keys and counters, and for the result."""
+    """Buffers for keys, counters and the result."""
     keys = points.new_empty((lines, room), dtype=torch.int64)
     counts = points.new_empty((lines, 2), dtype=torch.int32)
     return keys, counts, points.new_empty(shape, dtype=torch.int64), points.new_empty(shape)
 
 
 def _cells(points: Tensor, k: int) -> tuple[Tensor, Tensor, tuple[int, int, int], Tensor]:
-    """A corner, a side, the number of cells along each axis, and each point's: about k/2 points where there are any."""
+    """Origin, side and shape of the grid, and the cell of each point: about k/2 points per occupied cell."""
     origin = points.amin(0)
     extent = (points.amax(0) - origin).double().cpu()
     longest = max(float(extent.max()), 1e-30)
@@ -118,7 +118,7 @@ def _cells(points: Tensor, k: int) -> tuple[Tensor, Tensor, tuple[int, int, int]
         filled = points.shape[0] / max(int((torch.bincount(flat) > 0).sum()), 1)
         if attempt == 3 or 0.5 * wanted <= filled <= 2 * wanted or (side == least and filled > wanted):
             break
-        # scans lie on surfaces: what is in a cell grows with the square of its side
+        # scans lie on surfaces: points per cell grow with the square of its side
         side *= (wanted / filled) ** 0.5
     return origin, width, shape, cell
 
@@ -139,14 +139,14 @@ def _shape(extent: list[float], side: float) -> tuple[int, int, int]:
 
 
 def _cell_of(points: Tensor, origin: Tensor, side: Tensor, shape: tuple[int, int, int]) -> Tensor:
-    """The cell of each point, those outside in the nearest.  # shape: (N, 3) int64"""
+    """The cell of each point, clamped to the grid.  # shape: (N, 3) int64"""
     most = torch.tensor([s - 1 for s in shape], device=points.device)
     return torch.minimum(((points - origin) / side).floor().clamp_min(0).long(), most)
 
 
 def _interleave(cell: Tensor) -> Tensor:
-    """Morton's order: the bits of x, y and z in turn.  # shape: (N,)"""
-    # spread ten bits three apart, by shifts that halve
+    """Morton codes: interleave the bits of x, y and z.  # shape: (N,)"""
+    # spread ten bits three apart
     for shift, mask in ((16, 0x30000FF), (8, 0x300F00F), (4, 0x30C30C3), (2, 0x9249249)):
         cell = (cell | (cell << shift)) & mask
     return cell[:, 0] | (cell[:, 1] << 1) | (cell[:, 2] << 2)

@@ -1,15 +1,15 @@
-"""k nearest neighbours on the GPU without an N×N matrix: a bound for each query, the points within it, the first k.
+"""k nearest neighbours on the GPU without an N×N matrix, in two passes over the points.
 
-A tile of BQ queries meets the points in blocks. First pass: for each query the smallest distance in each of BC
+A tile of BQ queries meets the points in blocks. First pass: for each query, the smallest distance in each of BC
 interleaved classes of points; the k-th smallest of these bounds the k-th distance, and few points lie within it.
-Second pass: those points are collected as keys, distance bits above index, so that ties go to the lower index; then
-the k smallest keys are taken in order. Room for keys is (tiles, CAP, BQ).
-With a grid, only the cells around the tile are visited, more of them until the bound proves that no other can matter.
-Distances are differences squared and summed from x to z in float32 without fused multiply-add, as on the CPU.
+Second pass: those points are collected as keys (distance bits above index, so ties go to the lower index), and the k
+smallest keys are written in order. Keys take (tiles, CAP, BQ) entries.
+With a grid, only the cells around the tile are visited, widening until the bound proves that no other can matter.
+Distances are squared differences summed from x to z in float32 without fused multiply-add, as on the CPU.
 """
 
 # mypy: ignore-errors
-# (the arguments are of Triton's language, which has no annotations for them)
+# (Triton kernel arguments have no annotations)
 from __future__ import annotations
 
 import triton
@@ -18,7 +18,7 @@ import triton.language as tl
 
 @triton.jit
 def squared(points, p, mask, qx, qy, qz, N):
-    """Squared distances of a tile of queries to a block of points; infinite for no point.  # shape: (BP, BQ)"""
+    """Squared distances of a tile of queries to a block of points; infinite outside the mask.  # shape: (BP, BQ)"""
     x = tl.load(points + p, mask=mask, other=float("inf"))
     y = tl.load(points + N + p, mask=mask, other=0.0)
     z = tl.load(points + 2 * N + p, mask=mask, other=0.0)
@@ -42,7 +42,7 @@ def collect(
     points, names, own, qx, qy, qz, bound, live, keys, counts, start, stop, N,
     BQ: tl.constexpr, BP: tl.constexpr, CAP: tl.constexpr, HAS_NAMES: tl.constexpr, SELF: tl.constexpr,
 ):  # fmt: skip
-    """Second pass over points start..stop: keys of those within each query's bound."""
+    """Second pass over points start..stop: collect keys of points within each query's bound."""
     for p0 in range(start // BP * BP, stop, BP):
         p = p0 + tl.arange(0, BP)
         here = (p >= start) & (p < stop)
@@ -51,7 +51,7 @@ def collect(
         hit = live[None, :] & here[:, None] & (d <= bound[None, :])
         if not SELF:
             hit = hit & (name[:, None] != own[None, :])
-        # every other counter: else counters and keys are laid out differently, and all is computed twice
+        # stride 2: otherwise counters and keys get different layouts, and everything is computed twice
         column = tl.arange(0, BQ)[None, :]
         slot = tl.atomic_add(counts + column * 2 + tl.zeros((BP, 1), tl.int32), 1, mask=hit, sem="relaxed")
         key = (d.to(tl.int32, bitcast=True).to(tl.int64) << 32) | name[:, None].to(tl.int64)
@@ -60,14 +60,14 @@ def collect(
 
 @triton.jit
 def clear(counts, BQ: tl.constexpr):
-    """Set this tile's counters to zero, for all threads to see."""
+    """Set this tile's counters to zero, visible to all threads."""
     tl.store(counts + tl.arange(0, BQ) * 2, tl.zeros((BQ,), tl.int32))
     tl.debug_barrier()
 
 
 @triton.jit
 def write_first(keys, counts, index, distance, row, live, K: tl.constexpr, BQ: tl.constexpr, CAP: tl.constexpr):
-    """The K smallest keys of each query, in order, into its row; no two keys are the same."""
+    """Write the K smallest keys of each query, in order, to its row; keys are distinct."""
     tl.debug_barrier()
     column = tl.arange(0, BQ)
     slot = tl.arange(0, CAP)[:, None]
@@ -85,7 +85,7 @@ def nearest_brute(
     points, queries, keys, counts, index, distance, N, Q,
     K: tl.constexpr, BQ: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr, CAP: tl.constexpr, SELF: tl.constexpr,
 ):  # fmt: skip
-    """A tile of queries among all points of its cloud; points (B, 3, N), queries (B, 3, Q)."""
+    """Search all points of the cloud for a tile of queries; points (B, 3, N), queries (B, 3, Q)."""
     cloud = tl.program_id(1).to(tl.int64)
     tile = cloud * tl.num_programs(0) + tl.program_id(0)
     keys += tile * CAP * BQ
@@ -112,7 +112,7 @@ def nearest_brute(
 
 @triton.jit
 def cell_line(starts, r, xa, xb, ya, yb, za, GX, GY, N, everything):
-    """Where the points of the r-th line of cells along x begin and end; or all points."""
+    """Range of the points in the r-th line of cells along x, or of all points."""
     row = ((za + r // (yb - ya + 1)) * GY + ya + r % (yb - ya + 1)) * GX
     start = tl.where(everything, 0, tl.load(starts + row + xa))
     return start, tl.where(everything, N, tl.load(starts + row + xb + 1))
@@ -124,14 +124,14 @@ def nearest_grid(
     K: tl.constexpr, BQ: tl.constexpr, BP: tl.constexpr, CAP: tl.constexpr, SELF: tl.constexpr,
     MOST: tl.constexpr,
 ):  # fmt: skip
-    """A tile of queries among the points of the cells around it; among all where that is over MOST lines.
+    """Search the cells around a tile of queries, or all points if that takes more than MOST lines of cells.
 
     Args:
-        points: (3, N) sorted by cell, x fastest; names: (N,) their numbers; starts: (cells + 1,) where a cell begins.
-        queries: (6, Q), in an order that keeps neighbours together: coordinates, then the same in cells.
-        cells: (3, Q) the cell of each; own: (Q,) the number of each query, its row in the result.
-        tiles: (programs + 1,) where the queries of each program begin; at most BQ, of one block of cells.
-        size: The side of a cell, (1,).
+        points: (3, N) sorted by cell, x fastest; names: (N,) their indices; starts: (cells + 1,) first point per cell.
+        queries: (6, Q) in Morton order: coordinates, then the same in units of cells.
+        cells: (3, Q) cell of each query; own: (Q,) its index, the row of its result.
+        tiles: (programs + 1,) first query of each program; at most BQ queries, all of one block of cells.
+        size: (1,) side of a cell.
     """
     side = tl.load(size)
     keys += tl.program_id(0).to(tl.int64) * CAP * BQ
@@ -174,7 +174,7 @@ def nearest_grid(
                     d = tl.where(tl.load(names + p, mask=here, other=-1)[:, None] == name[None, :], float("inf"), d)
                 low = tl.minimum(low, d)
         bound = kth(low, K, BP)
-        # distance to the nearest side beyond which there are unvisited cells, in cells
+        # distance, in cells, to the nearest boundary with unvisited cells beyond it
         free = tl.full((BQ,), float("inf"), tl.float32)
         free = tl.where(xa > 0, tl.minimum(free, ux - xa), free)
         free = tl.where(ya > 0, tl.minimum(free, uy - ya), free)
@@ -182,7 +182,7 @@ def nearest_grid(
         free = tl.where(xb < GX - 1, tl.minimum(free, xb + 1 - ux), free)
         free = tl.where(yb < GY - 1, tl.minimum(free, yb + 1 - uy), free)
         free = tl.where(zb < GZ - 1, tl.minimum(free, zb + 1 - uz), free)
-        # a thousandth of a cell and 1e-5 of the square are far above all rounding
+        # the margins, 0.001 cells and 1e-5 of the square, are far above rounding errors
         free = tl.maximum(free - 0.001, 0.0) * side
         whole = (xa == 0) & (ya == 0) & (za == 0) & (xb == GX - 1) & (yb == GY - 1) & (zb == GZ - 1)
         proven = (bound <= free * free * 0.99999) | (~live)
@@ -204,7 +204,7 @@ def crowded(
     points, queries, own, tiles, counts, index, distance, N, Q,
     K: tl.constexpr, BQ: tl.constexpr, BP: tl.constexpr, CAP: tl.constexpr, SELF: tl.constexpr, GRID: tl.constexpr,
 ):  # fmt: skip
-    """Queries with more candidates than room, as many points lie at one place: one pass for each of the K."""
+    """Queries with more than CAP candidates, because many points coincide: one pass per neighbour."""
     cloud = tl.program_id(1).to(tl.int64)
     tile = cloud * tl.num_programs(0) + tl.program_id(0)
     count = tl.load(counts + tile * BQ * 2 + tl.arange(0, BQ) * 2)

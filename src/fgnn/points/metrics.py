@@ -1,4 +1,4 @@
-"""Scores of point labellings: pooled IoU for scenes, part IoU for shapes."""
+"""Metrics of point labels: pooled IoU for scenes, part IoU for shapes, errors of ground filters."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 
 def confusion(target: NDArray[np.integer], predicted: NDArray[np.integer], classes: int) -> NDArray[np.int64]:
-    """Counts (classes, classes): row = true class, column = predicted; points with a negative target are left out."""
+    """Counts (classes, classes): row = true class, column = predicted; points with a negative target are ignored."""
     truth, guess = np.asarray(target).reshape(-1), np.asarray(predicted).reshape(-1)
     if truth.shape != guess.shape:
         raise ValueError(f"Expected as many predictions as targets, {truth.size} (got {guess.size})")
-    known = truth >= 0
-    truth, guess = truth[known].astype(np.int64), guess[known].astype(np.int64)
+    labelled = truth >= 0
+    truth, guess = truth[labelled].astype(np.int64), guess[labelled].astype(np.int64)
     if truth.size and (max(truth.max(), guess.max()) >= classes or guess.min() < 0):
         raise ValueError(f"Expected classes below {classes} (got {int(max(truth.max(), guess.max()))})")
     return np.bincount(truth * classes + guess, minlength=classes * classes).reshape(classes, classes)
@@ -23,10 +23,10 @@ def confusion(target: NDArray[np.integer], predicted: NDArray[np.integer], class
 
 @dataclass(frozen=True, eq=False)
 class SceneScore:
-    """Pooled scores: counts are summed over all rooms and folds first, then divided.
+    """Scores of counts pooled over all rooms and folds.
 
-    ``iou`` is NaN for a class that neither occurs nor is predicted; such classes stay out of ``mean_iou``.
-    ``mean_class_accuracy`` is over the classes that occur.
+    ``iou`` is NaN for a class that neither occurs nor is predicted; ``mean_iou`` ignores such classes, and
+    ``mean_class_accuracy`` those that do not occur.
     """
 
     accuracy: float
@@ -36,7 +36,7 @@ class SceneScore:
 
 
 def scene_score(counts: NDArray[np.int64]) -> SceneScore:
-    """OA = ΣTP/Σpoints, IoU_c = TP_c/(GT_c + P_c − TP_c), mIoU their mean, mAcc that of TP_c/GT_c; counts pooled."""
+    """OA = ΣTP/Σpoints, IoU_c = TP_c/(GT_c + P_c − TP_c), mIoU their mean, mAcc the mean of TP_c/GT_c."""
     hits = np.diag(counts).astype(np.float64)
     truth, guess = counts.sum(1).astype(np.float64), counts.sum(0).astype(np.float64)
     union = truth + guess - hits
@@ -53,10 +53,10 @@ def scene_score(counts: NDArray[np.int64]) -> SceneScore:
 
 @dataclass(frozen=True)
 class GroundScore:
-    """The errors of a ground filter, as the ISPRS test counts them.
+    """Errors of a ground filter, as defined by the ISPRS test.
 
-    ``type_1`` is the share of ground points rejected, ``type_2`` the share of other points taken for ground, ``total``
-    the share of all points labelled wrongly; ``iou`` is that of ground, ``kappa`` Cohen's.
+    ``type_1`` is the share of ground points rejected, ``type_2`` the share of other points accepted as ground,
+    ``total`` the share of points with a wrong label; ``iou`` is the IoU of ground, ``kappa`` Cohen's kappa.
     """
 
     type_1: float
@@ -67,10 +67,10 @@ class GroundScore:
     points: int
 
 
-def ground_score(ground: NDArray[np.bool_], found: NDArray[np.bool_]) -> GroundScore:
-    """Score a filter: which points are ground, and which it took for ground."""
-    a, b = int((ground & found).sum()), int((ground & ~found).sum())
-    c, d = int((~ground & found).sum()), int((~ground & ~found).sum())
+def ground_score(ground: NDArray[np.bool_], predicted: NDArray[np.bool_]) -> GroundScore:
+    """Score predicted ground points against the true ones."""
+    a, b = int((ground & predicted).sum()), int((ground & ~predicted).sum())
+    c, d = int((~ground & predicted).sum()), int((~ground & ~predicted).sum())
     points = a + b + c + d
     chance = ((a + b) * (a + c) + (c + d) * (b + d)) / points**2 if points else 0.0
     return GroundScore(
@@ -88,7 +88,7 @@ def _share(part: int, whole: int) -> float:
 
 
 def part_ious(target: NDArray[np.integer], predicted: NDArray[np.integer], parts: Sequence[int]) -> NDArray[np.float64]:
-    """IoU of each of a category's parts on one shape; a part that neither occurs nor is predicted counts 1."""
+    """IoU of each part of a category on one shape; 1 for a part that neither occurs nor is predicted."""
     ious = np.ones(len(parts))
     for slot, part in enumerate(parts):
         truth, guess = target == part, predicted == part
@@ -100,7 +100,7 @@ def part_ious(target: NDArray[np.integer], predicted: NDArray[np.integer], parts
 
 @dataclass(frozen=True, eq=False)
 class ShapeScore:
-    """Part segmentation: ``instance`` is the mean over shapes, ``class_average`` the mean over categories."""
+    """Part IoU: ``instance`` is the mean over shapes, ``class_average`` the mean over categories."""
 
     instance: float
     class_average: float
@@ -114,7 +114,7 @@ def shape_score(
     categories: Sequence[str],
     parts: Sequence[Sequence[int]],
 ) -> ShapeScore:
-    """Score (category, target, predicted) of many shapes: per shape the mean IoU over all parts of its category."""
+    """Score shapes given as (category, target, predicted); a shape's IoU is the mean over the parts of its category."""
     per_category: list[list[float]] = [[] for _ in categories]
     right = points = 0
     for category, target, predicted in results:
@@ -133,5 +133,5 @@ def shape_score(
 
 
 def _mean(values: NDArray[np.float64]) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if known.size else float("nan")
+    values = values[~np.isnan(values)]
+    return float(values.mean()) if values.size else float("nan")
