@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -101,13 +100,11 @@ def _points(
 ) -> None:
     """Print the metrics of a point network, one protocol a column."""
     from fgnn.report.tables import Table
+    from fgnn.runtime.progress import log_line
     from fgnn.tasks.evaluate_points import evaluate_point_weights
 
-    def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
     found = evaluate_point_weights(
-        weights, data=data, protocol=protocol, count=count, device=device, seed=seed, say=say
+        weights, data=data, protocol=protocol, count=count, device=device, seed=seed, log=log_line
     )
     if as_json:
         print(json.dumps(found))

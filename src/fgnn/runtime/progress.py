@@ -5,7 +5,10 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from typing import TextIO
+
+Log = Callable[[str], None]  # takes one line of text
 
 _WIDTH = 30  # characters of a bar
 

@@ -1,10 +1,10 @@
-"""A trained network on fresh instances: raw and decoded, against the exact answers."""
+"""Evaluate a network on fresh instances, raw and decoded, against the exact answers."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,10 @@ from fgnn.tasks.recipe import ChainData, Data, GridData
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The qualities of one network on one data set, and the milliseconds an instance took; ``both_ways`` is the raw
-    answer of scores averaged over a model and its mirror image."""
+    """Quality and milliseconds per instance of a network on one data set.
+
+    ``both_ways`` is the raw answer of scores averaged over a model and its reversal.
+    """
 
     raw: Quality
     decoded: Quality
@@ -40,21 +42,20 @@ class Evaluation:
 def evaluate_network(
     network: MAPNetwork, examples: Examples, *, samples: int = 8, both_ways: bool = False
 ) -> Evaluation:
-    """Score, decode and compare; times are of the whole set in batches, the device's work included."""
+    """Score, decode and compare with the exact answers; times include the work of the device."""
     models = examples.models
-    score(network, models.select(slice(0, min(len(models), 64))))  # first calls prepare structures and kernels
+    score(
+        network, models.select(slice(0, min(len(models), 64)))
+    )  # warm up: the first call prepares structures and kernels
     scores, raw_seconds = _timed(lambda: score(network, models), models.device)
-    answer, more = _timed(lambda: decode(models, scores, samples=samples), models.device)
-    averaged = (
-        Quality.of(models, score(network, models, both_ways=True).argmax(2), examples.labels) if both_ways else None
-    )
-    each = 1e3 / len(examples)
+    answer, decode_seconds = _timed(lambda: decode(models, scores, samples=samples), models.device)
+    averaged = score(network, models, both_ways=True) if both_ways else None
     return Evaluation(
         raw=Quality.of(models, scores.argmax(2), examples.labels),
         decoded=Quality.of(models, answer, examples.labels),
-        raw_ms=raw_seconds * each,
-        decoded_ms=(raw_seconds + more) * each,
-        both_ways=averaged,
+        raw_ms=1e3 * raw_seconds / len(examples),
+        decoded_ms=1e3 * (raw_seconds + decode_seconds) / len(examples),
+        both_ways=None if averaged is None else Quality.of(models, averaged.argmax(2), examples.labels),
     )
 
 
@@ -69,22 +70,22 @@ def evaluate(
     samples: int = 8,
     both_ways: bool = False,
 ) -> dict[str, Evaluation]:
-    """Evaluate weights or a run on its own data, or on other chains or grids, by kind; seeds never trained on."""
+    """Evaluate weights or a run by kind of data: its own, or other chains or grids; never on seeds it trained on."""
     network, card = load_network(place, device)
-    found = {}
+    evaluations = {}
     for name, data in data_to_test(card, chain, grid, place).items():
         examples = draw_many(data_sets(data), instances, seed, "test", torch.device(device))
         reason = network.family.refusal(examples.models)
         if reason is not None:
             raise InputError(f"Expected data that the weights know: {reason}", file=place)
-        found[name] = evaluate_network(network, examples, samples=samples, both_ways=both_ways)
-    return found
+        evaluations[name] = evaluate_network(network, examples, samples=samples, both_ways=both_ways)
+    return evaluations
 
 
 def data_to_test(
     card: Mapping[str, Any], chain: ChainData | None, grid: GridData | None, place: str | Path
 ) -> dict[str, Data]:
-    """The data sets to test on, each kind alone, by name."""
+    """Return the data sets to test on by name, one per kind."""
     if chain is None and grid is None:
         data = parse(Data, card["data"], file=place, place="data")
         if data.folder is not None:
@@ -93,15 +94,14 @@ def data_to_test(
     if grid is not None:
         return {f"grid {grid.height} x {grid.width}": Data(grid=grid)}
     assert chain is not None
-    one = [ChainData((kind,), chain.length, chain.window, chain.budget) for kind in sorted(set(chain.kinds))]
-    return {f"kind {c.kinds[0]}": Data(chain=c) for c in one}
+    return {f"kind {kind}": Data(chain=replace(chain, kinds=(kind,))) for kind in sorted(set(chain.kinds))}
 
 
 def _timed(work: Callable[[], Tensor], device: torch.device) -> tuple[Tensor, float]:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     start = time.perf_counter()
-    found = work()
+    result = work()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return found, time.perf_counter() - start
+    return result, time.perf_counter() - start

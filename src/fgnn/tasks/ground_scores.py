@@ -1,9 +1,9 @@
-"""A ground filter scored on labelled scans: type I, type II and total error, as the ISPRS filter test counts them."""
+"""Errors of a ground filter on labelled scans: type I, type II and total, as in the ISPRS filter test."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,30 +14,30 @@ from fgnn.models.points.segmenter import load_segmenter
 from fgnn.points.cloud import Cloud
 from fgnn.points.metrics import GroundScore, ground_score
 from fgnn.points.segment import Segmenter, segment_cloud
+from fgnn.runtime.progress import Log
 
 NAME = "lidar-ground"
-Say = Callable[[str], None]
 
 
 def filter_errors(cloud: Cloud, segmenter: Segmenter) -> GroundScore:
-    """How a network filters one labelled scan; points of unknown class are left out of the count."""
-    found = segment_cloud(cloud, segmenter)
+    """Filter one labelled scan and count the errors, without points of unknown class."""
+    predicted = segment_cloud(cloud, segmenter).label
     label = cloud.fields["classification"]
     known = (label != UNKNOWN) & cloud.valid
-    return ground_score(label[known] == GROUND, found.label[known] == list(segmenter.classes).index("ground"))
+    return ground_score(label[known] == GROUND, predicted[known] == list(segmenter.classes).index("ground"))
 
 
 def filter_samples(
-    weights: str | Path, clouds: Mapping[str, Cloud], device: torch.device | str, say: Say, batch: int = 8
+    weights: str | Path, clouds: Mapping[str, Cloud], device: torch.device | str, log: Log, batch: int = 8
 ) -> dict[str, GroundScore]:
-    """Filter each sample with these weights."""
+    """Filter each sample and return its errors."""
     segmenter = load_segmenter(weights, device, batch)
     scores = {}
     for name, cloud in clouds.items():
         start = time.perf_counter()
         scores[name] = filter_errors(cloud, segmenter)
         s, rate = scores[name], len(cloud) / (time.perf_counter() - start)
-        say(
+        log(
             f"{name}: type I {100 * s.type_1:.2f} %, type II {100 * s.type_2:.2f} %, total {100 * s.total:.2f} %, "
             f"IoU {100 * s.iou:.2f} %, {rate:,.0f} points/s"
         )
@@ -45,5 +45,5 @@ def filter_samples(
 
 
 def mean_total(scores: Mapping[str, GroundScore]) -> float:
-    """The mean total error over samples, as the filter test is summed up."""
+    """Return the mean total error over samples, the summary of the filter test."""
     return float(np.mean([score.total for score in scores.values()]))

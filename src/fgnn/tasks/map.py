@@ -1,4 +1,4 @@
-"""Learned MAP as a task: draw or read models, label them exactly, score states by cross-entropy."""
+"""Learned MAP as a task: exactly labelled models, drawn or read, and cross-entropy over their states."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ class MAPTask:
     """Train a `MAPNetwork` on chains, grids or a folder of model files.
 
     Args:
-        recipe: What to train on what.
-        world, device: This process and where it works.
+        recipe: Names the data and the network.
+        world: This process among those that train together.
+        device: The device of data and network.
     """
 
     def __init__(self, recipe: Recipe, world: World | None = None, device: torch.device | str = "cpu") -> None:
@@ -45,13 +46,11 @@ class MAPTask:
             groups = read_folder(recipe.data.folder, self.device)
             train, self.held_out = split(groups, recipe.seed)
             self.source: Source = Grouped(train, recipe.batch, recipe.seed)
-            example = train[0].models
             family = union([Family.of(e.models) for e in train])
         else:
             sets = data_sets(recipe.data)
             self.source = make_source(recipe, sets, world, self.device)
-            self.held_out = []
-            self._sets = sets
+            self.held_out, self._sets = [], sets
             example = draw_models(sets, 8, self.device)
             fixed = () if recipe.network.architecture == "deep" else tuple(sorted(constant_groups(example)))
             family = Family.of(example, fixed=fixed, any_size=recipe.network.architecture == "deep", name=recipe.name)
@@ -64,7 +63,7 @@ class MAPTask:
         return self.source.batch(step)
 
     def loss(self, network: nn.Module, batch: Examples) -> Loss:
-        """Mean cross-entropy over all variables; inner read-outs, where there are, add theirs."""
+        """Return the mean cross-entropy over all variables, with that of inner read-outs if there are any."""
         scores = network(batch.models)
         return map_loss(scores, batch.labels, self.recipe.network.supervise, gaps=batch.gaps, soft=self.recipe.soft)
 
@@ -85,8 +84,15 @@ class MAPTask:
 def map_loss(
     scores: Tensor, labels: Tensor, supervise: float = 0.0, *, gaps: Tensor | None = None, soft: Soft | None = None
 ) -> Loss:
-    """Cross-entropy of scores (B, N, K) or (R, B, N, K), of which the last is the answer; with ``soft`` against the
-    targets that it makes of labels and gaps. Agreement is with the labels always."""
+    """Return the cross-entropy of scores and their agreement with the labels.
+
+    Args:
+        scores: (B, N, K), or (R, B, N, K) for R read-outs, the last of which is the answer.
+        labels: (B, N).
+        supervise: Weight of the inner read-outs.
+        gaps: (B, N), for ``soft``.
+        soft: Use soft targets, made from labels and gaps.
+    """
     final = scores if scores.dim() == 3 else scores[-1]
     target = labels if soft is None else soft_targets(labels, gaps, soft)
     loss = _cross_entropy(final, target)
@@ -98,7 +104,7 @@ def map_loss(
 
 
 def soft_targets(labels: Tensor, gaps: Tensor | None, soft: Soft) -> Tensor:
-    """The probabilities that a loss with soft targets asks for, shape (B, N, 2)."""
+    """Return the target probabilities of `Soft`.  # shape: (B, N, 2)"""
     if gaps is None:
         raise ValueError("Expected gaps for soft targets (got none)")
     one = labels.float().lerp((gaps / soft.temperature).sigmoid(), soft.weight)
@@ -106,13 +112,13 @@ def soft_targets(labels: Tensor, gaps: Tensor | None, soft: Soft) -> Tensor:
 
 
 def _cross_entropy(scores: Tensor, target: Tensor) -> Tensor:
-    """Against labels (B, N) or probabilities (B, N, K)."""
+    """Return the cross-entropy with labels (B, N) or probabilities (B, N, K)."""
     return nn.functional.cross_entropy(scores.flatten(0, 1).float(), target.flatten(0, 1))
 
 
 @torch.no_grad()
 def validate(network: nn.Module, held_out: Sequence[Examples]) -> dict[str, float]:
-    """Agreement, whole-instance optimality and feasibility of the raw answer, weighted by instances."""
+    """Return loss, agreement, optimality and feasibility of the raw answers, averaged over instances."""
     total: dict[str, float] = defaultdict(float)
     count = sum(len(e) for e in held_out)
     for examples in held_out:
@@ -125,11 +131,8 @@ def validate(network: nn.Module, held_out: Sequence[Examples]) -> dict[str, floa
     return dict(total)
 
 
-# ---- data ---------------------------------------------------------------------------------------------------------
-
-
 def data_sets(data: Data) -> list[Labelled]:
-    """The generators a recipe names."""
+    """Return the generators that a recipe names."""
     if data.chain is not None:
         c = data.chain
         return [ChainMAP(kind=k, length=c.length, window=c.window, budget=c.budget) for k in c.kinds]
@@ -139,12 +142,12 @@ def data_sets(data: Data) -> list[Labelled]:
 
 
 def draw_models(sets: Sequence[Labelled], count: int, device: torch.device) -> ModelBatch:
-    """A few unlabelled models of all sets."""
+    """Draw a few unlabelled models of all sets."""
     return ModelBatch.concat([s.sample(count, seed=n, device=device) for n, s in enumerate(sets)])
 
 
 def draw_many(sets: Sequence[Labelled], count: int, seed: int, purpose: str, device: torch.device) -> Examples:
-    """A labelled set for one purpose, drawn in chunks so that labelling needs little memory."""
+    """Draw a labelled set for one purpose, in chunks that bound the memory of labelling."""
     parts = []
     for n, at in enumerate(range(0, count, _CHUNK)):
         parts.append(draw(sets, min(_CHUNK, count - at), seed_for(seed, purpose, n), device))
@@ -152,7 +155,7 @@ def draw_many(sets: Sequence[Labelled], count: int, seed: int, purpose: str, dev
 
 
 def make_source(recipe: Recipe, sets: Sequence[Labelled], world: World, device: torch.device) -> Source:
-    """Endless data, or a fixed set where the recipe says how many."""
+    """Return endless data, or a fixed set if the recipe gives a number of instances."""
     if recipe.data.instances is None:
         return Endless(sets, recipe.batch, recipe.seed, world, device, recipe.soft is not None)
     examples = draw_many(sets, recipe.data.instances, recipe.seed, "fixed set", device)
@@ -162,7 +165,7 @@ def make_source(recipe: Recipe, sets: Sequence[Labelled], world: World, device: 
 
 
 def union(families: Sequence[Family]) -> Family:
-    """One family that holds all of them."""
+    """Return the smallest family that contains all of them."""
     first = families[0]
     if any(f.states != first.states for f in families):
         raise ValueError(

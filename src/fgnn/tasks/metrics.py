@@ -1,4 +1,4 @@
-"""How well answers meet the exact ones."""
+"""Quality of assignments against the exact MAP."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from torch import Tensor
 
 from fgnn.pgm import ModelBatch
 
-BATCH = 32  # the paper's ± turns out to be the standard deviation of means over batches of this many
+BATCH = 32  # the paper's ± is the standard deviation of means over batches of this size
 
 
 @dataclass(frozen=True)
 class Quality:
-    """Of a set of instances: agreement with the exact MAP (mean and the standard deviation over batches of 32), how
-    many instances are wholly optimal and feasible, and the mean loss in score of the feasible ones."""
+    """Agreement with the exact MAP (mean, and standard deviation over batches of 32), the shares of optimal and
+    feasible instances, and the mean score lost by the feasible ones."""
 
     agreement: float
-    deviation: float | None  # None: fewer than two batches
+    deviation: float | None  # None for fewer than two batches
     optimal: float
     feasible: float
-    gap: float | None  # None: none is feasible
+    gap: float | None  # None if no instance is feasible
     count: int
 
     @classmethod
     def of(cls, batch: ModelBatch, answer: Tensor, labels: Tensor) -> Quality:
-        """Of answers and exact labels, (B, N) each.
+        """Compare answers with exact labels, (B, N) each.
 
-        An instance is optimal where its score equals the optimum's: another assignment of the same score is as good.
+        An instance is optimal if its score equals the optimum, whichever assignment reaches it.
         """
         hits = (answer == labels).double().mean(1)
         best, score = batch.score(labels), batch.score(answer)

@@ -1,4 +1,4 @@
-"""Point clouds as a task: parts of shapes, blocks of rooms, a user's own scans."""
+"""Point clouds as a task: parts of shapes, blocks of rooms, labelled scans."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 from fgnn.data.labelled import IGNORE, Classes, PointSet, concat_sets, from_blocks
@@ -21,7 +21,7 @@ from fgnn.points.metrics import confusion, scene_score, shape_score
 from fgnn.runtime.distributed import World
 from fgnn.tasks.dataclass_io import plain
 from fgnn.tasks.recipe import Recipe
-from fgnn.tasks.seeds import seed_for
+from fgnn.tasks.seeds import EpochBatches, seed_for
 from fgnn.tasks.shape_data import load_shapes, part_names
 from fgnn.tasks.shape_scores import part_mask, vary
 from fgnn.tasks.task import Loss
@@ -29,21 +29,18 @@ from fgnn.tasks.task import Loss
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """Clouds to train on and to hold out, and what their labels mean."""
+    """Training and held-out clouds, and the meaning of their labels."""
 
     train: PointSet
     held_out: PointSet
     classes: tuple[str, ...]
     categories: tuple[str, ...]
     parts: tuple[tuple[int, ...], ...]
-    inputs: str  # for the card: how a scan becomes features
+    inputs: str  # for the card: how clouds become features
 
 
 class PointTask:
-    """Train a `PointNetwork`.
-
-    The clouds lie on the device whole. Each epoch visits them in an order of its own, a function of seed and epoch.
-    """
+    """Train a `PointNetwork` on clouds that fit on the device."""
 
     def __init__(
         self,
@@ -56,33 +53,25 @@ class PointTask:
         self.loaded = loaded or load(recipe)
         self.train = self.loaded.train.to(self.device)
         self.held_out = self.loaded.held_out
-        self.epoch_steps: int | None = max(1, len(self.train) // recipe.batch)
         if len(self.train) < recipe.batch:
             raise InputError(f"Expected at least {recipe.batch} clouds, one batch (got {len(self.train)})")
+        self._indices = EpochBatches(len(self.train), recipe.batch, recipe.seed, "epoch", self.world, self.device)
+        self.epoch_steps: int | None = self._indices.steps
         torch.manual_seed(seed_for(recipe.seed, "network") % (1 << 32))
         self.network: nn.Module = PointNetwork(
             recipe.points, int(self.train.features.shape[2]), len(self.loaded.classes), len(self.loaded.categories)
         )
-        self._order: tuple[int, Tensor] | None = None
 
     def batch(self, step: int) -> PointSet:
-        assert self.epoch_steps is not None
-        epoch, place = divmod(step, self.epoch_steps)
-        if self._order is None or self._order[0] != epoch:
-            generator = torch.Generator().manual_seed(seed_for(self.recipe.seed, "epoch", epoch))
-            self._order = (epoch, torch.randperm(len(self.train), generator=generator).to(self.device))
-        share = self.world.share(self.recipe.batch)
-        whole = self._order[1][place * self.recipe.batch : (place + 1) * self.recipe.batch]
-        clouds = self.train.select(whole[share])
+        clouds = self.train.select(self._indices(step))
         return self._augmented(clouds, step) if self.recipe.augment else clouds
 
     def _augmented(self, clouds: PointSet, step: int) -> PointSet:
-        """Shapes and rooms as in `vary`, rooms never mirrored; scans turned about the vertical and scaled a little."""
+        """`vary` shapes and rooms, rooms without mirroring; rotate scans about the vertical and scale them."""
         generator = torch.Generator(self.device).manual_seed(
             seed_for(self.recipe.seed, "augment", step, self.world.rank)
         )
-        count = len(clouds)
-        random = torch.rand(count, 7, generator=generator, device=self.device)
+        random = torch.rand(len(clouds), 7, generator=generator, device=self.device)
         if self.recipe.data.rooms is not None:
             random[:, 6] = 1.0  # a room has a floor
         if self.recipe.data.scans is None:
@@ -92,24 +81,24 @@ class PointTask:
         c, s = angle.cos()[:, None], angle.sin()[:, None]
         x, y = features[..., 0].clone(), features[..., 1].clone()
         features[..., 0], features[..., 1] = c * x - s * y, s * x + c * y
-        if not self.recipe.data.scans.heights:  # heights are in metres: they would have to be scaled alike
+        if not self.recipe.data.scans.heights:  # height features are in metres and would have to be scaled too
             features[..., :3] = features[..., :3] * (0.9 + 0.2 * random[:, None, :1])
         return PointSet(features, clouds.label, clouds.category)
 
     def loss(self, network: nn.Module, batch: PointSet) -> Loss:
-        """Mean cross-entropy over labelled points, and what the network adds."""
-        scores, more = network(batch.features, batch.category)
+        """Return the mean cross-entropy over labelled points, plus the network's own terms."""
+        scores, penalty = network(batch.features, batch.category)
         target = batch.label.long()
         loss = functional.cross_entropy(
             scores.flatten(0, 1).float(), target.flatten(), ignore_index=IGNORE,
             label_smoothing=self.recipe.label_smoothing,
         )  # fmt: skip
-        known = target != IGNORE
-        right = ((scores.detach().argmax(-1) == target) & known).sum() / known.sum().clamp(min=1)
-        return Loss(loss + more, right)
+        labelled = target != IGNORE
+        correct = ((scores.detach().argmax(-1) == target) & labelled).sum() / labelled.sum().clamp(min=1)
+        return Loss(loss + penalty, correct)
 
     def validate(self, network: nn.Module) -> dict[str, float]:
-        """For shapes the instance mIoU, for scenes the pooled one; ``agreement`` is what weights are selected by."""
+        """Return held-out metrics; ``agreement`` is the instance mIoU of shapes, elsewhere the pooled mIoU."""
         half = self.recipe.precision == "bf16" and self.device.type == "cuda"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
             return evaluate_points(network, self.held_out, self.loaded)
@@ -120,7 +109,7 @@ class PointTask:
             "network": plain(self.recipe.points),
             "classes": list(self.loaded.classes),
             "categories": list(self.loaded.categories),
-            "parts": [list(own) for own in self.loaded.parts],
+            "parts": [list(parts) for parts in self.loaded.parts],
             "features": int(self.train.features.shape[2]),
             "inputs": self.loaded.inputs,
             "data": plain(self.recipe.data),
@@ -131,24 +120,22 @@ class PointTask:
 def evaluate_points(
     network: nn.Module, clouds: PointSet, loaded: Loaded, restrict: bool = True, batch: int = 32
 ) -> dict[str, float]:
-    """Scores on held-out clouds.
+    """Return the scores on held-out clouds.
 
     Args:
-        restrict: For shapes, take the best among the parts of the shape's category, not among all 50.
+        restrict: For shapes, choose among the parts of the shape's category, not among all 50.
     """
     device = next(network.parameters()).device
     counts = np.zeros((len(loaded.classes), len(loaded.classes)), np.int64)
-    results, total, seen = [], 0.0, 0
+    results, total, labelled = [], 0.0, 0
     for at in range(0, len(clouds), batch):
         part = clouds.select(torch.arange(at, min(at + batch, len(clouds)))).to(device)
         scores = network(part.features, part.category)[0].float()
         target = part.label.long()
-        known = int((target != IGNORE).sum())
-        if known:
-            total += known * float(
-                functional.cross_entropy(scores.flatten(0, 1), target.flatten(), ignore_index=IGNORE)
-            )
-        seen += known
+        if count := int((target != IGNORE).sum()):
+            mean = functional.cross_entropy(scores.flatten(0, 1), target.flatten(), ignore_index=IGNORE)
+            total += count * float(mean)
+            labelled += count
         if loaded.categories and restrict:
             scores = scores + part_mask(loaded.parts, len(loaded.classes), device)[part.category][:, None]
         guess, truth = scores.argmax(2).cpu().numpy(), part.label.cpu().numpy()
@@ -157,14 +144,15 @@ def evaluate_points(
             results += [(kind, t, g) for kind, t, g in zip(kinds, truth, guess, strict=True)]
         else:
             counts += confusion(truth, guess, len(loaded.classes))
-    loss = total / max(1, seen)
+    loss = total / max(1, labelled)
     if loaded.categories:
         shapes = shape_score(results, loaded.categories, loaded.parts)
-        told = {"instance_miou": shapes.instance, "class_miou": shapes.class_average, "accuracy": shapes.accuracy}
         return {
             "loss": loss,
             "agreement": shapes.instance,
-            **told,
+            "instance_miou": shapes.instance,
+            "class_miou": shapes.class_average,
+            "accuracy": shapes.accuracy,
             **{f"iou {k}": v for k, v in shapes.category.items()},
         }
     scene = scene_score(counts)
@@ -172,11 +160,8 @@ def evaluate_points(
     return {"loss": loss, "agreement": scene.mean_iou, "miou": scene.mean_iou, "accuracy": scene.accuracy, **ious}
 
 
-# ---- data ---------------------------------------------------------------------------------------------------------
-
-
 def load(recipe: Recipe) -> Loaded:
-    """The clouds a recipe names."""
+    """Load the clouds that a recipe names."""
     data = recipe.data
     if data.shapes is not None:
         train, held = load_shapes(data.shapes.root, data.shapes.splits, data.shapes.held_out, data.shapes.points)
@@ -193,7 +178,7 @@ def load(recipe: Recipe) -> Loaded:
 
 
 def load_scans(recipe: Recipe) -> Loaded:
-    """A folder of labelled scans; whole files are held out."""
+    """Load a folder of labelled scans; whole files are held out."""
     data = recipe.data.scans
     assert data is not None
     folder = Path(data.root)
@@ -205,21 +190,20 @@ def load_scans(recipe: Recipe) -> Loaded:
         raise InputError(
             f"Expected two or more labelled scans, one of them to hold out (got {len(files)})", file=folder
         )
-    held = set(data.held_out) or {files[-1].name}
-    unknown = held - {p.name for p in files}
+    held_out = set(data.held_out) or {files[-1].name}
+    unknown = held_out - {p.name for p in files}
     if unknown:
         raise InputError(f"Expected held_out to name files of the folder (got {sorted(unknown)[0]!r})", file=folder)
-    mine = [p for p in files if p.name not in held]
-    if not mine:
+    training = [p for p in files if p.name not in held_out]
+    if not training:
         raise InputError("Expected a scan to train on besides those held out", file=folder)
-    made = scan_versions(
-        mine, classes, data.field, copies=data.copies, stray=data.stray, seed=recipe.seed, **data.cut()
-    )
-    train = concat_sets(made)
-    test = concat_sets(
-        scan_versions(sorted(set(files) - set(mine)), classes, data.field, seed=recipe.seed, **data.cut())
-    )
+    common: dict[str, Any] = {"seed": recipe.seed, **data.cut()}
+    train = concat_sets(scan_versions(training, classes, data.field, copies=data.copies, stray=data.stray, **common))
+    test = concat_sets(scan_versions([p for p in files if p.name in held_out], classes, data.field, **common))
     if not len(train) or not len(test):
-        told = f"Expected labelled points to train on and to hold out in field {data.field!r}"
-        raise InputError(f"{told}; {data.classes} says which values stand for a class, as 'ground: 2'", file=folder)
+        raise InputError(
+            f"Expected labelled points to train on and to hold out in field {data.field!r}; {data.classes} maps values "
+            "to classes, as 'ground: 2'",
+            file=folder,
+        )
     return Loaded(train, test, classes.names, (), (), "scan: tile")

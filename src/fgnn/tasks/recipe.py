@@ -1,4 +1,4 @@
-"""Recipes: short YAML files that say everything about a training run."""
+"""Recipes: short YAML files that describe a training run completely."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from fgnn.tasks.yaml_file import read_yaml
 
 @dataclass(frozen=True)
 class ChainData:
-    """Chains with window budgets (section 4.1): one or several kinds, mixed evenly where there are several (one named
-    twice comes twice as often)."""
+    """Chains with window budgets (section 4.1), of several kinds mixed evenly (named twice: twice as often)."""
 
     kinds: tuple[int, ...] = (1,)
     length: int = 30
@@ -39,7 +38,7 @@ class ChainData:
 
 @dataclass(frozen=True)
 class GridData:
-    """Grids with random pairwise terms and budgets over patches, labelled exactly."""
+    """Grids with random pairwise terms and budgets over patches, exactly labelled."""
 
     height: int = 8
     width: int = 8
@@ -57,7 +56,7 @@ class GridData:
 
 @dataclass(frozen=True)
 class ShapeData:
-    """ShapeNet-Part in ``root``, in any of its layouts: the splits to train on and the one to hold out.
+    """ShapeNet-Part in ``root``, in any of its layouts: the training splits and the validation split.
 
     The paper trains on ``train`` and selects on ``val``; several published networks train on both.
     """
@@ -74,7 +73,7 @@ class ShapeData:
 
 @dataclass(frozen=True)
 class RoomData:
-    """S3DIS blocks (the HDF5 release) in ``root``; the fold that tests on ``area``."""
+    """S3DIS blocks (the HDF5 release) in ``root``: the fold that tests on ``area``."""
 
     root: str
     area: int = 5
@@ -84,11 +83,14 @@ class RoomData:
 class ScanData:
     """A folder of labelled scans, cut into tiles of ``size`` with pieces of ``points`` points.
 
-    ``classes`` is a file in the folder with one class a line (``name`` or ``name: value …``), ``field`` holds the
-    labels, ``held_out`` names the files that are never trained on (by default the last). ``heights`` and ``slopes`` ask
-    for further features (see `fgnn.points.heights`), ``grow`` says how many times wider tiles may be in sparse scans.
-    ``copies`` altered versions of each scan are trained on besides; in these some points are moved far up or down and
-    labelled ``stray`` where that is given.
+    Args:
+        classes: File in the folder with one class per line (``name`` or ``name: value …``).
+        field: The field that holds the labels.
+        heights: Windows of further features (see `fgnn.points.heights`), as ``slopes``.
+        grow: How many times wider tiles may be in sparse scans.
+        copies: Altered versions of each scan that are also trained on.
+        stray: Label of points that the copies move far up or down.
+        held_out: Files that are never trained on; by default the last.
     """
 
     root: str
@@ -116,7 +118,7 @@ class ScanData:
             raise ValueError(f"Expected grow of at least 1 and copies of at least 0 (got {self.grow}, {self.copies})")
 
     def cut(self) -> dict[str, Any]:
-        """How scans become pieces, for `fgnn.data.labelled.scan_pieces` and `fgnn.points.segment.Segmenter`."""
+        """Return how scans are cut, for `fgnn.data.labelled.scan_pieces` and `fgnn.points.segment.Segmenter`."""
         names = ("size", "points", "scale", "colour", "heights", "slopes", "grow")
         return {name: getattr(self, name) for name in names}
 
@@ -126,7 +128,7 @@ _FAMILIES = ("chain", "grid", "folder", "shapes", "rooms", "scans")
 
 @dataclass(frozen=True)
 class Data:
-    """Where instances come from: exactly one family; ``instances`` fixes a seeded set, its absence means endless."""
+    """Where instances come from: exactly one family. ``instances`` makes it a fixed seeded set, not endless."""
 
     chain: ChainData | None = None
     grid: GridData | None = None
@@ -138,31 +140,31 @@ class Data:
 
     @property
     def clouds(self) -> bool:
-        """Whether this is point-cloud data."""
+        """True for point clouds."""
         return any(part is not None for part in (self.shapes, self.rooms, self.scans))
 
     @property
     def finite(self) -> bool:
-        """Whether there are epochs."""
+        """True if there are epochs."""
         return self.instances is not None or self.folder is not None or self.clouds
 
     def __post_init__(self) -> None:
-        named = [name for name in _FAMILIES if getattr(self, name) is not None]
-        if len(named) != 1:
-            raise ValueError(f"Expected one of {', '.join(_FAMILIES)} (got {', '.join(named) or 'none'})")
+        families = [name for name in _FAMILIES if getattr(self, name) is not None]
+        if len(families) != 1:
+            raise ValueError(f"Expected one of {', '.join(_FAMILIES)} (got {', '.join(families) or 'none'})")
         if self.instances is not None and self.instances < 1:
             raise ValueError(f"Expected at least one instance (got {self.instances})")
 
 
 @dataclass(frozen=True)
 class Soft:
-    r"""Targets between the states, by how much the best assignment with a one beats the best with a zero:
+    r"""Soft targets, from the gap between the best assignment with a one and the best with a zero:
 
     .. math:: q_i(1) = (1 - w)\, [x^*_i = 1] + w\, \sigma(d_i / T), \qquad
         d_i = \max_{x : x_i = 1} \theta(x) - \max_{x : x_i = 0} \theta(x)
 
-    Where both are nearly as good, a label asks for certainty that nothing supports; the gap says how far from a tie
-    the variable is. ``weight`` is w, ``temperature`` T, in units of the models' scores.
+    Near a tie a hard label asks for certainty that nothing supports; the gap measures the distance from the tie.
+    ``weight`` is w, ``temperature`` T, in units of the models' scores.
     """
 
     weight: float = 1.0
@@ -191,7 +193,7 @@ class Recipe(TrainingSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.epochs is not None and not self.data.finite:
-            raise ValueError("Expected data.instances where epochs are given (endless data has no epoch)")
+            raise ValueError("Expected data.instances for epochs (endless data has none)")
         if self.schedule.name == "exponential" and not self.data.finite:
             raise ValueError("Expected data.instances for an exponential schedule (its factor applies per epoch)")
         if self.validation < 1:
@@ -201,7 +203,7 @@ class Recipe(TrainingSettings):
 
 
 def read_recipe(place: str | Path) -> Recipe:
-    """Read a recipe file, or one of the package's own by name (``paper-map-1``)."""
+    """Read a recipe file, or a packaged recipe by name (``paper-map-1``)."""
     path = find_recipe(place)
     values = read_yaml(path)
     recipe = parse(Recipe, values, file=path)
@@ -209,7 +211,7 @@ def read_recipe(place: str | Path) -> Recipe:
 
 
 def find_recipe(place: str | Path) -> Path:
-    """The file behind a path or the name of a packaged recipe."""
+    """Return the file of a path or of a packaged recipe's name."""
     path = Path(place)
     if is_file(path):
         return path
@@ -222,6 +224,6 @@ def find_recipe(place: str | Path) -> Path:
 
 
 def recipe_names() -> list[str]:
-    """The recipes that come with the package."""
+    """Return the names of the packaged recipes."""
     folder = Path(str(files("fgnn.tasks") / "recipes"))
     return sorted(p.stem for p in folder.glob("*.yaml"))

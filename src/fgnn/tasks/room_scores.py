@@ -1,8 +1,9 @@
-"""Rooms labelled and scored by the three test protocols of S3DIS; counts are pooled before anything is divided."""
+"""Rooms labelled and scored by the three test protocols of S3DIS; counts are pooled before dividing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Literal
 
 import numpy as np
@@ -13,6 +14,7 @@ from fgnn.data.s3dis import CLASSES, Room
 from fgnn.models.points.network import PointNetwork
 from fgnn.points.blocks import POINTS, Block, count_votes, covering_blocks, overlapping_blocks, sampled_blocks
 from fgnn.points.metrics import confusion
+from fgnn.runtime.progress import Log
 
 Protocol = Literal["pn-sampled", "all-points", "voted"]
 PROTOCOLS: tuple[Protocol, ...] = ("pn-sampled", "all-points", "voted")
@@ -22,15 +24,15 @@ Label = Callable[[NDArray[np.float32]], NDArray[np.int64]]
 
 
 def labeller(network: PointNetwork, half: bool = False) -> Label:
-    """Blocks (B, P, 9) to the class of each point (B, P), on the network's device."""
+    """Return a function from blocks (B, P, 9) to the class of each point (B, P), on the network's device."""
     device = next(network.parameters()).device
 
     @torch.no_grad()
     def label(features: NDArray[np.float32]) -> NDArray[np.int64]:
         with torch.autocast(device.type, torch.bfloat16, enabled=half):
             scores = network(torch.from_numpy(features).to(device))[0]
-        found: NDArray[np.int64] = scores.float().argmax(-1).cpu().numpy()
-        return found
+        classes: NDArray[np.int64] = scores.float().argmax(-1).cpu().numpy()
+        return classes
 
     network.eval()
     return label
@@ -44,20 +46,19 @@ def score_rooms(
     seed: int = 0,
     points: int = POINTS,
     batch: int = 8,
-    say: Callable[[str], None] = lambda text: None,
+    log: Log = lambda text: None,
 ) -> NDArray[np.int64]:
-    """Counts of true (rows) and predicted classes over all rooms.
+    """Return the confusion matrix over all rooms, true classes in rows.
 
-    - ``pn-sampled``: blocks one after the other, 4,096 points drawn of each, repeats counted: what most published
-      numbers are.
+    - ``pn-sampled``: 4,096 points drawn from each block, repeats counted, as in most published numbers.
     - ``all-points``: the same blocks, every point once.
-    - ``voted``: overlapping blocks in several passes; each point takes the class most of them gave it.
+    - ``voted``: several passes over overlapping blocks; each point takes the majority class.
     """
     if protocol not in PROTOCOLS:
         raise ValueError(f"Expected a protocol among {', '.join(PROTOCOLS)} (got {protocol!r})")
     counts = np.zeros((len(CLASSES), len(CLASSES)), np.int64)
     for room in rooms:
-        say(f"{room.name}: {len(room.label):,} points")
+        log(f"{room.name}: {len(room.label):,} points")
         counts += _ROOMS[protocol](label, room, seed, points, batch)
     return counts
 
@@ -65,47 +66,40 @@ def score_rooms(
 def _sampled(label: Label, room: Room, seed: int, points: int, batch: int) -> NDArray[np.int64]:
     counts = np.zeros((len(CLASSES), len(CLASSES)), np.int64)
     blocks = sampled_blocks(room.xyz, room.rgb, room.label, 1.0, seed=seed, points=points)
-    for some, guess in _labelled(label, blocks, batch):
-        counts += confusion(np.stack([b.label for b in some]), guess, len(CLASSES))
+    for group, guess in _labelled(label, blocks, batch):
+        counts += confusion(np.stack([b.label for b in group]), guess, len(CLASSES))
     return counts
 
 
 def _covering(label: Label, room: Room, seed: int, points: int, batch: int) -> NDArray[np.int64]:
-    found = np.full(len(room.label), -1, np.int64)
-    for some, guess in _labelled(
-        label, covering_blocks(room.xyz, room.rgb, room.label, seed=seed, points=points), batch
-    ):
-        for block, own in zip(some, guess, strict=True):
-            found[block.index[::-1]] = own[::-1]  # padding stands at the end: the first of a point's entries counts
-    return _counted(room, found)
+    classes = np.full(len(room.label), -1, np.int64)
+    blocks = covering_blocks(room.xyz, room.rgb, room.label, seed=seed, points=points)
+    for group, guess in _labelled(label, blocks, batch):
+        for block, row in zip(group, guess, strict=True):
+            classes[block.index[::-1]] = row[::-1]  # padding is at the end: the first entry of a point counts
+    return _counted(room, classes)
 
 
 def _voted(label: Label, room: Room, seed: int, points: int, batch: int) -> NDArray[np.int64]:
     votes = np.zeros((len(room.label), len(CLASSES)), np.int64)
     for turn in range(VOTES):
         blocks = overlapping_blocks(room.xyz, room.rgb, room.label, seed=seed + turn, points=points)
-        for some, guess in _labelled(label, blocks, batch):
-            index = np.concatenate([b.index for b in some])
+        for group, guess in _labelled(label, blocks, batch):
+            index = np.concatenate([b.index for b in group])
             votes = count_votes(votes, index, guess.reshape(-1))
     return _counted(room, np.where(votes.any(1), votes.argmax(1), -1))
 
 
-def _counted(room: Room, found: NDArray[np.int64]) -> NDArray[np.int64]:
-    if (found < 0).any():
-        raise AssertionError(f"{int((found < 0).sum())} points of {room.name} were never labelled")
-    return confusion(room.label, found, len(CLASSES))
+def _counted(room: Room, classes: NDArray[np.int64]) -> NDArray[np.int64]:
+    if (classes < 0).any():
+        raise AssertionError(f"{int((classes < 0).sum())} points of {room.name} were never labelled")
+    return confusion(room.label, classes, len(CLASSES))
 
 
 def _labelled(label: Label, blocks: Iterator[Block], batch: int) -> Iterator[tuple[list[Block], NDArray[np.int64]]]:
-    """Some blocks at a time with the classes of their points."""
-    held: list[Block] = []
-    for block in blocks:
-        held.append(block)
-        if len(held) == batch:
-            yield held, label(np.stack([b.features for b in held]))
-            held = []
-    if held:
-        yield held, label(np.stack([b.features for b in held]))
+    """Yield groups of ``batch`` blocks with the classes of their points."""
+    while group := list(islice(blocks, batch)):
+        yield group, label(np.stack([b.features for b in group]))
 
 
 _ROOMS: dict[Protocol, Callable[[Label, Room, int, int, int], NDArray[np.int64]]] = {

@@ -1,4 +1,4 @@
-"""A recipe for a folder of a person's own labelled scans: what can be seen from the files is not asked for."""
+"""A recipe for a folder of labelled scans, with settings inferred from the files."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from fgnn.tasks.recipe import Data, Recipe, ScanData
 from fgnn.tasks.settings import Optimiser, Schedule
 
 CLASSES = "classes.txt"
-# Fields that usually hold labels, the likeliest first.
+# Usual names of the label field, the likeliest first.
 FIELDS = ("label", "classification", "class", "labels", "scalar_label", "scalar_Label", "scalar_Classification")
 _POINTS = 4096
-# Smaller than the paper's, so that a CPU will do; a recipe of one's own may ask for the paper's.
+# Smaller than the paper's network, to train on a CPU; a recipe file can ask for the paper's.
 NOTATION = "Input - FGNN(32) - FC(64) - Res[FC(32) - FGNN(32) - FC(64)] - FC(128) - GlobalPooling - FC(128) - FC(N)"
 
 
 def is_scan_folder(folder: str | Path) -> bool:
-    """Whether a folder holds scans with a classes file rather than models."""
+    """True if a folder holds scans with a classes file, not models."""
     return (Path(folder) / CLASSES).is_file()
 
 
 def scan_recipe(folder: str | Path) -> Recipe:
-    """Field of the labels, size of tiles and whether there is colour, as the files have it; the last is held out."""
+    """Return a recipe with label field, tile size and colour inferred from the files; the last file is held out."""
     root = Path(folder)
     files = sorted(p for p in root.iterdir() if p.suffix.lower() in FORMATS and p.name != CLASSES)
     if len(files) < 2:
@@ -34,9 +34,9 @@ def scan_recipe(folder: str | Path) -> Recipe:
     readers = [open_cloud(p) for p in files]
     field = next((name for name in FIELDS if all(name in r.header.fields for r in readers)), None)
     if field is None:
-        told = ", ".join(readers[0].header.fields) or "none"
+        fields = ", ".join(readers[0].header.fields) or "none"
         raise InputError(
-            f"Expected a field {' or '.join(FIELDS[:3])} with labels in every scan (the first has: {told}); "
+            f"Expected a field {' or '.join(FIELDS[:3])} with labels in every scan (the first has: {fields}); "
             "name another in a recipe's data.scans.field",
             file=root,
         )
@@ -59,14 +59,14 @@ def scan_recipe(folder: str | Path) -> Recipe:
 
 
 def tile_size(readers: list[CloudReader]) -> float:
-    """The side of a square that holds a piece's points on average, to two digits."""
+    """Return the side of a square that holds the points of a piece on average, to two digits."""
     points, area = 0, 0.0
     for reader in readers:
         low, high = np.full(2, np.inf), np.full(2, -np.inf)
         for part in reader.chunks():
-            kept = part.xyz[part.valid, :2]
-            if len(kept):
-                low, high, points = np.minimum(low, kept.min(0)), np.maximum(high, kept.max(0)), points + len(kept)
+            xy = part.xyz[part.valid, :2]
+            if len(xy):
+                low, high, points = np.minimum(low, xy.min(0)), np.maximum(high, xy.max(0)), points + len(xy)
         if (high > low).all():
             area += float(np.prod(high - low))
     if not points or area <= 0:

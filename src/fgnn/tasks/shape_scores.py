@@ -1,4 +1,4 @@
-"""Part segmentation scored: one pass or several votes, on the official list and without what training also saw."""
+"""Scores of part segmentation: one pass or votes, on the official test list and without shapes also trained on."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from fgnn.points.metrics import ShapeScore, shape_score
 
 
 def part_mask(parts: Sequence[Sequence[int]], classes: int, device: torch.device) -> Tensor:
-    """0 for the parts of a category, -inf for all others.  # shape: (categories, classes)"""
+    """Return 0 for the parts of a category and -inf for all others.  # shape: (categories, classes)"""
     mask = torch.full((len(parts), classes), -torch.inf, device=device)
-    for category, own in enumerate(parts):
-        mask[category, list(own)] = 0.0
+    for category, members in enumerate(parts):
+        mask[category, list(members)] = 0.0
     return mask
 
 
 def vary(features: Tensor, random: Tensor) -> Tensor:
-    """Clouds (B, P, F) scaled along each axis by 0.8 to 1.25, moved by up to 0.1, and half of them mirrored.
+    """Scale clouds (B, P, F) along each axis by 0.8 to 1.25, shift them by up to 0.1, and mirror half of them.
 
-    z is the axis across which shapes of this benchmark are symmetric.
+    Shapes of this benchmark are symmetric in z.
 
     Args:
         random: (B, 7), uniform in 0 to 1.
     """
     scale = 0.8 + 0.45 * random[:, None, :3]
-    side = 1.0 - 2.0 * (random[:, 6] < 0.5).to(scale.dtype)
-    scale = scale * torch.stack([torch.ones_like(side), torch.ones_like(side), side], -1)[:, None]
+    mirror = 1.0 - 2.0 * (random[:, 6] < 0.5).to(scale.dtype)
+    scale = scale * torch.stack([torch.ones_like(mirror), torch.ones_like(mirror), mirror], -1)[:, None]
     moved = features[..., :3] * scale + 0.2 * (random[:, None, 3:6] - 0.5)
     return moved if features.shape[2] == 3 else torch.cat([moved, features[..., 3:]], -1)
 
@@ -49,7 +49,7 @@ def label_shapes(
     batch: int = 32,
     seed: int = 0,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The part of every point: the best among those of the shape's category, and among all 50.  # shapes: (S, P)
+    """Return the part of every point, among those of the shape's category and among all 50.  # shapes: (S, P)
 
     Args:
         votes: Passes whose probabilities are added: the shapes as they are, then varied as in training.
@@ -59,7 +59,7 @@ def label_shapes(
     mask = part_mask(PARTS, NUM_PARTS, device)
     generator = torch.Generator().manual_seed(seed)
     network.eval()
-    found, free = [], []
+    restricted, free = [], []
     for at in range(0, len(clouds), batch):
         part = clouds.select(torch.arange(at, min(at + batch, len(clouds)))).to(device)
         total: Tensor | float = 0.0
@@ -71,8 +71,8 @@ def label_shapes(
             total = total + scores.float().softmax(-1)
         assert isinstance(total, Tensor)
         free.append(total.argmax(2).cpu())
-        found.append((total + mask[part.category][:, None]).argmax(2).cpu())
-    return torch.cat(found).numpy(), torch.cat(free).numpy()
+        restricted.append((total + mask[part.category][:, None]).argmax(2).cpu())
+    return torch.cat(restricted).numpy(), torch.cat(free).numpy()
 
 
 @dataclass(frozen=True)
@@ -95,20 +95,27 @@ class ShapeTable:
 
 
 def score_shapes(
-    network: nn.Module, shapes: Shapes, clouds: PointSet, seen: Sequence[Shapes] = (), *, votes: int = 1, **options: Any
+    network: nn.Module,
+    shapes: Shapes,
+    clouds: PointSet,
+    trained_on: Sequence[Shapes] = (),
+    *,
+    votes: int = 1,
+    **options: Any,
 ) -> list[ShapeTable]:
-    """Tables of a test list: one pass, that pass without shapes that ``seen`` also lists, all 50 parts, and voted.
+    """Score a test list: one pass, the same without shapes that were trained on, all 50 parts, and voted.
 
     Args:
-        shapes: The list itself, for names.
+        shapes: The test list.
         clouds: The same shapes as tensors.
-        seen: Splits that were trained on.
-        votes: More than one adds a table.
+        trained_on: The training splits.
+        votes: Passes of the voted protocol; 1 leaves it out.
+        options: Those of `label_shapes`.
     """
     truth = clouds.label.numpy()
     kinds = clouds.category.tolist()
-    others = np.concatenate([s.name for s in seen]) if seen else np.zeros(0, str)
-    fresh = ~np.isin(shapes.name, others)
+    names = np.concatenate([s.name for s in trained_on]) if trained_on else np.zeros(0, str)
+    fresh = ~np.isin(shapes.name, names)
 
     def table(protocol: str, guess: NDArray[np.int64], which: NDArray[np.bool_]) -> ShapeTable:
         results = [(kinds[s], truth[s], guess[s]) for s in np.flatnonzero(which)]
@@ -116,11 +123,11 @@ def score_shapes(
 
     every = np.ones(len(shapes), bool)
     once, free = label_shapes(network, clouds, **options)
-    made = [table("one pass", once, every)]
+    tables = [table("one pass", once, every)]
     if fresh.any() and not fresh.all():
-        made.append(table("one pass, without shapes also trained on", once, fresh))
-    made.append(table("one pass, argmax over all parts", free, every))
+        tables.append(table("one pass, without shapes also trained on", once, fresh))
+    tables.append(table("one pass, argmax over all parts", free, every))
     if votes > 1:
         voted, _ = label_shapes(network, clouds, votes=votes, **options)
-        made.append(table(f"voted, {votes} passes", voted, every))
-    return made
+        tables.append(table(f"voted, {votes} passes", voted, every))
+    return tables

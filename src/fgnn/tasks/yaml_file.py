@@ -1,4 +1,4 @@
-"""YAML as it comes from people's files: plain values within bounds, or one line that says what is wrong."""
+"""Read untrusted YAML: plain values of bounded size and depth, or an error of one line."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import Any
 
 from fgnn.errors import InputError
 
-# A recipe has a few dozen lines; this is room for a hundred times as many.
-MOST_BYTES = 1 << 18
+MOST_BYTES = 1 << 18  # a hundred times a long recipe
 _DEEPEST = 30
-# Seen at once: the scanner takes long to open a thousand brackets.
+# Checked up front: the scanner is slow on thousands of open brackets.
 _DEEP = re.compile(rf"(?:[\[{{]\s*){{{_DEEPEST + 1}}}")
 
 
 def read_yaml(path: str | Path) -> Any:
-    """The values in a YAML file: maps, lists, texts and numbers, nothing else."""
+    """Return the values of a YAML file: only mappings, lists, strings and numbers."""
     file = Path(path)
     try:
         with file.open("rb") as raw:
@@ -33,9 +32,9 @@ def read_yaml(path: str | Path) -> Any:
 
 
 def parse_yaml(text: str, *, file: str | Path | None = None, place: str = "") -> Any:
-    """The values in a YAML text.
+    """Return the values of a YAML text.
 
-    References to an anchor are refused: merged into one another, a few lines of them stand for more than any memory.
+    Aliases are refused: a few nested lines of them expand beyond any memory.
     """
     import yaml
 
@@ -43,7 +42,7 @@ def parse_yaml(text: str, *, file: str | Path | None = None, place: str = "") ->
         depth = 0
 
         def compose_node(self, parent: Any, index: Any) -> Any:
-            problem = "references (*name) are not used here" if self.check_event(yaml.AliasEvent) else ""
+            problem = "references (*name) are not allowed" if self.check_event(yaml.AliasEvent) else ""
             self.depth += 1
             if problem or self.depth > _DEEPEST:
                 event: Any = self.peek_event()  # type: ignore[no-untyped-call]
@@ -64,5 +63,5 @@ def parse_yaml(text: str, *, file: str | Path | None = None, place: str = "") ->
     except RecursionError as error:
         raise InputError("not YAML: nested too deeply", file=file, place=place) from error
     except (ValueError, TypeError, LookupError, AttributeError) as error:
-        # what looks like a date, a number or bytes and is none, such as 2001-99-99
+        # invalid dates, numbers or bytes, such as 2001-99-99
         raise InputError(f"not YAML: {error}", file=file, place=place) from error
