@@ -75,7 +75,7 @@ def test_the_network_steps_too_and_agrees(open_page: Any) -> None:
     open_page.check("#network")
     open_page.click("#run")
     open_page.get_by_text("network and messages differ by").wait_for()
-    told = open_page.inner_text("#told")
+    told = open_page.inner_text("#progress")
     assert float(told.rsplit(" ", 1)[1]) < 1e-6
     assert "after FGNN layer 1 of 12" in told
     open_page.focus("#forward")

@@ -1,4 +1,4 @@
-"""What the page may ask for: each call takes and returns plain JSON values."""
+"""The API of the page: each call takes and returns plain JSON values."""
 
 from __future__ import annotations
 
@@ -18,32 +18,24 @@ from fgnn.theory import max_product_network
 METHODS = ("auto", "exact", "brute-force", "toulbar2", "lp", "ad3", "max-product", "fgnn")
 MAX_SECONDS = 10.0
 MAX_ITERATIONS = 50
-# Stepping keeps every message of every iteration; this bounds what a reply holds.
+# Stepping returns every message of every iteration; this bounds the size of a reply.
 MAX_STEP_EDGES = 4000
 _SUFFIXES = (".uai", ".fg", ".bif", ".wcsp", ".cfn")
 
 
 def solve_model(request: Any) -> dict[str, Any]:
     """``{model, method, seconds}`` → score, bound, status, assignment, seconds."""
-    asked = _object(request)
-    method = asked.get("method", "auto")
+    fields = _object(request)
+    method = fields.get("method", "auto")
     if method not in METHODS:
         raise InputError(f"Expected a method among {', '.join(METHODS)} (got {method!r:.40})")
-    seconds = _number(asked, "seconds", 5.0, 0.1, MAX_SECONDS)
-    model = model_from_json(asked.get("model"))
+    seconds = _number(fields, "seconds", 5.0, 0.1, MAX_SECONDS)
+    model = model_from_json(fields.get("model"))
     if not model.num_variables:
         raise InputError("Expected a model with at least one variable")
-    found = solve(model, method, time_limit=seconds)
-    return {
-        "method": found.method,
-        "status": found.status,
-        "feasible": found.feasible,
-        "score": found.score,
-        "bound": found.bound,
-        "seconds": found.seconds,
-        "iterations": found.iterations,
-        "assignment": found.assignment.tolist(),
-    }
+    solution = solve(model, method, time_limit=seconds)
+    names = ("method", "status", "feasible", "score", "bound", "seconds", "iterations")
+    return {name: getattr(solution, name) for name in names} | {"assignment": solution.assignment.tolist()}
 
 
 def belief_steps(request: Any) -> dict[str, Any]:
@@ -51,35 +43,35 @@ def belief_steps(request: Any) -> dict[str, Any]:
 
     With ``network`` the beliefs come from the FGNN that runs max-product, layer by layer.
     """
-    asked = _object(request)
-    model = model_from_json(asked.get("model"))
-    iterations = int(_number(asked, "iterations", 10, 1, MAX_ITERATIONS))
-    damping = _number(asked, "damping", 0.0, 0.0, 0.95)
+    fields = _object(request)
+    model = model_from_json(fields.get("model"))
+    iterations = int(_number(fields, "iterations", 10, 1, MAX_ITERATIONS))
+    damping = _number(fields, "damping", 0.0, 0.0, 0.95)
     edges = sum(len(t.scope) for t in model.tables()) + sum(len(u.scope) for u in model.budgets())
     if edges > MAX_STEP_EDGES:
         raise InputError(f"Expected at most {MAX_STEP_EDGES} edges to step through (got {edges})")
     if not model.num_variables:
         raise InputError("Expected a model with at least one variable")
-    if not asked.get("network"):
+    if not fields.get("network"):
         return {"steps": max_product_steps(model, iterations, damping), "layers": []}
     if damping:
         raise InputError("Expected damping 0 for the network, which runs undamped max-product")
-    # messages that are not normalised grow with every layer, tenfold on the chain, until rounding is all that is left
+    # unnormalised messages grow with every layer, tenfold on the chain, until rounding dominates
     network = max_product_network(model, iterations, normalise=True)
     steps = max_product_steps(model, iterations)
-    worst = 0.0
+    gap = 0.0
     for step, beliefs in zip(steps[1:], network.beliefs(), strict=True):
-        ours = [b.tolist() for b in beliefs]
-        worst = max(worst, *map(_difference, ours, step["beliefs"]))
-        step["beliefs"] = ours
-    width = {name: int(g.shape[-1]) for name, g in network.features(model)[1].items()}
-    return {"steps": steps, "layers": [f"FGNN layer {t + 1}" for t in range(iterations)], "widths": width, "gap": worst}
+        by_network = [b.tolist() for b in beliefs]
+        gap = max(gap, *map(_difference, by_network, step["beliefs"]))
+        step["beliefs"] = by_network
+    widths = {name: int(g.shape[-1]) for name, g in network.features(model)[1].items()}
+    return {"steps": steps, "layers": [f"FGNN layer {t + 1}" for t in range(iterations)], "widths": widths, "gap": gap}
 
 
 def import_model(request: Any) -> dict[str, Any]:
     """``{name, text}`` of a model file → the model as JSON."""
-    asked = _object(request)
-    name, text = asked.get("name"), asked.get("text")
+    fields = _object(request)
+    name, text = fields.get("name"), fields.get("text")
     if not isinstance(name, str) or not isinstance(text, str):
         raise InputError("Expected the name and the text of a file")
     suffix = Path(name).suffix.lower()
@@ -112,7 +104,7 @@ def example_model(request: Any) -> dict[str, Any]:
 
 
 def _paper_example() -> GraphicalModel:
-    """The paper's figure: f1 over three variables, f2 over the last."""
+    """The factor graph of the paper's figure: f1 over three variables, f2 over the last."""
     model = GraphicalModel([2, 2, 2])
     model.add_table((0, 1, 2), np.random.default_rng(1).normal(size=(2, 2, 2)).round(1))
     model.add_unary(2, [0.0, 0.7])
@@ -120,7 +112,7 @@ def _paper_example() -> GraphicalModel:
 
 
 def _chain() -> GraphicalModel:
-    """A short chain of the paper's first data set, windows of four."""
+    """A short chain like the paper's first data set, with windows of four."""
     model = GraphicalModel([2] * 10)
     model.add_unaries(np.random.default_rng(3).random(20).round(2))
     for i in range(9):
@@ -131,7 +123,7 @@ def _chain() -> GraphicalModel:
 
 
 def _grid() -> GraphicalModel:
-    """A loopy three by three grid of attractive and repulsive pairs."""
+    """A 3 x 3 grid with attractive and repulsive pairs."""
     rng = np.random.default_rng(5)
     model = GraphicalModel([2] * 9)
     model.add_unaries(rng.normal(size=18).round(1))
@@ -152,13 +144,13 @@ def _object(value: Any) -> dict[str, Any]:
     return value
 
 
-def _number(asked: dict[str, Any], name: str, default: float, low: float, high: float) -> float:
-    value = asked.get(name, default)
+def _number(fields: dict[str, Any], name: str, default: float, low: float, high: float) -> float:
+    value = fields.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise InputError(f"Expected {name} between {low:g} and {high:g} (got {value!r:.40})")
     return float(value)
 
 
 def _difference(a: list[float], b: list[float]) -> float:
-    """How far two beliefs differ; inf where one forbids a state and the other does not."""
+    """The largest difference of two beliefs; inf if only one forbids a state."""
     return max((0.0 if x == y else abs(x - y) for x, y in zip(a, b, strict=True)), default=0.0)

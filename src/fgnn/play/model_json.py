@@ -1,17 +1,19 @@
-"""Models as the page and its links hold them: plain JSON with a place on the drawing for every variable."""
+"""Models as JSON, the form in which the page and its links store them."""
 
 from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from fgnn.errors import InputError
 from fgnn.pgm import GraphicalModel
 
-# What the page can draw and a browser tab can hold; larger models belong to `fgnn solve`.
+# Limits of a browser tab; `fgnn solve` takes larger models.
 MAX_VARIABLES = 400
 MAX_STATES = 64
 MAX_FACTORS = 2000
@@ -19,47 +21,53 @@ MAX_ENTRIES = 200_000
 
 
 def model_from_json(value: Any) -> GraphicalModel:
-    """Read a model; anything odd is an `InputError` that names the variable or factor."""
+    """Read a model; an `InputError` names the variable or factor that is wrong."""
     data = _mapping(value, "the model")
-    variables = _sequence(data.get("variables"), "variables", MAX_VARIABLES)
-    cards = []
-    for i, entry in enumerate(variables):
-        states = _mapping(entry, f"variable {i}").get("states")
-        if not isinstance(states, int) or isinstance(states, bool) or not 1 <= states <= MAX_STATES:
+    variables = [_mapping(v, f"variable {i}") for i, v in enumerate(_sequence(data, "variables", MAX_VARIABLES))]
+    for i, variable in enumerate(variables):
+        states = variable.get("states")
+        if not _is_integer(states) or not 1 <= states <= MAX_STATES:
             raise InputError(f"Expected 1 to {MAX_STATES} states (got {states!r})", place=f"variable {i}")
-        cards.append(states)
+    cards = [variable["states"] for variable in variables]
     model = GraphicalModel(np.array(cards, dtype=np.int64))
-    for i, entry in enumerate(variables):
-        if entry.get("unary") is not None:
-            _add(lambda i=i, e=entry: model.add_unary(i, _numbers(e["unary"], f"variable {i}")), f"variable {i}")
+    for i, variable in enumerate(variables):
+        with _errors_at(f"variable {i}"):
+            if variable.get("unary") is not None:
+                model.add_unary(i, _numbers(variable, "unary"))
     entries = 0
-    for c, entry in enumerate(_sequence(data.get("factors", []), "factors", MAX_FACTORS)):
-        place = f"factor {c}"
-        factor = _mapping(entry, place)
-        scope = _sequence(factor.get("scope"), f"the scope of {place}", MAX_VARIABLES)
-        if not all(isinstance(i, int) and not isinstance(i, bool) and 0 <= i < len(cards) for i in scope):
-            raise InputError(f"Expected variables below {len(cards)} in the scope", place=place)
-        if factor.get("kind") == "budget":
-            low, high = factor.get("at_least", 0), factor.get("at_most", len(scope))
-            if not all(isinstance(b, int) and not isinstance(b, bool) for b in (low, high)):
-                raise InputError("Expected whole numbers at_least and at_most", place=place)
-            _add(lambda s=scope, h=high, w=low: model.add_budget(s, h, at_least=w), place)
-        elif factor.get("kind") == "table":
-            shape = [cards[i] for i in scope]
-            entries += math.prod(shape)
-            if entries > MAX_ENTRIES:
-                raise InputError(f"Expected at most {MAX_ENTRIES} table entries in all", place=place)
-            values = np.array(_numbers(factor.get("values"), place))
-            if values.size != math.prod(shape):
-                raise InputError(f"Expected {math.prod(shape)} values (got {values.size})", place=place)
-            _add(lambda s=scope, v=values, k=shape: model.add_table(s, v.reshape(k)), place)
-        else:
-            raise InputError(f"Expected kind 'table' or 'budget' (got {factor.get('kind')!r})", place=place)
+    for c, value in enumerate(_sequence(data, "factors", MAX_FACTORS) if "factors" in data else []):
+        with _errors_at(f"factor {c}"):
+            entries += _add_factor(model, _mapping(value, f"factor {c}"), MAX_ENTRIES - entries)
     return model
 
 
+def _add_factor(model: GraphicalModel, factor: dict[str, Any], room: int) -> int:
+    """Add a factor and return its number of table entries, at most ``room``."""
+    cards: list[int] = model.cardinalities.tolist()
+    scope = _sequence(factor, "scope", MAX_VARIABLES)
+    if not all(_is_integer(i) and 0 <= i < len(cards) for i in scope):
+        raise InputError(f"Expected variables below {len(cards)} in the scope")
+    if factor.get("kind") == "budget":
+        low, high = factor.get("at_least", 0), factor.get("at_most", len(scope))
+        if not _is_integer(low) or not _is_integer(high):
+            raise InputError("Expected integers at_least and at_most")
+        model.add_budget(scope, high, at_least=low)
+        return 0
+    if factor.get("kind") != "table":
+        raise InputError(f"Expected kind 'table' or 'budget' (got {factor.get('kind')!r})")
+    shape = [cards[i] for i in scope]
+    size = math.prod(shape)
+    if size > room:
+        raise InputError(f"Expected at most {MAX_ENTRIES} table entries in total")
+    values = np.array(_numbers(factor, "values"))
+    if values.size != size:
+        raise InputError(f"Expected {size} values (got {values.size})")
+    model.add_table(scope, values.reshape(shape))
+    return size
+
+
 def model_to_json(model: GraphicalModel) -> dict[str, Any]:
-    """The model as JSON, -inf as the string "-inf"; refused where the page could not hold it."""
+    """The model as JSON, -inf as the string "-inf"; models too large for the page are rejected."""
     count = model.num_tables + model.num_budgets
     entries = sum(t.values.size for t in model.tables())
     for what, number, most in (
@@ -85,7 +93,7 @@ def model_to_json(model: GraphicalModel) -> dict[str, Any]:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """JSON that holds no NaN or Infinity and is not nested without end."""
+    """Parse JSON without NaN, Infinity and excessive nesting."""
 
     def refuse(name: str) -> float:
         raise InputError(f"Expected plain numbers (got {name})")
@@ -108,28 +116,35 @@ def _mapping(value: Any, what: str) -> dict[str, Any]:
     return value
 
 
-def _sequence(value: Any, what: str, most: int) -> list[Any]:
+def _sequence(fields: dict[str, Any], name: str, most: int) -> list[Any]:
+    value = fields.get(name)
     if not isinstance(value, list):
-        raise InputError(f"Expected a list for {what} (got {type(value).__name__})")
+        raise InputError(f"Expected a list for {name} (got {type(value).__name__})")
     if len(value) > most:
-        raise InputError(f"Expected at most {most} entries in {what} (got {len(value)})")
+        raise InputError(f"Expected at most {most} entries in {name} (got {len(value)})")
     return value
 
 
-def _numbers(value: Any, place: str) -> list[float]:
+def _numbers(fields: dict[str, Any], name: str) -> list[float]:
     numbers = []
-    for entry in _sequence(value, f"the values of {place}", MAX_ENTRIES):
+    for entry in _sequence(fields, name, MAX_ENTRIES):
         if entry == "-inf":
             numbers.append(-math.inf)
         elif isinstance(entry, int | float) and not isinstance(entry, bool) and abs(entry) <= 1e300:
             numbers.append(float(entry))
         else:
-            raise InputError(f"Expected numbers or '-inf' (got {entry!r:.40})", place=place)
+            raise InputError(f"Expected numbers or '-inf' (got {entry!r:.40})")
     return numbers
 
 
-def _add(call: Any, place: str) -> None:
+def _is_integer(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+@contextmanager
+def _errors_at(place: str) -> Iterator[None]:
+    """Add the place to errors."""
     try:
-        call()
+        yield
     except ValueError as error:
         raise InputError(str(error), place=place) from error

@@ -1,4 +1,4 @@
-"""The playground's server: one page and a small JSON API, on the loopback interface alone."""
+"""The playground's server: one page and a small JSON API, on the loopback interface only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fgnn.play.model_json import parse_json
 from fgnn.solvers import SOLVERS, solver_named
 
 MAX_BODY = 4 << 20
-# Solves at once; further requests wait their turn, so that many tabs cannot exhaust the machine.
+# Concurrent solves; further requests wait, so that many tabs cannot exhaust the machine.
 MAX_WORK = 2
 
 _HEADERS = {
@@ -41,22 +41,20 @@ ROUTES: dict[str, Callable[[Any], Any]] = {
 
 
 class Playground(ThreadingHTTPServer):
-    """The server; ``port`` 0 takes a free one."""
+    """The server; ``port`` 0 selects a free port."""
 
     daemon_threads = True
     allow_reuse_address = True
-    request_queue_size = (
-        128  # connections that wait to be accepted; five, the default, is less than one busy page opens
-    )
+    request_queue_size = 128  # the default of 5 is less than one busy page opens
 
     def __init__(self, port: int = 0) -> None:
-        for method in SOLVERS:  # before there are threads, which would wait for each other's imports
+        for method in SOLVERS:  # import solvers before threads start, which would block each other
             solver_named(method)
         super().__init__(("127.0.0.1", port), _Handler)
         self.work = threading.BoundedSemaphore(MAX_WORK)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A page that is closed while it talks to us is no fault of ours; anything else is shown."""
+        """Ignore connections that a closing page drops; show any other error."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
@@ -96,8 +94,8 @@ class _Handler(BaseHTTPRequestHandler):
         except (InputError, MissingExtra, ValueError) as error:
             self._answer(400, {"error": str(error).splitlines()[0]})
         except MemoryError:
-            self._answer(400, {"error": "this model does not fit the machine's memory"})
-        except Exception as error:  # a fault of ours: the page is told, the terminal shows where
+            self._answer(400, {"error": "this model does not fit into memory"})
+        except Exception as error:  # a bug: the traceback goes to the terminal
             traceback.print_exc()
             self._answer(500, {"error": f"internal error ({type(error).__name__}); the terminal shows more"})
         else:
@@ -105,20 +103,20 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> bytes | None:
         length = self.headers.get("Content-Length", "")
-        known = length.isascii() and length.isdigit() and len(length) <= 18
-        if not known or int(length) > MAX_BODY:
-            self.close_connection = True  # what was announced is not read
-            self._answer(413 if known else 411, {"error": f"Expected a body of at most {MAX_BODY} bytes"})
+        valid = length.isascii() and length.isdigit() and len(length) <= 18
+        if not valid or int(length) > MAX_BODY:
+            self.close_connection = True  # the body is not read
+            self._answer(413 if valid else 411, {"error": f"Expected a body of at most {MAX_BODY} bytes"})
             return None
         if self.headers.get("Content-Type", "").split(";")[0].strip() != "application/json":
-            # a form on a foreign page can send any other type without asking the browser's permission
+            # forms on other sites can send any other type without a preflight request
             self.close_connection = True
             self._answer(415, {"error": "Expected Content-Type: application/json"})
             return None
         return self.rfile.read(int(length))
 
     def _from_here(self) -> bool:
-        """Refuse other names for this address (DNS rebinding) and calls from pages of other origins."""
+        """Reject other host names (DNS rebinding) and calls from other origins."""
         names = {f"127.0.0.1:{self.server.server_port}", f"localhost:{self.server.server_port}"}
         origin = self.headers.get("Origin")
         if self.headers.get("Host") in names and (origin is None or origin.removeprefix("http://") in names):
@@ -141,11 +139,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True  # the tab was closed
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Quiet: the terminal shows the address and nothing else."""
+        """Log nothing: the terminal shows only the address."""
 
 
 def as_json(value: Any) -> Any:
-    """JSON has no infinity: ±inf become strings."""
+    """Replace ±inf, which JSON lacks, by strings."""
     if isinstance(value, float) and math.isinf(value):
         return "inf" if value > 0 else "-inf"
     if isinstance(value, dict):

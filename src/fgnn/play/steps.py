@@ -1,4 +1,4 @@
-"""Belief propagation one iteration at a time, with every message kept for the eye."""
+"""Belief propagation one iteration at a time, with all messages for display."""
 
 from __future__ import annotations
 
@@ -10,44 +10,36 @@ from torch import Tensor
 from fgnn.infer.max_product.messages import budget_messages, table_messages
 from fgnn.pgm import Budget, GraphicalModel, Table
 
-Edge = tuple[int, int]  # (factor, place in its scope)
+Edge = tuple[int, int]  # (factor, position in its scope)
 
 
 def max_product_steps(model: GraphicalModel, iterations: int, damping: float = 0.0) -> list[dict[str, Any]]:
-    """Flooding max-product on a small model: after each iteration all messages, beliefs and the argmax.
+    """Flooding max-product on a small model: all messages, beliefs and the argmax after each iteration.
 
     Entry 0 is the state before the first iteration.
     """
     factors: list[Table | Budget] = [*model.tables(), *model.budgets()]
     unary = [torch.tensor(model.unary(i).copy()) for i in range(model.num_variables)]
-    sent: dict[Edge, Tensor] = {
-        (c, a): torch.zeros(int(model.cardinalities[i])) for c, f in enumerate(factors) for a, i in enumerate(f.scope)
-    }
-    sent = {edge: m.double() for edge, m in sent.items()}
+    variable_of = {(c, a): i for c, factor in enumerate(factors) for a, i in enumerate(factor.scope)}
     incident: list[list[Edge]] = [[] for _ in unary]
-    for c, factor in enumerate(factors):
-        for a, i in enumerate(factor.scope):
-            incident[i].append((c, a))
-    history = [_record(model, unary, incident, sent, {})]
+    for edge, i in variable_of.items():
+        incident[i].append(edge)
+    messages = {edge: torch.zeros_like(unary[i]) for edge, i in variable_of.items()}
+    history = [_record(model, unary, incident, messages, {})]
     for _ in range(iterations):
-        towards = {
-            (c, a): _total(unary[i], [sent[e] for e in incident[i] if e != (c, a)])
-            for c, factor in enumerate(factors)
-            for a, i in enumerate(factor.scope)
+        to_factor = {
+            edge: _total(unary[i], [messages[e] for e in incident[i] if e != edge]) for edge, i in variable_of.items()
         }
-        fresh: dict[Edge, Tensor] = {}
+        update: dict[Edge, Tensor] = {}
         for c, factor in enumerate(factors):
-            incoming = [towards[c, a] for a in range(len(factor.scope))]
+            incoming = [to_factor[c, a] for a in range(len(factor.scope))]
             for a, message in enumerate(_factor_messages(factor, incoming)):
                 best = message.max()
                 message = message - best if best > -torch.inf else message
-                old = sent[c, a]
-                mixed = torch.where(
-                    message.isinf(), message, damping * old.nan_to_num(neginf=0.0) + (1 - damping) * message
-                )
-                fresh[c, a] = mixed
-        history.append(_record(model, unary, incident, fresh, towards, sent))
-        sent = fresh
+                mixed = damping * messages[c, a].nan_to_num(neginf=0.0) + (1 - damping) * message
+                update[c, a] = torch.where(message.isinf(), message, mixed)
+        history.append(_record(model, unary, incident, update, to_factor, messages))
+        messages = update
     return history
 
 
@@ -70,20 +62,26 @@ def _record(
     model: GraphicalModel,
     unary: list[Tensor],
     incident: list[list[Edge]],
-    sent: dict[Edge, Tensor],
-    towards: dict[Edge, Tensor],
+    messages: dict[Edge, Tensor],
+    to_factor: dict[Edge, Tensor],
     before: dict[Edge, Tensor] | None = None,
 ) -> dict[str, Any]:
-    beliefs = [_total(unary[i], [sent[e] for e in incident[i]]) for i in range(len(unary))]
+    """One iteration as JSON values."""
+    beliefs = [_total(theta, [messages[e] for e in edges]) for theta, edges in zip(unary, incident, strict=True)]
     assignment = [int(b.argmax()) for b in beliefs]
-    changes = [
-        float((m - before[e]).nan_to_num(nan=0.0, posinf=1e9, neginf=1e9).abs().max()) for e, m in sent.items()
-    ] if before else []  # fmt: skip
+    change = 0.0
+    for edge, old in (before or {}).items():
+        difference = (messages[edge] - old).nan_to_num(nan=0.0, posinf=1e9, neginf=1e9)
+        change = max(change, float(difference.abs().max()))
     return {
         "beliefs": [b.tolist() for b in beliefs],
-        "to_variable": [{"factor": c, "place": a, "values": m.tolist()} for (c, a), m in sent.items()],
-        "to_factor": [{"factor": c, "place": a, "values": m.tolist()} for (c, a), m in towards.items()],
+        "to_variable": _as_json(messages),
+        "to_factor": _as_json(to_factor),
         "assignment": assignment,
         "score": model.score(assignment),
-        "change": max(changes, default=0.0),
+        "change": change,
     }
+
+
+def _as_json(messages: dict[Edge, Tensor]) -> list[dict[str, Any]]:
+    return [{"factor": c, "place": a, "values": m.tolist()} for (c, a), m in messages.items()]
