@@ -1,4 +1,4 @@
-"""Bond orders of molecules by MAP under valency budgets: forget the orders of an SD file, and find them again.
+"""Recover the bond orders of molecules in an SD file by MAP inference under valency budgets.
 
     python examples/bond_orders.py molecules.sdf.gz --count 100
 
@@ -36,7 +36,7 @@ REWARD = 20.0
 
 @dataclass(frozen=True, eq=False)
 class Molecule:
-    """Atoms, bonds as pairs of atoms, and the orders the file gives them."""
+    """Atoms, bonds as pairs of atoms, and the bond orders in the file."""
 
     elements: list[str]
     xyz: NDArray[np.float64]  # shape: (A, 3)
@@ -48,17 +48,17 @@ class Molecule:
         return [float(np.linalg.norm(self.xyz[i] - self.xyz[j])) for i, j in self.bonds]
 
     def open_valencies(self, orders: list[int]) -> int:
-        """How many atoms have another valency than the model asks for."""
+        """The number of atoms whose valency is not filled."""
         total, neighbours = np.zeros((2, len(self.elements)), dtype=int)
         for bond, order in zip(self.bonds, orders, strict=True):
             total[list(bond)] += order
             neighbours[list(bond)] += 1
-        wanted = [valency(e, int(n)) for e, n in zip(self.elements, neighbours, strict=True)]
-        return int((total != wanted).sum())
+        expected = [valency(e, int(n)) for e, n in zip(self.elements, neighbours, strict=True)]
+        return int((total != expected).sum())
 
 
 def read_sdf(path: str | Path) -> Iterator[Molecule]:
-    """The molecules of an SD file (V2000), plain or compressed."""
+    """Read the molecules of an SD file (V2000), plain or compressed."""
     opener = gzip.open if str(path).endswith(".gz") else open
     with opener(path, "rt", encoding="utf-8") as file:
         entries = file.read().split("$$$$\n")
@@ -78,12 +78,12 @@ def read_sdf(path: str | Path) -> Iterator[Molecule]:
 
 
 def valency(element: str, neighbours: int) -> int:
-    """How many bonds an atom has in all; sulphur has two, four or six, as its neighbours ask for."""
+    """The sum of an atom's bond orders; two, four or six for sulphur, depending on its neighbours."""
     return {3: 4, 4: 6}.get(neighbours, 2) if element == "S" else VALENCY[element]
 
 
 def bond_model(elements: list[str], bonds: list[tuple[int, int]], lengths: list[float]) -> fgnn.GraphicalModel:
-    """Two variables a bond, "at least double" and "triple"; a table for its length; a budget for each atom."""
+    """Build a model with two variables ("at least double", "triple") and a table per bond, and a budget per atom."""
     model = fgnn.GraphicalModel([2, 2] * len(bonds))
     around: dict[int, list[int]] = {}
     for b, ((i, j), length) in enumerate(zip(bonds, lengths, strict=True)):
@@ -103,7 +103,7 @@ def bond_model(elements: list[str], bonds: list[tuple[int, int]], lengths: list[
 
 @dataclass
 class Tally:
-    """What became of the molecules; ``complete`` are those whose file leaves no valency open."""
+    """Counts of molecules; ``complete`` are those with no open valency in the file."""
 
     molecules: int = 0
     proved: int = 0
@@ -114,17 +114,17 @@ class Tally:
 
 
 def compare(molecules: Iterator[Molecule], count: int | None = None) -> Tally:
-    """Find the orders of each molecule again and hold them against the file's."""
+    """Recover the bond orders of each molecule and compare them with the file's."""
     tally = Tally()
     for molecule in molecules:
         if count is not None and tally.molecules == count:
             break
-        found = fgnn.solve(bond_model(molecule.elements, molecule.bonds, molecule.lengths))
-        orders = (1 + found.assignment.reshape(-1, 2).sum(1)).tolist()
+        solution = fgnn.solve(bond_model(molecule.elements, molecule.bonds, molecule.lengths))
+        orders = (1 + solution.assignment.reshape(-1, 2).sum(1)).tolist()
         complete = molecule.open_valencies(molecule.orders) == 0
         filled = molecule.open_valencies(orders) == 0
         tally.molecules += 1
-        tally.proved += found.status == "optimal"
+        tally.proved += solution.status == "optimal"
         tally.complete += complete
         tally.equal += complete and orders == molecule.orders
         tally.filled += filled
@@ -135,12 +135,12 @@ def compare(molecules: Iterator[Molecule], count: int | None = None) -> Tally:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("file", type=Path, help="an SD file, plain or .gz, with hydrogens and coordinates")
-    parser.add_argument("--count", type=int, help="the first so many molecules")
-    given = parser.parse_args()
-    t = compare(read_sdf(given.file), given.count)
-    print(f"{t.molecules} molecules, {t.proved} solved to proved optimality")
-    print(f"{t.complete} are complete in the file; of these {t.equal} have the same orders here")
-    print(f"{t.molecules - t.complete} leave valencies open in the file; of these {t.mended} have none open here")
+    parser.add_argument("--count", type=int, help="use only the first COUNT molecules")
+    arguments = parser.parse_args()
+    t = compare(read_sdf(arguments.file), arguments.count)
+    print(f"{t.molecules} molecules, {t.proved} proved optimal")
+    print(f"{t.complete} have no open valency in the file; {t.equal} of them get the same orders")
+    print(f"{t.molecules - t.complete} have open valencies in the file; {t.mended} of them get none")
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def test_bond_orders_of_a_molecule_written_by_hand(
     assert molecule.open_valencies([1] * 6) == 4
     monkeypatch.setattr(sys, "argv", ["bond_orders.py", str(file)])
     bond_orders.main()
-    assert "1 are complete in the file; of these 1 have the same orders here" in capsys.readouterr().out
+    assert re.findall(r"\d+", capsys.readouterr().out) == ["1", "1", "1", "1", "0", "0"]
 
 
 def test_the_page_builds_the_same_model_as_the_program(bond_orders: Any, tmp_path: Path) -> None:
