@@ -1,12 +1,14 @@
-"""The layer as a plain Python loop over edges, one sample at a time: what every implementation must equal."""
+"""The layer as a plain loop over edges, with M and Q written as in the paper: what every implementation must equal."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from fgnn import FactorGraph
-from fgnn.nn import Aggregation, DenseMatrix, EdgeMatrix, FGNNLayer, Message, TableMatrix
+from fgnn.nn import DenseMatrix, EdgeMatrix, Message, TableMatrix
+from fgnn.testing import layer_by_loop
 
 
 def edge_matrix(matrix: EdgeMatrix, t: Tensor) -> Tensor:
@@ -33,52 +35,4 @@ def message(m: Message, g: Tensor, f: Tensor) -> Tensor:
     return torch.relu(h) if m.final_activation == "relu" else h
 
 
-def aggregate(rows: list[Tensor], how: Aggregation, width: int) -> Tensor:
-    """What reaches one node."""
-    if not rows:
-        return torch.zeros(width, dtype=torch.float64)
-    if how.kind == "max":
-        best = rows[0]
-        for row in rows[1:]:
-            best = torch.where(row > best, row, best)
-        return best
-    stack = torch.stack(rows)
-    if how.kind == "softmax":
-        return (how.gamma * stack).exp().sum(0).log() / how.gamma
-    return stack.sum(0) if how.kind == "sum" else stack.mean(0)
-
-
-def layer_loop(
-    layer: FGNNLayer,
-    graph: FactorGraph,
-    f: Tensor,  # shape: (N, d)
-    gs: dict[str, Tensor],
-    edges: dict[str, Tensor],  # (E, t) or types (E,)
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Alg. 1, edge by edge."""
-    made = {}
-    to_variable: list[list[Tensor]] = [[] for _ in range(graph.num_variables)]
-    for name, group in graph.groups.items():
-        half = layer.variable_to_factor[name]
-        rows = []
-        e = 0
-        for c, scope in enumerate(group.lists()):
-            got = []
-            for i in scope:
-                q = edge_matrix(half.edge_messages.matrix, edges[name][e])
-                got.append(q @ message(half.edge_messages.message, gs[name][c], f[i]))
-                e += 1
-            rows.append(aggregate(got, half.aggregation, half.output.width))
-        made[name] = torch.stack(rows)
-    seen = made if layer.schedule == "sequential" else gs
-    back = layer.factor_to_variable
-    for name, group in graph.groups.items():
-        parts = back.edge_messages[name]
-        e = 0
-        for c, scope in enumerate(group.lists()):
-            for i in scope:
-                q = edge_matrix(parts.matrix, edges[name][e])
-                to_variable[i].append(q @ message(parts.message, seen[name][c], f[i]))
-                e += 1
-    new = torch.stack([aggregate(rows, back.aggregation, back.output.width) for rows in to_variable])
-    return new, made
+layer_loop = partial(layer_by_loop, message=message, matrix=edge_matrix)

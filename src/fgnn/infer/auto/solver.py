@@ -52,6 +52,8 @@ def solve_auto(
     start = time.perf_counter()
     deadline = None if time_limit is None else start + time_limit
     best = Best(batch, progress, start)
+    if not len(batch):
+        return best.answer(timed_out=False)
     limits: dict[str, Any] = {"max_states": max_states, "memory": memory, "seed": seed}
     try:
         _eliminate(best, deadline, limits)
