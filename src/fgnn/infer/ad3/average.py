@@ -1,4 +1,4 @@
-"""The mean of the iterates of `ad3`, and when to go on from it."""
+"""The mean of the iterates of `ad3`, and when to restart from it."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from torch import Tensor
 from fgnn.infer.ad3.layout import Layout
 from fgnn.infer.ad3.steps import State, Terms, disagreement, factor_step, take, variable_step
 
-CHECK = 25  # iterations between one decision and the next
-# When to begin a new average: the old one halved the disagreement since the last time, or took a tenth off and gets
-# worse, or is as long as a third of the whole run.
+CHECK = 25  # iterations between two decisions
+# Start a new average if the disagreement has halved since the last restart, or has shrunk by a tenth and is growing
+# again, or if the average covers about a third of the whole run.
 HALVED, LESS, LONG = 0.5, 0.9, 0.3
 
 
 @dataclass(eq=False)
 class Average:
-    """The mean of z since the last restart. Iterates circle around a solution; their mean cuts across."""
+    """The mean of z since the last restart. Iterates circle around a solution; their mean is closer to it."""
 
     z: Tensor  # shape: (E, B), summed
     cells: Tensor  # shape: (cells, B), summed
     count: Tensor  # shape: (B,)
     then: Tensor  # shape: (B,), the disagreement at the last restart
-    before: Tensor  # shape: (B,), the disagreement at the last look
+    before: Tensor  # shape: (B,), the disagreement at the last decision
 
     @classmethod
     def of(cls, state: State) -> Average:
@@ -37,17 +37,17 @@ class Average:
         self.count += 1.0
 
     def restart(self, layout: Layout, terms: Terms, state: State, done: int) -> None:
-        """Go on from the mean, in those models where it is time to and the mean agrees better."""
+        """Continue from the mean, in models where a restart is due and the mean has less disagreement."""
         now = disagreement(layout, state)
         mean = state.twin(self.z / self.count, self.cells / self.count)
         factor_step(layout, terms, mean)
         variable_step(layout, terms, mean)
-        there = disagreement(layout, mean)
-        best = torch.minimum(now, there)
+        at_mean = disagreement(layout, mean)
+        best = torch.minimum(now, at_mean)
         due = (best <= HALVED**2 * self.then) | ((best <= LESS**2 * self.then) & (best > self.before))
         due |= self.count >= LONG * done
         due &= self.count > CHECK
-        jump = due & (there < now)
+        jump = due & (at_mean < now)
         state.z = torch.where(jump, mean.z, state.z)
         state.cells = torch.where(jump, mean.cells, state.cells)
         state.taus = [torch.where(jump, y, x) for x, y in zip(state.taus, mean.taus, strict=True)]
@@ -63,7 +63,7 @@ class Average:
 
 
 def advance(layout: Layout, terms: Terms, state: State, average: Average, done: int, steps: int, blocks: int) -> None:
-    """``blocks`` times ``steps`` iterations and a restart; ``done`` before them. Leaves q for the z it ends with."""
+    """``blocks`` times ``steps`` iterations and a restart, after ``done`` iterations; q is then that of the last z."""
     for _ in range(blocks):
         for _ in range(steps):
             factor_step(layout, terms, state)

@@ -1,12 +1,15 @@
-"""What the multipliers of `ad3` prove: a bound on the optimum that holds for any of them."""
+"""The dual of the relaxation that `ad3` solves: an upper bound on the optimum for any multipliers."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from fgnn.infer.ad3.layout import Layout, fold
-from fgnn.infer.ad3.numbers import Numbers
+from fgnn.infer.ad3.layout import BudgetLayout, Layout, PairLayout, TableLayout, along_axis, fold
+from fgnn.infer.ad3.numbers import BudgetNumbers, Numbers, PairNumbers
+
+# Lower and upper bounds of p(1) on every edge, where states of binary variables are forbidden.
+_Bounds = tuple[Tensor, Tensor] | None
 
 
 def dual_value(
@@ -18,63 +21,76 @@ def dual_value(
         + \sum_c \max_{x_c} \Big(\theta_c(x_c) + \sum_{i \in c} \lambda_{ci}(x_i)\Big)
 
     For a budget :math:`\max \lambda \cdot x \le u \tau^+ - \ell \tau^- + \sum_i \max(\lambda_i - \tau, 0)` for every τ,
-    with equality at the right one: ``thresholds`` (C, 1, B), which the projections know, or 0. Only allowed states are
-    maximised over.
+    with equality at the optimal τ. ``thresholds`` (C, 1, B) are those of the projections; 0 is tried as well. Maxima
+    are over allowed states only.
 
-    Also gives what is left to the variables, :math:`\theta_i - \sum_c \lambda_{ci}` (V, B): a state that has less of it
-    than its variable's best, by more than the gap, is in no better assignment.
+    Also returns the reduced unaries :math:`\theta_i - \sum_c \lambda_{ci}` (V, B): a state whose value is below its
+    variable's best by more than the gap is in no better assignment.
     """
     total = torch.zeros_like(numbers.unary).index_add_(0, layout.edge_row, multipliers)
-    left = numbers.unary - total
+    reduced = numbers.unary - total
     free = len(layout.binary)
+    bounds: _Bounds = None
     if numbers.lower is not None and numbers.upper is not None:
-        value = torch.maximum(left[:free] * numbers.lower, left[:free] * numbers.upper).sum(0)
+        value = torch.maximum(reduced[:free] * numbers.lower, reduced[:free] * numbers.upper).sum(0)
+        bounds = _on_edges(layout, numbers.lower, 0.0), _on_edges(layout, numbers.upper, 1.0)
     else:
-        value = left[:free].clamp(min=0.0).sum(0)
+        value = reduced[:free].clamp(min=0.0).sum(0)
     value = value + numbers.constant
     for k, _, rows in layout.many:
-        value = value + fold(left[slice(*rows)], -1, k).amax(1).sum(0)
-    lower = upper = None
-    if numbers.lower is not None and numbers.upper is not None:
-        lower, upper = (_on_edges(layout, x, fill) for x, fill in ((numbers.lower, 0.0), (numbers.upper, 1.0)))
+        value = value + fold(reduced[slice(*rows)], -1, k).amax(1).sum(0)
     for pair, x in zip(layout.pairs, numbers.pairs, strict=True):
-        first, second = slice(*pair.first), slice(*pair.second)
-        a, b = x.alpha + multipliers[first], x.beta + multipliers[second]
-        four = torch.stack([torch.zeros_like(a), b, a, a + b + x.gamma])  # states 00, 01, 10, 11
-        if lower is not None and upper is not None:
-            of_first = torch.stack([lower[first] > 0, upper[first] < 1])  # state 0 of the first forbidden, state 1
-            of_second = torch.stack([lower[second] > 0, upper[second] < 1])
-            four = four.masked_fill((of_first[:, None] | of_second[None]).flatten(0, 1), -torch.inf)
-        value = value + four.amax(0).sum(0)
-    for t, theta in zip(layout.tables, numbers.tables, strict=True):
-        cells = theta
-        for place, (k, axis) in enumerate(zip(t.shape, t.axes, strict=True)):
-            own = fold(multipliers[slice(*axis)], len(t.tables), -1)  # shape: (C, w, B)
-            if k == 2:
-                own = torch.cat([torch.zeros_like(own), own], 1)
-            shape = [1] * len(t.shape)
-            shape[place] = k
-            cells = cells + own.reshape(len(own), *shape, -1)
-        value = value + cells.flatten(1, -2).amax(1).sum(0)
+        value = value + _pair_maxima(pair, x, multipliers, bounds).sum(0)
+    for table, theta in zip(layout.tables, numbers.tables, strict=True):
+        value = value + _table_maxima(table, theta, multipliers).sum(0)
     for budget, y, tau in zip(layout.budgets, numbers.budgets, thresholds, strict=True):
-        edges = slice(*budget.edges)
-        own = fold(multipliers[edges], -1, budget.size)
-        best = None
-        for guess in (tau, torch.zeros_like(tau)):
-            gain = own - guess
-            if lower is not None and upper is not None:
-                low, high = (fold(x[edges], -1, budget.size) for x in (lower, upper))
-                gain = torch.maximum(gain * low, gain * high)
-            else:
-                gain = gain.clamp(min=0.0)
-            top = gain.sum(1, keepdim=True) + y.high * guess.clamp(min=0.0) + y.low * guess.clamp(max=0.0)
-            best = top if best is None else torch.minimum(best, top)
-        assert best is not None
-        value = value + best.sum((0, 1))
-    return value.masked_fill(numbers.hopeless, -torch.inf), left
+        value = value + _budget_bounds(budget, y, tau, multipliers, bounds).sum((0, 1))
+    return value.masked_fill(numbers.infeasible, -torch.inf), reduced
+
+
+def _pair_maxima(pair: PairLayout, x: PairNumbers, multipliers: Tensor, bounds: _Bounds) -> Tensor:
+    """The largest value of each pair over its allowed states, (C, B)."""
+    first, second = slice(*pair.first), slice(*pair.second)
+    a, b = x.alpha + multipliers[first], x.beta + multipliers[second]
+    values = torch.stack([torch.zeros_like(a), b, a, a + b + x.gamma])  # states 00, 01, 10, 11
+    if bounds is not None:
+        lower, upper = bounds
+        first_forbidden = torch.stack([lower[first] > 0, upper[first] < 1])  # states 0 and 1
+        second_forbidden = torch.stack([lower[second] > 0, upper[second] < 1])
+        forbidden = (first_forbidden[:, None] | second_forbidden[None]).flatten(0, 1)
+        values = values.masked_fill(forbidden, -torch.inf)
+    return values.amax(0)
+
+
+def _table_maxima(table: TableLayout, theta: Tensor, multipliers: Tensor) -> Tensor:
+    """The largest value of each table, (C, B)."""
+    cells = theta
+    for place, (k, axis) in enumerate(zip(table.shape, table.axes, strict=True)):
+        lam = fold(multipliers[slice(*axis)], len(table.tables), -1)  # shape: (C, w, B)
+        if k == 2:
+            lam = torch.cat([torch.zeros_like(lam), lam], 1)
+        cells = cells + along_axis(lam, table, place)
+    return cells.flatten(1, -2).amax(1)
+
+
+def _budget_bounds(budget: BudgetLayout, y: BudgetNumbers, tau: Tensor, multipliers: Tensor, bounds: _Bounds) -> Tensor:
+    """An upper bound on the largest value of each budget, (C, 1, B): the better of τ and 0."""
+    edges = slice(*budget.edges)
+    lam = fold(multipliers[edges], -1, budget.size)
+
+    def bound_at(tau: Tensor) -> Tensor:
+        gain = lam - tau
+        if bounds is None:
+            gain = gain.clamp(min=0.0)
+        else:
+            low, high = (fold(x[edges], -1, budget.size) for x in bounds)
+            gain = torch.maximum(gain * low, gain * high)
+        return gain.sum(1, keepdim=True) + y.high * tau.clamp(min=0.0) + y.low * tau.clamp(max=0.0)
+
+    return torch.minimum(bound_at(tau), bound_at(torch.zeros_like(tau)))
 
 
 def _on_edges(layout: Layout, bounds: Tensor, fill: float) -> Tensor:
-    """Bounds of the binary rows on every edge; the others are free."""
+    """Bounds of the binary rows on every edge; other rows are unbounded."""
     rest = bounds.new_full((layout.num_rows - len(bounds), bounds.shape[1]), fill)
     return torch.cat([bounds, rest])[layout.edge_row]

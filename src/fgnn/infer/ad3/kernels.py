@@ -1,12 +1,12 @@
 """The iterations of `steps` and the restarts of `average` for binary variables, pairs and budgets, in one kernel.
 
-A program has a block of models to itself and takes them through all iterations of a launch: a model needs nothing of
-another. Tiles are a few edges by the models of the block; what one tile writes, another thread may read in the next, so
-a barrier stands between the two halves of an iteration.
+Models are independent, so a program takes a block of models through all iterations of a launch. Tiles are a few edges
+by the models of the block. What one thread writes, another may read in the next half of an iteration, hence the
+barriers.
 """
 
 # mypy: ignore-errors
-# (the arguments are of Triton's language, which has no annotations for them)
+# (Triton's language has no type annotations)
 from __future__ import annotations
 
 import triton
@@ -19,8 +19,18 @@ def _clip(x):
 
 
 @triton.jit
+def _copy(target, source, COUNT, cols, mask, B, ROWS: tl.constexpr):
+    """Copy ``COUNT`` rows for the models in ``mask``."""
+    row = tl.arange(0, ROWS)
+    for r0 in range(0, COUNT, ROWS):
+        at = (r0 + row).to(tl.int64)[:, None] * B + cols[None, :]
+        there = (r0 + row < COUNT)[:, None] & mask[None, :]
+        tl.store(target + at, tl.load(source + at, mask=there, other=0.0), mask=there)
+
+
+@triton.jit
 def _newton(a, tau, low, high):
-    """One step towards the thresholds of some budgets: see `projections.project_budgets`."""
+    """One Newton step for the thresholds of some budgets, see `projections.project_budgets`."""
     x = a - tau[:, None, :]
     inside = _clip(x)
     total = tl.sum(inside, 1)
@@ -34,7 +44,7 @@ def _factors(
     z, q, tau, push, first, second, weight, middle, sign, pair_edge, low, high, budget_edge, cols, live, B, PAIRS,
     BUDGETS, SIZE: tl.constexpr, AT_ONCE: tl.constexpr, ROWS: tl.constexpr, SIGNED: tl.constexpr, PUSHED: tl.constexpr,
 ):  # fmt: skip
-    """q from z, and the budgets' thresholds moved on: `steps.factor_step`."""
+    """Update q and the thresholds of the budgets from z, as `steps.factor_step`."""
     for c0 in range(0, PAIRS, ROWS):
         c = c0 + tl.arange(0, ROWS)
         there = (c < PAIRS)[:, None] & live[None, :]
@@ -63,7 +73,7 @@ def _factors(
         edge = tl.load(budget_edge + c[:, None] * SIZE + place[None, :], mask=have[:, None], other=-1)  # -1: no edge
         there = (edge >= 0)[:, :, None] & live[None, None, :]
         at = edge.to(tl.int64)[:, :, None] * B + cols[None, None, :]
-        a = tl.load(z + at, mask=there, other=-1e30)  # far below 0: adds nothing to a sum
+        a = tl.load(z + at, mask=there, other=-1e30)  # clips to 0, so it adds nothing to a sum
         if PUSHED:
             a += tl.load(push + at, mask=there, other=0.0)
         own = c.to(tl.int64)[:, None] * B + cols[None, :]
@@ -84,7 +94,7 @@ def _variables(
     z, q, p, total, unary, share, lower, upper, var_edge, cols, live, B, V, ALPHA: tl.constexpr,
     DEG: tl.constexpr, PUSHED: tl.constexpr, MEAN: tl.constexpr,
 ):  # fmt: skip
-    """p from q, z moved on and added to ``total``: `steps.variable_step`; gives how far p and q are apart."""
+    """Update p, z and the running ``total`` from q, as `steps.variable_step`; returns the disagreement of p and q."""
     apart = tl.zeros((cols.shape[0],), dtype=z.dtype.element_ty)
     place = tl.arange(0, DEG)
     for v in range(V):
@@ -93,14 +103,14 @@ def _variables(
         at = edge.to(tl.int64)[:, None] * B + cols[None, :]
         own = cols + tl.cast(v, tl.int64) * B
         was = tl.load(z + at, mask=there, other=0.0)
-        said = tl.load(q + at, mask=there, other=0.0)
-        x = tl.load(unary + own, mask=live, other=0.0) + tl.sum(2.0 * said - was, 0) * tl.load(share + v)
+        q_now = tl.load(q + at, mask=there, other=0.0)
+        x = tl.load(unary + own, mask=live, other=0.0) + tl.sum(2.0 * q_now - was, 0) * tl.load(share + v)
         if PUSHED:
             x = tl.maximum(x, tl.load(lower + own, mask=live, other=0.0))
             x = tl.minimum(x, tl.load(upper + own, mask=live, other=1.0))
         else:
             x = _clip(x)
-        error = tl.where(there, x[None, :] - said, 0.0)
+        error = tl.where(there, x[None, :] - q_now, 0.0)
         apart += tl.sum(error * error, 0)
         now = was + ALPHA * error
         tl.store(z + at, now, mask=there)
@@ -118,12 +128,12 @@ def advance_kernel(
     LESS: tl.constexpr, LONG: tl.constexpr, DEG: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr,
     BLOCK: tl.constexpr, AT_ONCE: tl.constexpr, SIGNED: tl.constexpr, PUSHED: tl.constexpr,
 ):  # fmt: skip
-    """``blocks`` times: ``steps`` iterations, then `average.Average.restart`, then q of where that left z."""
+    """``blocks`` times: ``steps`` iterations, `average.Average.restart`, and q of the resulting z."""
     cols = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     live = cols < B
     n = tl.load(count + cols, mask=live, other=0.0)
     at_start = tl.load(then + cols, mask=live, other=0.0)
-    at_look = tl.load(before + cols, mask=live, other=0.0)
+    at_check = tl.load(before + cols, mask=live, other=0.0)
     row = tl.arange(0, ROWS)
     for _ in range(blocks):
         now = tl.zeros((BLOCK,), dtype=z.dtype.element_ty)
@@ -143,10 +153,7 @@ def advance_kernel(
             at = (e0 + row).to(tl.int64)[:, None] * B + cols[None, :]
             there = (e0 + row < E)[:, None] & live[None, :]
             tl.store(z2 + at, tl.load(total + at, mask=there, other=0.0) / n[None, :], mask=there)
-        for c0 in range(0, BUDGETS, ROWS):
-            at = (c0 + row).to(tl.int64)[:, None] * B + cols[None, :]
-            there = (c0 + row < BUDGETS)[:, None] & live[None, :]
-            tl.store(tau2 + at, tl.load(tau + at, mask=there, other=0.0), mask=there)
+        _copy(tau2, tau, BUDGETS, cols, live, B, ROWS)
         tl.debug_barrier()
         _factors(
             z2, q2, tau2, push, first, second, weight, middle, sign, pair_edge, low, high, budget_edge, cols, live,
@@ -158,22 +165,19 @@ def advance_kernel(
         )
         tl.debug_barrier()
         best = tl.minimum(now, mean)
-        due = (best <= HALVED * HALVED * at_start) | ((best <= LESS * LESS * at_start) & (best > at_look))
+        due = (best <= HALVED * HALVED * at_start) | ((best <= LESS * LESS * at_start) & (best > at_check))
         enough = (LONG * tl.cast(done, tl.float64)).to(n.dtype)
         due = (due | (n >= enough)) & (n > CHECK)
         jump = due & (mean < now)
         at_start = tl.where(due | (at_start == float("inf")), best, at_start)
-        at_look = tl.where(due, float("inf"), best)
+        at_check = tl.where(due, float("inf"), best)
         n = tl.where(due, 0.0, n)
         for e0 in range(0, E, ROWS):
             at = (e0 + row).to(tl.int64)[:, None] * B + cols[None, :]
-            there = (e0 + row < E)[:, None] & live[None, :]
-            tl.store(z + at, tl.load(z2 + at, mask=there & jump[None, :], other=0.0), mask=there & jump[None, :])
-            tl.store(total + at, tl.zeros((ROWS, BLOCK), dtype=z.dtype.element_ty), mask=there & due[None, :])
-        for c0 in range(0, BUDGETS, ROWS):
-            at = (c0 + row).to(tl.int64)[:, None] * B + cols[None, :]
-            there = (c0 + row < BUDGETS)[:, None] & live[None, :] & jump[None, :]
-            tl.store(tau + at, tl.load(tau2 + at, mask=there, other=0.0), mask=there)
+            there = (e0 + row < E)[:, None] & (live & due)[None, :]
+            tl.store(total + at, tl.zeros((ROWS, BLOCK), dtype=z.dtype.element_ty), mask=there)
+        _copy(z, z2, E, cols, live & jump, B, ROWS)
+        _copy(tau, tau2, BUDGETS, cols, live & jump, B, ROWS)
         tl.debug_barrier()
         _factors(
             z, q, tau, push, first, second, weight, middle, sign, pair_edge, low, high, budget_edge, cols, live,
@@ -182,4 +186,4 @@ def advance_kernel(
         tl.debug_barrier()
     tl.store(count + cols, n, mask=live)
     tl.store(then + cols, at_start, mask=live)
-    tl.store(before + cols, at_look, mask=live)
+    tl.store(before + cols, at_check, mask=live)

@@ -1,7 +1,7 @@
-"""How the models of a batch lie in memory for `ad3`: rows of marginals, edges to factors, cells of tables.
+"""The memory layout of `ad3`: rows of marginals, edges to factors, cells of tables.
 
-Everything is batch-last: a row is one number per model. Gathers then copy whole rows, sums run over rows, and the same
-few operations serve one model or a hundred thousand.
+Tensors have the models as the last axis: a row is one number per model. Gathers then copy whole rows, sums run over
+rows, and the same operations serve one model or a hundred thousand.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ from math import prod
 import torch
 from torch import Tensor
 
+from fgnn.graph import Structure, padded_width, slots_by_target
+from fgnn.graph.derived import Derived
 from fgnn.pgm import ModelBatch
+from fgnn.pgm.batch import TableBatch
 
 Span = tuple[int, int]
-_ALONE = 1e-6  # the degree of a variable without factors: next to nothing holds it back from its best state
+_ALONE = 1e-6  # the degree of a variable without factors: almost nothing keeps it from its best state
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,14 +33,13 @@ class PairLayout:
 
 @dataclass(frozen=True, eq=False)
 class TableLayout:
-    """Other tables of one shape, axes of one state left out."""
+    """Other tables of one shape, without axes of one state."""
 
     group: int
     tables: Tensor  # shape: (C,)
     shape: tuple[int, ...]
     axes: tuple[Span, ...]  # the edges of each axis: C of them, of width 1 (binary) or k
     cells: Span
-    rows: tuple[Tensor, ...]  # per axis, shape: (C,), the variable's first row
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,11 +52,11 @@ class BudgetLayout:
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
-    """Rows are first the binary variables' p_i(1), then all states of the others, by cardinality."""
+class Layout(Derived):
+    """Rows are p_i(1) of the binary variables, then all states of the others, by cardinality."""
 
     cardinalities: tuple[int, ...]
-    row: Tensor  # shape: (N,), a variable's first row (-1: it has one state)
+    row: Tensor  # shape: (N,), a variable's first row; -1 if it has one state
     binary: Tensor  # shape: (Vb,), the binary variables in the order of their rows
     many: tuple[tuple[int, Tensor, Span], ...]  # cardinality, variables (n_k,), rows
     num_rows: int
@@ -65,8 +67,8 @@ class Layout:
     budgets: tuple[BudgetLayout, ...]
     edge_row: Tensor  # shape: (E,)
     degree: Tensor  # shape: (V, 1)
-    padded: Tensor | None  # shape: (V, most), the edges of a row, E where there are no more; None: scatter instead
-    dropped: tuple[tuple[int, Tensor, tuple[int, ...]], ...]  # tables of one or no real axis: group, tables, kept axes
+    padded: Tensor | None  # shape: (V, degree), the edges of each row, padded with E; None: mostly padding, scatter
+    dropped: tuple[tuple[int, tuple[int, ...]], ...]  # groups of tables with at most one real axis, and that axis
 
 
 def fold(rows: Tensor, *shape: int) -> Tensor:
@@ -74,85 +76,102 @@ def fold(rows: Tensor, *shape: int) -> Tensor:
     return rows.reshape(*shape, rows.shape[-1])
 
 
+def along_axis(x: Tensor, table: TableLayout, axis: int) -> Tensor:
+    """(C, k, B) as a view that broadcasts along one axis of the cells (C, k_1, ..., k_A, B)."""
+    shape = [1] * len(table.shape)
+    shape[axis] = table.shape[axis]
+    return x.reshape(x.shape[0], *shape, x.shape[-1])
+
+
 def build_layout(batch: ModelBatch) -> Layout:
-    """Lay out the structure of a batch; which tables count as pairs depends on where its numbers are finite."""
-    device = batch.device
-    cards = tuple(batch.cardinalities.tolist())
-    n = len(cards)
-    row = torch.full((n,), -1, dtype=torch.int64)
-    binary = [i for i in range(n) if cards[i] == 2]
-    row[torch.tensor(binary, dtype=torch.int64)] = torch.arange(len(binary))
-    height, many = len(binary), []
-    for k in sorted({k for k in cards if k > 2}):
-        members = torch.tensor([i for i in range(n) if cards[i] == k])
-        row[members] = height + k * torch.arange(len(members))
-        many.append((k, members.to(device), (height, height + k * len(members))))
-        height += k * len(members)
+    """The layout of a batch, compiled once for its structure and for which binary pairs are finite in all models."""
+    shapes = tuple(t.shape for t in batch.tables)
+    finite = tuple(_finite_pairs(t) for t in batch.tables)
+    key = shapes, tuple(mask.numpy().tobytes() for mask in finite)
+    return batch.structure.recent("ad3 layouts", key, lambda: _compile(batch.structure, shapes, finite))
 
-    edges: list[Tensor] = []  # rows, in the order of the edges
-    at = 0
 
-    def add(rows: Tensor) -> Span:
-        nonlocal at
-        edges.append(rows.reshape(-1))
-        at += rows.numel()
-        return at - rows.numel(), at
+def _finite_pairs(t: TableBatch) -> Tensor:
+    """Which tables are over two binary variables, without ``-inf`` in any model.  # shape: (C,), bool, on the CPU"""
+    if [k for k in t.shape if k > 1] != [2, 2]:
+        return torch.zeros(len(t.scopes), dtype=torch.bool)
+    return (t.distinct("values") > -torch.inf).flatten(2).all(2).all(0).cpu()
 
-    pairs, tables, dropped, budgets = [], [], [], []
+
+class _Edges:
+    """Edges in the order in which they are added, as the rows they belong to."""
+
+    def __init__(self) -> None:
+        self.rows = [torch.zeros(0, dtype=torch.int64)]
+        self.count = 0
+
+    def add(self, rows: Tensor) -> Span:
+        self.rows.append(rows.reshape(-1))
+        self.count += rows.numel()
+        return self.count - rows.numel(), self.count
+
+
+def _compile(structure: Structure, shapes: tuple[tuple[int, ...], ...], finite: tuple[Tensor, ...]) -> Layout:
+    assert structure.cardinalities is not None
+    device, cards = structure.device, tuple(structure.cardinalities.tolist())
+    row, binary, many, height = _variable_rows(cards)
+    edges = _Edges()
+    pairs: list[PairLayout] = []
+    tables: list[TableLayout] = []
+    dropped = []
     cells = 0
-    for g, t in enumerate(batch.tables):
-        scopes = t.scopes.cpu()
-        kept = tuple(a for a, k in enumerate(t.shape) if k > 1)
-        shape = tuple(t.shape[a] for a in kept)
-        every = torch.arange(len(scopes))
-        if len(kept) < 2:
-            dropped.append((g, every.to(device), kept))
+    for g, (shape, mask) in enumerate(zip(shapes, finite, strict=True)):
+        axes = tuple(a for a, k in enumerate(shape) if k > 1)
+        if len(axes) < 2:
+            dropped.append((g, axes))
             continue
-        finite = torch.zeros(len(scopes), dtype=torch.bool)
-        if shape == (2, 2):
-            finite = (t.values > -torch.inf).flatten(2).all(2).all(0).cpu()
-        if finite.any():
-            which = every[finite]
-            ends = [row[scopes[which, a]] for a in kept]
-            pairs.append(PairLayout(g, which.to(device), add(ends[0]), add(ends[1])))
-        if not finite.all():
-            which = every[~finite]
-            starts = [row[scopes[which, a]] for a in kept]
-            widths = [1 if k == 2 else k for k in shape]
-            axes = tuple(add(s[:, None] + torch.arange(w)) for s, w in zip(starts, widths, strict=True))
-            size = len(which) * prod(shape)
-            tables.append(
-                TableLayout(
-                    g, which.to(device), shape, axes, (cells, cells + size), tuple(s.to(device) for s in starts)
-                )
+        rows = row[structure.groups[f"table{g}"].scopes.cpu()[:, list(axes)]]  # shape: (C, A), first rows
+        if mask.any():
+            first, second = (edges.add(ends) for ends in rows[mask].unbind(1))
+            pairs.append(PairLayout(g, mask.nonzero().squeeze(1).to(device), first, second))
+        if not mask.all():
+            others, sizes = (~mask).nonzero().squeeze(1), tuple(shape[a] for a in axes)
+            spans = tuple(
+                edges.add(starts[:, None] + torch.arange(1 if k == 2 else k))
+                for starts, k in zip(rows[others].unbind(1), sizes, strict=True)
             )
-            cells += size
-    for g, u in enumerate(batch.budgets):
-        budgets.append(BudgetLayout(g, u.scopes.shape[1], add(row[u.scopes.cpu()])))
-
-    edge_row = torch.cat(edges) if edges else torch.zeros(0, dtype=torch.int64)
-    count = torch.bincount(edge_row, minlength=height)
-    most = int(count.max()) if height else 0
-    padded = None
-    if most * height <= 4 * at + 1024:
-        padded = torch.full((height, most), at, dtype=torch.int64)
-        order = torch.argsort(edge_row, stable=True)
-        place = torch.arange(at) - (torch.cumsum(count, 0) - count)[edge_row[order]]
-        padded[edge_row[order], place] = order
-        padded = padded.to(device)
+            end = cells + len(others) * prod(sizes)
+            tables.append(TableLayout(g, others.to(device), sizes, spans, (cells, end)))
+            cells = end
+    budgets = []
+    for g in range(len(structure.groups) - len(shapes)):
+        scopes = structure.groups[f"budget{g}"].scopes.cpu()
+        budgets.append(BudgetLayout(g, scopes.shape[1], edges.add(row[scopes])))
+    edge_row = torch.cat(edges.rows)
+    few = padded_width(edge_row, height) * height <= 4 * edges.count + 1024
     return Layout(
         cardinalities=cards,
         row=row.to(device),
-        binary=torch.tensor(binary, dtype=torch.int64, device=device),
-        many=tuple(many),
+        binary=binary.to(device),
+        many=tuple((k, members.to(device), span) for k, members, span in many),
         num_rows=height,
-        num_edges=at,
+        num_edges=edges.count,
         num_cells=cells,
         pairs=tuple(pairs),
         tables=tuple(tables),
         budgets=tuple(budgets),
         edge_row=edge_row.to(device),
-        degree=count.double().clamp(min=_ALONE)[:, None].to(device),
-        padded=padded,
+        degree=torch.bincount(edge_row, minlength=height).double().clamp(min=_ALONE)[:, None].to(device),
+        padded=slots_by_target(edge_row, height).to(device) if few else None,
         dropped=tuple(dropped),
     )
+
+
+def _variable_rows(cards: tuple[int, ...]) -> tuple[Tensor, Tensor, list[tuple[int, Tensor, Span]], int]:
+    """`Layout.row`, `binary`, `many` and `num_rows`, on the CPU."""
+    sizes = torch.tensor(cards, dtype=torch.int64)
+    row = torch.full((len(cards),), -1, dtype=torch.int64)
+    binary = (sizes == 2).nonzero().squeeze(1)
+    row[binary] = torch.arange(len(binary))
+    height, many = len(binary), []
+    for k in sorted({k for k in cards if k > 2}):
+        members = (sizes == k).nonzero().squeeze(1)
+        row[members] = height + k * torch.arange(len(members))
+        many.append((k, members, (height, height + k * len(members))))
+        height += k * len(members)
+    return row, binary, many, height

@@ -1,6 +1,6 @@
-"""The closed forms of `ad3`: nearest points of what pairs, budgets, simplices and consistent tables allow.
+"""The projections of `ad3`: onto pairs, budgets, simplices and consistent tables.
 
-All are batch-last; thresholds come in as the last call left them and go out for the next.
+The models are the last axis. Thresholds are warm-started: each call takes those of the last one and returns new ones.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from math import prod
 import torch
 from torch import Tensor
 
-from fgnn.infer.ad3.layout import TableLayout
+from fgnn.infer.ad3.layout import TableLayout, along_axis
 
 
 def cell_weight(table: TableLayout) -> float:
-    """ω, the weight of a cell's constraint beside an edge's: many cells share each edge's."""
+    """ω, the weight of a cell's constraint relative to an edge's, which many cells share."""
     return float((prod(table.shape) / max(table.shape)) ** 0.5)
 
 
 @dataclass(frozen=True, eq=False)
 class PairTerms:
-    r"""What the closed form of a pair needs of α u + β v + γ P(1,1), all of it divided by ρ. Shapes: (C, B)."""
+    """The terms of the closed form for α u + β v + γ P(1,1), divided by ρ. Shapes: (C, B)."""
 
     first: Tensor  # α + min(γ, 0)
     second: Tensor  # β + γ
@@ -47,8 +47,8 @@ class PairTerms:
 def project_pairs(a: Tensor, b: Tensor, pair: PairTerms, u: Tensor, v: Tensor) -> None:
     r"""Into u and v: the marginals that maximise α u + β v + γ P(1,1) - ρ/2 ((u - a)² + (v - b)²).
 
-    For γ >= 0, P(1,1) = min(u, v), and γ is divided between u and v so as to keep them together as far as it goes. A
-    negative γ is a positive one with v flipped to 1 - v.
+    For γ >= 0, P(1,1) = min(u, v), and γ is divided between u and v so that they are as close as possible. A negative
+    γ is a positive one with v replaced by 1 - v.
     """
     apart = b - a if pair.sign is None else b * pair.sign - a
     share = torch.add(pair.middle, apart, alpha=0.5).clamp_(min=0.0)
@@ -60,12 +60,12 @@ def project_pairs(a: Tensor, b: Tensor, pair: PairTerms, u: Tensor, v: Tensor) -
 
 
 def project_budgets(a: Tensor, low: Tensor, high: Tensor, tau: Tensor, out: Tensor) -> Tensor:
-    """Into ``out`` (C, n, B): the nearest point of {0 <= q <= 1, low <= Σ q <= high} to a; gives the threshold.
+    """Into ``out`` (C, n, B): the nearest point of {0 <= q <= 1, low <= Σ q <= high} to a; returns the threshold.
 
-    That point is clip(a - τ), with τ > 0 where the sum would exceed high and τ < 0 where it would fall below low: the
-    root of a decreasing, piecewise linear function. Two Newton steps from the last τ come close, and closer at the next
-    call. A step is at most 1, over which a coordinate runs from 1 to 0, so as not to jump over many equal ones at once;
-    where the second turns back past the first they would run in circles, and the middle is taken.
+    That point is clip(a - τ), with τ > 0 if the sum would exceed high and τ < 0 if it would fall below low: the root of
+    a decreasing, piecewise linear function. Two Newton steps from the last τ come close, and closer with every call. A
+    step is at most 1, the range of a coordinate, so as not to jump over many equal coordinates at once. If the second
+    step goes back beyond the start of the first, Newton would cycle, and the midpoint is taken.
     """
     start = first = tau
     flag = torch.empty_like(a)
@@ -86,7 +86,7 @@ def project_budgets(a: Tensor, low: Tensor, high: Tensor, tau: Tensor, out: Tens
 def project_simplex(v: Tensor, tau: Tensor, steps: int = 4) -> tuple[Tensor, Tensor]:
     """The nearest point to v (C, k, B) on the simplex over axis 1, and its threshold; -inf entries become 0.
 
-    Newton on the convex Σ max(v - τ, 0) = 1 from the last τ; what the last step leaves is divided out.
+    Newton's method on the convex Σ max(v - τ, 0) = 1, from the last τ; the result is normalised.
     """
     lowest = v.amax(1, keepdim=True) - 1.0
     tau = torch.minimum(torch.maximum(tau, lowest), lowest + (1.0 - 1.0 / v.shape[1]))  # the root is in between
@@ -100,29 +100,27 @@ def project_simplex(v: Tensor, tau: Tensor, steps: int = 4) -> tuple[Tensor, Ten
 
 
 def project_consistent(table: TableLayout, cells: Tensor, edges: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    r"""The nearest (μ, q) to (cells, edges) with q_a the marginals of μ, cells weighing ω: closed form.
+    r"""The nearest (μ, q) to (cells, edges) such that q_a are the marginals of μ, with weight ω for the cells.
 
-    Marginal sums over one axis are orthogonal to those over another once their means agree, as they do here, so each
-    axis corrects the cells by its own error, :math:`c_a = (z_a - M_a z) / (\omega + K / k_a)`. A binary axis has one
-    edge, the marginal of state 1, which counts half as much.
+    The marginal sums over two axes are orthogonal once their means agree, as they do here, so each axis corrects the
+    cells by its own error, :math:`c_a = (z_a - M_a z) / (\omega + K / k_a)`. A binary axis has one edge, the marginal
+    of state 1, which counts half as much.
     """
     size, weight = prod(table.shape), cell_weight(table)
     axes = range(1, len(table.shape) + 1)
-    own = [cells.sum([x for x in axes if x != a + 1]) for a in range(len(table.shape))]  # shape: (C, k, B) each
-    missing = 1.0 - own[0].sum(1)  # shape: (C, B), rounding only, but left alone it would grow
+    sums = [cells.sum([x for x in axes if x != a + 1]) for a in range(len(table.shape))]  # shape: (C, k, B) each
+    missing = 1.0 - sums[0].sum(1)  # shape: (C, B), rounding errors, which would accumulate
     mu = cells + (missing / size).reshape(len(missing), *([1] * len(table.shape)), -1)
     marginals = []
     for a, (k, edge) in enumerate(zip(table.shape, edges, strict=True)):
-        place = [1] * len(table.shape)
-        place[a] = k
-        mine = own[a] + (missing / k)[:, None]
+        marginal = sums[a] + (missing / k)[:, None]
         if k == 2:
-            error = (edge[:, 0] - mine[:, 1]) / (2 * weight + size / 2)  # shape: (C, B)
-            marginals.append((mine[:, 1] + error * (size / 2))[:, None])
+            error = (edge[:, 0] - marginal[:, 1]) / (2 * weight + size / 2)  # shape: (C, B)
+            marginals.append((marginal[:, 1] + error * (size / 2))[:, None])
             change = torch.stack([-error, error], 1)
         else:
-            change = edge - mine
+            change = edge - marginal
             change = (change - change.mean(1, keepdim=True)) / (weight + size / k)
-            marginals.append(mine + change * (size / k))
-        mu = mu + change.reshape(len(mine), *place, -1)
+            marginals.append(marginal + change * (size / k))
+        mu = mu + along_axis(change, table, a)
     return mu, marginals

@@ -1,4 +1,4 @@
-"""Iterate until the bound and the relaxation's value meet, model by model, over a shrinking batch."""
+"""Iterate `ad3` until bound and relaxation meet. Models that have ended are removed from the batch."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from fgnn.infer.ad3.steps import RHO, State, Terms, initial_state
 from fgnn.infer.tolerances import PROOF
 
 _RESIDUAL = 10.0  # marginals must agree to this many tolerances
-# Where blocks of iterations are one operation, a look, which is many, comes after a few of them, or a quarter more.
-_BLOCKS, _LOOK_AFTER = 4, 0.25
+# With the fused kernel an evaluation costs many times a block of iterations: it comes after a few blocks, or after a
+# quarter more iterations.
+_BLOCKS, _EVALUATE_AFTER = 4, 0.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +33,8 @@ class Limits:
     iterations: int
     tolerance: float
     deadline: float = float("inf")  # by time.monotonic
-    stopped: threading.Event = field(default_factory=threading.Event)  # nobody waits for the answer any more
-    cuts: tuple[float, ...] = (0.5,)  # where marginals of binary variables are rounded up, each tried
+    stopped: threading.Event = field(default_factory=threading.Event)  # the answer is no longer needed
+    cuts: tuple[float, ...] = (0.5,)  # marginals of binary variables above a cut round to 1; all cuts are tried
 
     @property
     def late(self) -> bool:
@@ -42,7 +43,7 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class Warm:
-    """Where to go on from: an earlier run of the same, or of a less restricted, model."""
+    """A warm start: the end of an earlier run of the same model, or of a less restricted one."""
 
     z: Tensor  # shape: (E, B)
     cells: Tensor  # shape: (cells, B)
@@ -54,21 +55,41 @@ class Warm:
 
 @dataclass(eq=False)
 class Relaxed:
-    """What is known of each model; values are of the scaled models."""
+    """The result for each model; values are those of the scaled models."""
 
-    bound: Tensor  # shape: (B,), float64, the best seen
-    score: Tensor  # shape: (B,), float64, of the best feasible rounding, -inf: none
+    bound: Tensor  # shape: (B,), float64, the lowest so far
+    score: Tensor  # shape: (B,), float64, of the best feasible rounding; -inf: none
     x: Tensor  # shape: (V, B), int8, that rounding, or the last one
     last: Tensor  # shape: (V, B), int8, the rounding of the last marginals
     p: Tensor  # shape: (V, B), the last marginals
-    slack: (
-        Tensor  # shape: (V, B), float64, by the last multipliers: how much better state 1 is than state 0 of a binary
-    )
-    # variable, and how much worse a state of another is than its best
+    # shape: (V, B), float64, by the last multipliers: how much better state 1 of a binary variable is than state 0, and
+    # how much worse a state of another variable is than its best
+    slack: Tensor
     value: Tensor  # shape: (B,), float64, the dual value of the last multipliers
     converged: Tensor  # shape: (B,), bool
     iterations: Tensor  # shape: (B,), int64
     end: Warm
+
+    @classmethod
+    def of(cls, state: State) -> Relaxed:
+        """The result before the first iteration."""
+        infinity = torch.full(state.p.shape[1:], torch.inf, dtype=torch.float64, device=state.p.device)
+        return cls(
+            bound=infinity,
+            score=-infinity,
+            x=torch.zeros_like(state.p, dtype=torch.int8),
+            last=torch.zeros_like(state.p, dtype=torch.int8),
+            p=state.p.clone(),
+            slack=torch.zeros_like(state.p, dtype=torch.float64),
+            value=infinity.clone(),
+            converged=torch.zeros_like(infinity, dtype=torch.bool),
+            iterations=torch.zeros_like(infinity, dtype=torch.int64),
+            end=Warm(state.z.clone(), state.cells.clone()),
+        )
+
+    def keep_end(self, state: State, here: Tensor) -> None:
+        """Store the state of the models ``here`` for a warm start."""
+        self.end.z[:, here], self.end.cells[:, here] = state.z, state.cells
 
 
 def relax(
@@ -79,99 +100,104 @@ def relax(
     *,
     warm: Warm | None = None,
     floor: Tensor | None = None,
-    tell: Callable[[Relaxed, Tensor], None] | None = None,
+    report: Callable[[Relaxed, Tensor], None] | None = None,
 ) -> Relaxed:
-    """Run every model to its end: converged, proved infeasible or optimal, bounded by ``floor``, or out of time.
+    """Iterate until every model has converged, is proved infeasible or optimal, or cannot exceed ``floor``.
 
     Args:
-        exact: The numbers in float64, in which bounds and scores are computed; iterations run in ``dtype``.
+        layout: The structure.
+        exact: The numbers in float64, for bounds and scores.
+        dtype: Of the iterations.
+        limits: When to stop.
         warm: Where to start from.
         floor: (B,), the score a model must be able to exceed to be of interest.
-        tell: Called at every look with what is known and the models' scales.
+        report: Called at every evaluation with the results and the scales of the models.
     """
     terms = Terms.of(layout, exact, dtype)
     state = initial_state(layout, terms)
     if warm is not None:
         state.z, state.cells = warm.z.to(dtype).clone(), warm.cells.to(dtype).clone()
-    batch, device = terms.unary.shape[1], terms.unary.device
-    out = Relaxed(
-        bound=torch.full((batch,), torch.inf, dtype=torch.float64, device=device),
-        score=torch.full((batch,), -torch.inf, dtype=torch.float64, device=device),
-        x=torch.zeros(layout.num_rows, batch, dtype=torch.int8, device=device),
-        last=torch.zeros(layout.num_rows, batch, dtype=torch.int8, device=device),
-        p=state.p.clone(),
-        slack=torch.zeros(layout.num_rows, batch, dtype=torch.float64, device=device),
-        value=torch.full((batch,), torch.inf, dtype=torch.float64, device=device),
-        converged=torch.zeros(batch, dtype=torch.bool, device=device),
-        iterations=torch.zeros(batch, dtype=torch.int64, device=device),
-        end=Warm(state.z.clone(), state.cells.clone()),
-    )
-    least = torch.full((batch,), -torch.inf, dtype=torch.float64, device=device) if floor is None else floor
-    here = torch.arange(batch, device=device)  # which models the columns of state are
-    bottom = _worst(layout, exact)
+    out = Relaxed.of(state)
+    here = torch.arange(len(out.bound), device=out.bound.device)  # the models of the columns of state
+    floor = torch.full_like(out.bound, -torch.inf) if floor is None else floor
+    lowest = _lowest_score(layout, exact)
     done = 0 if warm is None else warm.done
     average = Average.of(state)
-    fused = fused_of(layout, device)
+    fused = fused_of(layout, out.bound.device)
     while len(here):
         left = limits.iterations - done
-        steps = min(CHECK, left)
+        steps, blocks = min(CHECK, left), 1
         if fused is not None and fused.worth(len(here)):
-            blocks = max(1, min(max(_BLOCKS, int(_LOOK_AFTER * done) // CHECK), left // CHECK))
+            blocks = max(1, min(max(_BLOCKS, int(_EVALUATE_AFTER * done) // CHECK), left // CHECK))
             fused.advance(terms, state, average, done, steps, blocks)
         else:
-            blocks = 1
             advance(layout, terms, state, average, done, steps, blocks)
         done += steps * blocks
-        was = out.converged[here]
-        ended = _look(layout, exact, state, out, here, limits, least, bottom)
-        out.iterations[here] = torch.where(was, out.iterations[here], done)
+        was_converged = out.converged[here]
+        ended = _evaluate(layout, exact, state, out, here, limits, lowest) | (out.bound[here] <= floor[here])
+        out.iterations[here] = torch.where(was_converged, out.iterations[here], done)
         last = done >= limits.iterations or limits.late
-        if tell is not None:
-            tell(out, exact.scale)
-        going = torch.nonzero(~ended).squeeze(1)  # the one wait for the device
+        if report is not None:
+            report(out, exact.scale)
+        going = torch.nonzero(~ended).squeeze(1)  # the only host synchronisation
         if last or len(going) == 0:
-            _keep(state, out, here)
+            out.keep_end(state, here)
             break
         if len(going) <= 0.75 * len(here):
-            _keep(state, out, here)
-            here, bottom = here[going], bottom[going]
+            out.keep_end(state, here)
+            here, lowest = here[going], lowest[going]
             state, average = state.select(going), average.select(going)
             terms, exact = terms.select(going), exact.select(going)
     return out
 
 
-def _look(
-    layout: Layout,
-    exact: Numbers,
-    state: State,
-    out: Relaxed,
-    here: Tensor,
-    limits: Limits,
-    least: Tensor,
-    bottom: Tensor,
+def _evaluate(
+    layout: Layout, exact: Numbers, state: State, out: Relaxed, here: Tensor, limits: Limits, lowest: Tensor
 ) -> Tensor:
-    """Bound, round and compare; which columns (B',) need no more iterations."""
+    """Update bounds, roundings and convergence of the models ``here``; returns which have converged (B',)."""
     multipliers = (state.z - state.q).double() * RHO
     taus = [t.double() * RHO for t in state.taus[: len(layout.budgets)]]
-    value, left = dual_value(layout, exact, multipliers, taus)
-    value = torch.where(value < bottom, -torch.inf, value)  # below every feasible score: there is none
+    value, reduced = dual_value(layout, exact, multipliers, taus)
+    value = torch.where(value < lowest, -torch.inf, value)  # below every feasible score: infeasible
     bound = torch.minimum(out.bound[here], value)
 
     score, x = out.score[here], out.x[:, here]
     rounded = round_rows(layout, state.p)
     for cut in limits.cuts:
-        guess = rounded if cut == 0.5 else round_rows(layout, state.p, cut)
-        found = score_rows(layout, exact, guess)
-        better = found > score
-        score = torch.where(better, found, score)
-        x = torch.where(better, guess.to(torch.int8), x)
+        candidate = rounded if cut == 0.5 else round_rows(layout, state.p, cut)
+        candidate_score = score_rows(layout, exact, candidate)
+        better = candidate_score > score
+        score = torch.where(better, candidate_score, score)
+        x = torch.where(better, candidate.to(torch.int8), x)
     x = torch.where(score > -torch.inf, x, rounded.to(torch.int8))
 
-    # The relaxation is solved when its value meets the bound, when (p, q) nearly attain the dual's maxima, and when
-    # they nearly agree: each alone can hold by chance.
+    slack = reduced.clone()
+    for k, _, rows in layout.many:
+        block = fold(reduced[slice(*rows)], -1, k)
+        slack[slice(*rows)] = (block.amax(1, keepdim=True) - block).flatten(0, 1)
+    solved = _is_solved(layout, exact, state, multipliers, bound, value, limits.tolerance)
+    tight = score >= bound - PROOF * bound.abs().clamp(min=1e-3)
+    out.bound[here], out.score[here], out.value[here] = bound, score, value
+    out.x[:, here], out.last[:, here], out.p[:, here] = x, rounded.to(torch.int8), state.p
+    out.slack[:, here] = slack
+    out.converged[here] |= solved | tight | (bound == -torch.inf)
+    return out.converged[here]
+
+
+def _is_solved(
+    layout: Layout,
+    exact: Numbers,
+    state: State,
+    multipliers: Tensor,
+    bound: Tensor,
+    value: Tensor,
+    tolerance: float,
+) -> Tensor:
+    """Whether the relaxation is solved (B',): its value meets the bound, (p, q) nearly attain the maxima of the dual,
+    and they nearly agree. Each alone can hold by chance."""
     difference = state.p.index_select(0, layout.edge_row) - state.q
-    torn = (multipliers * difference).sum(0)  # what disagreement adds to the relaxation's value
-    residual = difference.abs().amax(0) if len(difference) else state.z.new_zeros(len(here))
+    torn = (multipliers * difference).sum(0)  # what disagreement adds to the value of the relaxation
+    residual = difference.abs().amax(0) if len(difference) else state.z.new_zeros(len(bound))
     for t in layout.tables:
         cells = slice(*t.cells)
         apart = state.s[cells] - state.mu[cells]
@@ -179,42 +205,26 @@ def _look(
         torn = torn + (force * apart).double().sum(0)
         residual = torch.maximum(residual, apart.abs().amax(0))
     primal = objective_rows(layout, exact, state.p.double(), state.q.double(), state.s.double())
-    allowed = 0.8 * limits.tolerance * bound.abs().clamp(min=0.01)
+    allowed = 0.8 * tolerance * bound.abs().clamp(min=0.01)
     met = ((bound - primal).abs() <= allowed) & (value - primal + torn <= allowed)
-    met &= residual <= _RESIDUAL * limits.tolerance
-
-    slack = left.clone()
-    for k, _, rows in layout.many:
-        block = fold(left[slice(*rows)], -1, k)
-        slack[slice(*rows)] = (block.amax(1, keepdim=True) - block).flatten(0, 1)
-    tight = score >= bound - PROOF * bound.abs().clamp(min=1e-3)
-    ended = met | tight | (bound == -torch.inf) | (bound <= least[here])
-    out.bound[here], out.score[here], out.value[here] = bound, score, value
-    out.x[:, here], out.last[:, here], out.p[:, here] = x, rounded.to(torch.int8), state.p
-    out.slack[:, here] = slack
-    out.converged[here] |= met | tight | (bound == -torch.inf)
-    return ended | out.converged[here]
+    return met & (residual <= _RESIDUAL * tolerance)
 
 
-def _keep(state: State, out: Relaxed, here: Tensor) -> None:
-    out.end.z[:, here], out.end.cells[:, here] = state.z, state.cells
-
-
-def _worst(layout: Layout, numbers: Numbers) -> Tensor:
-    """A scaled score (B,) that every feasible assignment reaches: all factors at their worst finite entry."""
+def _lowest_score(layout: Layout, numbers: Numbers) -> Tensor:
+    """A lower bound (B,) on the scaled score of feasible assignments: all factors at their lowest finite entry."""
     total = numbers.constant.clone()
-    free = len(layout.binary)
-    total = total + numbers.unary[:free].clamp(max=0.0).sum(0)
+    total = total + numbers.unary[: len(layout.binary)].clamp(max=0.0).sum(0)
     for k, _, rows in layout.many:
-        total = total + _least(fold(numbers.unary[slice(*rows)], -1, k)).sum(0)
+        total = total + _lowest_finite(fold(numbers.unary[slice(*rows)], -1, k)).sum(0)
     for x in numbers.pairs:
         zero = torch.zeros_like(x.alpha)
         total = total + torch.stack([zero, x.alpha, x.beta, x.alpha + x.beta + x.gamma]).amin(0).sum(0)
     for theta in numbers.tables:
-        total = total + _least(theta.flatten(1, -2)).sum(0)
+        total = total + _lowest_finite(theta.flatten(1, -2)).sum(0)
     return total - 1e-6 * (1.0 + total.abs())
 
 
-def _least(values: Tensor) -> Tensor:
-    least = values.masked_fill(values == -torch.inf, torch.inf).amin(1)
-    return least.masked_fill(least == torch.inf, 0.0)
+def _lowest_finite(values: Tensor) -> Tensor:
+    """The lowest finite entry along axis 1, 0 if there is none."""
+    lowest = values.masked_fill(values == -torch.inf, torch.inf).amin(1)
+    return lowest.masked_fill(lowest == torch.inf, 0.0)

@@ -8,11 +8,11 @@ from torch import Tensor
 from fgnn.infer.ad3.layout import Layout, fold
 from fgnn.infer.ad3.numbers import Numbers
 
-_TIE = 1e-3  # marginals closer than this are equal: an iterative method knows them no better
+_TIE = 1e-3  # marginals closer than this count as equal: the iterations do not resolve them better
 
 
 def round_rows(layout: Layout, p: Tensor, cut: float = 0.5) -> Tensor:
-    """One-hot rows (V, B): the state of largest marginal, the lowest on ties; 1 of two needs more than ``cut``."""
+    """One-hot rows (V, B): the state of largest marginal, the lowest on ties; binary variables round up at ``cut``."""
     x = torch.zeros_like(p)
     free = len(layout.binary)
     x[:free] = (p[:free] > cut + _TIE).to(p.dtype)
@@ -49,23 +49,23 @@ def score_rows(layout: Layout, numbers: Numbers, x: Tensor) -> Tensor:
     for t, theta in zip(layout.tables, numbers.tables, strict=True):
         cell = torch.zeros(len(t.tables), x.shape[1], dtype=torch.int64, device=x.device)
         for k, axis in zip(t.shape, t.axes, strict=True):
-            own = fold(edge[slice(*axis)], len(t.tables), -1)
-            cell = cell * k + (own[:, 0].to(torch.int64) if k == 2 else own.argmax(1))
+            one_hot = fold(edge[slice(*axis)], len(t.tables), -1)
+            cell = cell * k + (one_hot[:, 0].to(torch.int64) if k == 2 else one_hot.argmax(1))
         total = total + theta.flatten(1, -2).gather(1, cell[:, None]).squeeze(1).sum(0)
     for budget, z in zip(layout.budgets, numbers.budgets, strict=True):
         ones = fold(edge[slice(*budget.edges)], -1, budget.size).sum(1, keepdim=True)
         total = total.masked_fill(((ones < z.low) | (ones > z.high)).any(0).any(0), -torch.inf)
-    return total.masked_fill(numbers.hopeless, -torch.inf)
+    return total.masked_fill(numbers.infeasible, -torch.inf)
 
 
 def objective_rows(layout: Layout, numbers: Numbers, p: Tensor, q: Tensor, s: Tensor) -> Tensor:
-    """The relaxation's objective (B,) at the variables' p, the pairs' q and the cells' s."""
+    """The objective of the relaxation (B,) at p of the variables, q of the pairs and s of the cells."""
     total = numbers.constant + torch.where(p > 0, numbers.unary * p, 0.0).sum(0)
     for pair, y in zip(layout.pairs, numbers.pairs, strict=True):
         u, v = q[slice(*pair.first)], q[slice(*pair.second)]
         both = torch.where(y.gamma >= 0, torch.minimum(u, v), (u + v - 1.0).clamp(min=0.0))
         total = total + (y.alpha * u + y.beta * v + y.gamma * both).sum(0)
     for t, theta in zip(layout.tables, numbers.tables, strict=True):
-        own = s[slice(*t.cells)].reshape(theta.shape)
-        total = total + torch.where(own > 0, theta * own, 0.0).flatten(0, -2).sum(0)
+        cells = s[slice(*t.cells)].reshape(theta.shape)
+        total = total + torch.where(cells > 0, theta * cells, 0.0).flatten(0, -2).sum(0)
     return total

@@ -1,4 +1,4 @@
-"""Branch and bound over the relaxation: best bound and newest node by turns, many nodes of many models at a time."""
+"""Branch and bound on the relaxation of `ad3`, for many nodes of many models at once."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ from fgnn.infer.ad3.layout import Layout, fold
 from fgnn.infer.ad3.numbers import build_numbers
 from fgnn.infer.ad3.relax import Limits, Relaxed, Warm, relax
 from fgnn.infer.ad3.rounding import rows_to_states
-from fgnn.infer.solution import Answer, OnProgress, Progress
+from fgnn.infer.reporter import Reporter
+from fgnn.infer.solution import Answer
 from fgnn.infer.tolerances import PROOF
 from fgnn.infer.trivial_bound import factor_maxima
 from fgnn.pgm import ModelBatch
 
 _WIDTH = 1024  # nodes relaxed at once, over all models
-_PER_MODEL = 32  # nodes of one model branched on at once: later ones of a round see no better incumbent
+_PER_MODEL = 32  # nodes of one model branched on at once: more would miss improvements of the incumbent
 _NODE_ITERATIONS = 50
-_CUTS = (0.5, 0.65, 0.8, 0.95)  # budgets mostly forbid ones, so fewer ones are tried too
-
-
-_ids = count()  # nodes of equal bound stay in order
+_CUTS = (0.5, 0.65, 0.8, 0.95)  # budgets mostly forbid ones, so roundings with fewer ones are tried too
+_ids = count()  # keeps nodes of equal bound in order
 
 
 @dataclass(eq=False)
 class _Node:
-    """A part of a model's assignments, relaxed: what its children start from."""
+    """A relaxed node: a subset of a model's assignments, from which its children start."""
 
     forbidden: Tensor  # shape: (N, K), bool
     z: Tensor  # shape: (E,)
@@ -44,11 +43,11 @@ class _Node:
 
 @dataclass(eq=False)
 class _Tree:
-    """The search in one model; scores and bounds are scaled.
+    """The search tree of one model; scores and bounds are scaled.
 
     Args:
-        unit: 1 in the model's own numbers, at most 1e-3: a proof is relative to the score, or to this if that is less.
-            Where one entry is far larger than the rest, scores that differ are close to each other once scaled.
+        unit: 1 in the model's own numbers, at most 1e-3. Proofs are relative to the score, or to this if that is less:
+            where one entry is far larger than the rest, different scores are close to each other once scaled.
     """
 
     unit: float = 1e-3
@@ -59,6 +58,7 @@ class _Tree:
     nodes: int = 0
 
     def offer(self, score: float, states: Tensor) -> None:
+        """Make an assignment the incumbent if it is better."""
         if score > self.score:
             self.score, self.states = score, states.clone()
 
@@ -67,22 +67,22 @@ class _Tree:
         self.recent.append(node)
 
     def top(self) -> _Node | None:
-        """The open node of best bound, None where none could be better than the incumbent."""
+        """The open node of highest bound; None if none can improve on the incumbent."""
         while self.open and self.open[0][2].taken:
             heapq.heappop(self.open)
-        return self.open[0][2] if self.open and self.open[0][2].bound > self.enough else None
+        return self.open[0][2] if self.open and self.open[0][2].bound > self.cutoff else None
 
     def newest(self) -> _Node | None:
-        """The open node opened last: following these leads down to an assignment."""
-        while self.recent and (self.recent[-1].taken or self.recent[-1].bound <= self.enough):
+        """The node opened last: following these descends to an assignment."""
+        while self.recent and (self.recent[-1].taken or self.recent[-1].bound <= self.cutoff):
             self.recent.pop()
         return self.recent[-1] if self.recent else None
 
-    def next_nodes(self, count: int, dive: bool) -> list[_Node]:
-        """Up to ``count`` nodes to branch on, by turns of best bound and newest."""
+    def next_nodes(self, count: int, newest_first: bool) -> list[_Node]:
+        """Up to ``count`` nodes to branch on, alternating between the newest and the highest bound."""
         chosen: list[_Node] = []
         while len(chosen) < count:
-            node = self.newest() if (len(chosen) % 2 == 0) == dive else self.top()
+            node = self.newest() if (len(chosen) % 2 == 0) == newest_first else self.top()
             if node is None:
                 break
             node.taken = True
@@ -90,8 +90,8 @@ class _Tree:
         return chosen
 
     @property
-    def enough(self) -> float:
-        """A bound up to here is no better than the incumbent."""
+    def cutoff(self) -> float:
+        """Nodes with a bound up to this cannot improve on the incumbent."""
         return self.score + PROOF * max(self.unit, abs(self.score)) if self.states is not None else -float("inf")
 
     @property
@@ -100,105 +100,150 @@ class _Tree:
         return self.score if node is None else max(self.score, node.bound)
 
 
-def search(
-    batch: ModelBatch,
-    layout: Layout,
-    dtype: torch.dtype,
-    limits: Limits,
-    max_nodes: int,
-    begin: float,
-    progress: OnProgress | None,
-) -> Answer:
-    """Explore every model's tree until nothing open can be better than its best assignment."""
-    root = replace(limits, cuts=_CUTS)
-    inner = replace(root, iterations=min(limits.iterations, _NODE_ITERATIONS))
-    exact = build_numbers(batch, layout)
-    scale = exact.scale
-    trees = [_Tree(unit) for unit in (1.0 / scale).clamp(max=1e-3).tolist()]
-    found = relax(layout, exact, dtype, root)
-    fallback = rows_to_states(layout, found.x)
-    for tree, score, states in zip(trees, found.score.tolist(), fallback, strict=True):
-        tree.offer(score, states)
-    enough = torch.tensor([t.enough for t in trees], dtype=torch.float64, device=batch.device)
-    hard = torch.nonzero(found.bound > enough).squeeze(1)
-    if len(hard):
-        own, at = batch.select(hard), found.end
-        warm = Warm(at.z[:, hard], at.cells[:, hard])
-        better = dive(own, layout, dtype, inner, found.p[:, hard], warm, scale[hard])
-        for b, score, states in zip(hard.tolist(), (own.score(better) / scale[hard]).tolist(), better, strict=True):
-            trees[b].offer(score, states)
-    iterations = found.iterations.clone()
+class _Search:
+    """The search trees of all models of a batch."""
 
-    def file(models: Tensor, found: Relaxed, forbidden: Tensor, above: Tensor) -> None:
-        """Take better assignments, drop what cannot be better, fix what the multipliers settle, open the rest."""
-        states = rows_to_states(layout, found.x)
+    def __init__(self, batch: ModelBatch, layout: Layout, dtype: torch.dtype, limits: Limits) -> None:
+        self.batch, self.layout, self.dtype = batch, layout, dtype
+        root = replace(limits, cuts=_CUTS)
+        self.limits = replace(root, iterations=min(limits.iterations, _NODE_ITERATIONS))
+        exact = build_numbers(batch, layout)
+        self.scale = exact.scale
+        self.trees = [_Tree(unit) for unit in (1.0 / self.scale).clamp(max=1e-3).tolist()]
+        relaxed = relax(layout, exact, dtype, root)
+        self.iterations = relaxed.iterations.clone()
+        self.fallback = rows_to_states(layout, relaxed.x)
+        self._offer(range(len(batch)), relaxed.score, self.fallback)
+        self._dive(relaxed)
+        every = torch.arange(len(batch), device=batch.device)
+        self._add(every, relaxed, batch.unary == -torch.inf, torch.full_like(relaxed.bound, torch.inf))
+
+    def active(self, max_nodes: int) -> list[int]:
+        """The models with open nodes."""
+        return [b for b, tree in enumerate(self.trees) if tree.nodes < max_nodes and tree.top() is not None]
+
+    def expand(self, models: list[int], newest_first: bool) -> None:
+        """Branch on nodes of these models and relax the children."""
+        share = min(_PER_MODEL, max(1, _WIDTH // (2 * len(models))))
+        owners: list[int] = []
+        parents: list[_Node] = []
+        for b in models:
+            chosen = self.trees[b].next_nodes(share, newest_first)
+            owners += [b] * len(chosen)
+            parents += chosen
+        which = torch.tensor(owners, device=self.batch.device).repeat(2)
+        forbidden = _children(parents)
+        nodes = self.batch.select(which)
+        nodes = replace(nodes, unary=nodes.unary.masked_fill(forbidden, -torch.inf))
+        exact = build_numbers(nodes, self.layout, self.scale[which])
+        parent_bound = self._float64([node.bound for node in parents]).repeat(2)
+        z, cells = (torch.stack([getattr(n, x) for n in parents], 1).repeat(1, 2) for x in ("z", "cells"))
+        floor = self._cutoffs(owners).repeat(2)
+        relaxed = relax(self.layout, exact, self.dtype, self.limits, warm=Warm(z, cells), floor=floor)
+        self.iterations.index_add_(0, which, relaxed.iterations)
+        self._add(which, relaxed, forbidden, parent_bound)
+
+    def assignments(self) -> Tensor:
+        """The incumbents, or the rounding of the root relaxation.  # shape: (B, N)"""
+        if not self.trees:
+            return self.fallback
+        best = (f if t.states is None else t.states for t, f in zip(self.trees, self.fallback, strict=True))
+        return torch.stack(list(best))
+
+    def report(self, reporter: Reporter) -> None:
+        if len(self.trees) == 1:
+            tree, factor = self.trees[0], float(self.scale[0])
+            reporter.send(f"{tree.nodes} nodes", tree.score * factor, tree.bound * factor, self.assignments())
+        else:
+            finished = sum(tree.top() is None for tree in self.trees)
+            reporter.send(f"{finished} of {len(self.trees)} models", assignment=self.assignments())
+
+    def answer(self, late: bool) -> Answer:
+        ended = torch.tensor([t.top() is None for t in self.trees], dtype=torch.bool, device=self.batch.device)
+        bound = self._float64([t.bound for t in self.trees]) * self.scale
+        return Answer.of(
+            self.assignments(),
+            bound=torch.minimum(bound, factor_maxima(self.batch)),
+            proved=ended,
+            converged=ended,
+            iterations=self.iterations,
+            timed_out=~ended & late,
+            info={"nodes": torch.tensor([t.nodes for t in self.trees], device=self.batch.device)},
+        )
+
+    # ---- after a relaxation ---------------------------------------------------------------------------------------
+
+    def _dive(self, relaxed: Relaxed) -> None:
+        """Look for better assignments of the models that the root relaxation does not solve."""
+        hard = torch.nonzero(relaxed.bound > self._cutoffs(range(len(self.trees)))).squeeze(1)
+        if not len(hard):
+            return
+        part, scale = self.batch.select(hard), self.scale[hard]
+        warm = Warm(relaxed.end.z[:, hard], relaxed.end.cells[:, hard])
+        better = dive(part, self.layout, self.dtype, self.limits, relaxed.p[:, hard], warm, scale)
+        self._offer(hard.tolist(), part.score(better) / scale, better)
+
+    def _add(self, models: Tensor, relaxed: Relaxed, forbidden: Tensor, parent_bound: Tensor) -> None:
+        """Offer the roundings, prune nodes by bound, fix states by the multipliers, and open the remaining nodes."""
         owners = models.tolist()
-        for b, score, own in zip(owners, found.score.tolist(), states, strict=True):
-            trees[b].nodes += 1
-            trees[b].offer(score, own)
-        enough = torch.tensor([trees[b].enough for b in owners], dtype=torch.float64, device=batch.device)
-        bounds = torch.minimum(found.bound, above)
-        left = torch.nonzero(bounds > enough).squeeze(1)
+        for b in owners:
+            self.trees[b].nodes += 1
+        self._offer(owners, relaxed.score, rows_to_states(self.layout, relaxed.x))
+        cutoff = self._cutoffs(owners)
+        bounds = torch.minimum(relaxed.bound, parent_bound)
+        left = torch.nonzero(bounds > cutoff).squeeze(1)
         if not len(left):
             return
-        closed = forbidden[left] | _settled(layout, found, left, enough[left], forbidden[left])
-        leaf = closed.sum(2).eq(closed.shape[2] - 1).all(1)
-        if leaf.any():  # nothing left to choose: the score says all
-            ends = (~closed[leaf]).to(torch.int8).argmax(2)
+        forbidden = forbidden[left]
+        forbidden = forbidden | _excluded(self.layout, relaxed, left, cutoff[left], forbidden)
+        leaf = forbidden.sum(2).eq(forbidden.shape[2] - 1).all(1)
+        if leaf.any():  # every variable has one state left
+            ends = (~forbidden[leaf]).to(torch.int8).argmax(2)
             owner = models[left[leaf]]
-            scores = batch.select(owner).score(ends) / scale[owner]
-            for b, score, end in zip(owner.tolist(), scores.tolist(), ends, strict=True):
-                trees[b].offer(score, end)
-        left, closed = left[~leaf], closed[~leaf]
+            self._offer(owner.tolist(), self.batch.select(owner).score(ends) / self.scale[owner], ends)
+        left, forbidden = left[~leaf], forbidden[~leaf]
         if not len(left):
             return
-        variable, state = _branching(layout, found.p[:, left], closed)
-        order = torch.argsort(bounds[left]).tolist()  # the best is pushed last, to be the newest
-        places, variables, branches, limits_ = left.tolist(), variable.tolist(), state.tolist(), bounds[left].tolist()
-        for k in order:
-            j = places[k]
-            z, cells = found.end.z[:, j].clone(), found.end.cells[:, j].clone()
-            trees[owners[j]].push(_Node(closed[k].clone(), z, cells, variables[k], branches[k], limits_[k]))
+        variable, state = (t.tolist() for t in _branching(self.layout, relaxed.p[:, left], forbidden))
+        columns, node_bounds = left.tolist(), bounds[left].tolist()
+        for k in torch.argsort(bounds[left]).tolist():  # the highest bound is pushed last, to be the newest
+            j = columns[k]
+            z, cells = relaxed.end.z[:, j].clone(), relaxed.end.cells[:, j].clone()
+            self.trees[owners[j]].push(_Node(forbidden[k].clone(), z, cells, variable[k], state[k], node_bounds[k]))
 
-    every = torch.arange(len(batch), device=batch.device)
-    file(every, found, batch.unary == -torch.inf, torch.full_like(found.bound, torch.inf))
-    told = begin
+    def _offer(self, owners: list[int] | range, scores: Tensor, states: Tensor) -> None:
+        for b, score, x in zip(owners, scores.tolist(), states, strict=True):
+            self.trees[b].offer(score, x)
+
+    def _cutoffs(self, owners: list[int] | range) -> Tensor:
+        return self._float64([self.trees[b].cutoff for b in owners])
+
+    def _float64(self, values: list[float]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64, device=self.batch.device)
+
+
+def search(
+    batch: ModelBatch, layout: Layout, dtype: torch.dtype, limits: Limits, max_nodes: int, reporter: Reporter
+) -> Answer:
+    """Explore the tree of every model until no open node can improve on its best assignment."""
+    trees = _Search(batch, layout, dtype, limits)
     for turn in count():
-        active = [b for b, t in enumerate(trees) if t.nodes < max_nodes and t.top() is not None]
+        active = trees.active(max_nodes)
         if not active or time.monotonic() >= limits.deadline:
             break
-        active = active[: _WIDTH // 2]
-        share = min(_PER_MODEL, max(1, _WIDTH // (2 * len(active))))
-        models: list[int] = []
-        parents: list[_Node] = []
-        for b in active:
-            chosen = trees[b].next_nodes(share, dive=turn % 2 == 0)
-            models += [b] * len(chosen)
-            parents += chosen
-        which = torch.tensor(models, device=batch.device).repeat(2)
-        forbidden = _children(parents)
-        nodes = batch.select(which)
-        nodes = replace(nodes, unary=nodes.unary.masked_fill(forbidden, -torch.inf))
-        exact = build_numbers(nodes, layout, scale[which])
-        above = torch.tensor([n.bound for n in parents], dtype=torch.float64, device=batch.device).repeat(2)
-        enough = torch.tensor([trees[b].enough for b in models], dtype=torch.float64, device=batch.device).repeat(2)
-        z, cells = (torch.stack([getattr(n, x) for n in parents], 1).repeat(1, 2) for x in ("z", "cells"))
-        warm = Warm(z, cells)
-        found = relax(layout, exact, dtype, inner, warm=warm, floor=enough)
-        iterations.index_add_(0, which, found.iterations)
-        file(which, found, forbidden, above)
-        if progress is not None and time.monotonic() - told > 0.5:
-            told = time.monotonic()
-            _tell(progress, trees, fallback, scale, told - begin)
-    return _answer(batch, trees, scale, fallback, iterations, limits.deadline)
+        trees.expand(active[: _WIDTH // 2], newest_first=turn % 2 == 0)
+        if reporter.due():
+            trees.report(reporter)
+    return trees.answer(late=time.monotonic() >= limits.deadline)
 
 
 def unsolved(batch: ModelBatch) -> Answer:
-    """For models the time limit left no time for: the best states by the unaries, each factor's own maximum."""
+    """For models that the time limit leaves no time for: the best states by unaries, the maxima of factors as bound."""
     late = torch.ones(len(batch), dtype=torch.bool, device=batch.device)
     nodes = torch.zeros(len(batch), dtype=torch.int64, device=batch.device)
-    known = {"bound": factor_maxima(batch), "converged": ~late, "timed_out": late, "info": {"nodes": nodes}}
-    return Answer.of(batch.unary.argmax(2), **known)
+    return Answer.of(
+        batch.unary.argmax(2), bound=factor_maxima(batch), converged=~late, timed_out=late, info={"nodes": nodes}
+    )
 
 
 def _children(parents: list[_Node]) -> Tensor:
@@ -213,55 +258,25 @@ def _children(parents: list[_Node]) -> Tensor:
     return masks
 
 
-def _settled(layout: Layout, found: Relaxed, which: Tensor, enough: Tensor, forbidden: Tensor) -> Tensor:
-    """States (W, N, K) that cannot be in a better assignment: their variable's loss alone takes the bound away."""
-    room = (found.value[which] - enough).clamp(min=0.0)  # shape: (W,)
-    slack = found.slack[:, which]
+def _excluded(layout: Layout, relaxed: Relaxed, which: Tensor, cutoff: Tensor, forbidden: Tensor) -> Tensor:
+    """States (W, N, K) in no better assignment: the loss at their variable alone takes the bound below the cutoff."""
+    gap = (relaxed.value[which] - cutoff).clamp(min=0.0)  # shape: (W,)
+    slack = relaxed.slack[:, which]
     out = torch.zeros_like(forbidden)
     gain = slack[: len(layout.binary)].T  # shape: (W, Vb), of state 1 over state 0
     undecided = ~forbidden[:, layout.binary, :2].any(2)
-    out[:, layout.binary, 0] = undecided & (gain >= room[:, None])
-    out[:, layout.binary, 1] = undecided & (-gain >= room[:, None])
+    out[:, layout.binary, 0] = undecided & (gain >= gap[:, None])
+    out[:, layout.binary, 1] = undecided & (-gain >= gap[:, None])
     for k, members, rows in layout.many:
-        block = fold(slack[slice(*rows)] >= room, -1, k)  # shape: (n_k, k, W)
+        block = fold(slack[slice(*rows)] >= gap, -1, k)  # shape: (n_k, k, W)
         out[:, members, :k] = block.permute(2, 0, 1)
     return out
 
 
-def _branching(layout: Layout, p: Tensor, closed: Tensor) -> tuple[Tensor, Tensor]:
-    """The most fractional variable that has a choice (W,), and its most likely state (W,)."""
-    marginals = marginals_of(layout, p, closed).masked_fill(closed, -1.0)
+def _branching(layout: Layout, p: Tensor, forbidden: Tensor) -> tuple[Tensor, Tensor]:
+    """The most fractional variable with several states (W,), and its most likely state (W,)."""
+    marginals = marginals_of(layout, p, forbidden).masked_fill(forbidden, -1.0)
     top, state = marginals.max(2)
-    choice = (~closed).sum(2) > 1
-    variable = top.masked_fill(~choice, torch.inf).argmin(1)
+    undecided = (~forbidden).sum(2) > 1
+    variable = top.masked_fill(~undecided, torch.inf).argmin(1)
     return variable, state.gather(1, variable[:, None]).squeeze(1)
-
-
-def _assignments(trees: list[_Tree], fallback: Tensor) -> Tensor:
-    return torch.stack([f if t.states is None else t.states for t, f in zip(trees, fallback, strict=True)])
-
-
-def _tell(progress: OnProgress, trees: list[_Tree], fallback: Tensor, scale: Tensor, seconds: float) -> None:
-    score, bound, note = -float("inf"), float("inf"), f"{sum(t.top() is None for t in trees)} of {len(trees)} models"
-    if len(trees) == 1:
-        factor = float(scale[0])
-        score, bound, note = trees[0].score * factor, trees[0].bound * factor, f"{trees[0].nodes} nodes"
-    progress(Progress("ad3", seconds, score, bound, note, _assignments(trees, fallback)))
-
-
-def _answer(
-    batch: ModelBatch, trees: list[_Tree], scale: Tensor, fallback: Tensor, iterations: Tensor, deadline: float
-) -> Answer:
-    device = batch.device
-    ended = torch.tensor([t.top() is None for t in trees], dtype=torch.bool, device=device)
-    bound = torch.tensor([t.bound for t in trees], dtype=torch.float64, device=device) * scale
-    late = time.monotonic() >= deadline
-    return Answer.of(
-        _assignments(trees, fallback) if trees else fallback,
-        bound=torch.minimum(bound, factor_maxima(batch)),
-        proved=ended,
-        converged=ended,
-        iterations=iterations,
-        timed_out=~ended & late,
-        info={"nodes": torch.tensor([t.nodes for t in trees], device=device)},
-    )

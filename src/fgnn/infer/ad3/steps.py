@@ -1,8 +1,8 @@
 r"""One iteration of `ad3`: project on every factor, average at every variable.
 
-The relaxation is split in two: factors and tables' consistency on one side, variables and tables' cells on the other,
-joined by constraints :math:`q_{ci} = p_i` (and :math:`\mu_c = s_c` for cells). Alternating directions on it, in the
-form that carries one state z (an edge's marginal plus its scaled multiplier):
+The relaxation is split into factors and the consistency of tables on one side, variables and the cells of tables on the
+other, coupled by :math:`q_{ci} = p_i` (and :math:`\mu_c = s_c` for cells). Alternating directions, in the form that
+keeps one state z (the marginal of an edge plus its scaled multiplier):
 
 .. math::
     q &= \Pi_{\text{factors}}(z) \quad\text{(tables: onto consistency; the others: with } \theta_c / \rho \text{)} \\
@@ -10,7 +10,7 @@ form that carries one state z (an edge's marginal plus its scaled multiplier):
     s = \Pi_{\text{simplex}}(2\mu - z + \theta_c / (\omega \rho)) \\
     z &\leftarrow z + \alpha (p - q)
 
-At the fixed point :math:`\lambda = \rho (z - q)` are optimal multipliers; at any point they bound the optimum.
+At the fixed point :math:`\lambda = \rho (z - q)` are optimal multipliers; any multipliers bound the optimum.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def take(x: Tensor, which: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """The numbers as an iteration reads them: divided by ρ and by degrees, in the working precision."""
+    """The numbers as used by the iterations: divided by ρ and by degrees, in the working precision."""
 
     unary: Tensor  # shape: (V, B), θ_i / (ρ d_i)
     share: Tensor  # shape: (V, 1), 1 / d_i
@@ -94,7 +94,7 @@ class Terms:
 
 @dataclass(eq=False)
 class State:
-    """What changes from iteration to iteration; thresholds are kept because the next ones are close."""
+    """The iterates, and the thresholds of the projections for warm starts."""
 
     z: Tensor  # shape: (E, B)
     q: Tensor  # shape: (E, B)
@@ -103,7 +103,7 @@ class State:
     mu: Tensor  # shape: (cells, B)
     s: Tensor  # shape: (cells, B)
     taus: list[Tensor]  # shape: (., 1, B) each: of the budgets, then the tables, then the variables of many states
-    reflected: Tensor  # shape: (E + 1, B), a last row of zeros for rows with fewer edges than most
+    reflected: Tensor  # shape: (E + 1, B), with a last row of zeros for padding
 
     def select(self, which: Tensor) -> State:
         names = ("z", "q", "p", "cells", "mu", "s")
@@ -113,13 +113,13 @@ class State:
         )
 
     def twin(self, z: Tensor, cells: Tensor) -> State:
-        """Another point with its own results, from the same thresholds."""
+        """A state at another point, with the same thresholds."""
         copies = (self.q.clone(), self.p, cells, self.mu.clone(), self.s.clone())
         return State(z, *copies, list(self.taus), self.reflected)
 
 
 def initial_state(layout: Layout, terms: Terms) -> State:
-    """Uniform marginals, no multipliers."""
+    """Uniform marginals, zero multipliers."""
     batch, kind, device = terms.unary.shape[1], terms.unary.dtype, terms.unary.device
 
     def new(rows: int, value: float = 0.0) -> Tensor:
@@ -139,7 +139,7 @@ def initial_state(layout: Layout, terms: Terms) -> State:
 
 
 def factor_step(layout: Layout, terms: Terms, state: State) -> None:
-    """q and μ from z: all factors at once."""
+    """Update q and μ from z, for all factors."""
     a = state.z if terms.push is None else state.z + terms.push
     for pair, x in zip(layout.pairs, terms.pairs, strict=True):
         first, second = slice(*pair.first), slice(*pair.second)
@@ -158,7 +158,7 @@ def factor_step(layout: Layout, terms: Terms, state: State) -> None:
 
 
 def variable_step(layout: Layout, terms: Terms, state: State) -> None:
-    """p and s from q and μ, and z moved on by their difference."""
+    """Update p and s from q and μ, and move z by their difference."""
     reflected = state.reflected
     torch.lerp(state.z, state.q, 2.0, out=reflected[:-1])
     if layout.padded is not None:
@@ -187,7 +187,7 @@ def variable_step(layout: Layout, terms: Terms, state: State) -> None:
 
 
 def disagreement(layout: Layout, state: State) -> Tensor:
-    """How far the two sides are apart, squared (B,): 0 at a solution."""
+    """The squared distance between the two sides (B,), 0 at a solution."""
     apart = (state.p.index_select(0, layout.edge_row) - state.q).square_().sum(0)
     for t in layout.tables:
         cells = slice(*t.cells)

@@ -16,7 +16,8 @@ from fgnn.infer.max_product.numbers import Numbers
 from fgnn.infer.max_product.pool import Pool
 from fgnn.infer.max_product.sweeps import Rule, Sweep
 from fgnn.infer.max_product.wiring import Wiring
-from fgnn.infer.solution import Answer, OnProgress, Progress
+from fgnn.infer.reporter import Reporter
+from fgnn.infer.solution import Answer
 from fgnn.pgm import ModelBatch
 
 # Bytes of messages processed at once: about the size of the caches on a CPU, a share of the memory on a GPU.
@@ -28,7 +29,6 @@ _CHECK_EVERY = 8
 _CHECK_EVERY_FUSED = 16  # where these iterations are one launch
 # Share of a pool that may be inactive before it is replaced, which costs about half an iteration.
 _MOST_INACTIVE = 0.125
-_REPORT_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class MessageRun:
         fused: Many iterations in one launch, instead of ``sweep``.
         options: Of the solver.
         deadline: When to stop, by ``time.perf_counter``.
-        progress: Called about twice a second.
+        reporter: Receives the progress.
         runs: All runs of the call, for reports on all models.
     """
 
@@ -69,7 +69,7 @@ class MessageRun:
         fused: FusedFlooding | None,
         options: RunOptions,
         deadline: float,
-        progress: OnProgress | None,
+        reporter: Reporter,
         runs: list[MessageRun],
     ) -> None:
         self.batch, self.wiring, self.sweep, self.fused, self.options = batch, wiring, sweep, fused, options
@@ -77,8 +77,7 @@ class MessageRun:
         settings = (1.0 - options.damping, options.tolerance, LIMIT[batch.dtype])
         self.settings = torch.tensor(settings, dtype=batch.dtype, device=batch.device)
         self.rate = self.settings[0]
-        self.started, self.deadline, self.progress = time.perf_counter(), deadline, progress
-        self.next_report = self.started + _REPORT_SECONDS
+        self.deadline, self.reporter = deadline, reporter
         self.counted = 0  # iterations since the start
         self.runs, self.unfinished = runs, len(batch)
         self.numbers = Numbers.of(batch, wiring)
@@ -222,15 +221,12 @@ class MessageRun:
             self.beliefs[models] = beliefs
 
     def _report(self, pool: Pool) -> None:
-        now = time.perf_counter()
-        if self.progress is None or now < self.next_report:
+        if not self.reporter.due():
             return
-        self.next_report = now + _REPORT_SECONDS
         count = sum(len(run.batch) for run in self.runs)
         if count > 1:
-            note = f"{sum(run.unfinished for run in self.runs)} of {count} models not converged"
-            self.progress(Progress("max-product", now - self.started, -math.inf, math.inf, note))
-            return
-        current = self.assignment if self.options.best else self._decode(pool)
-        score, note = float(self.batch.score(current)), f"iteration {self.counted}"
-        self.progress(Progress("max-product", now - self.started, score, math.inf, note, assignment=current.clone()))
+            self.reporter.send(f"{sum(run.unfinished for run in self.runs)} of {count} models not converged")
+        else:
+            current = self.assignment if self.options.best else self._decode(pool)
+            score = float(self.batch.score(current))
+            self.reporter.send(f"iteration {self.counted}", score, assignment=current.clone())

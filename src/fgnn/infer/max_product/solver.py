@@ -13,6 +13,7 @@ from fgnn.infer.max_product.numbers import can_forbid
 from fgnn.infer.max_product.run import MessageRun, RunOptions
 from fgnn.infer.max_product.sweeps import Rule, flooding, residual, sequential
 from fgnn.infer.max_product.wiring import Wiring
+from fgnn.infer.reporter import Reporter
 from fgnn.infer.solution import Answer, OnProgress
 from fgnn.infer.threads import shares, side_by_side, worth_threads
 from fgnn.pgm import ModelBatch
@@ -93,7 +94,8 @@ def solve_max_product(
         else:
             sweep = residual(wiring, rule)
         part = batch if len(spans) == 1 else batch.select(span)
-        runs.append(MessageRun(part, wiring, sweep, fused, options, deadline, None if runs else progress, runs))
+        reporter = Reporter("max-product", None if runs else progress)
+        runs.append(MessageRun(part, wiring, sweep, fused, options, deadline, reporter, runs))
     if schedule == "flooding" and worth_threads(len(batch), wiring.num_messages, batch.device):
         side_by_side([run.solve for run in runs], lambda: _stop(runs))
     else:
