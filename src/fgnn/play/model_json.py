@@ -43,7 +43,7 @@ def model_from_json(value: Any) -> GraphicalModel:
 
 def _add_factor(model: GraphicalModel, factor: dict[str, Any], room: int) -> int:
     """Add a factor and return its number of table entries, at most ``room``."""
-    cards: list[int] = model.cardinalities.tolist()
+    cards = model.cardinalities.tolist()
     scope = _sequence(factor, "scope", MAX_VARIABLES)
     if not all(_is_integer(i) and 0 <= i < len(cards) for i in scope):
         raise InputError(f"Expected variables below {len(cards)} in the scope")
@@ -56,7 +56,7 @@ def _add_factor(model: GraphicalModel, factor: dict[str, Any], room: int) -> int
     if factor.get("kind") != "table":
         raise InputError(f"Expected kind 'table' or 'budget' (got {factor.get('kind')!r})")
     shape = [cards[i] for i in scope]
-    size = math.prod(shape)
+    size = int(math.prod(shape))
     if size > room:
         raise InputError(f"Expected at most {MAX_ENTRIES} table entries in total")
     values = np.array(_numbers(factor, "values"))
