@@ -50,7 +50,7 @@ class Folds:
             raise InputError(f"Expected {missing[0]}.npz, as `python -m tools.make_ground_data` makes it", file=folder)
         start = time.perf_counter()
         pieces = scan_versions(
-            files, self.classes, data.field, copies=data.copies, stray=data.stray, seed=recipe.seed, **data.cut()
+            files, self.classes, data.field, data.cut(), copies=data.copies, stray=data.stray, seed=recipe.seed
         )
         self.pieces: dict[str, PointSet] = {f.stem: p for f, p in zip(files, pieces, strict=True)}
         count = sum(len(p) for p in pieces)
@@ -62,7 +62,7 @@ class Folds:
         assert data is not None
         train = concat_sets([p for name, p in self.pieces.items() if name not in held_out])
         files = [self.folder / f"{name}.npz" for name in held_out]
-        held = concat_sets(scan_versions(files, self.classes, data.field, seed=self.recipe.seed, **data.cut()))
+        held = concat_sets(scan_versions(files, self.classes, data.field, data.cut(), seed=self.recipe.seed))
         return Loaded(train, held, self.classes.names, (), (), "scan: tile")
 
 

@@ -65,7 +65,7 @@ def test_the_file_is_the_scan_with_votes_summed_tile_by_tile(tmp_path: Path) -> 
     cloud = read_cloud(tmp_path / "a.ply")
     with TileStore(HeldCloud(cloud), size=20.0) as store:
         for tile in store.tiles():
-            votes[store.place[tile.slots]] += by_height(tile_features(tile, 10.0))
+            votes[store.place[tile.slots]] += by_height(tile_features(tile, rule.cut))
     label = np.where(cloud.valid, votes.argmax(1), UNLABELLED).astype(np.uint8)
     confidence = (votes.max(1) / np.where(cloud.valid, votes.sum(1), 1)).astype(np.float32)
     write_cloud(cloud.with_fields(label=label, confidence=confidence), tmp_path / "expected.ply")

@@ -17,7 +17,7 @@ from fgnn.points.segment import STAGES, Clock, Segmenter, segment_cloud, segment
 from fgnn.points.segment_pieces import Cut, batches, tile_features
 from fgnn.points.tiles import TileStore
 
-CUT = Cut(points=100, scale=5.0, width=0, heights=(3.0, 9.0), slopes=())
+CUT = Cut(size=12.0, points=100, scale=5.0, heights=(3.0, 9.0))
 
 
 def high(features: np.ndarray) -> np.ndarray:
@@ -36,7 +36,7 @@ def test_pieces_are_the_shuffled_points_of_each_tile_and_repeats_fill_the_last()
         rng = np.random.default_rng(5)
         expected, slots = [], []
         for tile in store.tiles():
-            features, order = tile_features(tile, CUT.scale, CUT.heights), rng.permutation(len(tile.slots))
+            features, order = tile_features(tile, CUT), rng.permutation(len(tile.slots))
             for at in range(0, len(order), 100):
                 chosen = order[at : at + 100]
                 fill = rng.choice(chosen, 100 - len(chosen)) if len(chosen) < 100 else chosen[:0]
@@ -57,7 +57,7 @@ def test_features_are_the_place_in_the_tile_and_then_the_heights() -> None:
     with TileStore(HeldCloud(make_terrain(600, seed=2)), size=15.0) as store:
         for tile in store.tiles():
             raised = tile.xyz - np.array([0, 0, tile.xyz[:, 2].min()], np.float32)
-            features = tile_features(tile, 5.0, (3.0, 9.0), (0.2,))
+            features = tile_features(tile, Cut(15.0, scale=5.0, heights=(3.0, 9.0), slopes=(0.2,)))
             np.testing.assert_array_equal(features[:, :3], raised / np.float32(5))
             np.testing.assert_array_equal(features[:, 3:], heights_above(raised, (3.0, 9.0), (0.2,)))
 

@@ -19,6 +19,7 @@ from fgnn.errors import InputError
 from fgnn.models.points.config import PointArchitecture, PointConfig
 from fgnn.points.blocks import sampled_blocks
 from fgnn.points.cloud import read_cloud, write_cloud
+from fgnn.points.segment_pieces import Cut
 from fgnn.tasks.points import PointTask, evaluate_points, part_mask
 from fgnn.tasks.recipe import Data, Optimiser, Recipe, RoomData, ScanData, Schedule, ShapeData
 from fgnn.train.run import run
@@ -110,7 +111,7 @@ def test_unlabelled_points_neither_train_nor_score(scans: Path) -> None:
 
 def test_pieces_of_a_scan_are_what_segmentation_will_see(scans: Path) -> None:
     classes = Classes.read(scans / "classes.txt")
-    pieces = scan_pieces(scans / "area0.laz", classes, "classification", size=20.0, points=128, scale=10.0)
+    pieces = scan_pieces(scans / "area0.laz", classes, "classification", Cut(20.0, points=128, scale=10.0))
     assert pieces.features.shape[1:] == (128, 3)
     assert float(pieces.features[..., :2].abs().max()) <= 1.0 + 1e-5  # half a tile over the scale
     assert float(pieces.features[..., 2].min()) >= 0

@@ -17,6 +17,7 @@ from fgnn.data.large_scan import terrain_strips
 from fgnn.data.scan_copies import altered, scan_versions
 from fgnn.errors import InputError
 from fgnn.points.cloud import Cloud, read_cloud, write_cloud
+from fgnn.points.segment_pieces import Cut
 from fgnn.reproduce.experiment import Setting
 from fgnn.reproduce.ground import PUBLISHED, reproduce_ground
 from fgnn.weights import load_weights
@@ -116,9 +117,9 @@ def test_copies_keep_labels_with_their_points_and_differ(folder: Path) -> None:
 def test_many_versions_are_the_same_from_one_process_or_several(folder: Path) -> None:
     classes = Classes.read(folder / "classes.txt")
     files = [folder / f"{name}.npz" for name in SAMPLES[:4]]
-    cut = {"size": 30.0, "points": 64, "scale": 5.0}
-    several = scan_versions(files, classes, "classification", copies=3, stray=OTHER, **cut)
-    alone = [scan_versions([f], classes, "classification", copies=3, stray=OTHER, **cut)[0] for f in files]
+    cut = Cut(size=30.0, points=64, scale=5.0)
+    several = scan_versions(files, classes, "classification", cut, copies=3, stray=OTHER)
+    alone = [scan_versions([f], classes, "classification", cut, copies=3, stray=OTHER)[0] for f in files]
     for a, b in zip(several, alone, strict=True):
         assert a.features.equal(b.features)
         assert a.label.equal(b.label)

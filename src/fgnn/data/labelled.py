@@ -1,4 +1,4 @@
-"""Labelled point clouds of one length as tensors: shapes, blocks of rooms, and pieces of scans."""
+"""Labelled point clouds of equal length as tensors: shapes, blocks of rooms, and pieces of scans."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from fgnn.data.s3dis import BlockSet
 from fgnn.data.shapenet import Shapes
 from fgnn.errors import InputError
 from fgnn.points.cloud import Cloud, CloudReader, HeldCloud, open_cloud
-from fgnn.points.heights import height_columns
-from fgnn.points.segment_pieces import tile_features
+from fgnn.points.segment_pieces import Cut, colours, tile_features
 from fgnn.points.tiles import TileStore
 
-# The target of points that have no label or one that is not trained on; losses and scores leave it out.
+# Label of points that losses and metrics ignore.
 IGNORE = -1
-# Labels are bytes, and 255 is the one of points without any.
+# Labels are bytes, and 255 means unlabelled.
 _MOST_CLASSES = 255
 
 
 @dataclass(frozen=True, eq=False)
 class PointSet:
-    """S clouds of P points with F features, their labels, and the category of each (0 where there is one only)."""
+    """S clouds of P points with F features, their labels, and the category of each (0 if there is only one)."""
 
     features: Tensor  # shape: (S, P, F), float32
     label: Tensor  # shape: (S, P), int16; IGNORE where unlabelled
@@ -37,7 +36,7 @@ class PointSet:
         return int(self.features.shape[0])
 
     def to(self, device: torch.device | str) -> PointSet:
-        """The same clouds elsewhere."""
+        """The same clouds on another device."""
         return PointSet(self.features.to(device), self.label.to(device), self.category.to(device))
 
     def select(self, which: Tensor) -> PointSet:
@@ -46,20 +45,20 @@ class PointSet:
 
 
 def from_shapes(shapes: Shapes, points: int = 2048, seed: int = 0) -> PointSet:
-    """Shapes brought to one length: fewer points are repeated, more are drawn without repeats."""
+    """Shapes resampled to ``points``: repeated if they have fewer, drawn without repeats if more."""
     rng = np.random.default_rng(seed)
     xyz = np.empty((len(shapes), points, 3), np.float32)
     label = np.empty((len(shapes), points), np.int16)
     for s in range(len(shapes)):
         p, part, _ = shapes[s]
         order = rng.permutation(len(p))
-        chosen = np.resize(order, points)  # repeats the whole order where it is too short
+        chosen = np.resize(order, points)  # repeats the whole order if it is too short
         xyz[s], label[s] = p[chosen], part[chosen]
     return PointSet(torch.from_numpy(xyz), torch.from_numpy(label), torch.from_numpy(shapes.category.astype(np.int64)))
 
 
 def from_blocks(blocks: BlockSet, which: NDArray[np.int64] | None = None) -> PointSet:
-    """Blocks of the HDF5 release, all or some."""
+    """Blocks of the HDF5 release; all unless ``which`` selects some."""
     chosen = np.arange(len(blocks.features)) if which is None else which
     return PointSet(
         torch.from_numpy(blocks.features[chosen]),
@@ -70,10 +69,10 @@ def from_blocks(blocks: BlockSet, which: NDArray[np.int64] | None = None) -> Poi
 
 @dataclass(frozen=True)
 class Classes:
-    """The classes a network tells apart, and which values of the label field stand for each.
+    """The classes of a network, and the values of the label field that stand for each.
 
-    A classes file has one class a line: ``name`` (its value is the line's number, from 0) or ``name: value value …``.
-    Values that no class names are left out of training and scoring.
+    A classes file has one class per line: ``name`` (its value is its position, from 0) or ``name: value value …``.
+    Values without a class are ignored in training and scoring.
     """
 
     names: tuple[str, ...]
@@ -93,21 +92,21 @@ class Classes:
                 continue
             name, _, rest = line.partition(":")
             try:
-                told = [int(word) for word in rest.replace(",", " ").split()] or [len(names)]
+                own_values = [int(word) for word in rest.replace(",", " ").split()] or [len(names)]
             except ValueError as error:
                 raise InputError("Expected 'name' or 'name: value …'", file=file, place=f"line {number}") from error
-            for value in told:
+            for value in own_values:
                 if value in values:
                     raise InputError(f"Expected each value once (got {value} twice)", file=file, place=f"line {number}")
                 values[value] = len(names)
             names.append(name.strip())
         if not 2 <= len(names) <= _MOST_CLASSES or len(set(names)) != len(names):
-            reason = f"Expected two or more classes, at most {_MOST_CLASSES}, each named once (got {len(names)})"
-            raise InputError(reason, file=file)
+            what = f"Expected two or more classes, at most {_MOST_CLASSES}, each named once (got {len(names)})"
+            raise InputError(what, file=file)
         return cls(tuple(names), values)
 
     def of(self, raw: NDArray[np.generic]) -> NDArray[np.int16]:
-        """The class of each value, IGNORE where none names it."""
+        """The class of each value, IGNORE for values without one."""
         out = np.full(raw.shape, IGNORE, np.int16)
         for value, kind in self.values.items():
             out[raw == value] = kind
@@ -118,14 +117,8 @@ def scan_pieces(
     source: str | Path | Cloud,
     classes: Classes,
     field: str,
+    cut: Cut,
     *,
-    size: float,
-    points: int = 4096,
-    scale: float = 1.0,
-    colour: bool = False,
-    heights: Sequence[float] = (),
-    slopes: Sequence[float] = (),
-    grow: float = 1.0,
     fewest: int = 64,
     most: int = 4,
     seed: int = 0,
@@ -133,55 +126,58 @@ def scan_pieces(
     """Pieces of a labelled scan, cut as `fgnn.points.segment` cuts a scan to label it.
 
     Args:
-        source: A file, or a cloud.
+        source: A file or a cloud.
         field: The field that holds the labels.
-        size, points, scale, colour, heights, slopes, grow: As in `Segmenter`.
-        fewest: Tiles with fewer labelled points are left out.
-        most: Pieces taken of one tile.
+        fewest: Tiles with fewer labelled points are skipped.
+        most: Pieces taken from one tile.
     """
     reader: CloudReader = HeldCloud(source) if isinstance(source, Cloud) else open_cloud(source)
     if field not in reader.header.fields:
-        told = ", ".join(reader.header.fields) or "none"
-        name = None if isinstance(source, Cloud) else source
-        raise InputError(f"Expected a field {field!r} with labels (the scan has: {told})", file=name)
-    width = 1 + (3 if colour else 0)
+        names = ", ".join(reader.header.fields) or "none"
+        file = None if isinstance(source, Cloud) else source
+        raise InputError(f"Expected a field {field!r} with labels (the scan has: {names})", file=file)
 
     def extra(cloud: Cloud) -> NDArray[np.float32]:
-        out = np.zeros((len(cloud), width), np.float32)
-        out[:, 0] = classes.of(cloud.fields[field])
-        rgb = cloud.rgb if colour else None
-        if rgb is not None:
-            out[:, 1:] = rgb
-        return out
+        """The class, then the colour."""
+        label = classes.of(cloud.fields[field]).astype(np.float32)[:, None]
+        return np.concatenate([label, colours(cloud)], axis=1) if cut.colour else label
 
     rng = np.random.default_rng(seed)
-    made, labels = [], []
-    with TileStore(reader, size, extra=extra, extra_width=width, points=points, grow=grow) as store:
+    features = [np.zeros((0, cut.points, cut.columns), np.float32)]
+    labels = [np.zeros((0, cut.points), np.int16)]
+    width = 1 + cut.width
+    with TileStore(reader, cut.size, extra=extra, extra_width=width, points=cut.points, grow=cut.grow) as store:
         for tile in store.tiles():
-            target = tile.extra[:, 0].astype(np.int16)
-            if (target != IGNORE).sum() < fewest:
+            label = tile.extra[:, 0].astype(np.int16)
+            if (label != IGNORE).sum() < fewest:
                 continue
-            values = tile_features(replace(tile, extra=tile.extra[:, 1:]), scale, heights, slopes)
-            order = rng.permutation(len(target))
-            for at in range(0, min(len(order), most * points), points):
-                chosen = order[at : at + points]
-                if len(chosen) < points:
-                    if at and len(chosen) < points // 4:
-                        break  # a short rest would be mostly repeats
-                    chosen = np.concatenate([chosen, rng.choice(chosen, points - len(chosen))])
-                made.append(values[chosen])
-                labels.append(target[chosen])
-    if not made:
-        nothing = torch.zeros(0, points, dtype=torch.int16)
-        features = torch.zeros(0, points, 2 + width + height_columns(heights, slopes))
-        return PointSet(features, nothing, torch.zeros(0, dtype=torch.int64))
+            chosen = _pieces(len(label), cut.points, most, rng)
+            features.append(tile_features(replace(tile, extra=tile.extra[:, 1:]), cut)[chosen])
+            labels.append(label[chosen])
+    count = sum(map(len, labels))
     return PointSet(
-        torch.from_numpy(np.stack(made)), torch.from_numpy(np.stack(labels)), torch.zeros(len(made), dtype=torch.int64)
+        torch.from_numpy(np.concatenate(features)),
+        torch.from_numpy(np.concatenate(labels)),
+        torch.zeros(count, dtype=torch.int64),
     )
 
 
+def _pieces(count: int, points: int, most: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Up to ``most`` random disjoint pieces of a tile, the last padded with repeats.  # shape: (pieces, points)"""
+    order = rng.permutation(count)
+    pieces = []
+    for start in range(0, min(count, most * points), points):
+        piece = order[start : start + points]
+        if len(piece) < points:
+            if start and len(piece) < points // 4:
+                break  # it would be mostly repeats
+            piece = np.concatenate([piece, rng.choice(piece, points - len(piece))])
+        pieces.append(piece)
+    return np.stack(pieces)
+
+
 def concat_sets(parts: Sequence[PointSet]) -> PointSet:
-    """Several sets as one."""
+    """Concatenate several sets."""
     return PointSet(
         torch.cat([p.features for p in parts]),
         torch.cat([p.label for p in parts]),

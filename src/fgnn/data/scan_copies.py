@@ -1,4 +1,4 @@
-"""Further versions of a labelled scan to train on: as other flights over other land might have seen it."""
+"""Augmented copies of a labelled scan: the same scene over other terrain, at another density and orientation."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from fgnn.data.labelled import Classes, PointSet, concat_sets, scan_pieces
 from fgnn.points.cloud import Cloud, read_cloud
+from fgnn.points.segment_pieces import Cut
 
-# With fewer versions than this to make, starting processes takes longer than the work.
+# With fewer versions, starting processes takes longer than the work.
 _WORTH_PROCESSES = 16
 
 
 def rolling(xy: NDArray[np.float64], rng: np.random.Generator, steepness: float) -> NDArray[np.float64]:
-    """A smooth surface: a slope and three long waves, together not much steeper than ``steepness``."""
+    """Heights of a smooth surface, a slope and three long waves, not much steeper than ``steepness``."""
     height = xy @ (steepness * rng.normal(0, 0.5, 2))
     for _ in range(3):
         length, angle, phase = rng.uniform(40, 250), *rng.uniform(0, 2 * np.pi, 2)
@@ -31,11 +32,11 @@ def rolling(xy: NDArray[np.float64], rng: np.random.Generator, steepness: float)
 
 
 def altered(cloud: Cloud, field: str, rng: np.random.Generator, stray: int | None = None) -> Cloud:
-    """A scan turned, mirrored, stretched, laid over a rolling surface and thinned by up to two thirds.
+    """A scan rotated, mirrored, stretched, laid over a rolling surface and thinned by up to two thirds.
 
     Args:
         field: The field that holds the labels.
-        stray: Where given, a few points are moved far up or down and get this label.
+        stray: If given, a few points are moved far up or down and get this label.
     """
     xyz = cloud.xyz - np.median(cloud.xyz, axis=0)
     angle = rng.uniform(0, 2 * np.pi)
@@ -44,48 +45,44 @@ def altered(cloud: Cloud, field: str, rng: np.random.Generator, stray: int | Non
     xyz[:, 2] *= rng.uniform(0.8, 1.2)
     if rng.random() < 0.5:
         xyz[:, 2] += rolling(xyz[:, :2], rng, rng.uniform(0, 0.3))
-    kept = rng.random(len(xyz)) < rng.choice([1.0, rng.uniform(0.33, 1.0)])
+    keep = rng.random(len(xyz)) < rng.choice([1.0, rng.uniform(0.33, 1.0)])
     fields = dict(cloud.fields)
     if stray is not None:
         moved = rng.random(len(xyz)) < 10 ** rng.uniform(-4.5, -2.5)
         count = int(moved.sum())
         xyz[moved, 2] += rng.choice([-1, -1, 1], count) * rng.uniform(3, 40, count)
         fields[field] = np.where(moved, stray, fields[field]).astype(fields[field].dtype)
-    return Cloud(xyz, fields)[kept]
+    return Cloud(xyz, fields)[keep]
 
 
 def scan_versions(
     files: Sequence[str | Path],
     classes: Classes,
     field: str,
+    cut: Cut,
     copies: int = 0,
     stray: int | None = None,
     seed: int = 0,
-    **cut: Any,
 ) -> list[PointSet]:
-    """The pieces of each scan as it is, and of ``copies`` altered versions of it; many are made in parallel.
-
-    Args:
-        cut: As in `scan_pieces`.
-    """
-    jobs = [(str(f), classes, field, copy, stray, seed, cut) for f in files for copy in range(copies + 1)]
+    """The pieces of each scan and of ``copies`` altered versions of it; many are made in parallel."""
+    jobs = [(str(f), classes, field, cut, copy, stray, seed) for f in files for copy in range(copies + 1)]
     workers = min(os.cpu_count() or 1, len(jobs))
     if len(jobs) < _WORTH_PROCESSES or workers < 2:
-        made = [_version(job) for job in jobs]
+        versions = [_version(job) for job in jobs]
     else:
-        # spawn: a forked process may not use what CUDA or OpenMP began in its parent
+        # spawn: CUDA and OpenMP do not survive a fork
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            made = list(pool.map(_version, jobs, chunksize=1))
-    sets = [PointSet(*(torch.from_numpy(values) for values in arrays)) for arrays in made]
+            versions = list(pool.map(_version, jobs, chunksize=1))
+    sets = [PointSet(*(torch.from_numpy(values) for values in arrays)) for arrays in versions]
     return [concat_sets(sets[k : k + copies + 1]) for k in range(0, len(sets), copies + 1)]
 
 
-def _version(job: tuple[str, Classes, str, int, int | None, int, dict[str, Any]]) -> tuple[NDArray[Any], ...]:
-    """One version of one scan, as arrays: they go between processes whole."""
-    file, classes, field, copy, stray, seed, cut = job
+def _version(job: tuple[str, Classes, str, Cut, int, int | None, int]) -> tuple[NDArray[Any], ...]:
+    """One version of one scan as arrays, which can be sent between processes."""
+    file, classes, field, cut, copy, stray, seed = job
     source: str | Cloud = file
     if copy:
         rng = np.random.default_rng([seed, copy, *Path(file).name.encode()])
         source = altered(read_cloud(file), field, rng, stray)
-    pieces = scan_pieces(source, classes, field, seed=seed + copy, **cut)
+    pieces = scan_pieces(source, classes, field, cut, seed=seed + copy)
     return pieces.features.numpy(), pieces.label.numpy(), pieces.category.numpy()

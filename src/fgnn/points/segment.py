@@ -22,7 +22,7 @@ from fgnn.points.cloud import (
     open_cloud,
     write_chunks,
 )
-from fgnn.points.segment_pieces import Allocate, Cut, batches
+from fgnn.points.segment_pieces import Allocate, Cut, batches, colours
 from fgnn.points.tiles import OnChunk, TileStore
 
 # Label of points without finite coordinates, which the network never sees.
@@ -72,7 +72,7 @@ class Segmenter:
 
     @property
     def cut(self) -> Cut:
-        return Cut(self.points, self.scale, 3 if self.colour else 0, self.heights, self.slopes)
+        return Cut(self.size, self.points, self.scale, self.colour, self.heights, self.slopes, self.grow)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +137,7 @@ def segment_file(
 def _read(reader: CloudReader, segmenter: Segmenter, report: OnChunk | None) -> TileStore:
     """The points of a scan, sorted into tiles on disk."""
     return TileStore(
-        reader, segmenter.size, extra=_colours if segmenter.colour else None, extra_width=segmenter.cut.width,
+        reader, segmenter.size, extra=colours if segmenter.colour else None, extra_width=segmenter.cut.width,
         points=segmenter.points, grow=segmenter.grow, report=report,
     )  # fmt: skip
 
@@ -182,11 +182,6 @@ def _write(reader: CloudReader, store: TileStore, labelling: Labelling, out: str
 
     write_chunks(labelled(), out, count=store.count)
     return join_clouds(sample) if sample else None
-
-
-def _colours(cloud: Cloud) -> NDArray[np.float32]:
-    rgb = cloud.rgb
-    return rgb if rgb is not None else np.zeros((len(cloud), 3), np.float32)
 
 
 def _vote(store: TileStore, segmenter: Segmenter, report: OnChunk | None, clock: Clock) -> NDArray[np.float32]:

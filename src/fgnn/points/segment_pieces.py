@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fgnn.points.cloud import Cloud
 from fgnn.points.heights import Relief, height_columns
 from fgnn.points.tiles import Spot, Tile, TileStore
 
@@ -22,16 +23,24 @@ Allocate = Callable[[tuple[int, ...]], NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Cut:
-    """How a tile becomes features; the fields are those of `fgnn.points.segment.Segmenter`."""
+    """How a scan becomes tiles, pieces and features; the fields are those of `fgnn.points.segment.Segmenter`."""
 
-    points: int
-    scale: float
-    width: int  # extra features per point, e.g. 3 for colour
-    heights: Sequence[float]
-    slopes: Sequence[float]
+    size: float
+    points: int = 4096
+    scale: float = 1.0
+    colour: bool = False
+    heights: Sequence[float] = ()
+    slopes: Sequence[float] = ()
+    grow: float = 1.0
+
+    @property
+    def width(self) -> int:
+        """Extra features per point: the colour."""
+        return 3 if self.colour else 0
 
     @property
     def columns(self) -> int:
+        """Features per point."""
         return 3 + self.width + height_columns(self.heights, self.slopes)
 
 
@@ -75,14 +84,17 @@ class PreparedTile:
             self.relief.heights(xyz, out=out[:, 3 + cut.width :])
 
 
-def tile_features(
-    tile: Tile, scale: float, heights: Sequence[float] = (), slopes: Sequence[float] = ()
-) -> NDArray[np.float32]:
+def tile_features(tile: Tile, cut: Cut) -> NDArray[np.float32]:
     """The features of all points of a tile.  # shape: (P, 3 + F)"""
-    cut = Cut(len(tile.slots), scale, tile.extra.shape[1], heights, slopes)
     out = np.empty((len(tile.slots), cut.columns), np.float32)
     PreparedTile.of(replace(tile, xyz=tile.xyz.copy()), cut).features(np.arange(len(out)), cut, out)
     return out
+
+
+def colours(cloud: Cloud) -> NDArray[np.float32]:
+    """The colours of a cloud, zeros if it has none.  # shape: (N, 3)"""
+    rgb = cloud.rgb
+    return rgb if rgb is not None else np.zeros((len(cloud), 3), np.float32)
 
 
 def batches(

@@ -69,7 +69,6 @@ class TileStore:
         extra_width: F.
         points: Points a tile should hold; in sparser scans tiles widen, at most ``grow`` times.
         grow: 1 keeps tiles at ``size``.
-        folder: Folder of the temporary files; by default the system's.
         report: Called with the progress of each pass.
     """
 
@@ -81,7 +80,6 @@ class TileStore:
         extra_width: int = 0,
         points: int = 0,
         grow: float = 1.0,
-        folder: str | Path | None = None,
         report: OnChunk | None = None,
     ) -> None:
         if not size > 0:
@@ -89,7 +87,7 @@ class TileStore:
         self.reader, self.half = reader, size / 2  # a cell is half a tile wide
         self._extra, self._report = extra, report
         self._maps: list[NDArray[Any]] = []
-        self._folder = tempfile.TemporaryDirectory(dir=folder, prefix="fgnn-tiles-")
+        self._folder = tempfile.TemporaryDirectory(prefix="fgnn-tiles-")
         try:
             self._build(extra_width, points, grow)
         except BaseException:

@@ -197,9 +197,10 @@ def load_scans(recipe: Recipe) -> Loaded:
     training = [p for p in files if p.name not in held_out]
     if not training:
         raise InputError("Expected a scan to train on besides those held out", file=folder)
-    common: dict[str, Any] = {"seed": recipe.seed, **data.cut()}
-    train = concat_sets(scan_versions(training, classes, data.field, copies=data.copies, stray=data.stray, **common))
-    test = concat_sets(scan_versions([p for p in files if p.name in held_out], classes, data.field, **common))
+    cut, seed = data.cut(), recipe.seed
+    held = [p for p in files if p.name in held_out]
+    train = concat_sets(scan_versions(training, classes, data.field, cut, data.copies, data.stray, seed))
+    test = concat_sets(scan_versions(held, classes, data.field, cut, seed=seed))
     if not len(train) or not len(test):
         raise InputError(
             f"Expected labelled points to train on and to hold out in field {data.field!r}; {data.classes} maps values "

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from fgnn.errors import InputError
 from fgnn.files import is_file
 from fgnn.models.map.config import NetworkConfig
 from fgnn.models.points.config import PointConfig
+from fgnn.points.segment_pieces import Cut
 from fgnn.tasks.dataclass_io import parse
 from fgnn.tasks.settings import Optimiser as Optimiser
 from fgnn.tasks.settings import Schedule as Schedule
@@ -117,10 +118,9 @@ class ScanData:
         if self.grow < 1 or self.copies < 0:
             raise ValueError(f"Expected grow of at least 1 and copies of at least 0 (got {self.grow}, {self.copies})")
 
-    def cut(self) -> dict[str, Any]:
-        """Return how scans are cut, for `fgnn.data.labelled.scan_pieces` and `fgnn.points.segment.Segmenter`."""
-        names = ("size", "points", "scale", "colour", "heights", "slopes", "grow")
-        return {name: getattr(self, name) for name in names}
+    def cut(self) -> Cut:
+        """Return how scans are cut, for training and for labelling."""
+        return Cut(self.size, self.points, self.scale, self.colour, self.heights, self.slopes, self.grow)
 
 
 _FAMILIES = ("chain", "grid", "folder", "shapes", "rooms", "scans")
