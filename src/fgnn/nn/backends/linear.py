@@ -1,4 +1,4 @@
-"""The linear layer on node and edge features: in half precision on a GPU one kernel, elsewhere torch's."""
+"""The linear layer on node and edge features: one kernel in half precision on a GPU, torch's elsewhere."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.nn.backends.choice import choose_backend
-from fgnn.nn.backends.triton.linear import WIDEST, linear_fused, linear_pair
+from fgnn.nn.backends.triton.linear import WIDEST, Layers, linear_fused
 
 _HALF = (torch.bfloat16, torch.float16)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False) -> Tensor:
-    """σ(x Θᵀ + β), σ being ReLU or nothing.
+    """σ(x Θᵀ + β), where σ is ReLU or the identity.
 
     Args:
         x: (..., k).
@@ -23,20 +23,21 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool 
     Under autocast the operands are rounded to its dtype, which the result has too.
     """
     if has_kernel(x, weight):
-        return linear_fused(x, weight, bias, relu, _dtype(x))
-    made = nn.functional.linear(x, weight, bias)
-    return made.relu() if relu else made
+        return linear_fused(Layers(x, weight, bias), relu, _dtype(x))[0]
+    y = nn.functional.linear(x, weight, bias)
+    return y.relu() if relu else y
 
 
 def linear_parts(x: Tensor, weight: Tensor, bias: Tensor | None, x2: Tensor, weight2: Tensor) -> tuple[Tensor, Tensor]:
-    """Two linear layers with as many outputs, the second without bias: x Θᵀ + β and x₂ Θ₂ᵀ."""
+    """Two linear layers of the same output width, the second without bias: x Θᵀ + β and x₂ Θ₂ᵀ."""
     if has_kernel(x, weight) and has_kernel(x2, weight2):
-        return linear_pair(x, weight, bias, x2, weight2, _dtype(x))
+        a, b = linear_fused(Layers(x, weight, bias, x2, weight2), False, _dtype(x))
+        return a, b
     return linear(x, weight, bias), linear(x2, weight2)
 
 
 def has_kernel(x: Tensor, weight: Tensor) -> bool:
-    """Whether it is one kernel: in half precision, where copies in another dtype cost more than the products."""
+    """Whether to use the kernel: in half precision, where converting the operands costs more than the products."""
     dtype = _dtype(x)
     if dtype not in _HALF or max(weight.shape) > WIDEST or not x.numel() or torch.compiler.is_compiling():
         return False

@@ -1,10 +1,10 @@
-"""Kernels of batch normalisation with a ReLU after it: column sums in shares, then one pass over the rows.
+"""Kernels of batch normalisation followed by ReLU: column sums in shares, then one pass over the rows.
 
-Tiles are of R rows and C columns. No atomics: shares are added up in one order, so results are the same every time.
+Tiles have R rows and C columns. Shares are added up in a fixed order, without atomics, so results are deterministic.
 """
 
 # mypy: ignore-errors
-# (the arguments are of Triton's language, which has no annotations for them)
+# (Triton's language has no type annotations for these arguments)
 from __future__ import annotations
 
 import triton
@@ -13,30 +13,35 @@ import triton.language as tl
 
 @triton.jit
 def tile_of(start, rows, column, width):
-    """Where the entries of some rows are, and which exist."""
+    """Offsets of the entries of some rows, and the live mask."""
     row = start.to(tl.int64)
     live = (row < rows)[:, None] & (column < width)[None, :]
     return row[:, None] * width + column[None, :], live
 
 
 @triton.jit
+def store_share(partial, first, second, column, width):
+    """Write one share's two rows of column sums."""
+    out = partial + tl.program_id(0) * 2 * width + column
+    tl.store(out, tl.sum(first, 0), mask=column < width)
+    tl.store(out + width, tl.sum(second, 0), mask=column < width)
+
+
+@triton.jit
 def statistics(x, partial, rows, width, steps, R: tl.constexpr, C: tl.constexpr):
-    """One share of Σ (x - x₀) and Σ (x - x₀)², x₀ the first row: columns far from zero lose no digits."""
+    """One share of Σ (x - x₀) and Σ (x - x₀)², with x₀ the first row for precision in columns far from zero."""
     column = tl.program_id(1) * C + tl.arange(0, C)
-    inside = column < width
-    origin = tl.load(x + column, mask=inside, other=0.0).to(tl.float32)
+    origin = tl.load(x + column, mask=column < width, other=0.0).to(tl.float32)
     total = tl.zeros((R, C), tl.float32)
     square = tl.zeros((R, C), tl.float32)
-    for step in tl.range(0, steps, num_stages=3):  # the next tiles are fetched while this one is added
+    for step in tl.range(0, steps, num_stages=3):  # prefetch the next tiles
         start = (tl.program_id(0) * steps + step) * R + tl.arange(0, R)
         at, live = tile_of(start, rows, column, width)
         v = tl.load(x + at, mask=live, other=0.0).to(tl.float32)
         v = tl.where(live, v - origin[None, :], 0.0)
         total += v
         square += v * v
-    out = partial + tl.program_id(0) * 2 * width + column
-    tl.store(out, tl.sum(total, 0), mask=inside)
-    tl.store(out + width, tl.sum(square, 0), mask=inside)
+    store_share(partial, total, square, column, width)
 
 
 @triton.jit
@@ -58,7 +63,7 @@ def finish_statistics(
     x, partial, bias, mean, rstd, running_mean, running_var, rows, width, shares, eps, momentum,
     HAS_BIAS: tl.constexpr, RUNNING: tl.constexpr, S: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """Mean and 1 / deviation of each column, and the running ones; the bias moves the running mean alone."""
+    """Mean and 1 / deviation of each column, and the running statistics; the bias affects only the running mean."""
     column = tl.program_id(0) * C + tl.arange(0, C)
     inside = column < width
     total, square = add_shares(partial, column, inside, width, shares, S, C)
@@ -79,7 +84,7 @@ def finish_statistics(
 
 @triton.jit
 def columns_of(mean, rstd, weight, beta, column, inside):
-    """What is the same in all rows: the mean, 1 / deviation, scale and shift of each column."""
+    """The mean, 1 / deviation, scale and shift of each column, shared by all rows."""
     return (
         tl.load(mean + column, mask=inside, other=0.0)[None, :],
         tl.load(rstd + column, mask=inside, other=0.0)[None, :],
@@ -102,7 +107,7 @@ def apply(
     if RELU:
         v = tl.maximum(v, 0.0)
     if HAS_RESIDUAL:
-        # rounded first, as it is where the two are separate operations
+        # rounded first, as with two separate operations
         v = v.to(y.dtype.element_ty).to(tl.float32) + tl.load(residual + at, mask=live, other=0.0).to(tl.float32)
     tl.store(y + at, v.to(y.dtype.element_ty), mask=live)
 
@@ -123,19 +128,16 @@ def gradient_sums(
 ):
     """One share of Σ g and Σ g z: the gradients at beta and weight."""
     column = tl.program_id(1) * C + tl.arange(0, C)
-    inside = column < width
-    centre, scale, w, b = columns_of(mean, rstd, weight, beta, column, inside)
+    centre, scale, w, b = columns_of(mean, rstd, weight, beta, column, column < width)
     first = tl.zeros((R, C), tl.float32)
     second = tl.zeros((R, C), tl.float32)
-    for step in tl.range(0, steps, num_stages=3):  # the next tiles are fetched while this one is added
+    for step in tl.range(0, steps, num_stages=3):  # prefetch the next tiles
         start = (tl.program_id(0) * steps + step) * R + tl.arange(0, R)
         at, live = tile_of(start, rows, column, width)
         g, z = upstream_of(dy, x, at, live, centre, scale, w, b, RELU)
         first += g
         second += g * z
-    out = partial + tl.program_id(0) * 2 * width + column
-    tl.store(out, tl.sum(first, 0), mask=inside)
-    tl.store(out + width, tl.sum(second, 0), mask=inside)
+    store_share(partial, first, second, column, width)
 
 
 @triton.jit

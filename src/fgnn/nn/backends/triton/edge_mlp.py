@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fgnn.nn.backends.triton.config import block, cdiv, processors
+from fgnn.nn.backends.triton.tile_sizes import block, cdiv, processors
 from fgnn.runtime.triton_support import power_of_two
 
 _EDGES = 128  # edges of a tile

@@ -1,7 +1,7 @@
-"""Kernels of a small network on the features of each edge: two layers, nothing of the hidden one in memory."""
+"""Kernels of a two-layer network on the features of each edge; the hidden layer never reaches memory."""
 
 # mypy: ignore-errors
-# (the arguments are of Triton's language, which has no annotations for them)
+# (Triton's language has no type annotations for these arguments)
 from __future__ import annotations
 
 import triton
@@ -43,7 +43,7 @@ def edge_mlp_backward(
     t, w1, b1, w2, grad, d_w1, d_b1, d_w2, d_b2, edges, T, by_edge, by_term, shares,
     D: tl.constexpr, H: tl.constexpr, BD: tl.constexpr, BT: tl.constexpr, BE: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
-    """A share of the gradients at both layers, (shares, ...); the hidden layer is computed again."""
+    """A share of the gradients at both layers, (shares, ...); recomputes the hidden layer."""
     share = tl.program_id(0)
     j = tl.arange(0, H)
     k = tl.arange(0, BT)

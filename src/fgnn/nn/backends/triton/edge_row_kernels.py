@@ -2,26 +2,48 @@
 
 .. math:: m_e = \\sum_\\tau \\varphi_{e\\tau} W_\\tau h_e, \\qquad h_e = \\sigma(dst_{d(e)} + src_{s(e)})
 
-The tile's h is gathered once and stays in registers while W_τ streams past it; the sum over τ and over the columns of
-h is one accumulation on the matrix units. With types instead of φ, φ_eτ is 1 where τ is the edge's type.
+The tile's h is gathered once and stays in registers while W_τ streams past; the sum over τ and over the columns of h
+is one accumulation on the matrix units. With types instead of φ, φ_eτ is 1 if τ is the edge's type.
 """
 
 # mypy: ignore-errors
-# (the arguments are of Triton's language, which has no annotations for them)
+# (Triton's language has no type annotations for these arguments)
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from fgnn.nn.backends.triton.tiles import edge_ids, edge_tile, hidden, load_block, reduce_rows, upstream
+from fgnn.nn.backends.triton.edge_tile import (
+    edge_tile,
+    finish_factors,
+    hidden,
+    load_block,
+    load_factors,
+    reduce_rows,
+    store_rows,
+    upstream,
+)
 
 
 @triton.jit
-def coefficient(coef, at, t, live, TYPED: tl.constexpr):
+def edge_rows(
+    pid, source, edge, table, rows, total, D, S, E, A: tl.constexpr, W: tl.constexpr, BR: tl.constexpr,
+    HAS_EDGE: tl.constexpr, OWN_COEF: tl.constexpr,
+):  # fmt: skip
+    """Where a tile's operands are: rows of src, dst and φ; places; live mask; edge and list position in all samples."""
+    sample, destination, at, place, live = edge_tile(pid, table, rows, total, A, W, BR)
+    src_row = sample * S + tl.load(source + at, mask=live, other=0).to(tl.int64)
+    e = tl.load(edge + at, mask=live, other=0).to(tl.int64) if HAS_EDGE else at
+    by_sample = sample * E + e
+    return src_row, sample * D + destination, by_sample if OWN_COEF else e, place, live, by_sample, sample * E + at
+
+
+@triton.jit
+def coefficient(coef, e, t, live, T, TYPED: tl.constexpr):
     """φ_τ of each edge."""
     if TYPED:
-        return (tl.load(coef + at, mask=live, other=-1) == t).to(tl.float32)
-    return tl.load(coef + at + t, mask=live, other=0).to(tl.float32)
+        return (tl.load(coef + e, mask=live, other=-1) == t).to(tl.float32)
+    return tl.load(coef + e * T + t, mask=live, other=0).to(tl.float32)
 
 
 @triton.jit
@@ -31,16 +53,12 @@ def rows_forward(
     BM: tl.constexpr, RELU: tl.constexpr, HAS_DST: tl.constexpr, HAS_EDGE: tl.constexpr, TYPED: tl.constexpr,
     OWN_COEF: tl.constexpr, MAX: tl.constexpr, CT: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
-    """The reduced messages of each row, and which of its places attained a maximum."""
+    """The reduced messages of each row and, for a maximum, the places that attained it."""
     pid = tl.program_id(0)
     m0 = tl.program_id(1) * BM
-    sample, destination, at, _, live = edge_tile(pid, table, rows, total, A, W, BR)
-    src_row = sample * S + tl.load(source + at, mask=live, other=0).to(tl.int64)
-    dst_row = sample * D + destination
-    e = edge_ids(edge, at, live, HAS_EDGE)
-    if OWN_COEF:
-        e += sample * E
-    coef_at = e if TYPED else e * T
+    src_row, dst_row, e, _, live, _, _ = edge_rows(
+        pid, source, edge, table, rows, total, D, S, E, A, W, BR, HAS_EDGE, OWN_COEF
+    )
     column = m0 + tl.arange(0, BM)
     acc = tl.zeros((BR * W, BM), tl.float32)
     for n0 in range(0, N, BN):
@@ -49,17 +67,15 @@ def rows_forward(
         w_at = weight + column[None, :].to(tl.int64) * N + inner[:, None]  # shape: (BN, BM), W transposed
         mask = (inner < N)[:, None] & (column < M)[None, :]
         for t in range(T):
-            f = coefficient(coef, coef_at, t, live, TYPED).to(CT)
+            f = coefficient(coef, e, t, live, T, TYPED).to(CT)
             w = load_block(w_at, mask, (N % BN == 0) and (M % BM == 0))
             acc = tl.dot(h * f[:, None], w.to(CT), acc, input_precision=PREC)
             w_at += N * M
     value, first = reduce_rows(acc, live, W, BR, BM, MAX)
     row = pid * BR + tl.arange(0, BR)
-    keep = (row < total)[:, None] & (column < M)[None, :]
-    out_at = row.to(tl.int64)[:, None] * M + column[None, :]
-    tl.store(out + out_at, value.to(out.dtype.element_ty), mask=keep)
+    store_rows(out, row.to(tl.int64), row < total, m0, value, M, BM)
     if MAX:
-        tl.store(arg + out_at, first.to(arg.dtype.element_ty), mask=keep)
+        store_rows(arg, row.to(tl.int64), row < total, m0, first, M, BM)
 
 
 @triton.jit
@@ -70,25 +86,20 @@ def rows_backward(
     HAS_EDGE: tl.constexpr, TYPED: tl.constexpr, OWN_COEF: tl.constexpr, MAX: tl.constexpr, CT: tl.constexpr,
     PREC: tl.constexpr, NEED_DST: tl.constexpr, NEED_SRC: tl.constexpr, ATOMIC: tl.constexpr, NEED_COEF: tl.constexpr,
 ):  # fmt: skip
-    """Gradients at dst (summed over a row), at src (added at each edge's source, or kept by edge) and at φ.
+    """Gradients at dst (summed over a row), at src (added at each edge's source, or stored by edge) and at φ.
 
-    With g the gradient at a message and P_τ = W_τᵀ g: dh = Σ_τ φ_τ P_τ and dφ_τ = P_τ · h, kept for BT values of τ and
-    then written, (column blocks, edges, T).
+    With g the gradient at a message and P_τ = W_τᵀ g: dh = Σ_τ φ_τ P_τ and dφ_τ = P_τ · h. The latter is collected for
+    BT values of τ and then stored, (column blocks, edges, T).
     """
     pid = tl.program_id(0)
     n0 = tl.program_id(1) * BN
-    sample, destination, at, place, live = edge_tile(pid, table, rows, total, A, W, BR)
-    src_row = sample * S + tl.load(source + at, mask=live, other=0).to(tl.int64)
-    dst_row = sample * D + destination
-    e = edge_ids(edge, at, live, HAS_EDGE)
-    own = sample * E + e
-    if OWN_COEF:
-        e = own
-    coef_at = e if TYPED else e * T
+    src_row, dst_row, e, place, live, by_sample, listed = edge_rows(
+        pid, source, edge, table, rows, total, D, S, E, A, W, BR, HAS_EDGE, OWN_COEF
+    )
     inner = n0 + tl.arange(0, BN)
     column = tl.arange(0, BM)
     h = hidden(dst, src, dst_row, src_row, live, n0, N, BN, RELU, HAS_DST, CT)
-    d_coef_at = (tl.program_id(1).to(tl.int64) * edges + own) * T
+    d_coef_at = (tl.program_id(1).to(tl.int64) * edges + by_sample) * T
     dh = tl.zeros((BR * W, BN), tl.float32)
     w_at = weight + column[:, None].to(tl.int64) * N + inner[None, :]
     mask = (column < M)[:, None] & (inner < N)[None, :]
@@ -98,7 +109,7 @@ def rows_backward(
         tau = t0 + tl.arange(0, BT)
         d_phi = tl.zeros((BR * W, BT), tl.float32)
         for t in range(t0, t0 + BT if t0 + BT < T else T):
-            f = coefficient(coef, coef_at, t, live, TYPED)
+            f = coefficient(coef, e, t, live, T, TYPED)
             if M <= BM:
                 w = load_block(w_at, mask, (N % BN == 0) and (M % BM == 0))
                 p = tl.dot(g, w.to(CT), input_precision=PREC)
@@ -119,55 +130,24 @@ def rows_backward(
             tl.store(at_phi, d_phi.to(d_coef.dtype.element_ty), mask=live[:, None] & (tau < T)[None, :])
     if RELU:
         dh = tl.where(h > 0, dh, 0.0)
-    keep = live[:, None] & (inner < N)[None, :]
     if NEED_SRC:
         if ATOMIC:
+            keep = live[:, None] & (inner < N)[None, :]
             tl.atomic_add(d_src + src_row[:, None] * N + inner[None, :], dh, mask=keep, sem="relaxed")
         else:
-            tl.store(d_src + (sample * E + at)[:, None] * N + inner[None, :], dh, mask=keep)
+            store_rows(d_src, listed, live, n0, dh, N, BN)
     if NEED_DST:
         row = pid * BR + tl.arange(0, BR)
         total_dh = tl.sum(tl.reshape(tl.where(live[:, None], dh, 0.0), (BR, W, BN)), 1)
-        row_at = row.to(tl.int64)[:, None] * N + inner[None, :]
-        tl.store(
-            d_dst + row_at, total_dh.to(d_dst.dtype.element_ty), mask=(row < total)[:, None] & (inner < N)[None, :]
-        )
+        store_rows(d_dst, row.to(tl.int64), row < total, n0, total_dh, N, BN)
 
 
 @triton.jit
-def edge_rows(
-    pid, source, edge, table, rows, total, D, S, E, A: tl.constexpr, W: tl.constexpr, BR: tl.constexpr,
-    HAS_EDGE: tl.constexpr, OWN_COEF: tl.constexpr,
-):  # fmt: skip
-    """Where the numbers of a tile's edges lie: rows of src, of dst and of φ, places, and which edges are real."""
-    sample, destination, at, place, live = edge_tile(pid, table, rows, total, A, W, BR)
-    src_row = sample * S + tl.load(source + at, mask=live, other=0).to(tl.int64)
-    e = edge_ids(edge, at, live, HAS_EDGE)
-    if OWN_COEF:
-        e += sample * E
-    return src_row, sample * D + destination, e, place, live
-
-
-@triton.jit
-def edge_numbers(
-    dst, src, coef, grad, arg, src_row, dst_row, e, live, t, n0, m0, T, N: tl.constexpr, M: tl.constexpr,
-    BN: tl.constexpr, BM: tl.constexpr, HAS_DST: tl.constexpr, TYPED: tl.constexpr, MAX: tl.constexpr, CT: tl.constexpr,
-):  # fmt: skip
-    """The numbers themselves, as they lie: src, dst, the gradient, who attained the maximum, and φ for some τ."""
-    inner = n0 + tl.arange(0, BN)
-    column = m0 + tl.arange(0, BM)
-    of_h = live[:, None] & (inner < N)[None, :] if N % BN else live[:, None]
-    of_g = live[:, None] & (column < M)[None, :] if M % BM else live[:, None]
-    h = tl.load(src + src_row[:, None] * N + inner[None, :], mask=of_h, other=0)
-    b = tl.load(dst + dst_row[:, None] * N + inner[None, :], mask=of_h, other=0) if HAS_DST else h
-    g_at = dst_row[:, None] * M + column[None, :]
-    g = tl.load(grad + g_at, mask=of_g, other=0)
-    w = tl.load(arg + g_at, mask=of_g, other=0) if MAX else g
+def coefficients(coef, e, t, live, T, TYPED: tl.constexpr, CT: tl.constexpr):
+    """φ of each edge for several τ."""
     if TYPED:
-        f = (tl.load(coef + e, mask=live, other=-1)[:, None] == t[None, :]).to(CT)
-    else:
-        f = tl.load(coef + e[:, None] * T + t[None, :], mask=live[:, None] & (t < T)[None, :], other=0).to(CT)
-    return h, b, g, w, f
+        return (tl.load(coef + e, mask=live, other=-1)[:, None] == t[None, :]).to(CT)
+    return tl.load(coef + e[:, None] * T + t[None, :], mask=live[:, None] & (t < T)[None, :], other=0).to(CT)
 
 
 @triton.jit
@@ -180,8 +160,8 @@ def rows_weight(
 ):  # fmt: skip
     """A share of dW_τ = Σ_e φ_eτ g_e h_eᵀ for BT values of τ, (splits, T, M, N).
 
-    AHEAD: one program fills a processor, so nothing else hides how long its gathers take; the numbers of the next tile,
-    and where those of the tile after it lie, are on their way while a product runs.
+    AHEAD: software pipelining for a program that fills a processor alone. While a product runs, the operands of the
+    next tile are loaded, and the addresses of the tile after it.
     """
     t0 = tl.program_id(0) * BT
     share = tl.program_id(1)
@@ -190,44 +170,39 @@ def rows_weight(
     t = t0 + tl.arange(0, BT)
     acc = tl.zeros((BT * BN, BM), tl.float32)
     if AHEAD:
-        src_row, dst_row, e, place, live = edge_rows(
+        src_row, dst_row, e, now, live, _, _ = edge_rows(
             share, source, edge, table, rows, total, D, S, E, A, W, BR, HAS_EDGE, OWN_COEF
         )
-        h, b, g, w, f = edge_numbers(
-            dst, src, coef, grad, arg, src_row, dst_row, e, live, t, n0, m0, T, N, M, BN, BM, HAS_DST, TYPED, MAX, CT
-        )
-        at = place
-        src_row, dst_row, e, place, live = edge_rows(
+        h, b, g, won = load_factors(
+            dst, src, grad, arg, dst_row, src_row, live, n0, m0, N, M, BN, BM, HAS_DST, MAX
+        )  # fmt: skip
+        f = coefficients(coef, e, t, live, T, TYPED, CT)
+        src_row, dst_row, e, place, live, _, _ = edge_rows(
             share + splits, source, edge, table, rows, total, D, S, E, A, W, BR, HAS_EDGE, OWN_COEF
         )
     for pid in tl.range(share, tl.cdiv(total, BR), splits, num_stages=1 if AHEAD else None):
         if AHEAD:
-            next_h, next_b, next_g, next_w, next_f = edge_numbers(
-                dst, src, coef, grad, arg, src_row, dst_row, e, live, t, n0, m0, T, N, M, BN, BM, HAS_DST, TYPED, MAX,
-                CT,
-            )  # fmt: skip
-            next_at = place
-            src_row, dst_row, e, place, live = edge_rows(
+            next_h, next_b, next_g, next_won = load_factors(
+                dst, src, grad, arg, dst_row, src_row, live, n0, m0, N, M, BN, BM, HAS_DST, MAX
+            )
+            next_f = coefficients(coef, e, t, live, T, TYPED, CT)
+            soon = place
+            src_row, dst_row, e, place, live, _, _ = edge_rows(
                 pid + 2 * splits, source, edge, table, rows, total, D, S, E, A, W, BR, HAS_EDGE, OWN_COEF
             )
         else:
-            src_row, dst_row, e, at, live = edge_rows(
+            src_row, dst_row, e, now, live, _, _ = edge_rows(
                 pid, source, edge, table, rows, total, D, S, E, A, W, BR, HAS_EDGE, OWN_COEF
             )
-            h, b, g, w, f = edge_numbers(
-                dst, src, coef, grad, arg, src_row, dst_row, e, live, t, n0, m0, T, N, M, BN, BM, HAS_DST, TYPED, MAX,
-                CT,
+            h, b, g, won = load_factors(
+                dst, src, grad, arg, dst_row, src_row, live, n0, m0, N, M, BN, BM, HAS_DST, MAX
             )  # fmt: skip
-        if HAS_DST:
-            h += b
-        if RELU:
-            h = tl.maximum(h, tl.zeros_like(h), propagate_nan=tl.PropagateNan.ALL)
-        if MAX:
-            g = tl.where(w == at[:, None].to(arg.dtype.element_ty), g, tl.zeros_like(g))
+            f = coefficients(coef, e, t, live, T, TYPED, CT)
+        h, g = finish_factors(h, b, g, won, now[:, None], RELU, HAS_DST, MAX)
         x = tl.reshape(f[:, :, None] * h.to(CT)[:, None, :], (BR * W, BT * BN))
         acc = tl.dot(tl.trans(x), g.to(CT), acc, input_precision=PREC)
         if AHEAD:
-            h, b, g, w, f, at = next_h, next_b, next_g, next_w, next_f, next_at
+            h, b, g, won, f, now = next_h, next_b, next_g, next_won, next_f, soon
     line = tl.arange(0, BT * BN)
     tau = t0 + line // BN
     inner = n0 + line % BN
@@ -237,17 +212,23 @@ def rows_weight(
 
 
 @triton.jit
+def segment(ptr, nodes, total, BD: tl.constexpr):
+    """BD nodes: index over all samples, live mask, sample, and the start and number of their entries."""
+    v = tl.program_id(0) * BD + tl.arange(0, BD)
+    live = v < total
+    start = tl.load(ptr + v % nodes, mask=live, other=0).to(tl.int64)
+    count = tl.load(ptr + v % nodes + 1, mask=live, other=0).to(tl.int64) - start
+    return v, live, (v // nodes).to(tl.int64), start, count
+
+
+@triton.jit
 def combine_rows(
     partial, place, row_ptr, out, arg, rows, D, total,
     M: tl.constexpr, W: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
     """The first maximum over the rows of each destination; -inf for one without rows."""
-    d = tl.program_id(0) * BD + tl.arange(0, BD)
+    d, live, sample, start, count = segment(row_ptr, D, total, BD)
     column = tl.program_id(1) * BM + tl.arange(0, BM)
-    live = d < total
-    sample = (d // D).to(tl.int64)
-    start = tl.load(row_ptr + d % D, mask=live, other=0).to(tl.int64)
-    count = tl.load(row_ptr + d % D + 1, mask=live, other=0).to(tl.int64) - start
     best = tl.full((BD, BM), float("-inf"), tl.float32)
     first = tl.zeros((BD, BM), tl.int32)
     for r in range(tl.max(count, 0)):
@@ -258,10 +239,8 @@ def combine_rows(
         here = r * W + tl.load(place + at, mask=mask, other=0).to(tl.int64)
         first = tl.where(better, here.to(tl.int32), first)
         best = tl.where(better, value, best)
-    keep = live[:, None] & (column < M)[None, :]
-    out_at = d.to(tl.int64)[:, None] * M + column[None, :]
-    tl.store(out + out_at, best.to(out.dtype.element_ty), mask=keep)
-    tl.store(arg + out_at, first.to(arg.dtype.element_ty), mask=keep)
+    store_rows(out, d.to(tl.int64), live, tl.program_id(1) * BM, best, M, BM)
+    store_rows(arg, d.to(tl.int64), live, tl.program_id(1) * BM, first, M, BM)
 
 
 @triton.jit
@@ -269,13 +248,9 @@ def segment_sum(
     values, order, ptr, out, length, nodes, total,
     N: tl.constexpr, BD: tl.constexpr, BN: tl.constexpr, HAS_ORDER: tl.constexpr,
 ):  # fmt: skip
-    """(B, length, N) to (B, nodes, N): for each node the sum of its entries, in the order of the list."""
-    v = tl.program_id(0) * BD + tl.arange(0, BD)
+    """(B, length, N) to (B, nodes, N): the sum of each node's entries, in the order of the list."""
+    v, live, sample, start, count = segment(ptr, nodes, total, BD)
     column = tl.program_id(1) * BN + tl.arange(0, BN)
-    live = v < total
-    sample = (v // nodes).to(tl.int64)
-    start = tl.load(ptr + v % nodes, mask=live, other=0).to(tl.int64)
-    count = tl.load(ptr + v % nodes + 1, mask=live, other=0).to(tl.int64) - start
     acc = tl.zeros((BD, BN), tl.float32)
     for r in range(tl.max(count, 0)):
         here = r < count
@@ -284,5 +259,4 @@ def segment_sum(
             at = tl.load(order + at, mask=here, other=0).to(tl.int64)
         mask = here[:, None] & (column < N)[None, :]
         acc += tl.load(values + (sample * length + at)[:, None] * N + column[None, :], mask=mask, other=0)
-    keep = live[:, None] & (column < N)[None, :]
-    tl.store(out + v.to(tl.int64)[:, None] * N + column[None, :], acc.to(out.dtype.element_ty), mask=keep)
+    store_rows(out, v.to(tl.int64), live, tl.program_id(1) * BN, acc, N, BN)

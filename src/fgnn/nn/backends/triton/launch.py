@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fgnn.nn.backends.triton.config import block, cdiv, dtype_of, precision_of
+from fgnn.nn.backends.triton.tile_sizes import block, cdiv, dtype_of, precision_of
 
 _SUM_COLUMNS = 64
 

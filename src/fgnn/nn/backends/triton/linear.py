@@ -2,152 +2,114 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fgnn.nn.backends.triton.config import block, cdiv, dtype_of, precision_of, processors, roomy
+from fgnn.nn.backends.triton.tile_sizes import block, cdiv, dtype_of, precision_of, processors, roomy
 
-# Widths up to here are held by one program; wider layers compute enough to be left to the libraries.
+# One program holds Θ up to this width; wider layers compute enough for the libraries.
 WIDEST = 128
 
 
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """One layer's input and parameters: x (..., k), Θ (m, k), and β (m,) or None, of any precision."""
+class Layers(NamedTuple):
+    """x (..., k), Θ (m, k), β (m,) or None; and maybe a second layer without bias, x₂ (..., k₂), Θ₂ (m, k₂)."""
 
     x: Tensor
     weight: Tensor
     bias: Tensor | None = None
+    x2: Tensor | None = None
+    weight2: Tensor | None = None
 
 
-def linear_fused(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, dtype: torch.dtype) -> Tensor:
-    """σ(x Θᵀ + β) in ``dtype``; σ is ReLU or nothing."""
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
-        found: Tensor = _Linear.apply(x, weight, bias, relu, dtype)  # type: ignore[no-untyped-call]
-        return found
-    return _forward(Rows(x.contiguous(), weight, bias), None, relu, dtype)[0]
-
-
-def linear_pair(
-    x: Tensor, weight: Tensor, bias: Tensor | None, x2: Tensor, weight2: Tensor, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """x Θᵀ + β and x₂ Θ₂ᵀ, which have as many columns, by one launch."""
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias, x2, weight2)):
-        a, b = _Pair.apply(x, weight, bias, x2, weight2, dtype)  # type: ignore[no-untyped-call]
-        return a, b
-    a, b = _forward(Rows(x.contiguous(), weight, bias), Rows(x2.contiguous(), weight2), False, dtype)
-    return a, b
+def linear_fused(layers: Layers, relu: bool, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """σ(x Θᵀ + β) in ``dtype`` and, for a second layer, also x₂ Θ₂ᵀ; σ is ReLU or the identity."""
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in layers):
+        out: tuple[Tensor, ...] = _Linear.apply(relu, dtype, *layers)  # type: ignore[no-untyped-call]
+        return out
+    return _forward(_contiguous(*layers), relu, dtype)
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, dtype: torch.dtype) -> Tensor:
-        x = x.contiguous()
-        (y,) = _forward(Rows(x, weight, bias), None, relu, dtype)
-        ctx.save_for_backward(x, weight, bias, y if relu else None)
+    def forward(ctx: Any, relu: bool, dtype: torch.dtype, *operands: Tensor) -> tuple[Tensor, ...]:
+        layers = _contiguous(*operands)
+        out = _forward(layers, relu, dtype)
+        ctx.save_for_backward(*layers, out[0] if relu else None)
         ctx.dtype = dtype
-        return y
+        return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, bias, y = ctx.saved_tensors
-        wants = (*ctx.needs_input_grad[:3], False, False)
-        return (*_backward(Rows(x, weight, bias), None, y, grad, None, ctx.dtype, wants)[:3], None, None)
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        *layers, y = ctx.saved_tensors
+        return None, None, *_backward(Layers(*layers), y, grads, ctx.dtype, ctx.needs_input_grad[2:])
 
 
-class _Pair(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, x2: Tensor, weight2: Tensor, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
-        x, x2 = x.contiguous(), x2.contiguous()
-        a, b = _forward(Rows(x, weight, bias), Rows(x2, weight2), False, dtype)
-        ctx.save_for_backward(x, weight, bias, x2, weight2)
-        ctx.dtype = dtype
-        return a, b
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor, grad2: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, bias, x2, weight2 = ctx.saved_tensors
-        wants = ctx.needs_input_grad[:5]
-        first, second = Rows(x, weight, bias), Rows(x2, weight2)
-        return (*_backward(first, second, None, grad, grad2, ctx.dtype, wants), None)
+def _contiguous(
+    x: Tensor, weight: Tensor, bias: Tensor | None, x2: Tensor | None = None, weight2: Tensor | None = None
+) -> Layers:
+    return Layers(x.contiguous(), weight, bias, None if x2 is None else x2.contiguous(), weight2)
 
 
-def _forward(first: Rows, second: Rows | None, relu: bool, dtype: torch.dtype) -> list[Tensor]:
-    """The results of one layer or two, in ``dtype``."""
+def _forward(layers: Layers, relu: bool, dtype: torch.dtype) -> tuple[Tensor, ...]:
     from fgnn.nn.backends.triton.linear_kernels import linear_forward
 
-    layers = [first] if second is None else [first, second]
-    m = first.weight.shape[0]
-    out = [layer.x.new_empty((*layer.x.shape[:-1], m), dtype=dtype) for layer in layers]
-    lines = _lines(m, *(layer.weight.shape[1] for layer in layers))
-    tiles = sum(cdiv(y.numel() // m, lines) for y in out)
+    x, weight, bias, x2, weight2 = layers
+    m = weight.shape[0]
+    out = [t.new_empty((*t.shape[:-1], m), dtype=dtype) for t in (x, x2) if t is not None]
+    rows = [y.numel() // m for y in out]
+    lines = _lines(layers)
+    tiles = sum(cdiv(count, lines) for count in rows)
+    second = (None, None, None, 0) if x2 is None or weight2 is None else (x2, weight2.contiguous(), out[1], rows[1])
     if tiles:
         linear_forward[(tiles,)](
-            first.x, first.weight.contiguous(), first.bias, out[0], out[0].numel() // m, *_second(second, out),
-            **_sizes(first, second, lines, dtype), RELU=relu, num_warps=4, num_stages=1,
+            x, weight.contiguous(), bias, out[0], rows[0], *second, **_sizes(layers, lines, dtype), RELU=relu,
+            num_warps=4, num_stages=1,
         )  # fmt: skip
-    return out
+    return tuple(out)
 
 
 def _backward(
-    first: Rows,
-    second: Rows | None,
-    y: Tensor | None,
-    grad: Tensor,
-    grad2: Tensor | None,
-    dtype: torch.dtype,
-    wants: tuple[bool, ...],
+    layers: Layers, y: Tensor | None, grads: tuple[Tensor, ...], dtype: torch.dtype, wants: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
-    """Gradients at x, Θ, β, and at x and Θ of the second layer; None for those not wanted, or not there."""
+    """Gradients at the operands; None for those not wanted, or absent."""
     from fgnn.nn.backends.triton.linear_kernels import linear_backward
 
-    m, k = first.weight.shape
-    k2 = 0 if second is None else second.weight.shape[1]
-    grad = grad.reshape(-1, m)
-    grad2 = None if grad2 is None else grad2.reshape(-1, m)
-    rows, rows2 = grad.shape[0], 0 if grad2 is None else grad2.shape[0]
+    x, weight, bias, x2, weight2 = layers
+    m, k = weight.shape
+    k2 = 0 if weight2 is None else weight2.shape[1]
+    grad, *more = (g.reshape(-1, m) for g in grads)
+    rows, rows2 = grad.shape[0], more[0].shape[0] if more else 0
     need_weight = wants[1] or wants[2] or wants[4]
-    d_x = torch.empty_like(first.x) if wants[0] else None
-    d_x2 = torch.empty_like(second.x) if wants[3] and second is not None else None
-    lines = _lines(m, k, k2 or k)
+    d_x = torch.empty_like(x) if wants[0] else None
+    d_x2 = torch.empty_like(x2) if wants[3] and x2 is not None else None
+    lines = _lines(layers)
     shares = max(1, min(cdiv(max(rows, rows2), lines), (1 if k2 else 2) * processors(grad.device)))
-    ends = [m * k, m * k + (0 if first.bias is None else m)]
+    ends = [m * k, m * k + (0 if bias is None else m)]
     partial = grad.new_empty((shares, ends[1] + m * k2), dtype=torch.float32) if need_weight else None
-    strides2 = (0, 0) if grad2 is None else (grad2.stride(0), grad2.stride(1))
+    second = (x2, None if weight2 is None else weight2.contiguous(), more[0] if more else None, d_x2, rows2)
     linear_backward[(shares * (2 if k2 else 1),)](
-        # the compiler wants a pointer also where nothing is written through it
-        first.x, first.weight.contiguous(), y, grad, d_x, grad if partial is None else partial, rows, *grad.stride(),
-        *((None, None) if second is None else (second.x, second.weight.contiguous())), grad2, d_x2, rows2, *strides2,
-        shares, **_sizes(first, second, lines, dtype), RELU=y is not None, NEED_X=d_x is not None,
-        NEED_X2=d_x2 is not None, NEED_WEIGHT=need_weight, num_warps=8 if lines < 128 else 4,
-        num_stages=2 if roomy(grad.device) else 1,
+        # the compiler needs a pointer even if nothing is written through it
+        x, weight.contiguous(), y, grad, d_x, grad if partial is None else partial, rows, *grad.stride(),
+        *second, *(more[0].stride() if more else (0, 0)), shares, **_sizes(layers, lines, dtype),
+        RELU=y is not None, NEED_X=d_x is not None, NEED_X2=d_x2 is not None, NEED_WEIGHT=need_weight,
+        num_warps=8 if lines < 128 else 4, num_stages=2 if roomy(grad.device) else 1,
     )  # fmt: skip
     if partial is None:
         return d_x, None, None, d_x2, None
     total = partial.sum(0)
-    d_weight = total[: ends[0]].view(m, k).to(first.weight.dtype)
-    d_bias = None if first.bias is None else total[ends[0] : ends[1]].to(first.bias.dtype)
-    d_weight2 = None if second is None else total[ends[1] :].view(m, k2).to(second.weight.dtype)
+    d_weight = total[: ends[0]].view(m, k).to(weight.dtype)
+    d_bias = None if bias is None else total[ends[0] : ends[1]].to(bias.dtype)
+    d_weight2 = None if weight2 is None else total[ends[1] :].view(m, k2).to(weight2.dtype)
     return d_x, d_weight, d_bias, d_x2, d_weight2
 
 
-def _second(second: Rows | None, out: list[Tensor]) -> tuple[Any, ...]:
-    if second is None:
-        return None, None, None, 0
-    return second.x, second.weight.contiguous(), out[1], out[1].numel() // out[1].shape[-1]
-
-
-def _sizes(first: Rows, second: Rows | None, lines: int, dtype: torch.dtype) -> dict[str, Any]:
-    m, k = first.weight.shape
-    k2 = 0 if second is None else second.weight.shape[1]
+def _sizes(layers: Layers, lines: int, dtype: torch.dtype) -> dict[str, Any]:
+    m, k = layers.weight.shape
+    k2 = 0 if layers.weight2 is None else layers.weight2.shape[1]
     return {
         "K": k,
         "K2": k2,
@@ -156,13 +118,15 @@ def _sizes(first: Rows, second: Rows | None, lines: int, dtype: torch.dtype) -> 
         "BK": block(k, WIDEST),
         "BK2": block(k2, WIDEST),
         "BM": block(m, WIDEST),
-        "HAS_BIAS": first.bias is not None,
+        "HAS_BIAS": layers.bias is not None,
         "CT": dtype_of(dtype),
         "PREC": precision_of(dtype),
     }
 
 
-def _lines(m: int, *inner: int) -> int:
-    """Rows of a tile: fewer where Θ takes many registers, more where a row is short."""
-    size = block(m, WIDEST) * max(block(k, WIDEST) for k in inner)
+def _lines(layers: Layers) -> int:
+    """Rows of a tile: fewer if Θ takes many registers, more if a row is short."""
+    m, k = layers.weight.shape
+    inner = k if layers.weight2 is None else max(k, layers.weight2.shape[1])
+    size = block(m, WIDEST) * block(inner, WIDEST)
     return 64 if size > 64 * 64 else 128 if size > 32 * 32 else 256

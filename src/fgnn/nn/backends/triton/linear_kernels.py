@@ -1,14 +1,14 @@
-"""A small linear layer on very many rows, or two of them side by side: one pass over the rows each way.
+"""Kernels of a small linear layer on many rows, or of two at once: one pass over the rows each way.
 
 .. math:: y &= \\sigma(x \\Theta^\\top + \\beta), \\qquad \\bar z = \\sigma'(\\cdot)\\, \\bar y \\\\
           \\bar x &= \\bar z \\Theta, \\quad \\bar\\Theta = \\bar z^\\top x, \\quad \\bar\\beta = \\sum \\bar z
 
-Such a layer moves bytes and hardly computes, so x, Θ and β are read in the precision they are kept in and rounded on
-the way in, instead of being copied in half precision first.
+Such a layer is limited by memory bandwidth, so x, Θ and β are read in the precision they are stored in and rounded in
+registers, instead of being copied to half precision first.
 """
 
 # mypy: ignore-errors
-# (the arguments are of Triton's language, which has no annotations for them)
+# (Triton's language has no type annotations for these arguments)
 from __future__ import annotations
 
 import triton
@@ -24,11 +24,11 @@ def forward_tile(
     r = (tile * BR + tl.arange(0, BR)).to(tl.int64)
     k = tl.arange(0, BK)
     o = tl.arange(0, BM)
-    given = tl.load(x + r[:, None] * K + k[None, :], mask=(r < rows)[:, None] & (k < K)[None, :], other=0)
+    xs = tl.load(x + r[:, None] * K + k[None, :], mask=(r < rows)[:, None] & (k < K)[None, :], other=0)
     w = tl.load(weight + o[None, :] * K + k[:, None], mask=(o < M)[None, :] & (k < K)[:, None], other=0)
-    y = tl.dot(given.to(CT), w.to(CT), input_precision=PREC)
+    y = tl.dot(xs.to(CT), w.to(CT), input_precision=PREC)
     if HAS_BIAS:
-        # rounded as the operands are, which is what a product in half precision adds
+        # rounded like the operands, as in a half-precision product
         y += tl.load(bias + o, mask=o < M, other=0).to(CT).to(tl.float32)[None, :]
     if RELU:
         y = tl.maximum(y, 0.0, propagate_nan=tl.PropagateNan.ALL)
@@ -42,7 +42,7 @@ def linear_forward(
     K: tl.constexpr, K2: tl.constexpr, M: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, BK2: tl.constexpr,
     BM: tl.constexpr, RELU: tl.constexpr, HAS_BIAS: tl.constexpr, CT: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
-    """A tile of y; where K2 > 0, the tiles after the last are those of a second layer, without bias."""
+    """A tile of y; if K2 > 0, further tiles belong to a second layer, without bias."""
     tile = tl.program_id(0)
     if K2 > 0:
         tiles = tl.cdiv(rows, BR)
@@ -60,7 +60,7 @@ def backward_share(
     K: tl.constexpr, M: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, BM: tl.constexpr, RELU: tl.constexpr,
     HAS_BIAS: tl.constexpr, NEED_X: tl.constexpr, NEED_WEIGHT: tl.constexpr, CT: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
-    """A share of the rows: their part of x's gradient, and this share's sum for Θ (M, K) and β (M,) in ``partial``."""
+    """A share of the rows: the gradient at x, and this share's sums for Θ (M, K) and β (M,) in ``partial``."""
     k = tl.arange(0, BK)
     o = tl.arange(0, BM)
     matrix = (o < M)[:, None] & (k < K)[None, :]
@@ -81,8 +81,8 @@ def backward_share(
             back = tl.dot(z, w, input_precision=PREC)
             tl.store(d_x + r[:, None] * K + k[None, :], back.to(d_x.dtype.element_ty), mask=inside)
         if NEED_WEIGHT:
-            given = tl.load(x + r[:, None] * K + k[None, :], mask=inside, other=0).to(CT)
-            d_weight = tl.dot(tl.trans(z), given, d_weight, input_precision=PREC)
+            xs = tl.load(x + r[:, None] * K + k[None, :], mask=inside, other=0).to(CT)
+            d_weight = tl.dot(tl.trans(z), xs, d_weight, input_precision=PREC)
             if HAS_BIAS:
                 d_bias += tl.sum(g.to(tl.float32), 0)
     if NEED_WEIGHT:
@@ -99,7 +99,7 @@ def linear_backward(
     BM: tl.constexpr, RELU: tl.constexpr, HAS_BIAS: tl.constexpr, NEED_X: tl.constexpr, NEED_X2: tl.constexpr,
     NEED_WEIGHT: tl.constexpr, CT: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of one layer, or of two: programs from ``shares`` on are the second's.
+    """The gradients of one layer, or of two: programs from ``shares`` on belong to the second.
 
     A share's sums are one row of ``partial``: Θ and, with HAS_BIAS, β of the first layer, then Θ of the second.
     """

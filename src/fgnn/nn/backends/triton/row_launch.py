@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fgnn.nn.backends.triton.config import Tile, block, cdiv, rows_tile, splits_of, weight_terms
 from fgnn.nn.backends.triton.launch import (
     Operands,
     Plan,
@@ -23,6 +22,7 @@ from fgnn.nn.backends.triton.launch import (
     source_buffer,
     source_gradient,
 )
+from fgnn.nn.backends.triton.tile_sizes import Tile, block, cdiv, rows_tile, splits_of, weight_terms
 from fgnn.runtime.triton_support import power_of_two
 
 _COMBINE_COLUMNS = 64

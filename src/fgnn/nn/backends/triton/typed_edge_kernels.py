@@ -1,21 +1,30 @@
-"""Kernels where many items meet the same edge matrix: a program takes BI items and one matrix at a time.
+"""Kernels where many items share each edge matrix: a program takes BI items and one matrix at a time.
 
-Two uses, told apart by BY_ITEM:
+BY_ITEM selects one of two uses:
 
-- *shared structure* (False): the items are samples over one graph, the program has one destination d and goes through
-  its edges; every item uses the same source and the same matrix.
-- *places* (True): all destinations have A edges and the matrix depends on the place alone; the items are the
-  destinations of all samples, the program goes through the A places, and sources differ from item to item.
+- *shared structure* (False): items are the samples over one graph. A program has one destination d and loops over its
+  edges; all items use the same source and the same matrix.
+- *places* (True): all destinations have A edges and the matrix depends on the place alone. Items are the destinations
+  of all samples; a program loops over the A places, and sources differ by item.
 """
 
 # mypy: ignore-errors
-# (the arguments are of Triton's language, which has no annotations for them)
+# (Triton's language has no type annotations for these arguments)
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from fgnn.nn.backends.triton.tiles import hidden, larger, load_block, upstream
+from fgnn.nn.backends.triton.edge_tile import (
+    finish_factors,
+    hidden,
+    larger,
+    load_block,
+    load_factors,
+    load_rows,
+    store_rows,
+    upstream,
+)
 
 
 @triton.jit
@@ -69,19 +78,23 @@ def typed_forward(
             best = larger(best, acc)
         else:
             best += acc
-    column = m0 + tl.arange(0, BM)
-    keep = live[:, None] & (column < M)[None, :]
-    at = dst_row[:, None] * M + column[None, :]
-    tl.store(out + at, best.to(out.dtype.element_ty), mask=keep)
+    store_rows(out, dst_row, live, m0, best, M, BM)
     if MAX:
-        tl.store(arg + at, first.to(arg.dtype.element_ty), mask=keep)
+        store_rows(arg, dst_row, live, m0, first, M, BM)
 
 
 @triton.jit
-def row_block(x, row, mask, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """The first columns of some rows of x, as they lie."""
-    column = tl.arange(0, BLOCK)
-    return tl.load(x + row[:, None] * WIDTH + column[None, :], mask=mask, other=0)
+def back_product(
+    g, won, place, h, b, w, RELU: tl.constexpr, HAS_DST: tl.constexpr, MAX: tl.constexpr, CT: tl.constexpr,
+    PREC: tl.constexpr,
+):  # fmt: skip
+    """σ'(h + b) · Qᵀ g of one edge; for a maximum, g counts only where this place won."""
+    if MAX:
+        g = tl.where(won == place.to(won.dtype), g, tl.zeros_like(g))
+    p = tl.dot(g.to(CT), w.to(CT), input_precision=PREC)
+    if RELU:
+        p = tl.where((h + b if HAS_DST else h) > 0, p, 0.0)
+    return p
 
 
 @triton.jit
@@ -94,61 +107,49 @@ def typed_nodes(
     """Shared structure: for each item and node, the sum over its edges of σ'(·) · Qᵀ g.
 
     The program's node is one of V from ``first`` on; nodes are the D destinations, then the S sources. ``walk`` lists
-    their edges: destination, place, source and type of each. AHEAD, where one block of columns holds all: what all
-    edges of a node share is read once, and the numbers of the next edge are on their way while a product runs.
+    their edges: destination, place, source and type of each. AHEAD (one block holds all columns): load what all edges
+    of a node share once, and load the operands of the next edge while a product runs.
     """
     v = tl.program_id(0) % V + first
     item = (tl.program_id(0) // V) * BI + tl.arange(0, BI)
     live = item < items
     wide = item.to(tl.int64)
     n0 = tl.program_id(1) * BN
-    inner = n0 + tl.arange(0, BN)
-    keep = live[:, None] & (inner < N)[None, :]
     total = tl.zeros((BI, BN), tl.float32)
     start = tl.load(node_ptr + v).to(tl.int32)
     stop = tl.load(node_ptr + v + 1).to(tl.int32)
     if AHEAD:
-        some = live[:, None] & (tl.arange(0, BM) < M)[None, :]
         if v < D:
             row = wide * D + v
-            g = row_block(grad, row, some, M, BM)
-            won = row_block(arg, row, some, M, BM) if MAX else g
-            b = row_block(dst, row, keep, N, BN) if HAS_DST else total
-            h = row_block(src, wide * S + tl.load(walk + start * 4 + 2, mask=start < stop, other=0), keep, N, BN)
+            g = load_rows(grad, row, live, 0, M, BM)
+            won = load_rows(arg, row, live, 0, M, BM) if MAX else g
+            b = load_rows(dst, row, live, 0, N, BN) if HAS_DST else total
+            s = tl.load(walk + start * 4 + 2, mask=start < stop, other=0)
+            h = load_rows(src, wide * S + s, live, 0, N, BN)
             s = tl.load(walk + start * 4 + 6, mask=start + 1 < stop, other=0)
             for k in tl.range(start, stop, num_stages=1):
-                next_h = row_block(src, wide * S + s, keep, N, BN)
+                next_h = load_rows(src, wide * S + s, live, 0, N, BN)
                 s = tl.load(walk + k * 4 + 10, mask=k + 2 < stop, other=0)
                 w = load_matrix(weight, tl.load(walk + k * 4 + 3), 0, 0, N, M, BN, BM)
-                mine = tl.where(won == (k - start).to(arg.dtype.element_ty), g, tl.zeros_like(g)) if MAX else g
-                p = tl.dot(mine.to(CT), w.to(CT), input_precision=PREC)
-                if RELU:
-                    p = tl.where((h + b if HAS_DST else h) > 0, p, 0.0)
-                total += p
+                total += back_product(g, won, k - start, h, b, w, RELU, HAS_DST, MAX, CT, PREC)
                 h = next_h
         else:
-            h = row_block(src, wide * S + (v - D), keep, N, BN)
+            h = load_rows(src, wide * S + (v - D), live, 0, N, BN)
             row = wide * D + tl.load(walk + start * 4, mask=start < stop, other=0)
-            g = row_block(grad, row, some, M, BM)
-            won = row_block(arg, row, some, M, BM) if MAX else g
-            b = row_block(dst, row, keep, N, BN) if HAS_DST else total
+            g = load_rows(grad, row, live, 0, M, BM)
+            won = load_rows(arg, row, live, 0, M, BM) if MAX else g
+            b = load_rows(dst, row, live, 0, N, BN) if HAS_DST else total
             d = tl.load(walk + start * 4 + 4, mask=start + 1 < stop, other=0)
             for k in tl.range(start, stop, num_stages=1):
                 row = wide * D + d
-                next_g = row_block(grad, row, some, M, BM)
-                next_won = row_block(arg, row, some, M, BM) if MAX else next_g
-                next_b = row_block(dst, row, keep, N, BN) if HAS_DST else b
+                next_g = load_rows(grad, row, live, 0, M, BM)
+                next_won = load_rows(arg, row, live, 0, M, BM) if MAX else next_g
+                next_b = load_rows(dst, row, live, 0, N, BN) if HAS_DST else b
                 d = tl.load(walk + k * 4 + 8, mask=k + 2 < stop, other=0)
                 w = load_matrix(weight, tl.load(walk + k * 4 + 3), 0, 0, N, M, BN, BM)
-                place = tl.load(walk + k * 4 + 1).to(arg.dtype.element_ty)
-                mine = tl.where(won == place, g, tl.zeros_like(g)) if MAX else g
-                p = tl.dot(mine.to(CT), w.to(CT), input_precision=PREC)
-                if RELU:
-                    p = tl.where((h + b if HAS_DST else h) > 0, p, 0.0)
-                total += p
-                g = next_g
-                won = next_won
-                b = next_b
+                place = tl.load(walk + k * 4 + 1)
+                total += back_product(g, won, place, h, b, w, RELU, HAS_DST, MAX, CT, PREC)
+                g, won, b = next_g, next_won, next_b
     else:
         for k in range(start, stop):
             d = tl.load(walk + k * 4)
@@ -165,11 +166,9 @@ def typed_nodes(
                 p = tl.where(h > 0, p, 0.0)
             total += p
     if v < D:
-        at = (wide * D + v)[:, None] * N + inner[None, :]
-        tl.store(d_dst + at, total.to(d_dst.dtype.element_ty), mask=keep)
+        store_rows(d_dst, wide * D + v, live, n0, total, N, BN)
     else:
-        at = (wide * S + (v - D))[:, None] * N + inner[None, :]
-        tl.store(d_src + at, total.to(d_src.dtype.element_ty), mask=keep)
+        store_rows(d_src, wide * S + (v - D), live, n0, total, N, BN)
 
 
 @triton.jit
@@ -179,7 +178,7 @@ def places_backward(
     RELU: tl.constexpr, HAS_DST: tl.constexpr, MAX: tl.constexpr, CT: tl.constexpr, PREC: tl.constexpr,
     NEED_DST: tl.constexpr, NEED_SRC: tl.constexpr, ATOMIC: tl.constexpr,
 ):  # fmt: skip
-    """Places: dst's gradient summed over the places, src's added at each source (or kept by edge)."""
+    """Places: the gradient at dst summed over the places, that at src added at each source (or stored by edge)."""
     item = tl.program_id(0) * BI + tl.arange(0, BI)
     live = item < items
     wide = item.to(tl.int64)
@@ -201,18 +200,17 @@ def places_backward(
             if ATOMIC:
                 tl.atomic_add(d_src + src_row[:, None] * N + inner[None, :], p, mask=keep, sem="relaxed")
             else:
-                row = (wide // D) * E + (wide % D) * A + j
-                tl.store(d_src + row[:, None] * N + inner[None, :], p, mask=keep)
+                store_rows(d_src, (wide // D) * E + (wide % D) * A + j, live, n0, p, N, BN)
         total += p
     if NEED_DST:
-        tl.store(d_dst + wide[:, None] * N + inner[None, :], total.to(d_dst.dtype.element_ty), mask=keep)
+        store_rows(d_dst, wide, live, n0, total, N, BN)
 
 
 @triton.jit
 def step_rows(
     q, count, edges, begin, source, by_kind, items, D, S, t, A: tl.constexpr, BI: tl.constexpr, BY_ITEM: tl.constexpr
 ):
-    """Where the numbers of one step lie: rows of dst and of src, the place, and which items are real."""
+    """Where the operands of one step are: rows of dst and src, the place, and the live mask."""
     if BY_ITEM:
         item = q * BI + tl.arange(0, BI)
         live = item < items
@@ -220,7 +218,7 @@ def step_rows(
         src_row = (dst_row // D) * S + tl.load(source + (dst_row % D) * A + t, mask=live, other=0)
         place = t
     else:
-        # item by item, then edge by edge: all programs are at the same items, which stay in the cache
+        # edges vary fastest: all programs work on the same items, which stay in the cache
         item = (q // edges) * BI + tl.arange(0, BI)
         live = (item < items) & (item * 0 + q < count)
         at = by_kind + (begin + q % edges) * 4
@@ -228,24 +226,6 @@ def step_rows(
         src_row = item.to(tl.int64) * S + tl.load(at + 2, mask=q < count, other=0)
         place = tl.load(at + 1, mask=q < count, other=0)
     return dst_row, src_row, place, live
-
-
-@triton.jit
-def step_numbers(
-    dst, src, grad, arg, dst_row, src_row, live, n0, m0, N: tl.constexpr, M: tl.constexpr, BN: tl.constexpr,
-    BM: tl.constexpr, HAS_DST: tl.constexpr, MAX: tl.constexpr,
-):  # fmt: skip
-    """The numbers themselves, as they lie: src, dst, the gradient, and who attained the maximum."""
-    inner = n0 + tl.arange(0, BN)
-    column = m0 + tl.arange(0, BM)
-    of_h = live[:, None] & (inner < N)[None, :]
-    of_g = live[:, None] & (column < M)[None, :]
-    h = tl.load(src + src_row[:, None] * N + inner[None, :], mask=of_h, other=0)
-    b = tl.load(dst + dst_row[:, None] * N + inner[None, :], mask=of_h, other=0) if HAS_DST else h
-    g_at = dst_row[:, None] * M + column[None, :]
-    g = tl.load(grad + g_at, mask=of_g, other=0)
-    won = tl.load(arg + g_at, mask=of_g, other=0) if MAX else g
-    return h, b, g, won
 
 
 @triton.jit
@@ -257,8 +237,8 @@ def typed_weight(
 ):  # fmt: skip
     """A share of dW = Σ g hᵀ over the edges of one type and all items, (splits, T, M, N).
 
-    ``by_kind`` lists edges by type: destination, place, source and type of each. The numbers of the next step, and
-    where those of the step after it lie, are on their way while a product runs.
+    ``by_kind`` lists edges by type: destination, place, source and type of each. While a product runs, the operands of
+    the next step are loaded, and the addresses of the step after it.
     """
     t = tl.program_id(0)
     share = tl.program_id(1)
@@ -278,24 +258,19 @@ def typed_weight(
     dst_row, src_row, now, live = step_rows(
         share, count, edges, begin, source, by_kind, items, D, S, t, A, BI, BY_ITEM
     )  # fmt: skip
-    h, b, g, won = step_numbers(dst, src, grad, arg, dst_row, src_row, live, n0, m0, N, M, BN, BM, HAS_DST, MAX)
+    h, b, g, won = load_factors(dst, src, grad, arg, dst_row, src_row, live, n0, m0, N, M, BN, BM, HAS_DST, MAX)
     dst_row, src_row, place, live = step_rows(
         share + splits, count, edges, begin, source, by_kind, items, D, S, t, A, BI, BY_ITEM
     )  # fmt: skip
     for q in tl.range(share, count, splits, num_stages=1):
-        next_h, next_b, next_g, next_won = step_numbers(
+        next_h, next_b, next_g, next_won = load_factors(
             dst, src, grad, arg, dst_row, src_row, live, n0, m0, N, M, BN, BM, HAS_DST, MAX
         )
         soon = place
         dst_row, src_row, place, live = step_rows(
             q + 2 * splits, count, edges, begin, source, by_kind, items, D, S, t, A, BI, BY_ITEM
         )
-        if HAS_DST:
-            h += b
-        if RELU:
-            h = tl.maximum(h, tl.zeros_like(h), propagate_nan=tl.PropagateNan.ALL)
-        if MAX:
-            g = tl.where(won == now.to(arg.dtype.element_ty), g, tl.zeros_like(g))
+        h, g = finish_factors(h, b, g, won, now, RELU, HAS_DST, MAX)
         acc = tl.dot(tl.trans(g.to(CT)), h.to(CT), acc, input_precision=PREC)
         h, b, g, won, now = next_h, next_b, next_g, next_won, soon
     inner = n0 + tl.arange(0, BN)

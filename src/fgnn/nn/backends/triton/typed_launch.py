@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fgnn.nn.backends.triton.config import Tile, cdiv, splits_of, typed_tile
 from fgnn.nn.backends.triton.launch import (
     Operands,
     Plan,
@@ -23,6 +22,7 @@ from fgnn.nn.backends.triton.launch import (
     source_buffer,
     source_gradient,
 )
+from fgnn.nn.backends.triton.tile_sizes import Tile, cdiv, splits_of, typed_tile
 
 
 class _Launch:
