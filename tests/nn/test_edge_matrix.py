@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
+from hypothesis import given
 
 from fgnn import FactorGraph, FactorGroup
 from fgnn.graph import EdgeTypes
-from fgnn.nn import BasisMatrix, DenseMatrix, EdgeMatrix, Message, TableMatrix, VariableToFactor, make_edge_matrix
+from fgnn.nn import (
+    BasisMatrix,
+    DenseMatrix,
+    EdgeMatrix,
+    FGNNLayer,
+    Message,
+    PlaceMatrix,
+    TableMatrix,
+    VariableToFactor,
+    make_edge_matrix,
+)
+from tests.nn.graphs import graphs
 
 GRAPH = FactorGraph(5, {"x": FactorGroup([[0, 1], [2, 3, 4], [1, 4]])})
 INCIDENCE = GRAPH.incidence("x")
@@ -85,6 +99,63 @@ def test_a_matrix_of_new_parameters_keeps_the_scale_of_messages(form: type) -> N
     q = form(8, 64, 64)
     sizes = q.matrix(torch.randn(500, 8)).var()
     assert 0.3 < sizes * 64 / 2 < 3
+
+
+def test_a_sum_over_places_keeps_the_scale_of_messages() -> None:
+    torch.manual_seed(0)
+    q = PlaceMatrix(64, 64, bases=6, fan=8)
+    incidence = FactorGraph(8, {"x": FactorGroup([list(range(8))])}).incidence("x")
+    at = q.at_places(q.places(incidence, 8))  # shape: (8, 64, 64)
+    total = torch.einsum("amn,abn->bm", at, torch.randn(8, 500, 64))
+    assert 0.3 < total.var() / 2 < 3
+
+
+@pytest.mark.parametrize("arity", [1, 2, 5, 12])
+def test_places_are_told_apart_by_orthogonal_cosines(arity: int) -> None:
+    q = PlaceMatrix(3, 2, bases=4).double()
+    group = FactorGroup(torch.arange(2 * arity).reshape(2, arity))
+    incidence = FactorGraph(2 * arity, {"x": group}).incidence("x")
+    positions, weight = q(None, incidence)
+    assert positions is incidence.positions
+    for a in range(arity):
+        cosines = [math.cos(math.pi * tau * (a + 0.5) / arity) for tau in range(4)]
+        expected = sum(c * w for c, w in zip(cosines, q.weight, strict=True))
+        torch.testing.assert_close(weight[a], expected)
+    phi = PlaceMatrix(3, 2, bases=arity).double().places(incidence, arity)
+    gram = phi.T @ phi
+    torch.testing.assert_close(gram, torch.diag(gram.diagonal()))
+
+
+@given(graphs())
+def test_a_cosine_q_equals_a_basis_of_the_same_cosines(graph: FactorGraph) -> None:
+    """On any graph, ragged or not, with the cosines given as edge features."""
+    sizes = dict.fromkeys(graph.groups, 3)
+    torch.manual_seed(0)
+    cosine = FGNNLayer(2, sizes, out=4, q="cosine", aggregate="sum", q_options={"bases": 3}).double()
+    basis = FGNNLayer(2, sizes, sizes, 4, q="basis", aggregate="sum", q_options={"bases": 3, "hidden": ()}).double()
+    basis.load_state_dict(cosine.state_dict(), strict=False)
+    edges = {}
+    for name, group in graph.groups.items():
+        rows = [
+            [math.cos(math.pi * tau * (a + 0.5) / len(s)) for tau in range(3)]
+            for s in group.lists()
+            for a in range(len(s))
+        ]
+        edges[name] = torch.tensor(rows, dtype=torch.float64).reshape(-1, 3)
+    for module in basis.modules():
+        if isinstance(module, BasisMatrix):
+            torch.nn.init.eye_(module.net[0].weight)
+            torch.nn.init.zeros_(module.net[0].bias)
+    f = torch.randn(graph.num_variables, 2).double()
+    gs = {name: torch.randn(group.num_factors, 3).double() for name, group in graph.groups.items()}
+    torch.testing.assert_close(cosine(graph, f, gs), basis(graph, f, gs, edges))
+
+
+def test_a_cosine_q_reads_no_edge_features() -> None:
+    with pytest.raises(ValueError, match="edge_in 2"):
+        make_edge_matrix("cosine", 2, 3, 3)
+    with pytest.raises(ValueError, match="Tensor"):
+        PlaceMatrix(3, 3)(ONE_HOT, INCIDENCE)
 
 
 def test_shapes_are_named() -> None:

@@ -5,14 +5,17 @@ from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.choice import choose_backend, use_backend
 from fgnn.nn.blocks import DR, FC, MLP, GlobalPooling, Res
 from fgnn.nn.direction import EdgeMessages, FactorToVariable, VariableToFactor
-from fgnn.nn.edge_matrix import BasisMatrix, DenseMatrix, EdgeMatrix, TableMatrix, make_edge_matrix
+from fgnn.nn.edge_matrix import BasisMatrix, DenseMatrix, EdgeMatrix, PlaceMatrix, TableMatrix, make_edge_matrix
 from fgnn.nn.functional import aggregate_messages
 from fgnn.nn.graphed import Graphed, graphed
 from fgnn.nn.layer import FGNNLayer
 from fgnn.nn.message import Message
 from fgnn.nn.mpnn import MessagePassing, MPNNLayer
 from fgnn.nn.network import Network, build, count_parameters
+from fgnn.nn.norm import RMSNorm
 from fgnn.nn.notation import NotationError
+from fgnn.nn.residual import ResidualFGNNLayer, ResidualUpdate
+from fgnn.nn.residual_network import ResidualNetwork
 
 __all__ = [
     "DR",
@@ -32,7 +35,12 @@ __all__ = [
     "MessagePassing",
     "Network",
     "NotationError",
+    "PlaceMatrix",
+    "RMSNorm",
     "Res",
+    "ResidualFGNNLayer",
+    "ResidualNetwork",
+    "ResidualUpdate",
     "TableMatrix",
     "VariableToFactor",
     "aggregate_messages",

@@ -16,7 +16,7 @@ from fgnn.nn.backends.linear import has_kernel, linear
 from fgnn.nn.edge_features import EdgeFeatures, edge_types, flatten_edges
 from fgnn.nn.functional import Coefficients
 
-Form = Literal["dense", "basis", "table"]
+Form = Literal["dense", "basis", "table", "cosine"]
 
 
 class EdgeMatrix(nn.Module, ABC):
@@ -138,16 +138,83 @@ class TableMatrix(EdgeMatrix):
         return self.coefficients(found), self.weight
 
 
+class PlaceMatrix(EdgeMatrix):
+    r"""One matrix for each place a = 0, ..., A - 1 in a scope, from cosines of the place:
+
+    .. math:: \mathcal{Q}(t_a) = \sum_{\tau=0}^{T-1} \cos\Big(\pi \tau\, \frac{a + \frac12}{A}\Big)\, W_\tau
+
+    It reads no edge features and works for any arity: the cosines are smooth in the relative place, so matrices carry
+    over to arities not trained on, and orthogonal over the places of a scope, so T = A terms tell all places apart.
+
+    Args:
+        rows, columns: m and n.
+        bases: T.
+        fan: The typical number of edges that are summed; W is drawn so that the sum has unit scale.
+    """
+
+    def __init__(self, rows: int, columns: int, *, bases: int = 8, fan: int = 1) -> None:
+        super().__init__(2, rows, columns, bases)
+        self.fan = fan
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Entries of Q of variance about 2 / (n · fan)."""
+        nn.init.normal_(self.weight, std=math.sqrt(2 / (self.columns * self.terms * self.fan)))
+
+    def coefficients(self, t: Tensor) -> Tensor:
+        """The cosines, of t = (a + ½, A).  # shape: (..., 2) -> (..., T)"""
+        tau = torch.arange(self.terms, dtype=t.dtype, device=t.device)
+        return torch.cos(torch.pi * tau * t[..., :1] / t[..., 1:])
+
+    def places(self, incidence: Incidence, arity: int) -> Tensor:
+        """φ at the places of a scope of this arity, kept with the edges.  # shape: (A, T)"""
+        like = self.weight
+
+        def make() -> Tensor:
+            a = torch.arange(arity, dtype=like.dtype, device=like.device)
+            return self.coefficients(torch.stack([a + 0.5, torch.full_like(a, arity)], -1))
+
+        return incidence.derived(("cosines", arity, self.terms, like.dtype), make)
+
+    def at_places(self, phi: Tensor) -> Tensor:
+        """Q at each place.  # shape: (A, T) -> (A, m, n)"""
+        return (phi @ self.weight.flatten(1)).view(-1, self.rows, self.columns)
+
+    def forward(self, t: EdgeFeatures | None, incidence: Incidence) -> tuple[Coefficients, Tensor]:
+        """The places and a matrix for each; for scopes of several lengths the cosines of each edge, and W."""
+        if t is not None:
+            raise ValueError(f"Expected no edge features for q='cosine', which reads places (got {type(t).__name__})")
+        if incidence.arity is not None:
+            return incidence.positions, self.at_places(self.places(incidence, max(1, incidence.arity)))
+        key = ("cosines", self.terms, self.weight.dtype)
+        return incidence.derived(key, lambda: self._by_edge(incidence)), self.weight
+
+    def _by_edge(self, incidence: Incidence) -> Tensor:
+        """φ of each edge.  # shape: (E, T)"""
+        arity = incidence.degree("factor")[incidence.factor]
+        t = torch.stack([incidence.positions.index + 0.5, arity], -1)
+        return self.coefficients(t.to(self.weight.dtype))
+
+
 def make_edge_matrix(form: Form, edge_in: int, rows: int, columns: int, **options: Any) -> EdgeMatrix:
-    """A Q of the named form; edges without features (``edge_in`` 0) share one matrix."""
-    if edge_in == 0:
-        return TableMatrix(1, rows, columns)
+    """A Q of the named form; edges without features (``edge_in`` 0) share one matrix, unless Q reads the place."""
     if form not in _FORMS:
         raise ValueError(f"Expected q among {list(_FORMS)} (got {form!r})")
+    if form == "cosine":
+        if edge_in:
+            raise ValueError(f"Expected no edge features for q='cosine' (got edge_in {edge_in})")
+        return PlaceMatrix(rows, columns, **options)
+    if edge_in == 0:
+        return TableMatrix(1, rows, columns)
     return _FORMS[form](edge_in, rows, columns, **options)
 
 
-_FORMS: dict[Form, Callable[..., EdgeMatrix]] = {"dense": DenseMatrix, "basis": BasisMatrix, "table": TableMatrix}
+_FORMS: dict[Form, Callable[..., EdgeMatrix]] = {
+    "dense": DenseMatrix,
+    "basis": BasisMatrix,
+    "table": TableMatrix,
+    "cosine": PlaceMatrix,
+}
 
 
 class EdgeNet(nn.Sequential):

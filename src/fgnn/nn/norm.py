@@ -9,7 +9,29 @@ from torch import Tensor, nn
 
 from fgnn.nn.backends.choice import choose_backend
 
-Norm = Literal["batch", "layer"] | None
+Norm = Literal["batch", "layer", "rms"] | None
+
+
+class RMSNorm(nn.Module):
+    r"""Root-mean-square normalisation, :math:`y = s \odot x / \sqrt{\operatorname{mean}(x^2) + \epsilon}`, s learned.
+
+    Computed in float32 or better. Under autocast the result has autocast's dtype, since matrix products read it.
+    """
+
+    def __init__(self, width: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last axis.  # shape: (..., d), kept"""
+        y = x.to(torch.promote_types(x.dtype, torch.float32))
+        y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self.eps) * self.scale
+        kind = x.device.type
+        return y.to(torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.scale.numel()}, eps={self.eps}"
 
 
 class NodeBatchNorm(nn.Module):
@@ -71,4 +93,4 @@ def make_norm(kind: Norm, width: int) -> nn.Module | None:
     return _NORMS[kind](width)
 
 
-_NORMS: dict[str, type[nn.Module]] = {"batch": NodeBatchNorm, "layer": nn.LayerNorm}
+_NORMS: dict[str, type[nn.Module]] = {"batch": NodeBatchNorm, "layer": nn.LayerNorm, "rms": RMSNorm}

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.errors import InputError
-from fgnn.models.map.deep import DeepNetwork
 from fgnn.models.map.learned import load_network
 from fgnn.models.map.network import MAPNetwork
+from fgnn.nn import ResidualNetwork
 from fgnn.report.charts import lines
 from fgnn.report.html import Page
 from fgnn.report.tables import Table, percent
@@ -75,17 +75,17 @@ def reproduce_depth(
 def by_block(network: MAPNetwork, examples: Examples) -> list[Quality]:
     """The quality of the raw answer after each block, by the network's own read-out."""
     body = network.body
-    if not isinstance(body, DeepNetwork):
+    if not isinstance(body, ResidualNetwork):
         raise InputError("Expected a deep network, which has blocks (got another)")
-    seen: list[list[Tensor]] = [[] for _ in range(body.repeat * len(body.blocks))]
+    seen: list[list[Tensor]] = [[] for _ in range(body.repeat * len(body.layers))]
     turn = 0
 
-    def note(module: nn.Module, given: object, made: tuple[Tensor, list[Tensor]]) -> None:
+    def note(module: nn.Module, given: object, made: tuple[Tensor, dict[str, Tensor]]) -> None:
         nonlocal turn
         seen[turn % len(seen)].append(body.read(made[0]).argmax(2))
         turn += 1
 
-    hooks = [block.register_forward_hook(note) for block in body.blocks]
+    hooks = [block.register_forward_hook(note) for block in body.layers]
     try:
         for at in range(0, len(examples), _SLICE):  # one after another: the hooks count the blocks
             network(examples.models.select(slice(at, at + _SLICE)))

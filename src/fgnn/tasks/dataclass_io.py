@@ -53,9 +53,10 @@ def parse(cls: type[T], values: Any, *, file: str | Path | None = None, place: s
 
 
 def plain(value: Any) -> Any:
-    """Invert `parse`: dataclasses become nested dicts of plain values, without fields that are None."""
+    """Invert `parse`: dataclasses become nested dicts of plain values, without fields that are None or ``ignored``."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        items = ((f.name, getattr(value, f.name)) for f in dataclasses.fields(value))
+        ignored = getattr(value, "ignored", ())
+        items = ((f.name, getattr(value, f.name)) for f in dataclasses.fields(value) if f.name not in ignored)
         return {name: plain(item) for name, item in items if item is not None}
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]

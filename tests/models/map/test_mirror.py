@@ -7,11 +7,11 @@ import torch
 
 from fgnn.data import ChainMAP, GridMAP
 from fgnn.models.map.config import NetworkConfig
-from fgnn.models.map.deep import DeepNetwork
 from fgnn.models.map.family import Family
 from fgnn.models.map.learned import score
 from fgnn.models.map.mirror import mirrored
 from fgnn.models.map.network import MAPNetwork
+from fgnn.nn import ResidualNetwork
 from fgnn.pgm import GraphicalModel, ModelBatch
 
 
@@ -51,7 +51,7 @@ def test_scores_read_both_ways_are_those_of_the_mirror_image_mirrored() -> None:
     batch = ChainMAP(2, length=12, window=4, budget=2).sample(6, seed=5)
     network = MAPNetwork(NetworkConfig("deep", width=8, blocks=2, bases=2), Family.of(batch, any_size=True)).eval()
     with torch.no_grad():
-        assert isinstance(network.body, DeepNetwork)
+        assert isinstance(network.body, ResidualNetwork)
         network.body.readout.weight.normal_()
     image = mirrored(batch)
     assert image is not None

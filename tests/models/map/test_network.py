@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,10 +12,11 @@ from fgnn import GraphicalModel, ModelBatch
 from fgnn.data import ChainMAP, GridMAP
 from fgnn.models.map.canonical import canonical
 from fgnn.models.map.config import NetworkConfig
-from fgnn.models.map.deep import Wiring, arrange, collect, wire
 from fgnn.models.map.family import Family
-from fgnn.models.map.featurise import Featuriser, constant_groups
+from fgnn.models.map.featurise import constant_groups
 from fgnn.models.map.network import PAPER, MAPNetwork, sub_windows
+from fgnn.nn.edge_matrix import Form
+from fgnn.tasks.dataclass_io import plain
 
 DEEP = NetworkConfig("deep", width=8, blocks=2, bases=3)
 NOTATION = NetworkConfig("FGNN(8) - Res[FC(8) - FGNN(8) - FC(8)] - FGNN(N)", q="table")
@@ -88,27 +91,36 @@ def test_deep_reads_other_lengths_and_windows_than_it_was_made_for() -> None:
         assert network(batch).shape == (3, other.length, 2)
 
 
-def _wiring() -> Wiring:
-    batch = CHAIN.sample(1)
-    graph = Featuriser(batch, positions="none", budgets="by-size")(batch).graph
-    return wire(graph, "budget4", budget=True)
+def test_deep_reads_budgets_of_several_sizes_at_once() -> None:
+    """As a model that is put together of others, whose scores it must give."""
+    network = _made(DEEP, Family.of(CHAIN.sample(1), any_size=True))
+    parts = [ChainMAP(2, 9, 4, 2).sample(1, seed=1).model(0), ChainMAP(2, 12, 3, 2).sample(1, seed=2).model(0)]
+    both = GraphicalModel([2] * 21)
+    for model, start in zip(parts, (0, 9), strict=True):
+        for i in range(model.num_variables):
+            both.add_unary(start + i, model.unary(i))
+        for t in model.tables():
+            both.add_table([start + i for i in t.scope], t.values)
+        for u in model.budgets():
+            both.add_budget([start + i for i in u.scope], u.at_most)
+    apart = torch.cat([network(ModelBatch.stack([model]))[0] for model in parts])
+    torch.testing.assert_close(network(ModelBatch.stack([both]))[0], apart, atol=1e-5, rtol=1e-4)
 
 
-def test_gathers_along_edges_have_the_right_gradients() -> None:
-    wiring = _wiring()
-    f = torch.randn(2, 9, 3, dtype=torch.float64, requires_grad=True)
-    m = torch.randn(2, 6 * 4, 3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x: collect(x, wiring), (f,))
-    assert torch.autograd.gradcheck(lambda x: arrange(x, wiring) * wiring.real, (m,))
+def test_settings_that_an_architecture_ignores_are_on_no_card() -> None:
+    deep = NetworkConfig("deep", width=8, aggregate="sum", norm="layer")
+    assert plain(deep).keys() == {"architecture", "width", "blocks", "repeat", "bases", "supervise"}
+    assert deep == NetworkConfig("deep", width=8)
+    assert NetworkConfig(**plain(NOTATION)) == NOTATION
+    assert plain(NOTATION).keys() == {"architecture", "aggregate", "q", "norm"}
+    assert plain(NetworkConfig("dgcnn")).keys() == {"architecture"}
 
 
-def test_slots_arranged_by_variable() -> None:
-    """Summed over its places, what is arranged is what adding by index gives; and collecting is its transpose."""
-    wiring = _wiring()
-    m, f = torch.randn(2, 6 * 4, 3), torch.randn(2, 9, 3)
-    summed = (arrange(m, wiring) * wiring.real).sum(2)
-    torch.testing.assert_close(summed, torch.zeros(2, 9, 3).index_add(1, wiring.scopes, m))
-    torch.testing.assert_close((collect(f, wiring) * m).sum(), (f * summed).sum())
+@pytest.mark.parametrize("q", ["basis", "dense", "table", "cosine"])
+def test_every_form_of_q_reads_models(q: Form) -> None:
+    batch = CHAIN.sample(2)
+    network = _made(replace(NOTATION, q=q), Family.of(batch))
+    assert network(batch).shape == (2, 9, 2)
 
 
 def test_inner_readouts_only_in_training() -> None:

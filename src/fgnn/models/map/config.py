@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Literal
 
 from fgnn.nn.edge_matrix import Form
 
-ARCHITECTURES = ("paper", "deep", "pointnet", "dgcnn")
+# The settings that each architecture reads; a notation reads those of the paper's network.
+_READS: dict[str, tuple[str, ...]] = {
+    "paper": ("aggregate", "q", "bases", "norm", "factor_size"),
+    "deep": ("width", "blocks", "repeat", "bases", "supervise", "factor_size"),
+    "pointnet": (),
+    "dgcnn": (),
+}
+ARCHITECTURES = tuple(_READS)
 
 
 @dataclass(frozen=True)
@@ -16,17 +23,19 @@ class NetworkConfig:
     """A network on graphical models.
 
     Args:
-        architecture: ``paper`` (section 4.1), ``deep`` (residual blocks), ``pointnet`` and ``dgcnn`` (baselines, which
-            see the variables alone), or the paper's notation itself, ``FGNN(64) - FC(64) - FGNN(2)``.
-        width: Features of a variable and of a factor between the blocks of ``deep``.
-        blocks: How many different blocks ``deep`` has.
-        repeat: How many times ``deep`` runs through them: weights shared across layers.
-        aggregate: ``max``, ``sum``, ``mean`` or ``softmax``, as in `fgnn.nn`.
-        q: ``basis``, ``dense`` or ``table``.
-        bases: How many bases Q has.
-        norm: The normalisation between layers.
+        architecture: ``paper`` (section 4.1), ``deep`` (`fgnn.nn.ResidualNetwork`), ``pointnet`` and ``dgcnn``
+            (baselines, which read unaries only), or the paper's notation, ``FGNN(64) - FC(64) - FGNN(2)``.
+        width: For ``deep``: features of variables and factors between layers.
+        blocks: For ``deep``: layers with parameters of their own.
+        repeat: For ``deep``: how many times the stack of layers runs.
+        aggregate: For ``paper`` and notations: ``max``, ``sum``, ``mean`` or ``softmax``, as in `fgnn.nn`.
+        q: For ``paper`` and notations: ``basis``, ``dense``, ``table`` or ``cosine``.
+        bases: The number of bases of Q; for ``deep``, and with ``q`` ``basis`` or ``cosine``.
+        norm: For ``paper`` and notations: the normalisation between layers.
         supervise: For ``deep``: the weight of the loss of the inner read-outs.
-        factor_size: High-order factors of the network cover this many variables (the ablation); None: as the model.
+        factor_size: The network's high-order factors cover this many variables (the ablation); None: as in the model.
+
+    Settings that the architecture does not read (``ignored``) keep their defaults, and cards leave them out.
     """
 
     architecture: str = "paper"
@@ -36,7 +45,7 @@ class NetworkConfig:
     aggregate: str = "max"
     q: Form = "basis"
     bases: int = 8
-    norm: Literal["batch", "layer", "none"] = "none"
+    norm: Literal["batch", "layer", "rms", "none"] = "none"
     supervise: float = 0.0
     factor_size: int | None = None
 
@@ -51,3 +60,13 @@ class NetworkConfig:
         for name in ("width", "blocks", "repeat", "bases"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Expected {name} of at least 1 (got {getattr(self, name)})")
+        for name in self.ignored:
+            object.__setattr__(self, name, getattr(NetworkConfig, name))
+
+    @property
+    def ignored(self) -> frozenset[str]:
+        """The settings that the architecture does not read."""
+        read = {"architecture", *_READS.get(self.architecture, _READS["paper"])}
+        if self.architecture != "deep" and self.q not in ("basis", "cosine"):
+            read.discard("bases")
+        return frozenset(f.name for f in fields(self)) - read

@@ -77,7 +77,6 @@ class Family:
             positions="none" if deep else positions,
             centre=deep,
             fixed=present,
-            budgets="by-size" if deep else "together",
             masks=not self.finite,
         )
 

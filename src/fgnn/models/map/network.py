@@ -11,12 +11,11 @@ from torch import Tensor, nn
 
 from fgnn.models.map.canonical import canonical
 from fgnn.models.map.config import NetworkConfig
-from fgnn.models.map.deep import DeepNetwork, Wiring, wire
 from fgnn.models.map.family import Family
 from fgnn.models.map.featurise import BUDGET_FEATURES, Featuriser, Positions
 from fgnn.models.points.dgcnn import DGCNN
 from fgnn.models.points.pointnet import PointNet
-from fgnn.nn import build
+from fgnn.nn import ResidualNetwork, build
 from fgnn.pgm import BudgetBatch, ModelBatch
 
 PAPER = """FGNN(64) - Res[FC(64) - FGNN(64) - FC(64)] - MLP(128) - Res[FC(64) - FGNN(64) - FC(128)] - FC(256)
@@ -32,7 +31,6 @@ class _Structure:
     tables: tuple[Tensor, ...]
     budgets: tuple[Tensor, ...]
     read: tuple[Tensor, ...]  # the budgets' scopes as the network reads them: other than the model's in the ablation
-    wiring: tuple[Wiring, ...] = ()
 
 
 class MAPNetwork(nn.Module):
@@ -69,18 +67,19 @@ class MAPNetwork(nn.Module):
         factor_in = {f"table{s}": 1 if f"table{s}" in family.fixed else masks * _cells(s) for s in family.tables}
         if family.budgets:
             factor_in["budget"] = 1 if "budget" in family.fixed else len(BUDGET_FEATURES)
+        arity = {f"table{s}": s.count("x") + 1 for s in family.tables}
         if self.deep:
-            return DeepNetwork(
+            return ResidualNetwork(
                 masks * states - 1,  # unaries relative to state 0
                 factor_in,
+                arity,  # budgets may have any
                 states,
                 width=config.width,
-                blocks=config.blocks,
-                bases=config.bases,
+                layers=config.blocks,
                 repeat=config.repeat,
+                bases=config.bases,
                 supervise=config.supervise > 0,
             )
-        arity = {f"table{s}": s.count("x") + 1 for s in family.tables}
         if family.budgets:
             arity["budget"] = config.factor_size or max(family.budgets)
         text = PAPER if config.architecture == "paper" else config.architecture
@@ -88,12 +87,12 @@ class MAPNetwork(nn.Module):
             text,
             variable_in=masks * states,
             factor_in=factor_in,
-            edge_in=arity,
+            edge_in=None if config.q == "cosine" else arity,
             num_classes=states if "(N)" in text else None,
             q=config.q,
             aggregate=config.aggregate,
             norm=None if config.norm == "none" else config.norm,
-            q_options={"bases": config.bases} if config.q == "basis" else None,
+            q_options={"bases": config.bases} if config.q in ("basis", "cosine") else None,
         )
 
     @property
@@ -117,22 +116,18 @@ class MAPNetwork(nn.Module):
         )
         features = structure.featuriser(batch)
         factors = {
-            name: g * self.scale if g.shape[-1] == len(BUDGET_FEATURES) and name.startswith("budget") else g
+            name: g * self.scale if g.shape[-1] == len(BUDGET_FEATURES) and name == "budget" else g
             for name, g in features.factors.items()
         }
-        if self.deep:
-            found = self.body(structure.wiring, features.variables, list(factors.values()))
-            scores = torch.stack(found) if len(found) > 1 else found[0]
-        else:
-            scores = self.body(features.graph, features.variables, factors, features.edges)
+        scores = self.body(features.graph, features.variables, factors, features.edges)
         if self.family.states > 2:
             scores = scores.masked_fill(~batch.state_mask, -torch.inf)
         return scores.float()
 
     def compile_blocks(self) -> None:
-        """Compile what repeats: the deep network's block, or a baseline. FGNN layers have kernels of their own."""
-        if isinstance(self.body, DeepNetwork):
-            self.body.compile_blocks()
+        """Compile the deep network's layer, or a baseline. FGNN layers have kernels of their own."""
+        if isinstance(self.body, ResidualNetwork):
+            self.body.compile_layers()
         elif isinstance(self.body, PointNet | DGCNN):
             self.body.compile(dynamic=False)
 
@@ -163,13 +158,10 @@ class MAPNetwork(nn.Module):
         if self.config.factor_size is not None:
             read = tuple(sub_windows(s, self.config.factor_size) for s in budgets)
             batch = replace(batch, budgets=_unread(read, len(batch)))
-        positions: Positions = "index" if self.config.q == "table" else "one-hot"
+        forms: dict[str, Positions] = {"table": "index", "cosine": "none"}
+        positions = forms.get(self.config.q, "one-hot")
         featuriser = self.family.featuriser(batch, deep=self.deep, positions=positions)
-        wiring: tuple[Wiring, ...] = ()
-        if self.deep:
-            graph = featuriser(batch).graph
-            wiring = tuple(wire(graph, name, name.startswith("budget")) for name in graph.groups)
-        return _Structure(featuriser, tables, budgets, read, wiring)
+        return _Structure(featuriser, tables, budgets, read)
 
     def _budgets(self, batch: ModelBatch, structure: _Structure) -> tuple[BudgetBatch, ...]:
         if self.config.factor_size is not None:

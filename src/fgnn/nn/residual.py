@@ -1,0 +1,173 @@
+"""The residual FGNN layer: sums over edges, an RMS norm before and a residual update after them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from fgnn.graph import FactorGraph, Incidence
+from fgnn.nn.backends.torch.slots import Slots, relu_sum, variables_to_slots
+from fgnn.nn.edge_features import EdgeFeatures
+from fgnn.nn.edge_matrix import PlaceMatrix
+from fgnn.nn.norm import RMSNorm
+
+# The arity that first weights are scaled for where factors may have any.
+_TYPICAL_ARITY = 8
+
+
+class ResidualUpdate(nn.Module):
+    r"""The update of a node, :math:`x + V \sigma(U \hat x + m + b)`, with σ = SiLU, of incoming messages m.
+
+    Args:
+        width: Length of x.
+        hidden: Length of m and of the hidden layer.
+    """
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(width, hidden)
+        self.outer = nn.Linear(hidden, width)
+        nn.init.zeros_(self.outer.bias)
+        with torch.no_grad():
+            self.outer.weight.mul_(0.5)  # many layers add up
+
+    def forward(self, x: Tensor, normed: Tensor, incoming: Tensor | float) -> Tensor:
+        """The new x, from x, x̂ and m.  # shape: (..., width)"""
+        new: Tensor = x + self.outer(nn.functional.silu(self.inner(normed) + incoming))
+        return new
+
+
+class _ToFactors(nn.Module):
+    """The first half, for one group."""
+
+    def __init__(self, width: int, bases: int, fan: int) -> None:
+        super().__init__()
+        self.matrix = PlaceMatrix(2 * width, width, bases=bases, fan=fan)
+        self.norm = RMSNorm(width)
+        self.update = ResidualUpdate(width, 2 * width)
+
+    def forward(self, incidence: Incidence, f: Tensor, g: Tensor) -> Tensor:
+        """New g from normalised f.  # shape: (B, C, d)"""
+        slots, q = Slots.of(incidence), self.matrix
+        parts = []
+        for (_, arity), x in zip(slots.runs, slots.slots_by_run(variables_to_slots(f, slots)), strict=True):
+            at = q.at_places(q.places(incidence, arity))  # shape: (A, 2d, d)
+            parts.append(nn.functional.linear(x, at.permute(1, 0, 2).reshape(q.rows, arity * q.columns)))
+        new: Tensor = self.update(g, self.norm(g), slots.from_runs(parts))
+        return new
+
+
+class _ToVariables(nn.Module):
+    """The second half up to the update, for one group."""
+
+    def __init__(self, width: int, bases: int) -> None:
+        super().__init__()
+        self.matrix = PlaceMatrix(width, width, bases=bases)
+        self.norm = RMSNorm(width)
+        self.variable = nn.Linear(width, width)
+        self.out = nn.Linear(width, 2 * width, bias=False)
+
+    def forward(self, incidence: Incidence, f: Tensor, g: Tensor) -> Tensor:
+        """The sum of messages, from normalised f.  # shape: (B, N, 2d)"""
+        slots, q = Slots.of(incidence), self.matrix
+        parts = []
+        for (count, arity), x in zip(slots.runs, slots.to_runs(self.norm(g)), strict=True):
+            at = q.at_places(q.places(incidence, arity))  # shape: (A, d, d)
+            sent = nn.functional.linear(x, at.reshape(arity * q.rows, q.columns))
+            parts.append(sent.view(x.shape[0], count * arity, q.rows))
+        messages = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        total: Tensor = self.out(relu_sum(messages, self.variable(f), slots))
+        return total
+
+
+class ResidualFGNNLayer(nn.Module):
+    r"""An FGNN layer (Alg. 1, sequential) with sums and residual updates, where :math:`\hat x` is x after an RMS norm:
+
+    .. math::
+        g_c &\leftarrow g_c + V_g\, \sigma\Big(U_g \hat g_c + b_g +
+            \sum_{i: (c,i)} \mathcal{Q}(t_{ci} \mid \Phi_{VF})\, \hat f_i\Big) \\
+        f_i &\leftarrow f_i + V_f\, \sigma\Big(U_f \hat f_i + b_f + \sum_k W_k \sum_{c: (c,i)}
+            \mathrm{ReLU}\big(\mathcal{Q}(t_{ci} \mid \Phi_{FV})\, \hat g_c + P_k \hat f_i + p_k\big)\Big)
+
+    with σ = SiLU, k the group of c and parameters of its own for each group (its index on Q, U, V and b of g is left
+    out). Q is a :class:`PlaceMatrix`, so one group may hold factors of any arity. Messages to factors are linear: their
+    sum over a scope of A variables is one matrix product of inner length A·d. A node without edges keeps its features
+    and is updated from them alone.
+
+    Args:
+        width: d, the length of f_i and of every g_c.
+        arity: The arity of each group; None for a group of any arity.
+        bases: Cosines in Q; a group of smaller arity has as many as its arity.
+
+    Shapes:
+        f (N, d) or (B, N, d); gs by group (C, d) or (B, C, d), for every group of the graph. Returns the same. Edge
+        features are not read.
+    """
+
+    def __init__(self, width: int, arity: Mapping[str, int | None], bases: int = 8) -> None:
+        super().__init__()
+        self.width = width
+        terms = {name: bases if a is None else min(bases, a) for name, a in arity.items()}
+        self.to_factors_norm, self.to_variables_norm = RMSNorm(width), RMSNorm(width)
+        self.to_factors = nn.ModuleDict(
+            {name: _ToFactors(width, terms[name], a or _TYPICAL_ARITY) for name, a in arity.items()}
+        )
+        self.to_variables = nn.ModuleDict({name: _ToVariables(width, terms[name]) for name in arity})
+        self.update = ResidualUpdate(width, 2 * width)
+
+    def forward(
+        self,
+        graph: FactorGraph,
+        f: Tensor,
+        gs: Mapping[str, Tensor],
+        edges: Mapping[str, EdgeFeatures] | None = None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """New variable features, and new factor features by group."""
+        self._check(graph, f, gs)
+        batched = f.dim() == 3 or any(gs[name].dim() == 3 for name in graph.groups)
+        f = f if f.dim() == 3 else f.unsqueeze(0)
+        incidences = {name: graph.incidence(name) for name in graph.groups}
+        normed, new_gs = self.to_factors_norm(f), {}
+        for name, incidence in incidences.items():
+            g = gs[name] if gs[name].dim() == 3 else gs[name].unsqueeze(0)
+            new_gs[name] = self.to_factors[name](incidence, normed, g)
+        normed = self.to_variables_norm(f)
+        incoming: Tensor | float = 0.0
+        for name, incidence in incidences.items():
+            incoming = incoming + self.to_variables[name](incidence, normed, new_gs[name])
+        new_f = self.update(f, normed, incoming)
+        if batched:
+            return new_f, new_gs
+        return new_f.squeeze(0), {name: g.squeeze(0) for name, g in new_gs.items()}
+
+    def prepare(self, graph: FactorGraph) -> None:
+        """Make all tensors that are derived from the graph now (before compiling or capturing a layer)."""
+        for name in graph.groups:
+            incidence, half = graph.incidence(name), self._half(name)
+            for _, arity in Slots.of(incidence).runs:
+                half.matrix.places(incidence, arity)
+
+    def _half(self, name: str) -> _ToFactors:
+        if name not in self.to_factors:
+            raise ValueError(f"Expected groups among {list(self.to_factors)} in the graph (got {name!r})")
+        half = self.to_factors[name]
+        assert isinstance(half, _ToFactors)
+        return half
+
+    def _check(self, graph: FactorGraph, f: Tensor, gs: Mapping[str, Tensor]) -> None:
+        self._check_shape(f, graph.num_variables, "variables")
+        for name, group in graph.groups.items():
+            self._half(name)
+            if name not in gs:
+                raise ValueError(f"Expected factor features of all groups {list(graph.groups)} (got {list(gs)})")
+            self._check_shape(gs[name], group.num_factors, f"factors of group {name!r}")
+
+    def _check_shape(self, x: Tensor, count: int, what: str) -> None:
+        if x.dim() not in (2, 3) or tuple(x.shape[-2:]) != (count, self.width):
+            d = self.width
+            raise ValueError(f"Expected ({count}, {d}) or (B, {count}, {d}) for the {what} (got {tuple(x.shape)})")
+
+    def extra_repr(self) -> str:
+        return f"width={self.width}"
