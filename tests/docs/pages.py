@@ -1,11 +1,11 @@
-"""Pages of documentation as programs: their blocks run from top to bottom, and print what the page shows.
+"""Run the code blocks of a documentation page and compare their output with what the page shows.
 
-- ``python`` blocks share one namespace; a ``text`` block after one is what it prints (``...`` stands for anything). On
-  the site a block that prints is always followed by one; the README may leave it out.
-- ``console`` blocks hold commands after ``$``, each followed by its output, or by nothing where that is left out. The
-  commands of the package run in this process; ``$ echo $?`` shows how the last one ended. A command that names weights
-  which this version does not come with is left out. Others must be of those that a page may name without running them.
-- ``yaml`` blocks whose first line is a comment with a file's name are written to that file.
+- ``python`` blocks share one namespace. A ``text`` block after one is its expected output (``...`` matches anything). On
+  the site every block that prints is followed by one; the README may omit it.
+- ``console`` blocks hold commands after ``$``, each followed by its expected output or by nothing. Commands of the
+  package run in this process; ``$ echo $?`` shows the exit code of the last one. Commands that need weights which are
+  not packaged are skipped. Other programs must be listed in ``NOT_RUN``.
+- ``yaml`` blocks whose first line is a comment with a file name are written to that file.
 """
 
 from __future__ import annotations
@@ -29,15 +29,13 @@ _CHECKER = doctest.OutputChecker()
 
 
 def all_pages() -> list[Path]:
-    """Every Markdown page of the site, and the README where there is one."""
-    found = sorted(p for p in DOCS.rglob("*.md") if "_build" not in p.parts)
-    readme = ROOT / "README.md"
-    return [*found, readme] if readme.is_file() else found
+    """Every Markdown page of the site, and the README."""
+    return [*sorted(p for p in DOCS.rglob("*.md") if "_build" not in p.parts), ROOT / "README.md"]
 
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: its kind, its text, and the line of the page on which the text begins."""
+    """One fenced block: its language, its text, and the line of the page on which the text begins."""
 
     kind: str
     body: str
@@ -45,27 +43,27 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """The fenced blocks of a page that name a language, in order."""
+    """The fenced blocks of a page that have a language, in order."""
     text = page.read_text(encoding="utf-8")
     return [Block(b[1], b[2], text[: b.start(2)].count("\n") + 1) for b in BLOCK.finditer(text)]
 
 
 def commands(body: str) -> list[tuple[str, str]]:
     """The commands of a console block, each with the output shown below it."""
-    found: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     for line in body.splitlines(keepends=True):
         if line.startswith("$ "):
-            found.append((line[2:].strip(), ""))
-        elif line.startswith("> ") and found and found[-1][0].endswith("\\"):
-            found[-1] = (found[-1][0][:-1] + line[2:].strip(), "")
+            pairs.append((line[2:].strip(), ""))
+        elif line.startswith("> ") and pairs and pairs[-1][0].endswith("\\"):
+            pairs[-1] = (pairs[-1][0][:-1] + line[2:].strip(), "")
         else:
-            assert found, f"Expected a command after $ (got {line!r})"
-            found[-1] = (found[-1][0], found[-1][1] + line)
-    return found
+            assert pairs, f"Expected a command after $ (got {line!r})"
+            pairs[-1] = (pairs[-1][0], pairs[-1][1] + line)
+    return pairs
 
 
 def needs_weights(words: list[str]) -> bool:
-    """Whether a command names weights that neither the package nor the current folder has."""
+    """Return whether a command names weights that neither the package nor the current folder has."""
     from fgnn.weights import weight_names
 
     named = [after for word, after in pairwise(words) if word in ("--model", "evaluate")]
@@ -95,7 +93,7 @@ class Session:
                 Path(name[1]).write_text(block.body, encoding="utf-8")
 
     def python(self, block: Block) -> str:
-        """Execute a block; what it printed."""
+        """Execute a block and return what it printed."""
         code = compile("\n" * (block.line - 1) + block.body, str(self.page), "exec")
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
@@ -113,15 +111,17 @@ class Session:
                 continue
             elif words[0] == "fgnn":
                 printed = self.command(words)
-                told = k + 1 < len(pairs) and pairs[k + 1][0] == "echo $?"
-                assert self.code == 0 or told, f"{self.page.name}, line {block.line}: {command}: {self.code}\n{printed}"
+                failure_shown = k + 1 < len(pairs) and pairs[k + 1][0] == "echo $?"
+                assert self.code == 0 or failure_shown, (
+                    f"{self.page.name}, line {block.line}: {command}: {self.code}\n{printed}"
+                )
                 if shown:
                     self._same(printed, shown, block.line)
             else:
                 assert words[0].rsplit("/", 1)[-1] in NOT_RUN, f"{self.page.name}, line {block.line}: {command}"
 
     def command(self, words: list[str]) -> str:
-        """Run one of the package's commands as the console script would; what it printed on either stream."""
+        """Run a command of the package as the console script would; return its output on both streams."""
         from fgnn.cli import main
 
         printed, before = io.StringIO(), sys.argv

@@ -1,4 +1,4 @@
-"""The wheel works where the repository is not: installed into an empty environment, used from another folder."""
+"""The wheel works without the repository: installed into an empty environment, used from another folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MODEL = "MARKOV\n2\n2 2\n1\n2 0 1\n4  1.0 0.5  0.5 2.0\n"
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this working tree, built without an index from a copy, so that no build folder is left here."""
+    """The wheel of this working tree, built offline from a copy so that no build folder is left behind."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "src", "pyproject.toml", "README.md", "LICENSE"],
@@ -42,23 +42,23 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
          "-w", str(out)],
         check=True, cwd=out,
     )  # fmt: skip
-    (made,) = out.glob("fgnn-*.whl")
-    return made
+    (file,) = out.glob("fgnn-*.whl")
+    return file
 
 
 @pytest.fixture(scope="module")
 def home(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel and nothing else of ours; torch and the others are borrowed from this one."""
-    place = tmp_path_factory.mktemp("environment")
-    venv.create(place, with_pip=True)
-    python = place / "bin" / "python"
+    """An environment with the wheel; torch and the other dependencies come from the current one."""
+    environment = tmp_path_factory.mktemp("environment")
+    venv.create(environment, with_pip=True)
+    install = [environment / "bin" / "python", "-m", "pip", "install", "-q", "--no-deps", "--no-index", str(wheel)]
     start = time.perf_counter()
-    subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", str(wheel)], check=True, cwd=place)
+    subprocess.run(install, check=True, cwd=environment)
     print(f"wheel {wheel.stat().st_size / 1e6:.2f} MB, installed in {time.perf_counter() - start:.1f} s")
-    # a plain path: the .pth files in that folder, among them our editable install, are not followed
-    site = next(place.glob("lib/python*/site-packages"))
+    # A plain path: .pth files in that folder, such as our editable install, are not followed.
+    site = next(environment.glob("lib/python*/site-packages"))
     (site / "borrowed.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
-    return place
+    return environment
 
 
 def call(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -69,21 +69,21 @@ def call(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_wheel_holds_all_files_the_package_reads(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    kept = [p for p in (ROOT / "src" / "fgnn").rglob("*") if p.suffix in (".yaml", ".html", ".safetensors", ".json")]
-    assert len(kept) > 10
-    for path in [*kept, ROOT / "src" / "fgnn" / "py.typed"]:
+    files = [p for p in (ROOT / "src" / "fgnn").rglob("*") if p.suffix in (".yaml", ".html", ".safetensors", ".json")]
+    assert len(files) > 10
+    for path in [*files, ROOT / "src" / "fgnn" / "py.typed"]:
         assert path.relative_to(ROOT / "src").as_posix() in names, path.name
     assert not [n for n in names if n.startswith(("tests", "docs", "examples"))]
 
 
 def test_the_command_works_outside_the_repository(home: Path) -> None:
-    told = call(home, "fgnn", "--help")
-    assert told.returncode == 0, told.stderr
-    assert "solve" in told.stdout
+    done = call(home, "fgnn", "--help")
+    assert done.returncode == 0, done.stderr
+    assert "solve" in done.stdout
     (home / "tiny.uai").write_text(MODEL)
-    found = call(home, "fgnn", "solve", "tiny.uai", "--json")
-    assert found.returncode == 0, found.stderr
-    answer = json.loads(found.stdout)
+    done = call(home, "fgnn", "solve", "tiny.uai", "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
     assert answer["status"] == "optimal"
     assert answer["assignment"] == [1, 1]
 
@@ -99,9 +99,9 @@ from importlib.resources import files
 pages = [p for p in ("play/pages/play.html", "report/pages/viewer.html") if (files("fgnn") / p).is_file()]
 print(json.dumps({"file": fgnn.__file__, "recipes": recipe_names(), "pages": pages}))
 """
-    told = call(home, "python", "-c", program)
-    assert told.returncode == 0, told.stderr
-    facts = json.loads(told.stdout)
+    done = call(home, "python", "-c", program)
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
     assert Path(facts["file"]).is_relative_to(home)
     assert "tiny" in facts["recipes"]
     assert len(facts["pages"]) == 2
@@ -113,7 +113,7 @@ def test_importing_brings_no_optional_package(home: Path) -> None:
         "c = time.perf_counter(); import sys; "
         f"print([m for m in {OPTIONAL!r} if m in sys.modules], f'torch {{b - a:.2f}} s, fgnn {{c - b:.2f}} s')"
     )
-    told = call(home, "python", "-c", program)
-    assert told.returncode == 0, told.stderr
-    print(told.stdout)
-    assert told.stdout.startswith("[] ")
+    done = call(home, "python", "-c", program)
+    assert done.returncode == 0, done.stderr
+    print(done.stdout)
+    assert done.stdout.startswith("[] ")

@@ -1,4 +1,4 @@
-"""The notebooks run from the first cell to the last, and are kept without outputs."""
+"""The notebooks run from the first cell to the last and are stored without outputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_there_is_one_for_each_use() -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_it_is_valid_and_kept_without_outputs(path: Path) -> None:
+def test_it_is_valid_and_stored_without_outputs(path: Path) -> None:
     code = [c for c in cells(path) if c.cell_type == "code"]
     assert len(code) >= 5
     assert all(c.outputs == [] and c.execution_count is None for c in code)
@@ -33,7 +33,7 @@ def test_it_is_valid_and_kept_without_outputs(path: Path) -> None:
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_every_cell_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # the cells are plain Python, so no kernel is started for them
+    # The cells are plain Python, so no kernel is needed.
     pytest.importorskip("IPython")
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")

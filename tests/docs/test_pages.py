@@ -36,14 +36,14 @@ def test_the_page_runs_and_prints_what_it_shows(page: Path, tmp_path: Path, monk
         assert (DOCS / "img" / picture.name).is_file(), picture.name
 
 
-def test_the_pages_are_there_and_hold_programs() -> None:
+def test_the_pages_contain_programs() -> None:
     counts = {page.stem: sum(b.kind in ("python", "console") for b in blocks(page)) for page in PAGES}
     for name in ("getting-started", "sudoku", "denoising", "bond-orders", "chains", "solvers", "layers", "theorem"):
         assert counts[name] >= 3, name
     assert sum(counts.values()) > 60
 
 
-def test_a_page_that_shows_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_page_that_shows_other_output_fails(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n")
     with pytest.raises(AssertionError, match=r"page\.md, line 2: shown"):
@@ -54,8 +54,8 @@ def test_a_page_that_shows_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_console_blocks_are_split_into_commands_and_outputs() -> None:
-    found = commands("$ fgnn solve a.uai \\\n> --json\n{...}\n$ echo $?\n0\n")
-    assert found == [("fgnn solve a.uai --json", "{...}\n"), ("echo $?", "0\n")]
+    pairs = commands("$ fgnn solve a.uai \\\n> --json\n{...}\n$ echo $?\n0\n")
+    assert pairs == [("fgnn solve a.uai --json", "{...}\n"), ("echo $?", "0\n")]
 
 
 def test_pictures_are_small() -> None:

@@ -1,4 +1,4 @@
-"""Pages that list things list all of them: options, formats, recipe keys, commands, public names."""
+"""Reference pages are complete: options, formats, recipe keys, commands, public names."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def test_the_page_of_training_has_every_key_of_a_recipe() -> None:
 
 
 def shown_commands() -> list[tuple[str, str]]:
-    """Every line of a block that calls the command, run or not."""
-    found = []
+    """Every line of a block that calls the command, whether it is run or not."""
+    calls = []
     for page in all_pages():
         for block in blocks(page):
             if block.kind not in ("console", "sh", "bash", "shell"):
@@ -88,8 +88,8 @@ def shown_commands() -> list[tuple[str, str]]:
             for line in block.body.replace("\\\n> ", "").replace("\\\n", " ").splitlines():
                 command = line.removeprefix("$ ").strip()
                 if command.startswith("fgnn ") or " -m fgnn " in command:
-                    found.append((page.name, "fgnn " + command.split("fgnn ", 1)[1]))
-    return found
+                    calls.append((page.name, "fgnn " + command.split("fgnn ", 1)[1]))
+    return calls
 
 
 def test_every_command_on_a_page_exists_with_its_options() -> None:
@@ -97,16 +97,16 @@ def test_every_command_on_a_page_exists_with_its_options() -> None:
     checked = 0
     for page, line in shown_commands():
         words = shlex.split(line, comments=True)[1:]
-        if words and words[0] == "slove":  # the page shows a mistake
+        if words and words[0] == "slove":  # a deliberate typo
             continue
         command = root
         while words and hasattr(command, "commands") and not words[0].startswith("-"):
             assert words[0] in command.commands, f"{page}: {line}"
             command = command.commands[words.pop(0)]
-        known = {name for p in command.params for name in (*p.opts, *p.secondary_opts)} | {"--help", "-h"}
+        options = {name for p in command.params for name in (*p.opts, *p.secondary_opts)} | {"--help", "-h"}
         for word in words:
             if re.match(r"--?[a-z]", word):
-                assert word.split("=")[0] in known, f"{page}: {line}: {word}"
+                assert word.split("=")[0] in options, f"{page}: {line}: {word}"
         checked += 1
     assert checked > 20
 
@@ -142,7 +142,7 @@ def load_extension() -> Any:
     return module
 
 
-def test_results_become_tables_and_nothing_is_said_without_a_file(tmp_path: Path) -> None:
+def test_stored_results_become_tables(tmp_path: Path) -> None:
     generated = load_extension()
     assert "No results are stored" in generated.results_markdown(tmp_path / "none")
     (tmp_path / "solvers-cpu.json").write_text(
@@ -150,12 +150,12 @@ def test_results_become_tables_and_nothing_is_said_without_a_file(tmp_path: Path
         '{"exact": {"ms_per_model": 0.04, "agree": 100.0}, "lp": {"ms_per_model": 3.4, "bound": [1, 2]}}, '
         '"recipes": [{"recipe": "tiny", "parts": {"forward": 12.5}}], "skipped": {}}'
     )
-    made = generated.results_markdown(tmp_path)
-    assert "### solvers-cpu" in made
-    assert "device cpu, cores 2" in made
-    assert "| exact | 0.04 | 100 |  |" in made
-    assert "| lp | 3.4 |  | 1, 2 |" in made
-    assert "| tiny | 12.5 |" in made
+    markdown = generated.results_markdown(tmp_path)
+    assert "### solvers-cpu" in markdown
+    assert "device cpu, cores 2" in markdown
+    assert "| exact | 0.04 | 100 |  |" in markdown
+    assert "| lp | 3.4 |  | 1, 2 |" in markdown
+    assert "| tiny | 12.5 |" in markdown
 
 
 def test_pages_hold_no_measured_times_of_their_own() -> None:
@@ -177,7 +177,7 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """What a link may point at inside a page: headings as slugs, and named targets."""
+    """The targets of links inside a page: headings as slugs, and named targets."""
     prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
     slugs = {re.sub(r"[^\w\- ]", "", h.lower()).strip().replace(" ", "-") for h in headings}
@@ -185,7 +185,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", all_pages(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_links_and_pictures_lead_somewhere(page: Path) -> None:
+def test_links_and_images_exist(page: Path) -> None:
     prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     for link, picture in LINK.findall(prose):
         target = link or picture

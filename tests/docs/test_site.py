@@ -1,4 +1,4 @@
-"""The site builds without a warning and without a network: every reference leads somewhere, every docstring renders."""
+"""The site builds offline and without warnings: every reference resolves, every docstring renders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def build(out: Path, *options: str) -> subprocess.CompletedProcess[str]:
     pytest.importorskip("myst_nb")
     pytest.importorskip("furo")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", *options, str(DOCS), str(out)]
-    # an unreachable proxy: whatever is fetched while building fails
+    # An unreachable proxy: any download during the build fails.
     proxies = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
     environment = os.environ | proxies | {"OMP_NUM_THREADS": "1"}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=280)
@@ -32,7 +32,7 @@ def test_the_site_builds_with_warnings_as_errors(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_pages_for_a_browser_hold_the_notebooks_outputs(tmp_path: Path) -> None:
+def test_the_html_pages_contain_the_notebooks_outputs(tmp_path: Path) -> None:
     done = build(tmp_path)
     assert done.returncode == 0, done.stderr
     notebook = (tmp_path / "notebooks" / "solve.html").read_text(encoding="utf-8")
@@ -63,7 +63,7 @@ def test_formulas_become_mathml(monkeypatch: pytest.MonkeyPatch) -> None:
             to_mathml(wrong, block=True)
 
 
-def test_every_formula_of_a_docstring_can_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_formula_of_a_docstring_renders(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("docutils.utils.math")
     monkeypatch.syspath_prepend(DOCS / "_ext")
     from mathml import to_mathml

@@ -1,7 +1,7 @@
-"""Three newcomers follow the first page and nothing else, each their own part of it, each in a folder of their own.
+"""Three new users follow their part of the getting-started page, each in an empty folder.
 
-One has a model file, one has a scan, one builds networks. In the long form they begin with a fresh clone and an empty
-environment, type what the page says, and are done within ten minutes, installation included.
+One has a model file, one has a scan, one builds networks. The slow test starts with a fresh clone and an empty
+environment and must finish within ten minutes, including the installation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PAGE = DOCS / "getting-started.md"
 USERS = ("you-have-a-model-file", "you-have-a-scan", "you-build-networks")
 MINUTES = 10
 
-# Follows a page in the current folder with whatever package this Python has, then tells where that package lies.
+# Follows a page in the current folder with the installed package, then prints where that package is.
 FOLLOW = """
 import sys
 from pathlib import Path
@@ -35,7 +35,7 @@ import fgnn
 print(session.ran, fgnn.__file__)
 """
 
-# What each then does with an input of their own: the page's commands, other files.
+# Each user then repeats the page's commands on their own input.
 OWN = {
     "you-have-a-model-file": """
 from pathlib import Path
@@ -68,61 +68,61 @@ import torch, fgnn
 triples = torch.tensor([[0, 1, 2], [2, 3, 4]])
 graph = fgnn.FactorGraph(5, {"triple": fgnn.FactorGroup(triples)})
 net = fgnn.nn.build("FGNN(8) - FGNN(3)", variable_in=1, factor_in={"triple": 1}, edge_in={"triple": 3})
-made = net(graph, torch.randn(5, 1), {"triple": torch.randn(2, 1)}, {"triple": torch.eye(3)})
-made.sum().backward()
-assert made.shape == (5, 3)
+scores = net(graph, torch.randn(5, 1), {"triple": torch.randn(2, 1)}, {"triple": torch.eye(3)})
+scores.sum().backward()
+assert scores.shape == (5, 3)
 """,
 }
 
 
 def part(name: str) -> str:
-    """What the page says to one of the users, from their heading to the next user's."""
+    """The part of the page for one user, from their heading to the next user's."""
     text = PAGE.read_text(encoding="utf-8")
-    found = re.search(rf"^\({name}\)=\n(.*?)(?=^\(you-[\w-]+\)=\n|\Z)", text, re.MULTILINE | re.DOTALL)
-    assert found, name
-    return found[1]
+    section = re.search(rf"^\({name}\)=\n(.*?)(?=^\(you-[\w-]+\)=\n|\Z)", text, re.MULTILINE | re.DOTALL)
+    assert section, name
+    return section[1]
 
 
 def follow(python: str | Path, name: str, folder: Path) -> tuple[float, str]:
-    """Do what the page says, then the same with an own input; seconds, and where the package was found."""
+    """Follow the page, then use the user's own input; return the seconds and the last line of the first output."""
     (folder / "page.md").write_text(part(name), encoding="utf-8")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "FGNN", "COV"))}
     start = time.perf_counter()
-    told = ""
+    last_line = ""
     for program in (FOLLOW.format(tests=str(ROOT / "tests" / "docs"), page="page.md"), OWN[name]):
         done = subprocess.run(
             [str(python), "-c", program], cwd=folder, env=environment | {"NO_COLOR": "1"}, capture_output=True,
             text=True, check=False, timeout=60 * MINUTES,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-2000:] + done.stdout[-2000:]
-        told = told or done.stdout.strip().splitlines()[-1]
-    return time.perf_counter() - start, told
+        last_line = last_line or done.stdout.strip().splitlines()[-1]
+    return time.perf_counter() - start, last_line
 
 
 @pytest.mark.parametrize("name", USERS)
 def test_each_user_s_part_stands_alone(name: str, tmp_path: Path) -> None:
-    seconds, told = follow(sys.executable, name, tmp_path)
-    assert int(told.split()[0]) >= 2  # blocks and commands that ran
+    seconds, last_line = follow(sys.executable, name, tmp_path)
+    assert int(last_line.split()[0]) >= 2  # blocks and commands that ran
     assert seconds < 60 * MINUTES / 2
     print(f"{name}: {seconds:.0f} s")
 
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
-    """A fresh clone, installed by the page's own commands; the seconds that took."""
+    """A fresh clone, installed with the page's commands, and the seconds this took."""
     place = tmp_path_factory.mktemp("fresh") / "fgnn"
     subprocess.run(["git", "clone", "-q", str(ROOT), str(place)], check=True)
     text = PAGE.read_text(encoding="utf-8")
     end = text.index("(you-have-a-model-file)=")
-    typed = [
+    install_commands = [
         command
         for block in blocks(PAGE)
         if block.kind == "console" and block.line < text[:end].count("\n")
         for command, _ in commands(block.body)
     ]
-    assert any("pip install" in command for command in typed)
-    start, before = time.perf_counter(), _processor()
-    for command in typed:
+    assert any("pip install" in command for command in install_commands)
+    start, before = time.perf_counter(), _cpu_seconds()
+    for command in install_commands:
         words = shlex.split(command)
         words[0] = sys.executable if words[0] == "python" else words[0]
         done = subprocess.run(words, cwd=place, capture_output=True, text=True, check=False)
@@ -131,13 +131,13 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
         assert done.returncode == 0, done.stderr[-2000:]
     seconds = time.perf_counter() - start
     print(
-        f"installed in {seconds:.0f} s, {_processor() - before:.0f} s of processor time, load {os.getloadavg()[0]:.0f}"
+        f"installed in {seconds:.0f} s, {_cpu_seconds() - before:.0f} CPU seconds, load {os.getloadavg()[0]:.0f}"
     )
     return place, seconds
 
 
-def _processor() -> float:
-    """Seconds of processor time that ended children took: what a machine under load stretches out."""
+def _cpu_seconds() -> float:
+    """CPU seconds of finished child processes, which do not depend on the load of the machine."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -147,8 +147,8 @@ def _processor() -> float:
 @pytest.mark.parametrize("name", USERS)
 def test_from_a_fresh_clone_in_under_ten_minutes(name: str, clone: tuple[Path, float], tmp_path: Path) -> None:
     place, install = clone
-    before = _processor()
-    seconds, told = follow(place / ".venv" / "bin" / "python", name, tmp_path)
-    assert Path(told.split(maxsplit=1)[1]).is_relative_to(place / ".venv"), told
-    print(f"{name}: done in {seconds:.0f} s, {_processor() - before:.0f} s of processor time")
+    before = _cpu_seconds()
+    seconds, last_line = follow(place / ".venv" / "bin" / "python", name, tmp_path)
+    assert Path(last_line.split(maxsplit=1)[1]).is_relative_to(place / ".venv"), last_line
+    print(f"{name}: done in {seconds:.0f} s, {_cpu_seconds() - before:.0f} CPU seconds")
     assert install + seconds < 60 * MINUTES
