@@ -1,7 +1,7 @@
 """Run the code blocks of a documentation page and compare their output with what the page shows.
 
-- ``python`` blocks share one namespace. A ``text`` block after one is its expected output (``...`` matches anything). On
-  the site every block that prints is followed by one; the README may omit it.
+- ``python`` blocks share one namespace. A ``text`` block after one is its expected output (``...`` matches anything).
+  On the site every block that prints is followed by one; the README may omit it.
 - ``console`` blocks hold commands after ``$``, each followed by its expected output or by nothing. Commands of the
   package run in this process; ``$ echo $?`` shows the exit code of the last one. Commands that need weights which are
   not packaged are skipped. Other programs must be listed in ``NOT_RUN``.

@@ -130,9 +130,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
             pytest.skip("no package index can be reached from here")
         assert done.returncode == 0, done.stderr[-2000:]
     seconds = time.perf_counter() - start
-    print(
-        f"installed in {seconds:.0f} s, {_cpu_seconds() - before:.0f} CPU seconds, load {os.getloadavg()[0]:.0f}"
-    )
+    print(f"installed in {seconds:.0f} s, {_cpu_seconds() - before:.0f} CPU seconds, load {os.getloadavg()[0]:.0f}")
     return place, seconds
 
 
