@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fgnn.graph import EdgeTypes, FactorGroup, Incidence, Side
+from fgnn.graph import EdgeTypes, FactorGroup, Hints, Incidence, Side
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.choice import use_backend
 from fgnn.nn.functional import aggregate_messages
@@ -15,7 +15,10 @@ from fgnn.nn.functional import aggregate_messages
 
 @dataclass(frozen=True)
 class Case:
-    """One call; ``q`` is phi, own (φ of each sample), types or places; whole numbers make ties."""
+    """One call; ``q`` is phi, own (φ of each sample), types or places; whole numbers make ties.
+
+    ``bounded`` gives a bound on the degree of variables as a hint.
+    """
 
     factors: int = 6
     arity: int = 4
@@ -31,6 +34,7 @@ class Case:
     activation: str = "relu"
     per_edge: bool = False
     whole: bool = False
+    bounded: bool = False
     seed: int = 0
 
 
@@ -47,7 +51,8 @@ def incidence_of(case: Case, device: str = "cpu") -> Incidence:
         group = FactorGroup(flat, offsets)
     else:
         group = FactorGroup(torch.tensor(scopes, dtype=torch.long).reshape(case.factors, case.arity))
-    return Incidence.of(group.to(device), case.variables)
+    hints = Hints(max_degree=case.factors) if case.bounded else Hints()
+    return Incidence.of(group.to(device), case.variables, hints)
 
 
 @dataclass(frozen=True)

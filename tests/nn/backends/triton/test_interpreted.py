@@ -37,6 +37,8 @@ ROWS = [
     Case(factors=12, arity=5, per_edge=True, batch=2),
     Case(ragged=True, towards="variable", per_edge=True),
     Case(factors=3, variables=12, towards="variable", n=130, m=140, terms=2),
+    Case(factors=9, ragged=True, towards="variable", bounded=True, whole=True),
+    Case(factors=9, towards="variable", bounded=True, per_edge=True, kind="sum", batch=2),
     Case(terms=1, n=1, m=1),
     Case(factors=0),
     Case(arity=0),

@@ -1,4 +1,4 @@
-"""The edges of one direction as the kernels read them: listed by destination, cut into rows of a fixed width."""
+"""The edges of one direction as the kernels read them: listed by destination, split into rows of a fixed width."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from fgnn.graph import EdgeTypes, Incidence, Side
+from fgnn.runtime.triton_support import power_of_two
 
-# A row of a uniform group may be this wide; longer neighbourhoods take several rows.
+# Widest row that holds a whole neighbourhood; longer neighbourhoods take several rows.
 _WIDEST = 64
 _WIDTHS = (4, 8, 16, 32)
-# What is derived from a frozen object is kept on it: made once, gone with it, and plain to a compiler.
-_KEPT = "_kept_by_kernels"
 Lists = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
@@ -26,12 +25,12 @@ class Layout:
         ptr: (D + 1,) where the edges of each destination begin in the list.
         source: (E,) the node at the other end, in list order.
         edge: (E,) the edge at each list position; empty if the list is in edge order.
-        arity: A where row r is destination r and its A edges; 0 where ``table`` says what a row is.
+        arity: A if row r is destination r with its A edges; 0 if ``table`` describes the rows.
         width: W, a power of two, the places of a row.
-        table: (4, R) a row's destination, where it starts and stops in the list, and how many edges of its
-            destination come before it; empty where arity > 0.
-        row_ptr: (D + 1,) the rows of each destination; empty where arity > 0.
-        longest: The largest number of edges of one destination.
+        table: (4, R) a row's destination, its start and stop in the list, and the number of earlier edges of its
+            destination; empty if arity > 0. Rows beyond those needed hold no edge.
+        row_ptr: (D + 1,) where the rows of each destination begin; empty if arity > 0.
+        longest: The largest degree of a destination, or a bound on it.
     """
 
     towards: Side
@@ -56,7 +55,7 @@ class Layout:
 
     @cached_property
     def incident(self) -> tuple[Tensor, Tensor]:
-        """List positions of the edges of each destination and then of each source, and where those of each begin.
+        """List positions of the edges of each destination, then of each source, and where those of each node begin.
 
         # shapes: (2 E,), (D + S + 1,)
         """
@@ -67,7 +66,7 @@ class Layout:
 
     @cached_property
     def list_order(self) -> Tensor:
-        """Every list position in turn.  # shape: (E,)"""
+        """All list positions.  # shape: (E,)"""
         return torch.arange(self.edges, device=self.source.device, dtype=self.source.dtype)
 
     @property
@@ -78,19 +77,16 @@ class Layout:
     def typed(self, types: EdgeTypes) -> Lists:
         """The type at each list position (E,), edges by type (E, 4), where each type begins, and the walk (2 E, 4).
 
-        An edge is its destination, its place there, its source and its type. The walk lists the edges of each
-        destination and then of each source.
+        An edge is given by its destination, its place there, its source and its type. The walk lists the edges of
+        each destination, then of each source.
         """
-        kept: dict[Side, tuple[Layout, Lists]] | None = getattr(types, _KEPT, None)
-        if kept is None:
-            kept = {}
-            object.__setattr__(types, _KEPT, kept)
-        if self.towards not in kept or kept[self.towards][0] is not self:
-            kind = types.index[self.edge.long()] if self.edge.numel() else types.index
-            counts = torch.bincount(kind, minlength=types.num_types)
-            ptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-            kept[self.towards] = (self, self._lists(kind, torch.argsort(kind, stable=True), ptr))
-        return kept[self.towards][1]
+        return types.recent(("edge lists", self.towards), self, lambda: self._sorted_by(types))
+
+    def _sorted_by(self, types: EdgeTypes) -> Lists:
+        kind = types.index[self.edge.long()] if self.edge.numel() else types.index
+        counts = torch.bincount(kind, minlength=types.num_types)
+        ptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        return self._lists(kind, torch.argsort(kind, stable=True), ptr)
 
     @cached_property
     def one_each(self) -> Lists:
@@ -108,63 +104,34 @@ class Layout:
 
 
 def layout_of(incidence: Incidence, towards: Side, per_edge: bool = False) -> Layout:
-    """The layout of a group's edges in one direction, made once.
+    """The layout of a group's edges in one direction, computed once.
 
     Args:
-        per_edge: The source of an edge is the edge itself (messages given edge by edge).
+        per_edge: The source of an edge is the edge itself (``aggregate_messages`` with ``b`` None).
     """
-    known: dict[tuple[Side, bool], Layout] | None = getattr(incidence, _KEPT, None)
-    if known is None:
-        known = {}
-        object.__setattr__(incidence, _KEPT, known)
-    if (towards, per_edge) not in known:
-        known[towards, per_edge] = _make(incidence, towards, per_edge)
-    return known[towards, per_edge]
+    return incidence.derived(("layout", towards, per_edge), lambda: _make(incidence, towards, per_edge))
 
 
-def keep_layout(incidence: Incidence, towards: Side, width: int, most: int) -> None:
-    """Make a layout by shapes that are known beforehand, with nothing read back from the device, and keep it.
-
-    Its table has as many rows as can ever be needed; those left over hold no edge.
-
-    Args:
-        width: Of a row, where the edges of a destination are not all as many.
-        most: A bound on the edges of one destination.
-    """
-    known: dict[tuple[Side, bool], Layout] = {**getattr(incidence, _KEPT, {})}
-    known[towards, False] = _make(incidence, towards, False, width, most)
-    object.__setattr__(incidence, _KEPT, known)
-
-
-def _make(incidence: Incidence, towards: Side, per_edge: bool, bounded: int | None = None, most: int = 0) -> Layout:
+def _make(incidence: Incidence, towards: Side, per_edge: bool) -> Layout:
     edges = incidence.num_edges
     large = max(edges, incidence.num_factors, incidence.num_variables) >= 2**31 - 1
     small = torch.int64 if large else torch.int32
     if towards == "factor":
         ptr, edge, other = incidence.factor_ptr, None, incidence.variable
-        count, sources = incidence.num_factors, incidence.num_variables
+        sources, arity, longest = incidence.num_variables, incidence.arity, incidence.arity
     else:
         ptr, edge = incidence.var_ptr, incidence.var_edge
         other = incidence.factor[edge]
-        count, sources = incidence.num_variables, incidence.num_factors
+        sources, arity, longest = incidence.num_factors, None, incidence.hints.max_degree
     if per_edge:
         other = torch.arange(edges, device=ptr.device) if edge is None else edge
         sources = edges
-    arity = incidence.arity if towards == "factor" else None
-    degree = ptr.diff()
-    if arity is not None:
-        longest = arity
-    elif bounded is not None:
-        longest = most
-    else:
-        longest = int(degree.max()) if count else 0
-    width, single = _uniform_width(arity) if arity else (bounded or _ragged_width(degree), False)
-    if single:
-        rows, table, row_ptr = count, ptr.new_empty(0, dtype=small), ptr.new_empty(0, dtype=small)
-    else:
-        # of n edges in all, d destinations take at most (n + d (width - 1)) / width rows
-        table, row_ptr = _rows(ptr, width, None if bounded is None else (edges + count * (width - 1)) // width)
-        rows = table.shape[1]
+    count, empty = incidence.num_destinations(towards), ptr.new_empty(0, dtype=small)
+    width, rows = _shape_of_rows(ptr, edges, arity, longest is not None)
+    whole = arity is not None and width >= arity > 0
+    table, row_ptr = (empty, empty) if whole else _rows(ptr, width, rows)
+    if longest is None:
+        longest = int(ptr.diff().max()) if count else 0
     return Layout(
         towards=towards,
         destinations=count,
@@ -172,8 +139,8 @@ def _make(incidence: Incidence, towards: Side, per_edge: bool, bounded: int | No
         edges=edges,
         ptr=ptr.to(small).contiguous(),
         source=other.to(small).contiguous(),
-        edge=ptr.new_empty(0, dtype=small) if edge is None else edge.to(small).contiguous(),
-        arity=longest if single else 0,
+        edge=empty if edge is None else edge.to(small).contiguous(),
+        arity=longest if whole else 0,
         width=width,
         rows=rows,
         table=table.to(small).contiguous(),
@@ -182,40 +149,41 @@ def _make(incidence: Incidence, towards: Side, per_edge: bool, bounded: int | No
     )
 
 
+def _shape_of_rows(ptr: Tensor, edges: int, arity: int | None, bounded: bool) -> tuple[int, int]:
+    """The cheapest width of a row, and the number of rows.
+
+    With uniform arity or a bound on the degree, both follow from shapes, without host synchronisation.
+    """
+    count = ptr.numel() - 1
+    if not edges:
+        return _WIDTHS[0], 0
+    if arity:
+        whole = power_of_two(arity)
+        width = min(_WIDTHS, key=lambda w: _cost(w, -(-arity // w)))
+        if whole <= min(_WIDEST, _cost(width, -(-arity // width))):
+            return whole, count
+        return width, count * -(-arity // width)
+    if bounded:
+        # d destinations with n edges in all take at most (n + d (w - 1)) / w rows of width w
+        width = min(_WIDTHS, key=lambda w: _cost(w, (edges + count * (w - 1)) // w))
+        return width, (edges + count * (width - 1)) // width
+    degree = ptr.diff()
+    rows = torch.stack([(degree + (width - 1)) // width for width in _WIDTHS]).sum(1).tolist()
+    return min(zip(_WIDTHS, rows, strict=True), key=lambda option: _cost(*option))
+
+
 def _cost(width: int, rows: float) -> float:
-    """Places to compute, and what a partial result adds, in places."""
+    """The cost of rows in places: those computed, and what a partial result adds."""
     return rows * (width + 0.6)
 
 
-def _uniform_width(arity: int) -> tuple[int, bool]:
-    """The cheapest width of a row, and whether one row then holds a whole neighbourhood."""
-    whole = 1 << max(arity - 1, 0).bit_length()
-    width = min(_WIDTHS, key=lambda w: _cost(w, -(-arity // w)))
-    return (whole, True) if whole <= min(_WIDEST, _cost(width, -(-arity // width))) else (width, False)
-
-
-def _ragged_width(degree: Tensor) -> int:
-    """The cheapest width of a row for neighbourhoods of these sizes."""
-    rows = torch.stack([(degree + (width - 1)) // width for width in _WIDTHS]).sum(1).tolist()
-    return min(zip(_WIDTHS, rows, strict=True), key=lambda option: _cost(*option))[0]
-
-
-def _rows(ptr: Tensor, width: int, most: int | None = None) -> tuple[Tensor, Tensor]:
-    """Cut each destination's edges into rows of at most ``width``; (4, R) and (D + 1,).
-
-    With ``most``, R is that number, and rows that are not needed are empty.
-    """
-    degree = ptr.diff()
-    count = (degree + width - 1) // width
+def _rows(ptr: Tensor, width: int, rows: int) -> tuple[Tensor, Tensor]:
+    """Split each destination's edges into rows of at most ``width``; (4, rows) and (D + 1,). Spare rows are empty."""
+    count = (ptr.diff() + width - 1) // width
     row_ptr = torch.cat([count.new_zeros(1), count.cumsum(0)])
-    if most is None:
-        rows = int(row_ptr[-1])
-        destination = torch.arange(degree.numel(), device=ptr.device).repeat_interleave(count, output_size=rows)
-    else:
-        rows = most
-        found = torch.searchsorted(row_ptr, torch.arange(rows, device=ptr.device), right=True) - 1
-        destination = found.clamp_max(degree.numel() - 1)
-    before = (torch.arange(rows, device=ptr.device) - row_ptr[destination]) * width
+    row = torch.arange(rows, device=ptr.device)
+    destination = (torch.searchsorted(row_ptr, row, right=True) - 1).clamp_max(max(count.numel() - 1, 0))
+    before = (row - row_ptr[destination]) * width
     start = ptr[destination] + before
     stop = torch.minimum(start + width, ptr[destination + 1])
     return torch.stack([destination, start, stop, before]), row_ptr
