@@ -69,17 +69,17 @@ def neighbour_search(monkeypatch: pytest.MonkeyPatch) -> str:
 def test_without_a_compiler_every_part_steps_aside(compiler: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not compiler:
         hide_compiler(monkeypatch)
-    kernels = OnGPU()
+    kernels = OnGPU(worth=lambda models: True)
     monkeypatch.setattr(ad3.Fused, "of", lambda *_: kernels)
     monkeypatch.setattr(max_product.FusedFlooding, "of", lambda *_: kernels)
-    wiring: Any = SimpleNamespace(belief_of=OnGPU())
+    wiring: Any = SimpleNamespace(belief_of=OnGPU(), derived=lambda name, make: make())
     features: Any = OnGPU()
     assert choose_backend(device=CUDA, dtype=torch.float32) == ("triton" if compiler else "torch")
     assert has_kernel(features, torch.empty(8, 3)) == compiler
     assert NodeBatchNorm(3).fused(features) == compiler
     assert neighbour_search(monkeypatch) == ("triton" if compiler else "tree")
-    assert (ad3.fused_of.__wrapped__(None, CUDA) is kernels) == compiler  # type: ignore[arg-type]
-    assert (max_product.fused_flooding(wiring, None, 1) is kernels) == compiler  # type: ignore[arg-type]
+    assert (ad3.fused_of(wiring, CUDA) is kernels) == compiler
+    assert (max_product.fused_flooding(wiring, 1) is kernels) == compiler
 
 
 @pytest.mark.usefixtures("gpu")

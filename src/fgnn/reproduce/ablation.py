@@ -1,4 +1,4 @@
-"""`fgnn reproduce ablation`: how many variables a factor of the network covers, on Dataset1."""
+"""`fgnn reproduce ablation`: the number of variables under a factor of the network, on Dataset1."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from pathlib import Path
 from fgnn.report.charts import lines
 from fgnn.report.html import Page
 from fgnn.report.tables import Table, percent
-from fgnn.reproduce.experiment import Cell, Say, Setting, fresh_set, network_cells, paper_recipe
+from fgnn.reproduce.experiment import Cell, Setting, fresh_set, network_cells, paper_recipe
 from fgnn.reproduce.output import Output, write_outputs
 from fgnn.reproduce.paper import ABLATION
+from fgnn.runtime.progress import Log
 from fgnn.tasks.recipe import Recipe, read_recipe
 
 SIZES = (4, 6, 8)
 
 
-def reproduce_ablation(setting: Setting, out: str | Path, say: Say) -> Output:
-    """Networks whose high-order factors cover 4, 6 or all 8 variables of a window; the data keeps its windows."""
+def reproduce_ablation(setting: Setting, out: str | Path, log: Log) -> Output:
+    """Compare networks whose high-order factors cover 4, 6 or all 8 variables of a window of the data."""
     start = time.perf_counter()
     examples = fresh_set(setting, 1)
     cells: list[Cell] = []
@@ -30,22 +31,20 @@ def reproduce_ablation(setting: Setting, out: str | Path, say: Say) -> Output:
             network = read_recipe("paper-map-1").network
             return paper_recipe(1, setting.window, network if full else replace(network, factor_size=size))
 
-        found = network_cells(setting, name, f"factors of {size}", 1, examples, recipe, say)
-        cells += [c for c in found if not c.method.endswith("decode")]
+        measured = network_cells(setting, name, f"factors of {size}", 1, examples, recipe, log)
+        cells += [c for c in measured if not c.method.endswith("decode")]
     table = ablation_table(cells)
     page = Page("The size of the network's high-order factors, on Dataset1")
     page.text(
-        f"The data has budgets over windows of {setting.window}; the network's own high-order factors cover 4, 6 or "
-        "all of a window's variables. Knowing the true size pays."
+        f"The data has budgets over windows of {setting.window}; the high-order factors of the network cover 4, 6 or "
+        "all variables of a window. The true size is best."
     )
     page.table(table)
-    points = {"ours": [(float(_size(c)), 100 * c.quality.agreement) for c in cells]}
-    points["the paper"] = [(float(size), value) for size, value in ABLATION.items()]
-    picture = lines({k: v for k, v in points.items() if v}, "variables of a factor", "agreement with the exact MAP, %")
+    series = {"ours": [(float(_size(c)), 100 * c.quality.agreement) for c in cells]}
+    series["the paper"] = [(float(size), value) for size, value in ABLATION.items()]
+    picture = lines({k: v for k, v in series.items() if v}, "variables of a factor", "agreement with the exact MAP, %")
     page.picture(picture, "Agreement by the number of variables under a factor")
-    result = Output("ablation", setting, cells, [table], page, time.perf_counter() - start)
-    write_outputs(result, out)
-    return result
+    return write_outputs(Output("ablation", setting, cells, [table], page, time.perf_counter() - start), out)
 
 
 def ablation_table(cells: list[Cell]) -> Table:

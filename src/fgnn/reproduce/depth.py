@@ -1,4 +1,4 @@
-"""`fgnn reproduce depth`: what each block of a deep network adds, on fresh chains of every kind."""
+"""`fgnn reproduce depth`: the answer of a deep network after each of its blocks, on fresh chains."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from fgnn.nn import ResidualNetwork
 from fgnn.report.charts import lines
 from fgnn.report.html import Page
 from fgnn.report.tables import Table, percent
-from fgnn.reproduce.experiment import Cell, Say, Setting, fresh_set
+from fgnn.reproduce.experiment import Cell, Setting, fresh_set
 from fgnn.reproduce.output import Output, write_outputs
+from fgnn.runtime.progress import Log
 from fgnn.tasks.labelled_models import Examples
 from fgnn.tasks.metrics import Quality
 
@@ -27,19 +28,19 @@ _SLICE = 256
 
 
 def reproduce_depth(
-    setting: Setting, out: str | Path, say: Say, weights: str = WEIGHTS, kinds: Sequence[int] = KINDS
+    setting: Setting, out: str | Path, log: Log, weights: str = WEIGHTS, kinds: Sequence[int] = KINDS
 ) -> Output:
-    """Read the network's answer off after every block, and write JSON, Markdown and an HTML page."""
+    """Apply the network's read-out after every block."""
     start = time.perf_counter()
     network, card = load_network(weights, setting.device)
     cells: list[Cell] = []
     for kind in kinds:
         examples = fresh_set(setting, kind)
-        say(f"kind {kind}: {len(examples)} instances")
-        begun = time.perf_counter()
-        found = by_block(network, examples)
-        ms = 1e3 * (time.perf_counter() - begun) / len(examples)
-        cells += [Cell(f"after block {n}", kind, quality, ms) for n, quality in enumerate(found, 1)]
+        log(f"kind {kind}: {len(examples)} instances")
+        kind_start = time.perf_counter()
+        qualities = by_block(network, examples)
+        ms = 1e3 * (time.perf_counter() - kind_start) / len(examples)
+        cells += [Cell(f"after block {n}", kind, quality, ms) for n, quality in enumerate(qualities, 1)]
     names = list(dict.fromkeys(cell.method for cell in cells))
     at = {(cell.method, cell.kind): cell.quality for cell in cells}
     rows = []
@@ -49,12 +50,10 @@ def reproduce_depth(
             q = at[name, kind]
             row += [percent(q.agreement, digits=2), percent(q.optimal)]
         rows.append(row)
-    heading = ["read off", *(part for k in kinds for part in (f"Dataset{k}, agreement %", "wholly optimal %"))]
-    told = (
-        "The network was trained with one read-out, after its last block; the same one is used after every block here"
-    )
-    table = Table(heading, rows, told)
-    page = Page("What each block of the deep network adds")
+    heading = ["read-out", *(part for k in kinds for part in (f"Dataset{k}, agreement %", "optimal %"))]
+    caption = "The network was trained with one read-out, after its last block; here it is applied after every block"
+    table = Table(heading, rows, caption)
+    page = Page("The deep network, block by block")
     page.text(
         f"{card['name']}: {len(names)} blocks, {card['instances_seen']:,} instances seen in training; "
         f"{setting.instances:,} fresh chains of each kind."
@@ -66,30 +65,28 @@ def reproduce_depth(
     }
     picture = lines(series, "blocks", "agreement with the exact MAP, %")
     page.picture(picture, "Agreement by the number of blocks run")
-    result = Output("depth", setting, cells, [table], page, time.perf_counter() - start)
-    write_outputs(result, out)
-    return result
+    return write_outputs(Output("depth", setting, cells, [table], page, time.perf_counter() - start), out)
 
 
 @torch.no_grad()
 def by_block(network: MAPNetwork, examples: Examples) -> list[Quality]:
-    """The quality of the raw answer after each block, by the network's own read-out."""
+    """Return the quality of the raw answer after each block, by the network's own read-out."""
     body = network.body
     if not isinstance(body, ResidualNetwork):
         raise InputError("Expected a deep network, which has blocks (got another)")
-    seen: list[list[Tensor]] = [[] for _ in range(body.repeat * len(body.layers))]
-    turn = 0
+    answers: list[list[Tensor]] = [[] for _ in range(body.repeat * len(body.layers))]
+    calls = 0
 
-    def note(module: nn.Module, given: object, made: tuple[Tensor, dict[str, Tensor]]) -> None:
-        nonlocal turn
-        seen[turn % len(seen)].append(body.read(made[0]).argmax(2))
-        turn += 1
+    def read_out(module: nn.Module, inputs: object, outputs: tuple[Tensor, dict[str, Tensor]]) -> None:
+        nonlocal calls
+        answers[calls % len(answers)].append(body.read(outputs[0]).argmax(2))
+        calls += 1
 
-    hooks = [block.register_forward_hook(note) for block in body.layers]
+    hooks = [block.register_forward_hook(read_out) for block in body.layers]
     try:
-        for at in range(0, len(examples), _SLICE):  # one after another: the hooks count the blocks
+        for at in range(0, len(examples), _SLICE):  # in sequence: the hooks count the blocks
             network(examples.models.select(slice(at, at + _SLICE)))
     finally:
         for hook in hooks:
             hook.remove()
-    return [Quality.of(examples.models, torch.cat(answers), examples.labels) for answers in seen]
+    return [Quality.of(examples.models, torch.cat(parts), examples.labels) for parts in answers]

@@ -1,4 +1,4 @@
-"""Rows of the paper's MAP tables: networks and solvers on the same fresh instances."""
+"""The cells of the paper's MAP tables: networks and solvers on the same fresh instances."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from fgnn.errors import MissingExtra
 from fgnn.infer import solve
 from fgnn.models.map.config import NetworkConfig
 from fgnn.models.map.learned import load_network
-from fgnn.tasks.evaluate_map import evaluate_network
+from fgnn.runtime.progress import Log
+from fgnn.tasks.evaluate_map import Evaluation, evaluate_network
 from fgnn.tasks.labelled_models import Examples
 from fgnn.tasks.map import data_sets, draw_many
 from fgnn.tasks.metrics import Quality
@@ -25,12 +26,11 @@ from fgnn.weights import find_weights, weight_names
 from fgnn.weights.cards import weights_folder
 
 Origin = Literal["measured", "recorded"]
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Method:
-    """A solver with its options; a slow one sees the first ``most`` models only."""
+    """A solver with its options; a slow one gets only the first ``most`` models."""
 
     method: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -41,7 +41,7 @@ METHODS: dict[str, Method] = {
     "exact": Method("exact"),
     "LP (HiGHS)": Method("lp", most=500),
     "AD3": Method("ad3", {"rounding": "argmax"}),
-    # Undamped messages end in a cycle of three; 100 iterations stop in the phase others have reported.
+    # Undamped messages end in a cycle of three; 100 iterations stop in the phase that others report.
     "max-product, plain": Method("max-product", {"damping": 0.0, "iterations": 100}),
     "max-product, damped": Method("max-product", {"damping": 0.5}),
     "AD3, branch & bound": Method("ad3", {"branch_and_bound": True}, most=200),
@@ -50,7 +50,7 @@ METHODS: dict[str, Method] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A method on one kind of data; recorded where the numbers are those of an earlier run, as its card tells."""
+    """A method on one kind of data; ``recorded`` if the numbers are those of an earlier run."""
 
     method: str
     kind: int
@@ -58,13 +58,18 @@ class Cell:
     ms: float
     origin: Origin = "measured"
 
+    @property
+    def label(self) -> str:
+        """The method, with a star if its numbers are recorded."""
+        return self.method + ("*" if self.origin == "recorded" else "")
+
     def plain(self) -> dict[str, Any]:
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What an experiment is run on and how."""
+    """What an experiment runs on, and how."""
 
     window: int = 8
     instances: int = 10_000
@@ -78,95 +83,104 @@ class Setting:
 
     @property
     def shape_runs(self) -> Path:
-        """Where networks on shapes were trained."""
+        """Runs of networks on shapes."""
         return self.runs.parent / "shapes"
 
     @property
     def room_runs(self) -> Path:
-        """Where networks on rooms are trained, by fold."""
+        """Runs of networks on rooms, by fold."""
         return self.runs.parent / "rooms"
 
 
 def fresh_set(setting: Setting, kind: int) -> Examples:
-    """Fresh instances of one kind, labelled exactly; never seeds that were trained on."""
+    """Draw fresh instances of one kind, exactly labelled; their seeds are never trained on."""
     data = Data(chain=ChainData((kind,), window=setting.window))
     return draw_many(data_sets(data), setting.instances, setting.seed, "test", torch.device(setting.device))
 
 
 def solver_cells(
-    setting: Setting, kind: int, examples: Examples, methods: Mapping[str, Method], say: Say
+    setting: Setting, kind: int, examples: Examples, methods: Mapping[str, Method], log: Log
 ) -> list[Cell]:
-    """The solvers' answers; one whose package is missing is left out and said."""
+    """Run the solvers; skip those whose package is not installed."""
     cells = []
     for name, method in methods.items():
         some = examples if method.most is None else examples.select(slice(0, method.most))
-        say(f"kind {kind}: {name}, {len(some)} instances")
+        log(f"kind {kind}: {name}, {len(some)} instances")
         start = time.perf_counter()
         try:
-            found = solve(some.models, method.method, seed=setting.seed, **method.options)
+            solved = solve(some.models, method.method, seed=setting.seed, **method.options)
         except MissingExtra as error:
-            say(f"kind {kind}: {name} left out: {error}")
+            log(f"kind {kind}: {name} left out: {error}")
             continue
         ms = 1e3 * (time.perf_counter() - start) / len(some)
-        cells.append(Cell(name, kind, Quality.of(some.models, found.assignment, some.labels), ms))
+        cells.append(Cell(name, kind, Quality.of(some.models, solved.assignment, some.labels), ms))
     return cells
 
 
 def network_cells(
-    setting: Setting, name: str, label: str, kind: int, examples: Examples, recipe: Callable[[], Recipe], say: Say
+    setting: Setting, name: str, label: str, kind: int, examples: Examples, recipe: Callable[[], Recipe], log: Log
 ) -> list[Cell]:
-    """A network raw and decoded: packaged weights; else, in a full run, trained now; else the record of a run."""
-    place = _weights(setting, name, recipe, say)
+    """Evaluate a network, raw and decoded: packaged weights in a quick run (else the record), else trained now."""
+    place = _weights(setting, name, recipe, log)
     if place is None:
-        return _recorded(name, label, kind, say)
+        return _recorded(name, label, kind, log)
     network, _ = load_network(place, setting.device)
-    say(f"kind {kind}: {label}, {len(examples)} instances")
-    found = evaluate_network(network, examples)
+    log(f"kind {kind}: {label}, {len(examples)} instances")
+    return evaluation_cells(label, kind, evaluate_network(network, examples))
+
+
+def evaluation_cells(label: str, kind: int, result: Evaluation, origin: Origin = "measured") -> list[Cell]:
+    """Return the cells of the raw and of the decoded answer."""
     return [
-        Cell(label, kind, found.raw, found.raw_ms),
-        Cell(f"{label} + decode", kind, found.decoded, found.decoded_ms),
+        Cell(label, kind, result.raw, result.raw_ms, origin),
+        Cell(f"{label} + decode", kind, result.decoded, result.decoded_ms, origin),
     ]
 
 
-def _weights(setting: Setting, name: str, recipe: Callable[[], Recipe], say: Say) -> Path | None:
+def _weights(setting: Setting, name: str, recipe: Callable[[], Recipe], log: Log) -> Path | None:
     if setting.quick:
-        # where a kind has no deep network of its own, the one trained on all kinds stands in
-        own = [name, "deep-map-joint"] if name.startswith("deep-map") else [name]
-        return next((find_weights(n) for n in own if n in weight_names()), None)
+        # the deep network of all kinds stands in for one of a single kind
+        names = [name, "deep-map-joint"] if name.startswith("deep-map") else [name]
+        return next((find_weights(n) for n in names if n in weight_names()), None)
     folder = setting.runs / name
-    done = folder / "done"
-    if not done.is_file():
-        say(f"training {name}")
-        started = (folder / "config.yaml").is_file()
-        wanted = replace(recipe(), name=name)
-        state, _ = run(
-            folder if started else wanted, folder, device=setting.device, compile=setting.compile, resume=started
-        )
-        if state.total is not None and state.step >= state.total:
-            done.touch()
+    if not is_trained(folder):
+        log(f"training {name}")
+        train_run(replace(recipe(), name=name), folder, setting)
     return folder
 
 
+def is_trained(folder: Path) -> bool:
+    """True if `train_run` has finished a run."""
+    return (folder / "done").is_file()
+
+
+def train_run(recipe: Recipe, folder: Path, setting: Setting) -> None:
+    """Train a run, or continue it, and mark it when it is finished."""
+    started = (folder / "config.yaml").is_file()
+    what = folder if started else recipe
+    state, _ = run(what, folder, device=setting.device, compile=setting.compile, resume=started)
+    if state.finished:
+        (folder / "done").touch()
+
+
 def records() -> dict[str, Any]:
-    """Results of networks whose weights do not come with the package, by name."""
+    """Return the results of networks whose weights are not packaged, by name."""
     path = weights_folder() / "records.json"
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return found
+    loaded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return loaded
 
 
-def _recorded(name: str, label: str, kind: int, say: Say) -> list[Cell]:
-    found = records().get(name, {}).get("results", {}).get(f"kind {kind}")
-    if found is None:
-        say(f"kind {kind}: {label} left out: no weights and no record of {name}; run without --quick to train it")
+def _recorded(name: str, label: str, kind: int, log: Log) -> list[Cell]:
+    record = records().get(name, {}).get("results", {}).get(f"kind {kind}")
+    if record is None:
+        log(f"kind {kind}: {label} left out: no weights and no record of {name}; run without --quick to train it")
         return []
-    return [
-        Cell(label, kind, Quality(**found["raw"]), found["raw_ms"], "recorded"),
-        Cell(f"{label} + decode", kind, Quality(**found["decoded"]), found["decoded_ms"], "recorded"),
-    ]
+    raw, decoded = Quality(**record["raw"]), Quality(**record["decoded"])
+    return evaluation_cells(label, kind, Evaluation(raw, decoded, record["raw_ms"], record["decoded_ms"]), "recorded")
 
 
 def quick_methods(quick: bool) -> dict[str, Method]:
-    """The table's solvers; in a quick run the slow ones see fewer instances, the slowest none."""
+    """Return the solvers of the table; a quick run gives slow ones fewer instances and skips the slowest."""
     if not quick:
         return METHODS
     fewer = {"LP (HiGHS)": replace(METHODS["LP (HiGHS)"], most=300), "AD3": replace(METHODS["AD3"], most=100)}
@@ -174,7 +188,7 @@ def quick_methods(quick: bool) -> dict[str, Method]:
 
 
 def paper_recipe(kind: int, window: int, network: NetworkConfig | None = None, base: str = "paper-map") -> Recipe:
-    """The packaged recipe of a kind with another window or network."""
+    """Return the packaged recipe of a kind with another window or network."""
     recipe = read_recipe(f"{base}-{kind}")
     assert recipe.data.chain is not None
     chain = replace(recipe.data.chain, window=window)
@@ -183,5 +197,5 @@ def paper_recipe(kind: int, window: int, network: NetworkConfig | None = None, b
 
 
 def cells_of(cells: Sequence[Cell], method: str) -> dict[int, Cell]:
-    """A method's cells by kind."""
+    """Return the cells of a method by kind."""
     return {cell.kind: cell for cell in cells if cell.method == method}

@@ -1,4 +1,4 @@
-"""`fgnn reproduce grids`: loopy grids, where learning is worth having; small ones proved, large ones in equal time."""
+"""`fgnn reproduce grids`: loopy grids; small ones against the proved optimum, large ones in equal time."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from fgnn.pgm import ModelBatch
 from fgnn.report.charts import bars
 from fgnn.report.html import Page
 from fgnn.report.tables import Table, percent
-from fgnn.reproduce.experiment import Cell, Say, Setting
+from fgnn.reproduce.experiment import Cell, Setting
 from fgnn.reproduce.milp import solve_milp
 from fgnn.reproduce.output import Output, write_outputs
+from fgnn.runtime.progress import Log
 from fgnn.solvers import solve
 from fgnn.tasks.map import draw_many
 from fgnn.tasks.metrics import Quality
@@ -35,15 +36,15 @@ _Answer = Callable[[ModelBatch, float | None], Tensor]
 
 @dataclass(frozen=True)
 class Race:
-    """Methods on large grids of one size, with the same seconds for each instance."""
+    """Methods on large grids of one size, with the same time limit per instance."""
 
     size: int
     seconds: float
-    scores: Mapping[str, Tensor]  # by method, (B,); -inf where it found nothing feasible
-    used: Mapping[str, float]  # by method, the seconds an instance really took
+    scores: Mapping[str, Tensor]  # by method, shape: (B,); -inf if it found nothing feasible
+    used: Mapping[str, float]  # by method, the actual seconds per instance
 
     def table(self) -> Table:
-        """Against the best that any method found."""
+        """Compare with the best score of all methods."""
         every = torch.stack(list(self.scores.values()))
         best = every.amax(0)
         rows = []
@@ -62,41 +63,39 @@ class Race:
         return Table(["method", "best of all", "feasible %", "score lost to the best", "seconds each"], rows, caption)
 
 
-def reproduce_grids(setting: Setting, out: str | Path, say: Say, weights: str = WEIGHTS) -> Output:
-    """Small grids against the proved optimum; large ones, never trained on, against the best of all methods."""
+def reproduce_grids(setting: Setting, out: str | Path, log: Log, weights: str = WEIGHTS) -> Output:
+    """Compare methods on small grids with the proved optimum, and on larger grids than trained on with each other."""
     if weights == WEIGHTS and weights not in weight_names():
-        raise InputError(f"Expected the package's weights {weights} (they are not there); train them with 'fgnn train'")
+        raise InputError(f"Expected packaged weights {weights} (got none); train them with 'fgnn train'")
     start = time.perf_counter()
     methods = _methods(weights)
     count = min(setting.instances, 100 if setting.quick else 1000)
-    cells = small_grids(setting, methods, count, say)
+    cells = small_grids(setting, methods, count, log)
     limits = {20: 2.0, 50: 10.0} if setting.quick else {20: 10.0, 50: 60.0}
-    races = [race(size, limit, 2 if setting.quick else 10, methods, setting, say) for size, limit in limits.items()]
+    races = [race(size, limit, 2 if setting.quick else 10, methods, setting, log) for size, limit in limits.items()]
     tables = [_table(cells), *(r.table() for r in races)]
     page = Page("Grids with budgets over patches: learned and other solvers")
     page.text(
         f"Spin glasses of 8 x 8 with overlapping budgets, {count} fresh instances against the proved optimum. LP, AD3, "
-        "max-product and the exact solvers take the time they need there; with our search (decode, then refine) after "
-        "them, AD3 and max-product have the milliseconds that the learned solver took. Then larger grids, never "
-        "trained on, where every method has the same seconds and is compared with the best found."
+        "max-product and the exact solvers take the time they need. Followed by our local search (decode, then "
+        "refine), AD3 and max-product get the time that the learned solver took. On larger grids than trained on, "
+        "every method gets the same time and is compared with the best answer found."
     )
     for table in tables:
         page.table(table)
     picture = bars(
-        ["wholly optimal", "feasible"],
+        ["optimal", "feasible"],
         {c.method: [100 * c.quality.optimal, 100 * c.quality.feasible] for c in cells},
         "% of 8 x 8 grids",
     )
     page.picture(picture, "Whole instances and feasibility on 8 x 8 grids")
-    result = Output("grids", setting, cells, tables, page, time.perf_counter() - start)
-    write_outputs(result, out)
-    return result
+    return write_outputs(Output("grids", setting, cells, tables, page, time.perf_counter() - start), out)
 
 
-def small_grids(setting: Setting, methods: Mapping[str, _Answer], count: int, say: Say) -> list[Cell]:
-    """8 × 8 against the proved optimum; slow methods see fewer instances.
+def small_grids(setting: Setting, methods: Mapping[str, _Answer], count: int, log: Log) -> list[Cell]:
+    """Compare methods on 8 × 8 with the proved optimum; slow methods get fewer instances.
 
-    Other solvers take the time they need. With our search after them they get as much as the learned solver took.
+    Solvers followed by our local search get the time of the learned solver; the others take the time they need.
     """
     data = GridMAP(8, 8)
     examples = draw_many([data], count, setting.seed, "test", torch.device(setting.device))
@@ -105,60 +104,62 @@ def small_grids(setting: Setting, methods: Mapping[str, _Answer], count: int, sa
     for name in sorted(methods, key=lambda n: n != LEARNED):
         some = examples.select(slice(0, slow.get(name, count)))
         limit = cells[LEARNED].ms / 1e3 if name.endswith(SEARCH) and name != LEARNED and LEARNED in cells else None
-        say(f"8 x 8: {name}, {len(some)} instances" + (f" x {1e3 * limit:.1f} ms" if limit else ""))
-        begun = time.perf_counter()
+        log(f"8 x 8: {name}, {len(some)} instances" + (f" x {1e3 * limit:.1f} ms" if limit else ""))
+        method_start = time.perf_counter()
         try:
             answer = methods[name](some.models, limit)
         except MissingExtra as error:
-            say(f"{name} left out: {error}")
+            log(f"{name} left out: {error}")
             continue
-        ms = 1e3 * (time.perf_counter() - begun) / len(some)
+        ms = 1e3 * (time.perf_counter() - method_start) / len(some)
         cells[name] = Cell(name, 0, Quality.of(some.models, answer.to(some.labels.device), some.labels), ms)
     return [cells[name] for name in methods if name in cells]
 
 
-def race(size: int, seconds: float, count: int, methods: Mapping[str, _Answer], setting: Setting, say: Say) -> Race:
-    """Every method on the same large grids, one at a time, within the same seconds."""
+def race(size: int, seconds: float, count: int, methods: Mapping[str, _Answer], setting: Setting, log: Log) -> Race:
+    """Run every method on the same large grids, one grid at a time, within the same time limit."""
     batch = GridMAP(size, size).sample(count, seed=setting.seed + size, device=setting.device)
     scores: dict[str, Tensor] = {}
     used: dict[str, float] = {}
     for name, method in methods.items():
-        if name in ("FGNN, raw", "FGNN + decode"):  # they end early: the next one goes on from there
+        if name in ("FGNN, raw", "FGNN + decode"):  # they end early, and the next method continues from there
             continue
-        say(f"{size} x {size}: {name}, {count} x {seconds:g} s")
-        begun = time.perf_counter()
+        log(f"{size} x {size}: {name}, {count} x {seconds:g} s")
+        method_start = time.perf_counter()
         try:
-            found = [method(batch.select(slice(b, b + 1)), seconds) for b in range(count)]
+            answers = [method(batch.select(slice(b, b + 1)), seconds) for b in range(count)]
         except MissingExtra:
             continue
-        used[name] = (time.perf_counter() - begun) / count
-        scores[name] = batch.score(torch.cat(found).to(batch.device)).cpu()
+        used[name] = (time.perf_counter() - method_start) / count
+        scores[name] = batch.score(torch.cat(answers).to(batch.device)).cpu()
     return Race(size, seconds, scores, used)
 
 
 def _methods(weights: str) -> dict[str, _Answer]:
-    """By name, from models and seconds for each to assignments."""
+    """Return the methods by name: functions of models and seconds per model to assignments."""
 
     def by(method: str, search: bool = False, **options: Any) -> _Answer:
-        def answer(batch: ModelBatch, limit: float | None) -> Tensor:
-            begun = time.perf_counter()
-            whole = None if limit is None else limit * len(batch)
-            # half of the time is for the search, where there is one
-            first = None if whole is None else whole / 2 if search else whole
-            found = solve(batch, method, time_limit=first, **options).assignment
-            if not search:
-                return found
-            left = None if whole is None else max(1e-3, whole - (time.perf_counter() - begun))
-            found = decode(batch, starts=[found], time_limit=left)
-            left = None if whole is None else max(1e-3, whole - (time.perf_counter() - begun))
-            return refine(batch, found, rounds=4 if left is None else None, time_limit=left)
+        def run(batch: ModelBatch, limit: float | None) -> Tensor:
+            start = time.perf_counter()
+            total = None if limit is None else limit * len(batch)
 
-        return answer
+            def left() -> float | None:
+                return None if total is None else max(1e-3, total - (time.perf_counter() - start))
+
+            # the local search, if any, gets half of the time
+            first = None if total is None else total / 2 if search else total
+            answer = solve(batch, method, time_limit=first, **options).assignment
+            if not search:
+                return answer
+            answer = decode(batch, starts=[answer], time_limit=left())
+            return refine(batch, answer, rounds=4 if limit is None else None, time_limit=left())
+
+        return run
 
     def learned(batch: ModelBatch, limit: float | None) -> Tensor:
-        whole = None if limit is None else limit * len(batch)
+        total = None if limit is None else limit * len(batch)
         rounds = 4 if limit is None else None
-        return solve(batch, "fgnn", time_limit=whole, weights=weights, rounds=rounds).assignment
+        return solve(batch, "fgnn", time_limit=total, weights=weights, rounds=rounds).assignment
 
     return {
         "LP (HiGHS)": by("lp"),
@@ -180,5 +181,5 @@ def _table(cells: list[Cell]) -> Table:
         q = cell.quality
         gap = "–" if q.gap is None else f"{q.gap:.3f}"
         rows.append([cell.method, percent(q.agreement), percent(q.optimal), percent(q.feasible), gap, f"{cell.ms:.2f}"])
-    heading = ["8 x 8", "agreement %", "wholly optimal %", "feasible %", "score lost", "ms each"]
+    heading = ["8 x 8", "agreement %", "optimal %", "feasible %", "score lost", "ms each"]
     return Table(heading, rows, "Against the proved optimum")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fgnn.data.ground import FOLDS, GROUND, SAMPLES, read_samples
 from fgnn.errors import InputError
@@ -15,8 +15,9 @@ from fgnn.points.metrics import GroundScore, ground_score
 from fgnn.points.morphological import morphological_ground
 from fgnn.report.html import Page
 from fgnn.report.tables import Table
-from fgnn.reproduce.experiment import Say, Setting
+from fgnn.reproduce.experiment import Origin, Setting
 from fgnn.reproduce.output import Output, write_outputs
+from fgnn.runtime.progress import Log
 from fgnn.tasks.ground_scores import NAME, filter_samples
 from fgnn.weights import load_weights
 
@@ -31,46 +32,43 @@ PUBLISHED: tuple[tuple[str, float | None, float | None, str], ...] = (
 
 @dataclass(frozen=True)
 class GroundRow:
-    """A filter on one sample; ``recorded`` where the figure is another fold's, from the card."""
+    """A filter on one sample; ``recorded`` if the card holds the result, from another fold."""
 
     filter: str
     sample: str
     score: GroundScore
-    origin: Literal["measured", "recorded"]
+    origin: Origin
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def reproduce_ground(setting: Setting, out: str | Path, say: Say) -> Output:
-    """Filter the samples that the weights held out; the others' figures are those their own folds left on the card."""
+def reproduce_ground(setting: Setting, out: str | Path, log: Log) -> Output:
+    """Filter the samples that the weights held out; the results of the other folds are on the card."""
     start = time.perf_counter()
     if setting.data is None:
         raise InputError(f"Expected --data with the folder of {_PACKED} (or of samp11.npz, samp12.npz, …)")
     place = setting.run or NAME
     card = load_weights(place).card
     scans = card.get("data", {}).get("scans") or {}
-    held = [name for name in SAMPLES if f"{name}.npz" in scans.get("held_out", ())]
-    if not held:
+    held_out = [name for name in SAMPLES if f"{name}.npz" in scans.get("held_out", ())]
+    if not held_out:
         raise InputError("Expected weights that held out samples of the ISPRS test", file=place)
     clouds = samples_in(setting.data)
-    found = filter_samples(place, {name: clouds[name] for name in held}, setting.device, say)
-    rows = [GroundRow("fgnn", name, score, "measured") for name, score in found.items()]
+    scores = filter_samples(place, {name: clouds[name] for name in held_out}, setting.device, log)
+    rows = [GroundRow("fgnn", name, score, "measured") for name, score in scores.items()]
     others = card.get("cross_validation", {}).get("samples", {})
-    rows += [GroundRow("fgnn", n, GroundScore(**s), "recorded") for n, s in others.items() if n not in found]
+    rows += [GroundRow("fgnn", n, GroundScore(**s), "recorded") for n, s in others.items() if n not in scores]
     for name, cloud in clouds.items():
-        kept = morphological_ground(cloud.xyz)
-        score = ground_score(cloud.fields["classification"] == GROUND, kept)
+        score = ground_score(cloud.fields["classification"] == GROUND, morphological_ground(cloud.xyz))
         rows.append(GroundRow("morphological", name, score, "measured"))
-    say(f"morphological filter: {len(clouds)} samples")
+    log(f"morphological filter: {len(clouds)} samples")
     tables = [sample_table(rows), mean_table(rows)]
-    result = Output("ground", setting, rows, tables, _page(tables), time.perf_counter() - start)
-    write_outputs(result, out)
-    return result
+    return write_outputs(Output("ground", setting, rows, tables, _page(tables), time.perf_counter() - start), out)
 
 
 def samples_in(folder: str | Path) -> dict[str, Cloud]:
-    """The fifteen samples, packed in one file or prepared one by one."""
+    """Return the fifteen samples, from one packed file or from one file each."""
     root = Path(folder)
     for place in (root / _PACKED, root / "scans" / _PACKED):
         if place.is_file():
@@ -81,30 +79,33 @@ def samples_in(folder: str | Path) -> dict[str, Cloud]:
 
 
 def sample_table(rows: Sequence[GroundRow]) -> Table:
-    """The errors on each sample, each by a network that never saw it."""
+    """Errors on each sample, by the network that held it out."""
     heading = ["sample", "type I %", "type II %", "total %", "IoU %", "kappa %", "morphological filter, total %", ""]
-    plain = {row.sample: row.score for row in rows if row.filter == "morphological"}
+    morphological = {row.sample: row.score for row in rows if row.filter == "morphological"}
     fold_of = {name: fold for fold, names in enumerate(FOLDS) for name in names}
     lines = []
     for row in sorted((r for r in rows if r.filter == "fgnn"), key=lambda r: r.sample):
         s = row.score
         shown = [f"{100 * v:.2f}" for v in (s.type_1, s.type_2, s.total, s.iou, s.kappa)]
-        beside = f"{100 * plain[row.sample].total:.2f}" if row.sample in plain else "–"
+        beside = f"{100 * morphological[row.sample].total:.2f}" if row.sample in morphological else "–"
         lines.append([row.sample, *shown, beside, f"{row.origin}, fold {fold_of[row.sample]}"])
-    return Table(heading, lines, "Ground on the ISPRS samples; each was held out by the network that filtered it")
+    return Table(heading, lines, "Ground on the ISPRS samples, each filtered by the network that held it out")
 
 
 def mean_table(rows: Sequence[GroundRow]) -> Table:
-    """Means over samples beside what is published."""
+    """Means over samples, beside published results."""
     lines, strong = [], []
-    for name, shown in (("fgnn", "fgnn, one network for all samples of a fold"), ("morphological", "")):
-        mine = [row.score for row in rows if row.filter == name]
-        if not mine:
+    shown = {
+        "fgnn": "fgnn, one network for all samples of a fold",
+        "morphological": "morphological filter after SMRF, one set of parameters, our code",
+    }
+    for name, title in shown.items():
+        scores = [row.score for row in rows if row.filter == name]
+        if not scores:
             continue
-        told = shown or "morphological filter after SMRF, one set of parameters, our code"
         strong += [0] if name == "fgnn" else []
-        total, kappa = (100 * sum(getattr(s, key) for s in mine) / len(mine) for key in ("total", "kappa"))
-        lines.append([told, f"{total:.2f}", f"{kappa:.2f}", f"{len(mine)} samples, this run and the card"])
+        total, kappa = (100 * sum(getattr(s, key) for s in scores) / len(scores) for key in ("total", "kappa"))
+        lines.append([title, f"{total:.2f}", f"{kappa:.2f}", f"{len(scores)} samples, this run and the card"])
     for name, published, agreement, source in PUBLISHED:
         cells = ["–" if v is None else f"{v:.2f}" for v in (published, agreement)]
         lines.append([name, *cells, source])
@@ -115,10 +116,10 @@ def mean_table(rows: Sequence[GroundRow]) -> Table:
 def _page(tables: Sequence[Table]) -> Page:
     page = Page("Ground in airborne scans: the ISPRS filter test")
     page.text(
-        "Type I is ground rejected, type II other points taken for ground, both as shares of their kind; total is the "
-        "share of all points. Published filters were run on the samples as released; in the data used here the "
+        "Type I is the share of ground that is rejected, type II the share of other points accepted as ground, total "
+        "the share of all points. Published filters were run on the samples as released; in the data used here the "
         "y coordinate is rounded to half a metre. Classical filters are not trained; ours learns from the other "
-        "samples of the same test, and from three public scans."
+        "samples of the same test and from three public scans."
     )
     for table in tables:
         page.table(table)

@@ -1,4 +1,4 @@
-"""A model of binary variables, pairs and budgets as an integer programme for HiGHS: a peer to compare with."""
+"""Binary models with pairs and budgets as integer programs for HiGHS, for comparison."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fgnn.pgm import ModelBatch
 
 
 def solve_milp(batch: ModelBatch, time_limit: float | None = None) -> Tensor:
-    """The best assignments HiGHS finds within the time limit for each model, (B, N); zeros where it finds none.
+    """Return the best assignments that HiGHS finds within the time limit per model, zeros if none.  # shape: (B, N)
 
     One 0/1 variable x_i per variable and one y_ij per pair, worth w_ij, with y ≤ x_i, y ≤ x_j and y ≥ x_i + x_j - 1.
     """

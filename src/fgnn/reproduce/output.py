@@ -1,4 +1,4 @@
-"""What an experiment writes: JSON for machines, Markdown and one HTML page for people."""
+"""The files of an experiment: JSON, Markdown and an HTML page."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from fgnn.runtime.environment import environment
 
 
 class Plain(Protocol):
-    """Numbers that can be written down."""
+    """Anything with plain values."""
 
     def plain(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """An experiment's numbers, as they are and as they are shown."""
+    """The results of an experiment: its numbers, tables and page."""
 
     name: str
     setting: Setting
@@ -44,8 +44,8 @@ class Output:
         }
 
 
-def write_outputs(output: Output, out: str | Path) -> list[Path]:
-    """``NAME.json``, ``NAME.md`` and ``NAME.html`` in a folder."""
+def write_outputs(output: Output, out: str | Path) -> Output:
+    """Write ``NAME.json``, ``NAME.md`` and ``NAME.html`` to a folder; return the output."""
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     values = output.plain()
@@ -58,4 +58,4 @@ def write_outputs(output: Output, out: str | Path) -> list[Path]:
     seeds, settings = {"test instances": output.setting.seed}, values["setting"] | {"seconds": output.seconds}
     add_provenance(output.page, command=command, seeds=seeds, environment=values["environment"], **settings)
     output.page.write(folder / f"{output.name}.html")
-    return [folder / f"{output.name}.{end}" for end in ("json", "md", "html")]
+    return output

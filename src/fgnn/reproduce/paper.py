@@ -1,8 +1,8 @@
-"""The paper's own numbers for section 4.1, to be printed beside ours: percent agreement on Dataset1 to Dataset3."""
+"""The paper's numbers for section 4.1: percent agreement on Dataset1 to Dataset3."""
 
 from __future__ import annotations
 
-# mean and ±; the paper prints the ± as a fraction, here both are percent
+# mean and ±, both in percent (the paper gives the ± as a fraction)
 TABLE1: dict[str, tuple[tuple[float, float] | None, ...]] = {
     "PointNet": ((42.6, 0.7), None, None),
     "DGCNN": ((60.2, 1.7), None, None),

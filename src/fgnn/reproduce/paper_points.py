@@ -1,4 +1,4 @@
-"""The paper's numbers for section 4.2 and its supplement, to be printed beside ours, in percent."""
+"""The paper's numbers for section 4.2 and its supplement, in percent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TABLE3: dict[str, tuple[float, ...]] = {
 }
 
 # Overall accuracy and mean IoU, then the classes as in `fgnn.data.s3dis.CLASSES`; None where the paper has no number.
-# The main text gives PointNet's accuracy as 81.1 and DGCNN's as 84.1; here are the supplement's.
+# From the supplement; the main text gives PointNet's accuracy as 81.1 and DGCNN's as 84.1.
 TABLE2: dict[str, tuple[float | None, ...]] = {
     "PointNet": (78.5, 47.6, 88.0, 88.7, 69.3, 42.4, 23.1, 47.5, 51.6, 54.1, 42.0, 9.6, 38.2, 29.4, 35.2),
     "DGCNN": (84.4, 56.1, *(None,) * 13),

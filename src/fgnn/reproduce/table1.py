@@ -1,4 +1,4 @@
-"""`fgnn reproduce table1`: every method of the paper's first table, ours beside the paper's."""
+"""`fgnn reproduce table1`: the methods of the paper's first table, ours beside the paper's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from fgnn.report.html import Page
 from fgnn.report.tables import Table, percent
 from fgnn.reproduce.experiment import (
     Cell,
-    Say,
     Setting,
     cells_of,
     fresh_set,
@@ -23,9 +22,10 @@ from fgnn.reproduce.experiment import (
 )
 from fgnn.reproduce.output import Output, write_outputs
 from fgnn.reproduce.paper import TABLE1
+from fgnn.runtime.progress import Log
 
 KINDS = (1, 2, 3)
-# which row of the paper a method of ours stands beside
+# our methods and the rows of the paper beside them
 _PAPER = {
     "PointNet": "PointNet",
     "DGCNN": "DGCNN",
@@ -35,46 +35,37 @@ _PAPER = {
 }
 
 
-def reproduce_table1(setting: Setting, out: str | Path, say: Say, kinds: Sequence[int] = KINDS) -> Output:
+def reproduce_table1(setting: Setting, out: str | Path, log: Log, kinds: Sequence[int] = KINDS) -> Output:
     """Measure all methods, and write JSON, Markdown and an HTML page."""
     start = time.perf_counter()
     cells: list[Cell] = []
     suffix = "" if setting.window == 8 else f"-w{setting.window}"
     for kind in kinds:
         examples = fresh_set(setting, kind)
-        cells += solver_cells(setting, kind, examples, quick_methods(setting.quick), say)
+        cells += solver_cells(setting, kind, examples, quick_methods(setting.quick), log)
         networks = [("paper-map", "FGNN, paper"), ("deep-map", "FGNN, deep")]
         if kind == 1:
             networks = [("pointnet-map", "PointNet"), ("dgcnn-map", "DGCNN"), *networks]
         for base, label in networks:
             name = f"{base}-{kind}{suffix}"
-            made = network_cells(
-                setting,
-                name,
-                label,
-                kind,
-                examples,
-                partial(paper_recipe, kind, setting.window, base=base),
-                say,
-            )
-            cells += [c for c in made if label.startswith("FGNN") or not c.method.endswith("decode")]
+            recipe = partial(paper_recipe, kind, setting.window, base=base)
+            measured = network_cells(setting, name, label, kind, examples, recipe, log)
+            cells += [c for c in measured if label.startswith("FGNN") or not c.method.endswith("decode")]
     tables = [agreement_table(cells, kinds), *(detail_table(cells, kind) for kind in kinds)]
     page = _page(setting, cells, tables, kinds)
-    result = Output("table1", setting, cells, tables, page, time.perf_counter() - start)
-    write_outputs(result, out)
-    return result
+    return write_outputs(Output("table1", setting, cells, tables, page, time.perf_counter() - start), out)
 
 
 def agreement_table(cells: Sequence[Cell], kinds: Sequence[int]) -> Table:
-    """Agreement with the exact MAP: ours, and the paper's where it has the method."""
+    """Agreement with the exact MAP, ours and, for its methods, the paper's."""
     rows: list[list[str]] = []
     strong = []
     for method in dict.fromkeys(cell.method for cell in cells):
-        mine = cells_of(cells, method)
-        printed = TABLE1.get(_PAPER.get(method, ""), (None, None, None))
-        row = [method + ("*" if any(c.origin == "recorded" for c in mine.values()) else "")]
+        ours = cells_of(cells, method)
+        paper = TABLE1.get(_PAPER.get(method, ""), (None, None, None))
+        row = [max((c.label for c in ours.values()), key=len)]
         for kind in kinds:
-            cell, theirs = mine.get(kind), printed[kind - 1]
+            cell, theirs = ours.get(kind), paper[kind - 1]
             row.append("–" if cell is None else percent(cell.quality.agreement, cell.quality.deviation))
             row.append("–" if theirs is None else f"{theirs[0]:.1f} ± {theirs[1]:.1f}")
         if method.startswith("FGNN, deep"):
@@ -86,14 +77,14 @@ def agreement_table(cells: Sequence[Cell], kinds: Sequence[int]) -> Table:
 
 
 def detail_table(cells: Sequence[Cell], kind: int) -> Table:
-    """What agreement does not tell: whole instances, feasibility, score, time."""
+    """Beyond agreement: whole instances, feasibility, score and time."""
     rows = []
     for cell in cells:
         if cell.kind == kind:
             q = cell.quality
             rows.append(
                 [
-                    cell.method + ("*" if cell.origin == "recorded" else ""),
+                    cell.label,
                     percent(q.optimal),
                     percent(q.feasible),
                     "–" if q.gap is None else f"{q.gap:.3f}",
@@ -101,7 +92,7 @@ def detail_table(cells: Sequence[Cell], kind: int) -> Table:
                     f"{q.count:,}",
                 ]
             )
-    heading = [f"Dataset{kind}", "wholly optimal %", "feasible %", "score lost", "ms each", "instances"]
+    heading = [f"Dataset{kind}", "optimal %", "feasible %", "score lost", "ms each", "instances"]
     return Table(heading, rows)
 
 
@@ -109,12 +100,12 @@ def _page(setting: Setting, cells: Sequence[Cell], tables: Sequence[Table], kind
     page = Page("MAP inference on chains: every method of the paper's table, reproduced")
     page.text(
         f"Chains of 30 binary variables with budgets over every window of {setting.window} variables, "
-        f"{setting.instances:,} fresh instances of each kind, labelled by exact elimination. Agreement is the share of "
-        "variables that have their optimal state; score lost is the mean over feasible answers."
+        f"{setting.instances:,} fresh instances of each kind, exactly labelled by elimination. Agreement is the share "
+        "of variables in their optimal state; score lost is the mean over feasible answers."
     )
     page.text(
-        "The paper's labels came from a branch and bound that is optimal on 77 to 90 % of these instances; its "
-        "max-product numbers cannot be had with proper settings, which reach 85 % and more."
+        "The paper's labels come from a branch and bound that is optimal on 77 to 90 % of these instances. Its "
+        "max-product numbers are below those of any reasonable setting, which reach 85 % and more."
     )
     page.table(tables[0])
     methods = [m for m in dict.fromkeys(c.method for c in cells) if m != "exact"]
@@ -128,5 +119,5 @@ def _page(setting: Setting, cells: Sequence[Cell], tables: Sequence[Table], kind
     for table in tables[1:]:
         page.table(table)
     if any(c.origin == "recorded" for c in cells):
-        page.text("* recorded in an earlier run; its weights do not come with the package.")
+        page.text("* recorded in an earlier run; the weights are not packaged.")
     return page

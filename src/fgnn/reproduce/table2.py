@@ -1,4 +1,4 @@
-"""`fgnn reproduce table2`: rooms of S3DIS, six folds pooled, ours beside the paper's, class by class."""
+"""`fgnn reproduce table2`: rooms of S3DIS, six folds pooled, ours beside the paper's."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from fgnn.points.blocks import POINTS, sampled_blocks
 from fgnn.points.metrics import scene_score
 from fgnn.report.html import Page
 from fgnn.report.tables import Table
-from fgnn.reproduce.experiment import Say, Setting
+from fgnn.reproduce.experiment import Setting, is_trained, train_run
 from fgnn.reproduce.output import Output, write_outputs
 from fgnn.reproduce.paper_points import NAMES, TABLE2
+from fgnn.runtime.progress import Log
 from fgnn.tasks.recipe import Recipe, RoomData, read_recipe
 from fgnn.tasks.room_scores import PROTOCOLS, Protocol, labeller, score_rooms
-from fgnn.train.run import run
 from fgnn.weights import load_weights
 
 _QUICK_STEPS, _QUICK_POINTS = 10, 512
@@ -33,7 +33,7 @@ _BLOCKS = "indoor3d_sem_seg_hdf5_data"
 
 @dataclass(frozen=True)
 class RoomRow:
-    """One network by one protocol over the folds that there is data for."""
+    """One network by one protocol, over the folds with data."""
 
     network: str
     protocol: Protocol
@@ -48,72 +48,71 @@ class RoomRow:
     @classmethod
     def of(cls, network: str, protocol: Protocol, areas: tuple[int, ...], counts: NDArray[np.int64]) -> RoomRow:
         score = scene_score(counts)
-        own = {name: None if v != v else float(v) for name, v in zip(CLASSES, score.iou, strict=True)}
-        return cls(network, protocol, areas, score.accuracy, score.mean_iou, own)
+        iou = {name: None if v != v else float(v) for name, v in zip(CLASSES, score.iou, strict=True)}
+        return cls(network, protocol, areas, score.accuracy, score.mean_iou, iou)
 
 
-def reproduce_table2(setting: Setting, out: str | Path, say: Say, points: int | None = None) -> Output:
-    """Train each fold that has no weights yet, label its rooms by all three protocols, and pool the counts.
+def reproduce_table2(setting: Setting, out: str | Path, log: Log, points: int | None = None) -> Output:
+    """Train each fold that is not trained yet, label its rooms by all three protocols, and pool the counts.
 
-    A quick run shows the way on few rooms, points and steps; its numbers mean nothing.
+    A quick run uses few rooms, points and steps; its numbers are meaningless.
     """
     start = time.perf_counter()
     points = points or (_QUICK_POINTS if setting.quick else POINTS)
     if setting.data is None:
         raise InputError("Expected --data with the folder of S3DIS: rooms, raw or collected")
-    held = {area: found for area in AREAS if (found := _rooms(setting, area))}
-    if len(held) < 2:
-        raise InputError(f"Expected rooms of two areas and more, Area_k (got {len(held)})", file=setting.data)
-    folder = _blocks(setting, held, points, say)
-    names = [n for n in NAMES if n == "fgnn" or all(_fold(setting, n, a).joinpath("done").is_file() for a in held)]
+    by_area = {area: some for area in AREAS if (some := _rooms(setting, area))}
+    if len(by_area) < 2:
+        raise InputError(f"Expected rooms of two or more areas, Area_k (got {len(by_area)})", file=setting.data)
+    folder = _blocks(setting, by_area, points, log)
+    names = [n for n in NAMES if n == "fgnn" or all(is_trained(_fold(setting, n, a)) for a in by_area)]
     rows = []
     for name in names:
         counts = {p: np.zeros((len(CLASSES), len(CLASSES)), np.int64) for p in PROTOCOLS}
-        for area, mine in held.items():
-            place = _trained(setting, name, area, folder, say)
-            network = load_point_network(load_weights(place / "last.safetensors"), setting.device)
+        for area, some in by_area.items():
+            run = _fold(setting, name, area)
+            if not is_trained(run):
+                log(f"{NAMES[name]}: training the fold that tests on area {area}")
+                train_run(fold_recipe(name, area, folder, setting.quick), run, setting)
+            network = load_point_network(load_weights(run / "last.safetensors"), setting.device)
             label = labeller(network, half=torch.device(setting.device).type == "cuda")
             for protocol in PROTOCOLS:
-                say(f"{NAMES[name]}, fold {area}: {protocol}, {len(mine)} rooms")
-                counts[protocol] += score_rooms(label, mine, protocol, seed=setting.seed, points=points)
-        rows += [RoomRow.of(name, protocol, tuple(held), c) for protocol, c in counts.items()]
+                log(f"{NAMES[name]}, fold {area}: {protocol}, {len(some)} rooms")
+                counts[protocol] += score_rooms(label, some, protocol, seed=setting.seed, points=points)
+        rows += [RoomRow.of(name, protocol, tuple(by_area), c) for protocol, c in counts.items()]
     tables = [main_table(rows), class_table(rows)]
     page = _page(rows, tables, setting.quick)
-    result = Output("table2", setting, rows, tables, page, time.perf_counter() - start)
-    write_outputs(result, out)
-    return result
+    return write_outputs(Output("table2", setting, rows, tables, page, time.perf_counter() - start), out)
 
 
 def _rooms(setting: Setting, area: int) -> list[Room]:
-    """The rooms of an area; in a quick run the first two."""
+    """Return the rooms of an area; in a quick run the first two."""
     try:
-        found = list(rooms(str(setting.data), (area,)))
+        whole = list(rooms(str(setting.data), (area,)))
     except InputError as error:
         if "Expected rooms of" in str(error):
             return []
         raise
-    return found[:2] if setting.quick else found
+    return whole[:2] if setting.quick else whole
 
 
-def _blocks(setting: Setting, held: dict[int, list[Room]], points: int, say: Say) -> Path:
-    """The folder of training blocks: the release's own where it lies beside the rooms, else cut from them once."""
-    given = Path(str(setting.data)) / _BLOCKS
-    if given.is_dir() and not setting.quick:
-        return given
+def _blocks(setting: Setting, by_area: dict[int, list[Room]], points: int, log: Log) -> Path:
+    """Return the folder of training blocks: those of the release beside the rooms, else cut from the rooms once."""
+    released = Path(str(setting.data)) / _BLOCKS
+    if released.is_dir() and not setting.quick:
+        return released
     folder = setting.room_runs / ("quick" if setting.quick else "full") / _BLOCKS
-    if (folder / "room_filelist.txt").is_file() and set(load_blocks(folder).room) == {
-        room.name for some in held.values() for room in some
-    }:
+    every = [room for some in by_area.values() for room in some]
+    if (folder / "room_filelist.txt").is_file() and set(load_blocks(folder).room) == {room.name for room in every}:
         return folder
-    say("cutting rooms into blocks")
+    log("cutting rooms into blocks")
     cut = [
         (block, room.name)
-        for some in held.values()
-        for room in some
+        for room in every
         for block in sampled_blocks(room.xyz, room.rgb, room.label, 0.5, seed=setting.seed, points=points)
     ]
     if not cut:
-        raise InputError("Expected blocks of 100 points and more (got none)", file=setting.data)
+        raise InputError("Expected blocks of at least 100 points (got none)", file=setting.data)
     features = np.stack([block.features for block, _ in cut])
     label = np.stack([block.label for block, _ in cut]).astype(np.uint8)
     save_blocks(BlockSet(features, label, np.array([name for _, name in cut])), folder)
@@ -124,22 +123,8 @@ def _fold(setting: Setting, name: str, area: int) -> Path:
     return setting.room_runs / ("quick" if setting.quick else "full") / f"{name}-{area}"
 
 
-def _trained(setting: Setting, name: str, area: int, blocks: Path, say: Say) -> Path:
-    """The run of one fold, trained now where it is not done."""
-    folder = _fold(setting, name, area)
-    if (folder / "done").is_file():
-        return folder
-    say(f"{NAMES[name]}: training the fold that tests on area {area}")
-    started = (folder / "config.yaml").is_file()
-    recipe = fold_recipe(name, area, blocks, setting.quick)
-    state, _ = run(folder if started else recipe, folder, device=setting.device, resume=started)
-    if state.total is not None and state.step >= state.total:
-        (folder / "done").touch()
-    return folder
-
-
 def fold_recipe(name: str, area: int, blocks: Path, quick: bool) -> Recipe:
-    """The packaged recipe for rooms, on one fold; a quick run takes a few steps with fewer blocks each."""
+    """Return the packaged recipe for rooms on one fold; a quick run takes a few steps with small batches."""
     recipe = read_recipe(f"rooms-{name}")
     recipe = replace(recipe, name=f"{name}-{area}", data=replace(recipe.data, rooms=RoomData(str(blocks), area)))
     if not quick:
@@ -148,7 +133,7 @@ def fold_recipe(name: str, area: int, blocks: Path, quick: bool) -> Recipe:
 
 
 def main_table(rows: Sequence[RoomRow]) -> Table:
-    """Accuracy and mean IoU: ours by every protocol, and the paper's."""
+    """Accuracy and mean IoU, ours by every protocol and the paper's."""
     lines: list[list[str]] = []
     strong: list[int] = []
     for name, printed in NAMES.items():
@@ -171,10 +156,8 @@ def class_table(rows: Sequence[RoomRow]) -> Table:
     for name, printed in NAMES.items():
         for row in rows:
             if row.network == name:
-                mine = (row.iou[c] for c in CLASSES)
-                lines.append(
-                    [f"{printed}, ours, {row.protocol}", *("–" if v is None else f"{100 * v:.1f}" for v in mine)]
-                )
+                ious = ("–" if v is None else f"{100 * v:.1f}" for v in (row.iou[c] for c in CLASSES))
+                lines.append([f"{printed}, ours, {row.protocol}", *ious])
         theirs = TABLE2[printed][2:]
         lines.append([f"{printed}, the paper", *("–" if v is None else f"{v:.1f}" for v in theirs)])
     return Table(["IoU %", *CLASSES], lines, "By class; – where a class neither occurs nor is predicted")
@@ -183,21 +166,20 @@ def class_table(rows: Sequence[RoomRow]) -> Table:
 def _page(rows: Sequence[RoomRow], tables: Sequence[Table], quick: bool) -> Page:
     page = Page("Rooms: S3DIS, ours beside the paper's")
     page.text(
-        "Fold k tests on area k and trains on the others; counts of all rooms and folds are summed before IoU is "
-        "taken. pn-sampled draws 4,096 points of every block of a metre, with repeats, as most published numbers were "
-        "had; all-points labels every point once; voted gives each point the class that most of three passes over "
-        "overlapping blocks gave it."
+        "Fold k tests on area k and trains on the others; counts are pooled over rooms and folds before computing IoU. "
+        "pn-sampled draws 4,096 points from every block of one metre, with repeats, as most published results do; "
+        "all-points labels every point once; voted takes the majority of three passes over overlapping blocks."
     )
     if quick:
         page.text(
-            f"A quick run: {_QUICK_STEPS} steps of training a fold, on two rooms of each area. It shows the way only."
+            f"A quick run: {_QUICK_STEPS} training steps per fold, on two rooms of each area; meaningless numbers."
         )
     if set(rows[0].areas) != set(AREAS):
-        page.text("Not all six areas were there: these numbers are not those of the benchmark.")
+        page.text("Some of the six areas are missing: these numbers are not those of the benchmark.")
     for table in tables:
         page.table(table)
     page.text(
-        "The paper prints PointNet's accuracy as 81.1 and DGCNN's as 84.1 in its text, 78.5 and 84.4 in its "
-        "supplement; the supplement's are shown."
+        "The paper gives PointNet's accuracy as 81.1 and DGCNN's as 84.1 in its text, 78.5 and 84.4 in its "
+        "supplement; those of the supplement are shown."
     )
     return page

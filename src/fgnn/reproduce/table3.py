@@ -1,4 +1,4 @@
-"""`fgnn reproduce table3`: part segmentation on ShapeNet-Part, ours beside the paper's, category by category."""
+"""`fgnn reproduce table3`: part segmentation on ShapeNet-Part, ours beside the paper's."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from fgnn.models.points.segmenter import load_point_network
 from fgnn.report.charts import bars
 from fgnn.report.html import Page
 from fgnn.report.tables import Table
-from fgnn.reproduce.experiment import Origin, Say, Setting, records
+from fgnn.reproduce.experiment import Origin, Setting, records
 from fgnn.reproduce.output import Output, write_outputs
 from fgnn.reproduce.paper_points import NAMES, TABLE3
+from fgnn.runtime.progress import Log
 from fgnn.tasks.shape_data import some_of_each, split_set, split_shapes
 from fgnn.tasks.shape_scores import ShapeTable, score_shapes
 from fgnn.weights import find_weights, load_weights, weight_names
@@ -31,7 +32,7 @@ _SHORT = ("Aero", "Bag", "Cap", "Car", "Chair", "Ear", "Guitar", "Knife", "Lamp"
 
 @dataclass(frozen=True)
 class ShapeRow:
-    """One network by one protocol, and how it came about."""
+    """One network by one protocol, and where its weights come from."""
 
     network: str
     table: ShapeTable
@@ -42,8 +43,8 @@ class ShapeRow:
         return asdict(self)
 
 
-def reproduce_table3(setting: Setting, out: str | Path, say: Say) -> Output:
-    """Score the networks at hand on the official test list, or on a few shapes of each category in a quick run."""
+def reproduce_table3(setting: Setting, out: str | Path, log: Log) -> Output:
+    """Score the available networks on the official test list; in a quick run on a few shapes of each category."""
     start = time.perf_counter()
     if setting.data is None:
         raise InputError("Expected --data with the folder of ShapeNet-Part")
@@ -52,7 +53,7 @@ def reproduce_table3(setting: Setting, out: str | Path, say: Say) -> Output:
         shapes = some_of_each(shapes, min(setting.instances, _QUICK) if setting.quick else setting.instances)
     rows: list[ShapeRow] = []
     for name in NAMES:
-        rows += _rows(setting, name, shapes, say)
+        rows += _rows(setting, name, shapes, log)
     if not rows:
         raise InputError(
             "no weights and no record of any network; train one with: "
@@ -60,81 +61,80 @@ def reproduce_table3(setting: Setting, out: str | Path, say: Say) -> Output:
         )
     tables = [main_table(rows), protocol_table(rows)]
     page = _page(setting, rows, tables, len(shapes))
-    result = Output("table3", setting, rows, tables, page, time.perf_counter() - start)
-    write_outputs(result, out)
-    return result
+    return write_outputs(Output("table3", setting, rows, tables, page, time.perf_counter() - start), out)
 
 
-def _rows(setting: Setting, name: str, shapes: Shapes, say: Say) -> list[ShapeRow]:
-    """Measured with weights at hand; else as recorded; else none, and why."""
+def _rows(setting: Setting, name: str, shapes: Shapes, log: Log) -> list[ShapeRow]:
+    """Return measured rows if there are weights, else recorded ones, else none."""
     place = _weights(setting, name)
     if place is None:
-        kept = records().get(f"shapes-{name}")
-        if kept is None:
-            say(f"{NAMES[name]} left out: no weights (packaged or in {setting.shape_runs}) and no record")
+        record = records().get(f"shapes-{name}")
+        if record is None:
+            log(f"{NAMES[name]} left out: no weights (packaged or in {setting.shape_runs}) and no record")
             return []
-        return _recorded(name, kept)
+        return _recorded(name, record)
     weights = load_weights(place)
     if weights.card.get("task") != "points" or not weights.card.get("categories"):
         raise InputError("Expected weights of a network on shapes", file=place)
     network = load_point_network(weights, setting.device)
-    say(f"{NAMES[name]}: {len(shapes)} shapes, weights {place}")
+    log(f"{NAMES[name]}: {len(shapes)} shapes, weights {place}")
     half = torch.device(setting.device).type == "cuda"
     points = int(weights.card["data"]["shapes"]["points"])
-    seen = [] if setting.quick else [split_shapes(str(setting.data), s) for s in _trained_on(weights.card)]
+    trained_on = [] if setting.quick else [split_shapes(str(setting.data), s) for s in _splits(weights.card)]
     votes = 1 if setting.quick else _VOTES
-    tables = score_shapes(network, shapes, split_set(shapes, points), seen, votes=votes, half=half, seed=setting.seed)
-    measured = [ShapeRow(name, table, _told(weights.card)) for table in tables]
-    # a few shapes tell little: what the whole list gave stands beside them
+    clouds = split_set(shapes, points)
+    tables = score_shapes(network, shapes, clouds, trained_on, votes=votes, half=half, seed=setting.seed)
+    measured = [ShapeRow(name, table, _origin(weights.card)) for table in tables]
+    # a few shapes say little: show the recorded results of the whole list too
     return measured + (_recorded(name, weights.card) if setting.quick else [])
 
 
 def _recorded(name: str, card: Any) -> list[ShapeRow]:
-    """What a card says of its network on the whole list, if it does."""
-    return [ShapeRow(name, ShapeTable(**table), _told(card), "recorded") for table in card.get("results", [])]
+    """Return the results on the whole list that a card records."""
+    return [ShapeRow(name, ShapeTable(**table), _origin(card), "recorded") for table in card.get("results", [])]
 
 
 def _weights(setting: Setting, name: str) -> Path | None:
     if setting.run is not None:
-        own = load_weights(setting.run).card.get("network", {}).get("architecture")
-        return find_weights(setting.run) if own == name else None
+        architecture = load_weights(setting.run).card.get("network", {}).get("architecture")
+        return find_weights(setting.run) if architecture == name else None
     folder = setting.shape_runs / f"shapes-{name}"
     if (folder / "last.safetensors").is_file():
         return folder / "last.safetensors"
     return find_weights(f"shapes-{name}") if f"shapes-{name}" in weight_names() else None
 
 
-def _trained_on(card: Any) -> list[str]:
+def _splits(card: Any) -> list[str]:
     return list(card["data"]["shapes"].get("splits", ["train"]))
 
 
-def _told(card: Any) -> dict[str, Any]:
+def _origin(card: Any) -> dict[str, Any]:
     return {
         key: card[key] for key in ("name", "steps", "epochs", "seconds", "hours", "hardware", "command") if key in card
     }
 
 
 def main_table(rows: Sequence[ShapeRow]) -> Table:
-    """Instance mIoU, and that of each category's shapes: ours by one pass, and the paper's."""
+    """Instance mIoU over all shapes and by category, ours by one pass and the paper's."""
     lines: list[list[str]] = []
     strong: list[int] = []
     for name, printed in NAMES.items():
         for row in rows:
             if row.network == name and row.table.protocol == "one pass":
                 star = "*" if row.origin == "recorded" else ""
-                long = f", {row.card['epochs']:.1f} epochs" if "epochs" in row.card else ""
-                long += f", {row.table.shapes:,} shapes"
-                mine = (row.table.instance, *(row.table.category.get(c, float("nan")) for c in CATEGORIES))
+                size = f", {row.card['epochs']:.1f} epochs" if "epochs" in row.card else ""
+                size += f", {row.table.shapes:,} shapes"
+                ious = (row.table.instance, *(row.table.category.get(c, float("nan")) for c in CATEGORIES))
                 if name == "fgnn":
                     strong.append(len(lines))
-                lines.append([f"{printed}, ours{long}{star}", *("–" if v != v else f"{100 * v:.1f}" for v in mine)])
+                lines.append([f"{printed}, ours{size}{star}", *("–" if v != v else f"{100 * v:.1f}" for v in ious)])
         lines.append([f"{printed}, as the paper prints", *(f"{v:.1f}" for v in TABLE3[printed])])
     caption = "Part segmentation, mIoU in percent; ours: shapes of the official test list, one pass; * recorded earlier"
     return Table(["", "mean", *_SHORT], lines, caption, frozenset(strong))
 
 
 def protocol_table(rows: Sequence[ShapeRow]) -> Table:
-    """What the protocol changes."""
+    """The same weights by every protocol."""
     lines = [
         [
             NAMES[row.network] + ("*" if row.origin == "recorded" else ""),
@@ -151,17 +151,17 @@ def protocol_table(rows: Sequence[ShapeRow]) -> Table:
 def _page(setting: Setting, rows: Sequence[ShapeRow], tables: Sequence[Table], count: int) -> Page:
     page = Page("Parts of shapes: ShapeNet-Part, ours beside the paper's")
     page.text(
-        f"{count:,} shapes of the official test list, 2,048 points each, coordinates and category given. A shape's "
-        "score is the mean IoU over all parts of its category, a part that neither occurs nor is predicted counting 1; "
-        "the mean is over shapes. One pass, the best among the category's parts, unless a protocol says otherwise."
+        f"{count:,} shapes of the official test list, 2,048 points each, with coordinates and category as input. The "
+        "score of a shape is the mean IoU over all parts of its category, where a part that neither occurs nor is "
+        "predicted counts 1; the mean is over shapes. By default one pass chooses among the parts of the category."
     )
     page.text(
-        "PointCNN's row is from its own protocol, which takes the mean over the parts that a shape has: it is not the "
-        "same measure. The published networks were trained for 200 epochs and more, ours for as many as the rows say: "
-        "compare networks only where these are alike."
+        "PointCNN's row follows its own protocol, the mean over the parts that a shape has, which is a different "
+        "measure. The published networks were trained for 200 epochs or more, ours for as many as the rows state: "
+        "compare only networks with similar training."
     )
     page.table(tables[0])
-    one = {r.network: r.table for r in rows if r.table.protocol == "one pass"}  # the whole list, where both are there
+    one = {r.network: r.table for r in rows if r.table.protocol == "one pass"}  # the whole list, if both are there
     series: dict[str, list[float | None]] = {
         f"{NAMES[n]}, ours": [100 * t.category[c] if c in t.category else None for c in CATEGORIES]
         for n, t in one.items()
@@ -171,12 +171,12 @@ def _page(setting: Setting, rows: Sequence[ShapeRow], tables: Sequence[Table], c
     page.heading("Protocols")
     page.table(tables[1])
     page.text(
-        "Some shapes stand in several of the official lists; the row without them drops from the test what was also "
-        "trained on. Voted passes see the shape scaled, moved and mirrored as in training."
+        "Some shapes are in several of the official lists; one row leaves out test shapes that were also trained on. "
+        "Voted passes scale, shift and mirror the shape as in training."
     )
     page.heading("Where the weights come from")
     for name, card in {r.network: r.card for r in rows}.items():
         page.values(NAMES[name], card)
     if any(r.origin == "recorded" for r in rows):
-        page.text("* recorded when the network was trained; not measured in this run.")
+        page.text("* recorded when the network was trained, not measured in this run.")
     return page

@@ -1,4 +1,4 @@
-"""`fgnn reproduce transfer`: one network for all kinds, on chains it never saw: longer ones, and other windows."""
+"""`fgnn reproduce transfer`: one network for all kinds, on lengths and windows it was not trained on."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ import torch
 from fgnn.models.map.learned import load_network
 from fgnn.report.html import Page
 from fgnn.report.tables import Table, percent
-from fgnn.reproduce.experiment import Cell, Say, Setting
+from fgnn.reproduce.experiment import Cell, Setting, evaluation_cells
 from fgnn.reproduce.output import Output, write_outputs
+from fgnn.runtime.progress import Log
 from fgnn.tasks.evaluate_map import evaluate_network
 from fgnn.tasks.map import data_sets, draw_many
 from fgnn.tasks.recipe import ChainData, Data
 
 WEIGHTS = "deep-map-joint"
-# length, window, budget: as trained first; other windows keep the share of ones that a budget allows
+# length, window, budget: first as trained; other windows keep the budget's share of ones
 CHAINS = ((30, 8, 5), (60, 8, 5), (120, 8, 5), (30, 6, 4), (30, 10, 6))
 
 
 def reproduce_transfer(
     setting: Setting,
     out: str | Path,
-    say: Say,
+    log: Log,
     weights: str = WEIGHTS,
     chains: tuple[tuple[int, int, int], ...] = CHAINS,
 ) -> Output:
-    """Evaluate the network on every kind and shape of chain, and write JSON, Markdown and an HTML page."""
+    """Evaluate the network on every kind and size of chain."""
     start = time.perf_counter()
     network, card = load_network(weights, setting.device)
     cells: list[Cell] = []
@@ -37,15 +38,12 @@ def reproduce_transfer(
         for kind in (1, 2, 3):
             data = Data(chain=ChainData((kind,), length, window, budget))
             count = max(1, setting.instances * 30 // length)
-            say(f"length {length}, windows of {window}, kind {kind}: {count} instances")
+            log(f"length {length}, windows of {window}, kind {kind}: {count} instances")
             examples = draw_many(data_sets(data), count, setting.seed, "test", torch.device(setting.device))
-            found = evaluate_network(network, examples)
             name = f"length {length}, windows of {window}"
-            cells += [
-                Cell(name, kind, found.raw, found.raw_ms),
-                Cell(f"{name} + decode", kind, found.decoded, found.decoded_ms),
-            ]
-            raw, decoded = found.raw, found.decoded
+            raw_cell, decoded_cell = evaluation_cells(name, kind, evaluate_network(network, examples))
+            cells += [raw_cell, decoded_cell]
+            raw, decoded = raw_cell.quality, decoded_cell.quality
             rows.append(
                 [
                     f"{name}, kind {kind}",
@@ -56,18 +54,9 @@ def reproduce_transfer(
                     percent(decoded.feasible),
                 ]
             )
-    heading = [
-        "chains",
-        "agreement %, raw",
-        "wholly optimal %",
-        "agreement %, decoded",
-        "wholly optimal %",
-        "feasible %",
-    ]
+    heading = ["chains", "agreement %, raw", "optimal %", "agreement %, decoded", "optimal %", "feasible %"]
     trained = card["data"]["chain"]
-    table = Table(heading, rows, f"Trained on length {trained['length']}, windows of {trained['window']} alone")
-    page = Page("One network for all kinds of chain, on lengths and windows it never saw")
+    table = Table(heading, rows, f"Trained on length {trained['length']}, windows of {trained['window']} only")
+    page = Page("One network for all kinds of chain, on new lengths and windows")
     page.table(table)
-    result = Output("transfer", setting, cells, [table], page, time.perf_counter() - start)
-    write_outputs(result, out)
-    return result
+    return write_outputs(Output("transfer", setting, cells, [table], page, time.perf_counter() - start), out)

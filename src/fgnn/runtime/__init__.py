@@ -1,1 +1,1 @@
-"""The machine underneath: devices, processes, Triton, determinism, and resources that run out."""
+"""The machine underneath: devices, processes, Triton, determinism, progress, and resource errors."""

@@ -1,4 +1,4 @@
-"""One switch for results that are the same bit for bit, every time."""
+"""One switch for bitwise reproducible results."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 
 class deterministic:
-    """Make training and solving repeatable bit for bit, on a CPU and on one GPU: from now on, or in a ``with`` block.
+    """Make training and solving bitwise reproducible on a CPU and on one GPU, from now on or in a ``with`` block.
 
-    Operations of torch take their deterministic form and refuse where they have none; kernels of this package sum in
-    one order instead of by atomics; cuBLAS keeps to one workspace, for which this must be called before the GPU is
-    first used. Equal results need equal seeds, versions, device and number of threads, and no time limit.
+    Operations of torch use their deterministic form, or raise if they have none. Kernels of this package sum in a fixed
+    order instead of by atomics. cuBLAS keeps one workspace, which requires the call before the first use of the GPU.
+    Equal results need equal seeds, versions, device and number of threads, and no time limit.
 
     Args:
         on: False switches it off.
@@ -35,7 +35,7 @@ class deterministic:
         )
         if on:
             os.environ.setdefault(_WORKSPACE, ":4096:8")
-            torch.backends.cudnn.benchmark = False  # its choice depends on what was quickest just then
+            torch.backends.cudnn.benchmark = False  # its choice of algorithm depends on timing
         torch.use_deterministic_algorithms(on)
 
     def __enter__(self) -> deterministic:

@@ -1,4 +1,4 @@
-"""One or many processes: what torchrun says, and the few collective operations a run needs."""
+"""One or several processes: the environment of torchrun, and the collective operations of a run."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class World:
         return self.rank == 0
 
     def share(self, count: int) -> slice:
-        """This rank's share of a global batch; all shares are equal, so that a mean of means is the mean."""
+        """Return this rank's share of a global batch; shares are equal, so that the mean of their means is the mean."""
         if count % self.size:
             raise ValueError(f"Expected a batch divisible by the {self.size} processes (got {count})")
         each = count // self.size
         return slice(self.rank * each, (self.rank + 1) * each)
 
     def mean(self, values: Tensor) -> Tensor:
-        """The mean of a tensor over the ranks."""
+        """Return the mean of a tensor over the ranks."""
         if self.size == 1:
             return values
         total = values.clone()
@@ -41,15 +41,15 @@ class World:
         return total / self.size
 
     def agree(self, flag: bool, device: torch.device) -> bool:
-        """The first rank's decision, told to all."""
+        """Return the decision of the first rank on every rank."""
         if self.size == 1:
             return flag
-        told = torch.tensor([float(flag)], device=device)
-        torch.distributed.broadcast(told, 0)
-        return bool(told.item())
+        decision = torch.tensor([float(flag)], device=device)
+        torch.distributed.broadcast(decision, 0)
+        return bool(decision.item())
 
     def wrap(self, network: nn.Module, device: torch.device) -> nn.Module:
-        """The network with its gradients averaged over the ranks."""
+        """Return the network with gradients averaged over the ranks."""
         if self.size == 1:
             return network
         from torch.nn.parallel import DistributedDataParallel
@@ -63,7 +63,7 @@ class World:
 
 @contextmanager
 def world(device: str) -> Iterator[tuple[World, torch.device]]:
-    """Join the processes that torchrun started (RANK, WORLD_SIZE, LOCAL_RANK), or be alone; and this one's device.
+    """Join the processes that torchrun started (RANK, WORLD_SIZE, LOCAL_RANK), if any, and pick this one's device.
 
     The backend is nccl on CUDA devices and gloo elsewhere.
     """
@@ -84,11 +84,11 @@ def world(device: str) -> Iterator[tuple[World, torch.device]]:
         from torch.distributed.distributed_c10d import PrefixStore
         from torch.distributed.rendezvous import rendezvous
 
-        # torchrun keeps one store over all attempts: without a prefix of its own an attempt may read where the dead
-        # processes of the last one listened, and wait for them
+        # torchrun keeps one store over all attempts: without a prefix, an attempt may read the addresses of the last
+        # attempt's dead processes and wait for them
         shared, _, _ = next(rendezvous("env://"))
-        own = PrefixStore(f"attempt-{os.environ['TORCHELASTIC_RESTART_COUNT']}", shared)
-        torch.distributed.init_process_group(backend, store=own, rank=here.rank, world_size=here.size)
+        store = PrefixStore(f"attempt-{os.environ['TORCHELASTIC_RESTART_COUNT']}", shared)
+        torch.distributed.init_process_group(backend, store=store, rank=here.rank, world_size=here.size)
     else:
         torch.distributed.init_process_group(backend)
     try:
@@ -98,5 +98,5 @@ def world(device: str) -> Iterator[tuple[World, torch.device]]:
 
 
 def restarted() -> bool:
-    """Whether torchrun started this process again after one of its group died; the run then goes on by itself."""
+    """True if torchrun restarted this process after one of its group died; the run then resumes by itself."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0

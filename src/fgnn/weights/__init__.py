@@ -1,4 +1,4 @@
-"""The trained weights that come with the package: safetensors, each with a card."""
+"""The packaged weights: safetensors files, each with a card."""
 
 from fgnn.weights.cards import Weights, find_weights, load_weights, save_weights, weight_names
 

@@ -1,4 +1,4 @@
-"""Weights by name or path, and the card that says where they come from."""
+"""Weights by name or path, and the card that describes them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _FORMAT = "fgnn-weights-1"
 class Weights:
     """A network's tensors and its card.
 
-    The card holds ``name``, ``task`` (``map`` or ``points``), ``network`` (what builds it), ``family`` (what it can be
-    used on) and, for people, ``recipe``, ``data``, ``seed``, ``hours``, ``hardware``, ``metrics`` and ``command``.
+    The card holds ``name``, ``task`` (``map`` or ``points``), ``network`` (its configuration), ``family`` (the models
+    it accepts) and, for readers, ``recipe``, ``data``, ``seed``, ``hours``, ``hardware``, ``metrics``, ``command``.
     """
 
     tensors: Mapping[str, Tensor]
@@ -37,17 +37,17 @@ class Weights:
 
 
 def weights_folder() -> Path:
-    """Where the package keeps its weights."""
+    """Return the folder of the packaged weights."""
     return Path(str(files("fgnn.weights")))
 
 
 def weight_names() -> list[str]:
-    """The weights that come with the package."""
+    """Return the names of the packaged weights."""
     return sorted(p.stem for p in weights_folder().glob("*.safetensors"))
 
 
 def find_weights(place: str | Path) -> Path:
-    """The file behind a packaged name, a safetensors file, or a run's folder (its best weights, else its last)."""
+    """Return the file of a packaged name, a path, or the folder of a run (its best weights, else its last)."""
     path = Path(place)
     if is_folder(path):
         for name in ("best.safetensors", "last.safetensors"):
@@ -65,28 +65,27 @@ def find_weights(place: str | Path) -> Path:
 
 
 def load_weights(place: str | Path) -> Weights:
-    """Read weights by packaged name, file or run folder, on the CPU in float32."""
+    """Read weights by packaged name, file or run folder, on the CPU and in float32."""
     path = find_weights(place)
     return parse_weights(path.read_bytes(), path)
 
 
 def parse_weights(data: bytes, file: str | Path) -> Weights:
-    """The weights in the bytes of a file; ``file`` is for messages."""
+    """Parse the bytes of a weights file; ``file`` names it in messages."""
     tensors, card = parse_tensors(data, _FORMAT, "weights", file)
-    whole = {name: t.float() if t.dtype is torch.bfloat16 else t for name, t in tensors.items()}
-    return Weights(whole, card)
+    return Weights({name: t.float() if t.dtype is torch.bfloat16 else t for name, t in tensors.items()}, card)
 
 
 def read_card(place: str | Path) -> dict[str, Any]:
-    """The card alone, from the JSON beside the weights where it is, else from the weights themselves."""
-    beside = find_weights(place).with_suffix(".json")
-    if beside.is_file():
+    """Read the card alone, from the JSON file beside the weights if there is one."""
+    file = find_weights(place).with_suffix(".json")
+    if file.is_file():
         try:
-            card = json.loads(beside.read_bytes().decode("utf-8"))
+            card = json.loads(file.read_bytes().decode("utf-8"))
         except (ValueError, RecursionError) as error:
-            raise InputError("Expected the card of weights as JSON (got something else)", file=beside) from error
+            raise InputError("Expected the card of weights as JSON (got something else)", file=file) from error
         if not isinstance(card, dict):
-            raise InputError("Expected the card of weights as a JSON object (got something else)", file=beside)
+            raise InputError("Expected the card of weights as a JSON object (got something else)", file=file)
         return card
     return dict(load_weights(place).card)
 
@@ -94,7 +93,7 @@ def read_card(place: str | Path) -> dict[str, Any]:
 def save_weights(
     path: str | Path, tensors: Mapping[str, Tensor], card: Mapping[str, Any], *, bf16: bool = False
 ) -> None:
-    """Write weights, and the card once more beside them as JSON for people to read."""
+    """Write weights with their card, and the card again as a readable JSON file beside them."""
     small = {n: t.bfloat16() if bf16 and t.dtype is torch.float32 else t for n, t in tensors.items()}
     save_tensors(path, small, card, _FORMAT)
     with atomic_write(Path(path).with_suffix(".json")) as file:

@@ -1,4 +1,4 @@
-"""Tensors and a JSON header as one safetensors file: the form of weights and of checkpoints. Nothing is unpickled."""
+"""Tensors and a JSON header in one safetensors file, the format of weights and checkpoints. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fgnn.files import atomic_write, is_file
 
 
 def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any], kind: str) -> None:
-    """Write tensors and plain values as one file of the given kind; it is whole or not there."""
+    """Write tensors and plain values as one file of the given kind, atomically."""
     from safetensors.torch import save
 
-    # clone: tensors that share memory (tied parameters) are each stored whole
+    # clone: tensors that share memory (tied parameters) are each stored in full
     flat = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
     data = save(flat, metadata={"format": kind, "values": json.dumps(values)})
     with atomic_write(path, "wb") as file:
@@ -26,19 +26,19 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], values: Mappin
 
 
 def load_tensors(path: str | Path, kind: str, what: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what `save_tensors` wrote, on the CPU; a file cut short or of another kind is refused with one line."""
+    """Read a file of `save_tensors`, on the CPU; a truncated file or one of another kind is an `InputError`."""
     if not is_file(path):
         raise InputError(f"no such file; expected {what}", file=path)
     return parse_tensors(Path(path).read_bytes(), kind, what, path)
 
 
 def parse_tensors(data: bytes, kind: str, what: str, file: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and values in the bytes of a file; ``file`` is for messages."""
+    """Parse the bytes of a file into tensors and values; ``file`` names it in messages."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
     try:
-        # the header is a length of eight bytes and JSON; `load` checks the rest
+        # the header is eight bytes of length, then JSON; `load` checks the rest
         metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
         tensors: dict[str, Tensor] = load(data)
         if metadata.get("format") != kind:
@@ -62,5 +62,5 @@ def parse_tensors(data: bytes, kind: str, what: str, file: str | Path) -> tuple[
 
 
 def same_tensors(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
-    """Whether two sets of tensors are equal bit for bit."""
+    """True if two sets of tensors are bitwise equal."""
     return a.keys() == b.keys() and all(a[k].dtype == b[k].dtype and torch.equal(a[k], b[k]) for k in a)
