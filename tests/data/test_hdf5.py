@@ -146,7 +146,7 @@ def test_the_sets_refuse_what_they_cannot_use(tmp_path: Path) -> None:
     for k, points in enumerate((2, 3)):
         made = {"data": np.zeros((1, points, 9)), "label": np.zeros((1, points), "u1")}
         (tmp_path / f"ply_data_all_{k}.h5").write_bytes(hdf5(made))
-    with pytest.raises(InputError, match=r"ply_data_all_1\.h5: Expected 2 points in a block \(got 3\)"):
+    with pytest.raises(InputError, match=r"ply_data_all_1\.h5: Expected 2 points .*got 3"):
         load_blocks(tmp_path)
     (tmp_path / "ply_data_all_1.h5").unlink()
     (tmp_path / "room_filelist.txt").write_text("kitchen\n")

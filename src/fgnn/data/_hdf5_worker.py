@@ -1,7 +1,7 @@
-"""Says where the arrays of HDF5 files lie, in a process of its own: one JSON line for each on standard input.
+"""Subprocess that locates the arrays of HDF5 files: one JSON request per line of standard input.
 
-A file of two kilobytes can make libhdf5 take all the memory there is, so this process may have little of it, and little
-time. It reads no values: the other side does that by the places it is told.
+A file of two kilobytes can make libhdf5 allocate all memory, so this process runs under limits of memory and time. It
+returns layouts, not values: the parent reads those itself.
 """
 
 from __future__ import annotations
@@ -19,78 +19,78 @@ from typing import Any
 
 import h5py
 
-MEMORY = 128 << 20  # bytes above what the process has when it starts
-SECONDS = 10  # of processor time for a file
-ENTRY = 8  # bytes, the least that the index of a file spends on a chunk
-SMALL = 1 << 16  # bytes that an array inside the index itself may have, by the format
+MEMORY = 128 << 20  # bytes above the size of the process at its start
+SECONDS = 10  # of CPU time per file
+ENTRY = 8  # bytes: the least the index spends on a chunk
+SMALL = 1 << 16  # bytes: the most an array inside the index may have, by the format
 
 
 class Refused(Exception):
-    """The file is HDF5, but not such as is wanted."""
+    """A valid HDF5 file with an array that is not accepted."""
 
 
-def places(file: str, names: list[str]) -> dict[str, Any]:
-    """For every array its dtype, shape and place."""
+def layouts(file: str, names: list[str]) -> dict[str, Any]:
+    """The dtype, shape and location of each array."""
     size = os.stat(file).st_size
-    with h5py.File(file, "r") as content:  # 'r': a read-only disk is fine
+    with h5py.File(file, "r") as content:
         if content.userblock_size:
             raise Refused("Expected no user block")
-        return {name: place(content, name, size) for name in names}
+        return {name: layout(content, name, size) for name in names}
 
 
-def place(content: h5py.File, name: str, size: int) -> dict[str, Any]:
-    """One array, which must hold plain numbers and lie in this file and nowhere else."""
+def layout(content: h5py.File, name: str, size: int) -> dict[str, Any]:
+    """One array, which must hold plain numbers and lie in this file."""
     if not isinstance(content.get(name, getlink=True), h5py.HardLink):
         raise Refused(f"Expected an array {name!r} in the file itself")
-    found = content[name]
-    if not isinstance(found, h5py.Dataset) or found.is_virtual or found.external:
+    array = content[name]
+    if not isinstance(array, h5py.Dataset) or array.is_virtual or array.external:
         raise Refused(f"Expected an array {name!r} in the file itself")
-    # a type of the same kind and size may still place its bits elsewhere
-    if found.dtype.kind not in "iuf" or h5py.h5t.py_create(found.dtype) != found.id.get_type():
-        raise Refused(f"Expected plain numbers in {name!r} (got {found.dtype})")
-    if found.shape is None:
+    # a type of the same kind and size may still lay out its bits differently
+    if array.dtype.kind not in "iuf" or h5py.h5t.py_create(array.dtype) != array.id.get_type():
+        raise Refused(f"Expected plain numbers in {name!r} (got {array.dtype})")
+    if array.shape is None:
         raise Refused(f"Expected values in {name!r}")
-    told: dict[str, Any] = {"dtype": found.dtype.str, "shape": found.shape}
-    if found.chunks is not None:
-        return told | {"chunk": found.chunks, "filters": filters(found), "chunks": chunks(found, size)}
-    offset = found.id.get_offset()
+    result: dict[str, Any] = {"dtype": array.dtype.str, "shape": array.shape}
+    if array.chunks is not None:
+        return result | {"chunk": array.chunks, "filters": filters(array), "chunks": chunks(array, size)}
+    offset = array.id.get_offset()
     if offset is not None:
-        return told | {"offset": offset}
-    if found.id.get_create_plist().get_layout() != h5py.h5d.COMPACT or found.id.get_storage_size() > SMALL:
+        return result | {"offset": offset}
+    if array.id.get_create_plist().get_layout() != h5py.h5d.COMPACT or array.id.get_storage_size() > SMALL:
         raise Refused(f"Expected the values of {name!r} in the file")
-    return told | {"values": base64.b64encode(found[()].tobytes()).decode("ascii")}
+    return result | {"values": base64.b64encode(array[()].tobytes()).decode("ascii")}
 
 
-def filters(found: h5py.Dataset) -> list[int]:
-    """The numbers of the filters that the chunks went through, in order."""
-    made = found.id.get_create_plist()
-    return [int(made.get_filter(k)[0]) for k in range(made.get_nfilters())]
+def filters(array: h5py.Dataset) -> list[int]:
+    """Ids of the filters applied to chunks, in order."""
+    created = array.id.get_create_plist()
+    return [int(created.get_filter(k)[0]) for k in range(created.get_nfilters())]
 
 
-def chunks(found: h5py.Dataset, size: int) -> list[tuple[int, int, int]]:
-    """Offset, bytes and skipped filters of every chunk, in the order of `itertools.product`."""
-    counts = [-(-length // step) for length, step in zip(found.shape, found.chunks, strict=True)]
+def chunks(array: h5py.Dataset, size: int) -> list[tuple[int, int, int]]:
+    """Offset, size and mask of skipped filters of every chunk, in the order of `itertools.product`."""
+    counts = [-(-length // step) for length, step in zip(array.shape, array.chunks, strict=True)]
     if math.prod(counts) * ENTRY > size:
         raise Refused(f"Expected chunks that a file of {size} bytes can hold (got {math.prod(counts)})")
-    told = []
+    result = []
     for index in itertools.product(*map(range, counts)):
-        info = found.id.get_chunk_info_by_coord(tuple(i * c for i, c in zip(index, found.chunks, strict=True)))
+        info = array.id.get_chunk_info_by_coord(tuple(i * c for i, c in zip(index, array.chunks, strict=True)))
         if info.byte_offset is None:
-            raise Refused(f"Expected all chunks of {found.name} in the file (got none at {index})")
-        told.append((info.byte_offset, info.size, info.filter_mask))
-    return told
+            raise Refused(f"Expected all chunks of {array.name} in the file (got none at {index})")
+        result.append((info.byte_offset, info.size, info.filter_mask))
+    return result
 
 
 def main() -> None:
-    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY, held + MEMORY))
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for line in sys.stdin:
-        asked = json.loads(line)
+        request = json.loads(line)
         resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + SECONDS, resource.RLIM_INFINITY))
         answer: dict[str, Any]
         try:
-            answer = {"places": places(asked["file"], asked["names"])}
+            answer = {"layouts": layouts(request["file"], request["names"])}
         except Refused as error:
             answer = {"refused": str(error)}
         except MemoryError:

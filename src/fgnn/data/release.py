@@ -1,4 +1,4 @@
-"""Whether files of a data set are the published ones, by their md5."""
+"""Compare the files of a data set with the published ones, by md5."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fgnn.errors import InputError
 
 @dataclass(frozen=True)
 class Checked:
-    """One published file: as published, different, or not there."""
+    """The status of one published file."""
 
     release: str
     name: str
@@ -23,31 +23,31 @@ class Checked:
 
 def published() -> dict[str, dict[str, str]]:
     """The md5 of the published files, by release and name."""
-    found: dict[str, dict[str, str]] = json.loads((files("fgnn.data") / "published_md5.json").read_text("utf-8"))
-    return found
+    sums: dict[str, dict[str, str]] = json.loads((files("fgnn.data") / "published_md5.json").read_text("utf-8"))
+    return sums
 
 
 def check_release(folder: str | Path) -> list[Checked]:
-    """Compare a folder's files with those published under the same names; of a release met in part, what is missing.
+    """Compare the files below a folder with those published under the same names; report what a release lacks.
 
-    Names may recur in folders below; the first in name order is taken.
+    If a name occurs several times, the first in path order counts.
     """
     root = Path(folder)
     if not root.is_dir():
         raise InputError("no such folder", file=root)
-    there: dict[str, Path] = {}
+    present: dict[str, Path] = {}
     for path in sorted(p for p in root.rglob("*") if p.is_file()):
-        there.setdefault(path.name, path)
-    made = []
+        present.setdefault(path.name, path)
+    checked = []
     for release, sums in published().items():
-        if not sums.keys() & there.keys():
+        if not sums.keys() & present.keys():
             continue
         for name, expected in sums.items():
-            if name not in there:
-                if release != "archives":  # nobody keeps every archive
-                    made.append(Checked(release, name, "missing"))
-                continue
-            made.append(Checked(release, name, "as published" if md5(there[name]) == expected else "differs"))
-    if not made:
+            if name in present:
+                same = md5(present[name]) == expected
+                checked.append(Checked(release, name, "as published" if same else "differs"))
+            elif release != "archives":  # nobody keeps every archive
+                checked.append(Checked(release, name, "missing"))
+    if not checked:
         raise InputError(f"Expected files of {', '.join(published())} (got none of their names)", file=root)
-    return made
+    return checked

@@ -1,4 +1,4 @@
-"""S3DIS: 272 rooms of six areas in 13 classes, from the raw release, the collected arrays or the HDF5 blocks."""
+"""S3DIS: 272 rooms of six areas in 13 classes, as the raw release, collected arrays or HDF5 blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.data.hdf5 import Hdf5Reader
-from fgnn.data.values import as_classes, as_float32, read_rows, within
+from fgnn.data.values import as_classes, as_float32, check_same_points, read_rows, within
 from fgnn.errors import InputError, need, reason
 from fgnn.files import atomic_write, write_npy
 
@@ -23,13 +23,13 @@ CLASSES = (
 )  # fmt: skip
 AREAS = (1, 2, 3, 4, 5, 6)
 
-# The two files of the raw release with a corrupt byte, which stands where a space belongs (lines 180389 and 323474).
+# The two files of the raw release with a corrupt byte in place of a space (lines 180389 and 323474).
 _CORRUPT = {("Area_5", "hallway_6", "ceiling_1.txt"), ("Area_5", "office_19", "ceiling_1.txt")}
 
 
 @dataclass(frozen=True, eq=False)
 class Room:
-    """One room: coordinates from its own lowest corner, colour in 0..1, class per point."""
+    """One room: coordinates relative to its lowest corner, colour in 0..1, class per point."""
 
     name: str  # "Area_1_office_3"
     xyz: NDArray[np.float64]  # shape: (P, 3)
@@ -42,7 +42,7 @@ class Room:
 
 
 def area_of(name: str) -> int:
-    """The area a room belongs to; fold k tests on area k and trains on the other five."""
+    """The area of a room; fold k tests on area k and trains on the other five."""
     match = re.match(r"Area_(\d)", name)
     if match is None:
         raise ValueError(f"Expected a room name that starts with Area_<k> (got {name!r})")
@@ -52,7 +52,7 @@ def area_of(name: str) -> int:
 def collect_room(folder: str | Path) -> Room:
     """Read a room of the raw release (``Area_1/office_3`` with ``Annotations/``).
 
-    Unknown classes (stairs) become clutter; coordinates are taken from the room's lowest corner.
+    Unknown classes (stairs) become clutter; coordinates are relative to the room's lowest corner.
     """
     room = Path(folder)
     files = sorted((room / "Annotations").glob("*.txt"))
@@ -92,7 +92,7 @@ def load_room(path: str | Path) -> Room:
     """Read the collected form."""
     file = Path(path)
     try:
-        rows = np.load(file, mmap_mode="r", allow_pickle=False)  # mapped, so that a declared size costs nothing
+        rows = np.load(file, mmap_mode="r", allow_pickle=False)  # mapped: a false declared size allocates nothing
     except Exception as error:  # NumPy raises many kinds on junk
         raise InputError(f"cannot be read as a collected room ({reason(error)})", file=file) from error
     if not isinstance(rows, np.ndarray) or rows.dtype.kind not in "iuf" or rows.ndim != 2 or rows.shape[1] != 7:
@@ -103,19 +103,18 @@ def load_room(path: str | Path) -> Room:
 
 
 def rooms(root: str | Path, areas: tuple[int, ...] = AREAS) -> Iterator[Room]:
-    """The rooms of these areas, from the raw release or from collected ``Area_k_<room>.npy`` files, in name order."""
+    """The rooms of these areas by name, from the raw release or collected ``Area_k_<room>.npy`` files."""
     folder = Path(root)
-    found = False
+    empty = True
     for area in areas:
-        for room in sorted(p for p in (folder / f"Area_{area}").glob("*_*") if (p / "Annotations").is_dir()):
-            found = True
-            yield collect_room(room)
-        for file in sorted(folder.glob(f"Area_{area}_*.npy")):
-            found = True
-            yield load_room(file)
-    if not found:
-        told = ", ".join(f"Area_{a}" for a in areas)
-        raise InputError(f"Expected rooms of {told}: Area_k/<room>/Annotations or Area_k_<room>.npy", file=folder)
+        raw = sorted(p for p in (folder / f"Area_{area}").glob("*_*") if (p / "Annotations").is_dir())
+        collected = sorted(folder.glob(f"Area_{area}_*.npy"))
+        empty = empty and not raw and not collected
+        yield from map(collect_room, raw)
+        yield from map(load_room, collected)
+    if empty:
+        names = ", ".join(f"Area_{area}" for area in areas)
+        raise InputError(f"Expected rooms of {names}: Area_k/<room>/Annotations or Area_k_<room>.npy", file=folder)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,17 +126,17 @@ class BlockSet:
     room: NDArray[np.str_]  # shape: (S,)
 
     def fold(self, area: int, train: bool) -> NDArray[np.int64]:
-        """The blocks to train on (all other areas) or to hold out (this area)."""
+        """Indices of the training blocks (all other areas) or the held-out ones (this area)."""
         inside = np.array([area_of(name) == area for name in self.room])
         return np.nonzero(~inside if train else inside)[0]
 
 
 def load_blocks(root: str | Path, checksums: dict[str, str] | None = None) -> BlockSet:
-    """Read ``ply_data_all_*.h5`` in the order of ``all_files.txt`` (or by number) with ``room_filelist.txt``.
+    """Read ``ply_data_all_*.h5`` in the order of their numbers, with ``room_filelist.txt``.
 
     Args:
         root: The folder ``indoor3d_sem_seg_hdf5_data``.
-        checksums: md5 by file name; a file that differs is refused.
+        checksums: md5 by file name; a file that differs is rejected.
     """
     folder = Path(root)
     files = sorted(folder.glob("ply_data_all_*.h5"), key=lambda p: int(re.sub(r"\D", "", p.stem) or 0))
@@ -149,9 +148,7 @@ def load_blocks(root: str | Path, checksums: dict[str, str] | None = None) -> Bl
             raise InputError(f"Expected md5 {expected} (got {got})", file=file)
     with Hdf5Reader() as reader:
         data, labels = zip(*(_block_file(reader, file) for file in files), strict=True)
-    for file, features in zip(files, data, strict=True):
-        if features.shape[1] != data[0].shape[1]:
-            raise InputError(f"Expected {data[0].shape[1]} points in a block (got {features.shape[1]})", file=file)
+    check_same_points(files, data)
     listing = folder / "room_filelist.txt"
     if not listing.exists():
         raise InputError("Expected room_filelist.txt, one room name per block", file=folder)
@@ -164,8 +161,8 @@ def load_blocks(root: str | Path, checksums: dict[str, str] | None = None) -> Bl
 
 def _block_file(reader: Hdf5Reader, file: Path) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
     """Features (S, P, 9) and labels (S, P) of one file."""
-    found = reader.read(file, {"data": ("iuf", "S P 9"), "label": ("iu", "S P")})
-    return as_float32(file, found["data"]), as_classes(file, found["label"], len(CLASSES))
+    arrays = reader.read(file, {"data": ("iuf", "S P 9"), "label": ("iu", "S P")})
+    return as_float32(file, arrays["data"]), as_classes(file, arrays["label"], len(CLASSES))
 
 
 def _room_names(listing: Path) -> list[str]:
@@ -185,14 +182,14 @@ def save_blocks(blocks: BlockSet, folder: str | Path, per_file: int = 1000) -> N
     out = Path(folder)
     out.mkdir(parents=True, exist_ok=True)
     names = []
-    for number, at in enumerate(range(0, len(blocks.features), per_file)):
+    for number, start in enumerate(range(0, len(blocks.features), per_file)):
         name = f"ply_data_all_{number}.h5"
-        part, made = slice(at, at + per_file), io.BytesIO()
-        with h5py.File(made, "w") as file:  # in memory: a disk that fills while libhdf5 writes to it ends the process
+        part, buffer = slice(start, start + per_file), io.BytesIO()
+        with h5py.File(buffer, "w") as file:  # in memory: libhdf5 aborts the process when a disk is full
             file.create_dataset("data", data=blocks.features[part], compression="gzip", compression_opts=4)
             file.create_dataset("label", data=blocks.label[part], compression="gzip", compression_opts=1)
         with atomic_write(out / name, "wb") as raw:
-            raw.write(made.getbuffer())
+            raw.write(buffer.getbuffer())
         names.append(f"indoor3d_sem_seg_hdf5_data/{name}")
     for name, lines in (("all_files.txt", names), ("room_filelist.txt", blocks.room.tolist())):
         with atomic_write(out / name) as text:
@@ -200,9 +197,6 @@ def save_blocks(blocks: BlockSet, folder: str | Path, per_file: int = 1000) -> N
 
 
 def md5(path: Path) -> str:
-    """The md5 of a file, to be compared with the published ones."""
-    digest = hashlib.md5(usedforsecurity=False)
+    """The md5 of a file."""
     with path.open("rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

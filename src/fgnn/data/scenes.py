@@ -1,4 +1,4 @@
-"""Generated rooms, shapes and terrain: every point-cloud path runs without a download."""
+"""Generated rooms, shapes and terrain, so that every point-cloud path runs without a download."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def make_room(name: str = "Area_1_office_1", seed: int = 0, density: float = 400
 
     Args:
         name: ``Area_k_<kind>_<n>``, as in the data set.
-        seed: Another seed, another room.
+        seed: Determines the room.
         density: Points per square metre of surface.
     """
     rng = np.random.default_rng(seed)
     wide, deep, high = rng.uniform(3.0, 6.0), rng.uniform(3.0, 6.0), rng.uniform(2.5, 3.2)
     boxes: list[tuple[str, NDArray[np.float64], NDArray[np.float64]]] = []
 
-    def add(kind: str, low: tuple[float, ...], high_corner: tuple[float, ...]) -> None:
-        boxes.append((kind, np.array(low), np.array(high_corner)))
+    def add(kind: str, low: tuple[float, ...], top: tuple[float, ...]) -> None:
+        boxes.append((kind, np.array(low), np.array(top)))
 
     add("floor", (0, 0, 0), (wide, deep, 0))
     add("ceiling", (0, 0, high), (wide, deep, high))
@@ -69,9 +69,9 @@ def make_room(name: str = "Area_1_office_1", seed: int = 0, density: float = 400
 
 
 def make_shapes(count: int = 32, points: int = 2048, seed: int = 0) -> Shapes:
-    """Tables, chairs and mugs made of boxes, labelled with the parts of ShapeNet-Part, unit-sphere normalised."""
+    """Tables, chairs and mugs made of boxes, with the part labels of ShapeNet-Part, in the unit sphere."""
     rng = np.random.default_rng(seed)
-    makers = {15: _table_shape, 4: _chair_shape, 11: _mug_shape}
+    makers = {15: _table_shape, 4: _chair_shape, 11: _mug_shape}  # by category
     kinds = rng.choice(list(makers), size=count)
     xyz = np.empty((count, points, 3), dtype=np.float32)
     label = np.empty((count, points), dtype=np.uint8)
@@ -92,9 +92,9 @@ def make_shapes(count: int = 32, points: int = 2048, seed: int = 0) -> Shapes:
 def make_terrain(
     points: int = 20_000, seed: int = 0, origin: tuple[float, float, float] = (512_000, 5_403_000, 200)
 ) -> Cloud:
-    """An airborne scan: rolling ground, houses and trees, ``classification`` 2, 6 and 5 as ASPRS has it."""
+    """An airborne scan: rolling ground, houses and trees, with ASPRS ``classification`` 2, 6 and 5."""
     rng = np.random.default_rng(seed)
-    side = float(np.sqrt(points / 4.0))  # about four points a square metre
+    side = float(np.sqrt(points / 4.0))  # about four points per square metre
     xy = rng.uniform(0, side, (points, 2))
     waves = rng.uniform(0.02, 0.08, (3, 2)), rng.uniform(0, 6.28, 3), rng.uniform(0.5, 2.5, 3)
     ground = sum(a * np.sin(xy @ w + p) for w, p, a in zip(*waves, strict=True))
@@ -118,7 +118,7 @@ def make_terrain(
 def _box_surface(
     low: NDArray[np.float64], top: NDArray[np.float64], density: float, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Points on the six faces of a box; a face without area gets none, a flat box is one face."""
+    """Random points on the faces of a box; a flat box has one face."""
     size = top - low
     pieces = []
     for axis in range(3):

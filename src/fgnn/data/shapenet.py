@@ -1,4 +1,4 @@
-"""ShapeNet-Part from every layout it is published in, as one set of arrays.
+"""ShapeNet-Part in every published layout.
 
 16 categories, 50 parts, 16,881 shapes; the official lists give 12,137 / 1,870 / 2,874 for training, validation, test.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.data.hdf5 import Hdf5Reader
-from fgnn.data.values import as_classes, as_float32, read_rows
+from fgnn.data.values import as_classes, as_float32, check_same_points, read_rows
 from fgnn.errors import InputError, reason
 from fgnn.points.formats.numpy_ import load_npz
 
@@ -34,17 +34,18 @@ FIRST_PART = tuple(int(n) for n in np.cumsum((0, *PART_COUNTS[:-1])))
 PARTS = tuple(tuple(range(first, first + n)) for first, n in zip(FIRST_PART, PART_COUNTS, strict=True))
 NUM_PARTS = sum(PART_COUNTS)
 SPLITS = ("train", "val", "test")
+_LIST = "train_test_split/shuffled_{}_file_list.json"
 
 
 @dataclass(frozen=True, eq=False)
 class Shapes:
-    """Shapes of any number of points: all points in one array, ``offsets`` say where each shape begins."""
+    """Shapes of any number of points in one array; ``offsets`` are where each shape begins."""
 
     xyz: NDArray[np.float32]  # shape: (P, 3)
     label: NDArray[np.uint8]  # shape: (P,), global part id 0..49
     offsets: NDArray[np.int64]  # shape: (S + 1,)
     category: NDArray[np.uint8]  # shape: (S,)
-    name: NDArray[np.str_]  # shape: (S,), "synset/id": bare ids recur across categories
+    name: NDArray[np.str_]  # shape: (S,), "synset/id": bare ids are not unique
 
     def __len__(self) -> int:
         return len(self.category)
@@ -57,7 +58,7 @@ class Shapes:
         return self.xyz[part], self.label[part], int(self.category[s])
 
     def select(self, which: NDArray[Any]) -> Shapes:
-        """The shapes at these indices or under this mask."""
+        """The shapes of an index array or a mask."""
         index = np.arange(len(self))[which]
         points = [np.arange(self.offsets[s], self.offsets[s + 1]) for s in index]
         flat = np.concatenate(points) if points else np.zeros(0, np.int64)
@@ -65,11 +66,11 @@ class Shapes:
         return Shapes(self.xyz[flat], self.label[flat], offsets, self.category[index], self.name[index])
 
     def without(self, other: Shapes) -> Shapes:
-        """Drop the shapes that also stand in ``other`` (the official lists overlap by 23, 9 and 3 shapes)."""
+        """Drop the shapes that are also in ``other`` (the official lists overlap by 23, 9 and 3 shapes)."""
         return self.select(~np.isin(self.name, other.name))
 
     def stacked(self) -> tuple[NDArray[np.float32], NDArray[np.uint8]] | None:
-        """Points (S, P, 3) and labels (S, P) where all shapes have as many points, else None."""
+        """Points (S, P, 3) and labels (S, P) if all shapes have the same number of points, else None."""
         sizes = np.diff(self.offsets)
         if not len(sizes) or (sizes != sizes[0]).any():
             return None
@@ -86,9 +87,9 @@ class Shapes:
 
 
 def load_shapenet_part(root: str | Path, split: str) -> Shapes:
-    """Load one split, whichever published layout lies in ``root``.
+    """Load one split in whichever published layout ``root`` has.
 
-    Known: the packed ``train_0.npz …`` files; ``hdf5_data/`` (``ply_data_train0.h5 …``); the ``_normal`` text release;
+    These are: packed ``train_0.npz …`` files; ``hdf5_data/`` (``ply_data_train0.h5 …``); the ``_normal`` text release;
     ``PartAnnotation/`` with ``.pts``/``.seg``. The last two need the official ``train_test_split`` lists.
     """
     folder = Path(root)
@@ -96,18 +97,17 @@ def load_shapenet_part(root: str | Path, split: str) -> Shapes:
         raise ValueError(f"Expected a split among {', '.join(SPLITS)} (got {split!r})")
     if not folder.is_dir():
         raise InputError("no such folder", file=folder)
-    for found, load in _LAYOUTS:
-        if any(folder.glob(found)):
+    for pattern, load in _LAYOUTS.items():
+        if any(folder.glob(pattern)):
             return load(folder, split)
-    told = ", ".join(pattern for pattern, _ in _LAYOUTS)
-    raise InputError(f"Expected ShapeNet-Part in a known layout (none of {told})", file=folder)
+    raise InputError(f"Expected ShapeNet-Part in a known layout (none of {', '.join(_LAYOUTS)})", file=folder)
 
 
 def _packed(folder: Path, split: str) -> Shapes:
     files = sorted(folder.glob("train_*.npz")) if split == "train" else [folder / f"{split}.npz"]
-    with ThreadPoolExecutor(len(files)) as pool:  # what takes the time, LZMA, runs outside the interpreter's lock
+    with ThreadPoolExecutor(len(files)) as pool:  # LZMA, which takes the time, releases the GIL
         xyz, label, category, name = zip(*pool.map(_unpack, files), strict=True)
-    _alike(files, xyz)
+    check_same_points(files, xyz)
     return _uniform(np.concatenate(xyz), np.concatenate(label), np.concatenate(category), np.concatenate(name))
 
 
@@ -125,9 +125,9 @@ def _unpack(file: Path) -> tuple[NDArray[Any], ...]:
     fits = len(shape) == 2 and 0 not in shape and planes.shape == (2, 3, *shape) and label.shape == shape
     fits = fits and category.shape == name.shape == shape[:1] and planes.dtype == np.uint8
     if not fits or name.dtype.kind != "U" or {label.dtype.kind, category.dtype.kind} - {"i", "u"}:
-        told = ", ".join(f"{a.dtype} {a.shape}" for a in (planes, label, category, name))
+        got = ", ".join(f"{a.dtype} {a.shape}" for a in (planes, label, category, name))
         raise InputError(
-            f"Expected planes (2, 3, S, P) of bytes, labels (S, P), kinds and names (got {told})", file=file
+            f"Expected planes (2, 3, S, P) of bytes, labels (S, P), categories and names (got {got})", file=file
         )
     label, category = as_classes(file, label, NUM_PARTS), as_classes(file, category, len(CATEGORIES))
     step = planes[0].astype(np.int32) + 256 * planes[1].astype(np.int32)  # shape: (3, S, P)
@@ -142,33 +142,25 @@ def _hdf5(folder: Path, split: str) -> Shapes:
         raise InputError(f"Expected ply_data_{split}*.h5", file=base)
     with Hdf5Reader() as reader:
         xyz, label, category = zip(*(_shape_file(reader, file) for file in files), strict=True)
-    _alike(files, xyz)
+    check_same_points(files, xyz)
     every = np.concatenate(category)
     names = np.array([f"{SYNSETS[c]}/h5-{split}-{i}" for i, c in enumerate(every)])  # this layout has no ids
     return _uniform(np.concatenate(xyz), np.concatenate(label), every, names)
 
 
-def _alike(files: Sequence[Path], xyz: Sequence[NDArray[np.float32]]) -> None:
-    """Refuse files whose shapes have other numbers of points than those of the first."""
-    for file, points in zip(files, xyz, strict=True):
-        if points.shape[1] != xyz[0].shape[1]:
-            raise InputError(f"Expected {xyz[0].shape[1]} points in a shape (got {points.shape[1]})", file=file)
-
-
 def _shape_file(reader: Hdf5Reader, file: Path) -> tuple[NDArray[np.float32], NDArray[np.uint8], NDArray[np.uint8]]:
     """Points (S, P, 3), parts (S, P) and categories (S,) of one HDF5 file."""
-    found = reader.read(file, {"data": ("iuf", "S P 3"), "pid": ("iu", "S P"), "label": ("iu", "S")})
-    category = as_classes(file, found["label"], len(CATEGORIES))
-    return as_float32(file, found["data"]), as_classes(file, found["pid"], NUM_PARTS), category
+    arrays = reader.read(file, {"data": ("iuf", "S P 3"), "pid": ("iu", "S P"), "label": ("iu", "S")})
+    category = as_classes(file, arrays["label"], len(CATEGORIES))
+    return as_float32(file, arrays["data"]), as_classes(file, arrays["pid"], NUM_PARTS), category
 
 
 def _normal_text(folder: Path, split: str) -> Shapes:
     def read(synset: str, model: str) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        file = folder / synset / f"{model}.txt"
-        rows = read_rows(file, 7)
+        rows = read_rows(folder / synset / f"{model}.txt", 7)
         return rows[:, :3].astype(np.float32), rows[:, 6].astype(np.int64)  # the label is a global part id
 
-    return _gather(folder, _listed(_list(folder, split)), read)
+    return _gather(folder, _listed(folder / _LIST.format(split)), read)
 
 
 def _part_annotation(folder: Path, split: str) -> Shapes:
@@ -183,14 +175,11 @@ def _part_annotation(folder: Path, split: str) -> Shapes:
         return points.astype(np.float32), local - 1 + FIRST_PART[SYNSETS.index(synset)]
 
     lists = folder if (folder / "train_test_split").is_dir() else base
-    return _gather(base, _listed(_list(lists, split)), read)
-
-
-def _list(folder: Path, split: str) -> Path:
-    return folder / "train_test_split" / f"shuffled_{split}_file_list.json"
+    return _gather(base, _listed(lists / _LIST.format(split)), read)
 
 
 def _listed(file: Path) -> Iterator[tuple[str, str]]:
+    """Synset and id of each shape of an official list."""
     try:
         entries = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -214,9 +203,8 @@ def _gather(
         points, labels = read(synset, model)
         kind = SYNSETS.index(synset)
         if len(labels) and not (PARTS[kind][0] <= labels.min() and labels.max() <= PARTS[kind][-1]):
-            raise InputError(
-                f"Expected parts {PARTS[kind][0]}..{PARTS[kind][-1]}", file=folder, place=f"{synset}/{model}"
-            )
+            what = f"Expected parts {PARTS[kind][0]}..{PARTS[kind][-1]}"
+            raise InputError(what, file=folder, place=f"{synset}/{model}")
         xyz.append(points)
         label.append(labels.astype(np.uint8))
         category.append(kind)
@@ -232,12 +220,12 @@ def _uniform(xyz: Any, label: Any, category: Any, name: Any) -> Shapes:
     return Shapes(xyz.reshape(-1, 3), label.reshape(-1), np.arange(shapes + 1, dtype=np.int64) * points, category, name)
 
 
-# A file that tells each layout, and its loader; the order matters only for folders that hold several.
-_LAYOUTS: tuple[tuple[str, Callable[[Path, str], Shapes]], ...] = (
-    ("train_0.npz", _packed),
-    ("ply_data_*.h5", _hdf5),
-    ("hdf5_data/ply_data_*.h5", _hdf5),
-    ("PartAnnotation", _part_annotation),
-    ("0*/points", _part_annotation),
-    ("0*/*.txt", _normal_text),
-)
+# A file of each layout -> its loader; the order matters only for folders with several layouts.
+_LAYOUTS: dict[str, Callable[[Path, str], Shapes]] = {
+    "train_0.npz": _packed,
+    "ply_data_*.h5": _hdf5,
+    "hdf5_data/ply_data_*.h5": _hdf5,
+    "PartAnnotation": _part_annotation,
+    "0*/points": _part_annotation,
+    "0*/*.txt": _normal_text,
+}
