@@ -1,9 +1,9 @@
-"""How much memory reading a file may take, stated in one place and held against measurements by the tests.
+"""Upper bounds on the memory that reading a file may take; tests compare them with measurements.
 
-Reading a file of n bytes takes at most ``free + per_byte · n`` bytes above what the process held before. For a
-compressed file n is what it expands to, which is limited: to 64 MiB for a model and 16 MiB for a cloud or a file of a
-data set, or to 256 times the file where that is more. Sizes that a file declares are held against its length before
-anything is allocated.
+Reading a file of n bytes takes at most ``free + per_byte · n`` bytes of additional memory. For a compressed file n is
+its expanded size, which is limited to 64 MiB for a model and 16 MiB for a cloud or a file of a data set, or to 256
+times the file size if that is more. Declared sizes are checked against the length of the file before anything is
+allocated.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _MB = 1_000_000
 
 @dataclass(frozen=True)
 class Bound:
-    """The memory of one reader.
+    """The memory bound of one reader.
 
     Attributes:
-        what: What it reads.
-        free: Bytes that any input may take: blocks, pages, and where a format lets a short file imply a large table
-            (sparse tables, default costs), that table, of at most 2^24 entries by default.
-        per_byte: Bytes for each byte of the input, or of what it expands to.
+        what: The kind of file.
+        free: Bytes that any input may take: buffers and, if a short file can imply a large table (sparse tables,
+            default costs), that table, of at most 2^24 entries by default.
+        per_byte: Bytes per byte of the (expanded) input.
         expands: Whether inputs are compressed.
     """
 
@@ -31,13 +31,13 @@ class Bound:
     expands: bool = False
 
     def of(self, size: int) -> int:
-        """The most that an input of ``size`` bytes (expanded) may take."""
+        """The bound for an input of ``size`` bytes (expanded)."""
         return int(self.free + self.per_byte * size)
 
 
-# What the process that looks through HDF5 files for us may have, and a little of our own.
+# The memory limit of the process that validates HDF5 files, plus a margin.
 _HDF5 = 176 * _MB
-# Broken files never get as far as a whole model: every one of them is refused within this.
+# Broken files are rejected within this bound, before a whole model is built.
 BROKEN = 200 * _MB
 
 BOUNDS: dict[str, Bound] = {
@@ -47,7 +47,7 @@ BOUNDS: dict[str, Bound] = {
     "bif": Bound("BIF networks", 540 * _MB, 32),
     "wcsp": Bound("toulbar2 .wcsp", 540 * _MB, 48),
     "cfn": Bound("toulbar2 .cfn", 540 * _MB, 32),
-    "fgm": Bound("our own models", 16 * _MB, 6),
+    "fgm": Bound("native models", 16 * _MB, 6),
     "gz": Bound("models as .gz", 32 * _MB, 32, expands=True),
     "xz": Bound("models as .xz", 132 * _MB, 32, expands=True),
     "ply": Bound("PLY clouds", 16 * _MB, 16),

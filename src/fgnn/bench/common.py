@@ -1,4 +1,4 @@
-"""What every benchmark shares: where it ran, how time and memory are taken, and how results are shown and kept."""
+"""Shared by all benchmarks: timing, peak memory, tables and result files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RESULTS = Path("benchmarks/results")
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds over some repetitions, and the peak of memory on top of what was held before (None: not known)."""
+    """Seconds over the repetitions, and the additional peak memory (None: unknown)."""
 
     median: float
     best: float
@@ -34,9 +34,9 @@ def timed(
     device: torch.device | str = "cpu",
     long: float = 10.0,
 ) -> Timing:
-    """The median of a few runs after some to warm up; one of more than ``long`` seconds is the last.
+    """Time ``repeats`` runs after ``warmup`` runs; a run longer than ``long`` seconds is the last.
 
-    On a GPU the first run does not count for that, as it compiles. Waits for the device before and after each run.
+    On a GPU the first run may exceed ``long``, as it compiles. The device is synchronised before and after each run.
     """
     where = torch.device(device)
 
@@ -48,18 +48,18 @@ def timed(
         return time.perf_counter() - start, result
 
     gc.collect()
-    held = _start_peak(where)
+    before = _reset_peak(where)
     result: Any = None
     seconds: list[float] = []
     for i in range(warmup + repeats):
-        taken, result = once()
-        seconds.append(taken)
-        if taken > long and (i > 0 or where.type != "cuda"):
+        elapsed, result = once()
+        seconds.append(elapsed)
+        if elapsed > long and (i > 0 or where.type != "cuda"):
             break
     seconds = seconds[warmup:] or seconds
     peak = _peak(where)
-    above = None if held is None or peak is None else max(0, peak - held)
-    return Timing(median(seconds), min(seconds), above, result)
+    additional = None if before is None or peak is None else max(0, peak - before)
+    return Timing(median(seconds), min(seconds), additional, result)
 
 
 def describe(head: Mapping[str, Any]) -> str:
@@ -71,13 +71,13 @@ def describe(head: Mapping[str, Any]) -> str:
 
 
 def write_result(name: str, payload: Mapping[str, Any], out: str | Path | None = None) -> Path:
-    """Keep a result as JSON, a page and a chart beside it: in ``out``, a file or a folder, by default ``RESULTS``."""
+    """Write a result as JSON, HTML page and SVG chart; ``out`` is a file or a folder, by default ``RESULTS``."""
     from fgnn.bench.chart import write_chart
     from fgnn.files import atomic_write
     from fgnn.report.bench_page import write_bench_page
 
-    place = Path(out) if out is not None else RESULTS
-    file = place if place.suffix == ".json" else place / f"{name}.json"
+    target = Path(out) if out is not None else RESULTS
+    file = target if target.suffix == ".json" else target / f"{name}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(file) as handle:
         json.dump(payload, handle, indent=2)
@@ -88,7 +88,7 @@ def write_result(name: str, payload: Mapping[str, Any], out: str | Path | None =
 
 
 def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table: on a terminal with colours, elsewhere plain."""
+    """Print a table, in colour on a terminal."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -98,20 +98,17 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -
         table.add_column(column, justify="left" if i == 0 else "right")
     for row in rows:
         table.add_row(*("–" if cell is None else str(cell) for cell in row))
-    # a pipe has no width of its own; a table must not be folded to the default of 80
+    # a pipe has no width, and the default of 80 would wrap the table
     console = Console(width=None if sys.stdout.isatty() else 160)
-    console.print(Text(title, "bold"))  # not the table's own title, which is folded to the table's width
+    console.print(Text(title, "bold"))  # the table's own title would wrap at the table's width
     console.print(table)
 
 
 def number(value: float | None, digits: int = 3) -> str | None:
-    """A number to so many significant digits, without an exponent where it can be helped."""
+    """A number to ``digits`` significant digits, without an exponent if possible."""
     if value is None:
         return None
     return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
-
-
-# ---- inner ----------------------------------------------------------------------------------------------------
 
 
 def _wait(where: torch.device) -> None:
@@ -119,13 +116,13 @@ def _wait(where: torch.device) -> None:
         torch.cuda.synchronize(where)
 
 
-def _start_peak(where: torch.device) -> int | None:
-    """Forget the peak so far; what is held now."""
+def _reset_peak(where: torch.device) -> int | None:
+    """Reset the peak memory and return the memory in use."""
     if where.type == "cuda":
         torch.cuda.reset_peak_memory_stats(where)
         return torch.cuda.memory_allocated(where)
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # Linux: resets the high-water mark of this process
+        Path("/proc/self/clear_refs").write_text("5")  # Linux: resets the peak of this process
     except OSError:
         return None
     return _status("VmRSS")

@@ -1,4 +1,4 @@
-"""How the time of each solver grows with the length of a chain and the width of its windows."""
+"""Growth of each solver's time with the length of a chain and the width of its windows."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from fgnn.infer import solve
 
 LENGTHS = (30, 100, 300, 1000, 3000)
 WINDOWS = (8, 12, 16, 20)
-# Every length has about as many variables in all, and max-product a fixed number of iterations.
+# Every length has about the same total number of variables, and max-product a fixed number of iterations.
 _VARIABLES = {"cpu": 30_000, "cuda": 1_000_000}
 _SWEEPS = 50
-# Joint states of all models together that elimination may go through in one call: wide windows then have few models.
+# Joint states over all models that elimination may visit in one call, so wide windows use few models.
 _STATES = {"cpu": 20_000_000, "cuda": 2_000_000_000}
-_LONG = 3.0  # seconds: a longer call is not repeated
+_LONG = 3.0  # seconds; longer calls are not repeated
 _METHODS = ("exact", "max-product", "ad3", "auto, one model", "toulbar2, one model")
 
 
@@ -30,19 +30,19 @@ def growth(
 ) -> dict[str, list[dict[str, Any]]]:
     """Both tables; see `table`."""
     by_length = table([ChainMAP(2, length=n) for n in lengths], device, seed, toulbar2_limit)
-    known = {(row["length"], row["window"]): row for row in by_length}
+    measured = {(row["length"], row["window"]): row for row in by_length}
     by_window = [
-        known.get((100, w)) or table([ChainMAP(2, length=100, window=w)], device, seed, toulbar2_limit)[0]
+        measured.get((100, w)) or table([ChainMAP(2, length=100, window=w)], device, seed, toulbar2_limit)[0]
         for w in windows
     ]
     return {"lengths": by_length, "windows": by_window}
 
 
 def table(families: Sequence[ChainMAP], device: str, seed: int, toulbar2_limit: float) -> list[dict[str, Any]]:
-    """Seconds per model of each family: in batches, and of `auto` and toulbar2 for one model alone.
+    """Seconds per model of each family: in batches, and for `auto` and toulbar2 on a single model.
 
-    toulbar2 gets ``toulbar2_limit`` seconds (0: it is left out). Where it cannot prove a chain within them it is not
-    asked about longer ones.
+    toulbar2 gets ``toulbar2_limit`` seconds (0: it is skipped). Once it cannot prove a chain within the limit, it
+    skips longer ones.
     """
     kind = torch.device(device).type
     rows: list[dict[str, Any]] = []
@@ -59,49 +59,47 @@ def table(families: Sequence[ChainMAP], device: str, seed: int, toulbar2_limit: 
             "ad3": (models, {}),
         }
         for name, (count, options) in tasks.items():
-            some = batch.select(slice(0, count))
-            call = partial(solve, some, name, **options)
-            taken = timed(call, device=device, long=_LONG)
-            entry[name] = taken.median / count
+            call = partial(solve, batch.select(slice(0, count)), name, **options)
+            entry[name] = timed(call, device=device, long=_LONG).median / count
         one = batch.select(slice(0, 1)).to("cpu")
-        taken = timed(partial(solve, one, "auto"), long=_LONG)
-        entry["auto, one model"] = taken.median
+        timing = timed(partial(solve, one, "auto"), long=_LONG)
+        entry["auto, one model"] = timing.median
         if toulbar2_limit > 0 and not gave_up:
             try:
-                found = solve(one, "toulbar2", time_limit=toulbar2_limit)
+                proof = solve(one, "toulbar2", time_limit=toulbar2_limit)
             except ImportError:
                 toulbar2_limit = 0.0
             else:
-                entry["toulbar2, one model"] = found.seconds
-                entry["toulbar2_status"] = found.status[0]
-                entry["toulbar2_short_by"] = float(taken.result.score[0] - found.score[0])
-                gave_up = found.status[0] != "optimal" and len({x.length for x in families}) > 1
+                entry["toulbar2, one model"] = proof.seconds
+                entry["toulbar2_status"] = proof.status[0]
+                entry["toulbar2_short_by"] = float(timing.result.score[0] - proof.score[0])
+                gave_up = proof.status[0] != "optimal" and len({x.length for x in families}) > 1
         rows.append(entry)
     return rows
 
 
 def feasible_states(window: int, at_most: int) -> int:
-    """How many states of the last ``window - 1`` variables an elimination step goes through."""
+    """The number of states of the last ``window - 1`` variables that an elimination step visits."""
     return sum(math.comb(window - 1, ones) for ones in range(min(at_most, window - 1) + 1))
 
 
 def growth_exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
-    """The p of time ~ size^p, by least squares in logarithms."""
+    """The exponent p of time ~ size^p, by least squares in logarithms."""
     x, y = torch.tensor(sizes).double().log(), torch.tensor(seconds).double().log()
     x, y = x - x.mean(), y - y.mean()
     return float((x * y).sum() / (x * x).sum())
 
 
 def print_growth(size: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """A table of milliseconds a model, and the exponents under it; ``size`` is length or window."""
+    """Print milliseconds per model, with the exponents below; ``size`` is length or window."""
     methods = [m for m in _METHODS if m in rows[0]]
     cells: list[list[object]] = []
     for entry in rows:
         line: list[object] = [entry[size], entry["feasible_states"]]
         for method in methods:
-            told = number(1000 * entry[method]) if method in entry else None
+            time = number(1000 * entry[method]) if method in entry else None
             unproved = method.startswith("toulbar2") and entry.get("toulbar2_status") != "optimal"
-            line.append(f"> {told}" if unproved and told is not None else told)
+            line.append(f"> {time}" if unproved and time is not None else time)
         cells.append(line)
     sizes = {"size": [float(entry[size]) for entry in rows]}
     if size == "window":
@@ -109,14 +107,14 @@ def print_growth(size: str, rows: Sequence[Mapping[str, Any]]) -> None:
     for name, values in sizes.items():
         powers: list[object] = [f"time ~ {name}^p, p =", ""]
         for method in methods:
-            whole = all(method in entry for entry in rows) and not method.startswith("toulbar2")
-            powers.append(f"{growth_exponent(values, [entry[method] for entry in rows]):.2f}" if whole else None)
+            complete = all(method in entry for entry in rows) and not method.startswith("toulbar2")
+            powers.append(f"{growth_exponent(values, [entry[method] for entry in rows]):.2f}" if complete else None)
         cells.append(powers)
-    show(f"Growth with the {size} (ms a model)", (size, "feasible states", *methods), cells)
+    show(f"Growth with the {size} (ms per model)", (size, "feasible states", *methods), cells)
 
 
 def draw_growth(tables: Mapping[str, Sequence[Mapping[str, Any]]], file: Path) -> list[Path]:
-    """The two tables as one picture, beside the JSON as PNG and SVG; nothing where matplotlib is absent."""
+    """Draw both tables as one PNG and SVG next to the JSON; nothing without matplotlib."""
     from fgnn.errors import MissingExtra, need
     from fgnn.report.charts import COLOURS
 
@@ -137,17 +135,17 @@ def draw_growth(tables: Mapping[str, Sequence[Mapping[str, Any]]], file: Path) -
             x, y = [p[0] for p in points], [p[1] for p in points]
             axes.plot(x, y, marker="o", ms=3.5, color=colour, label=method)
             if method.startswith("toulbar2"):
-                late = [p[:2] for p in points if p[2].get("toulbar2_status") != "optimal"]
-                axes.plot([p[0] for p in late], [p[1] for p in late], "^", ms=8, color=colour)
+                unproved = [p[:2] for p in points if p[2].get("toulbar2_status") != "optimal"]
+                axes.plot([p[0] for p in unproved], [p[1] for p in unproved], "^", ms=8, color=colour)
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_xticks([entry[size] for entry in tables[name]], [str(entry[size]) for entry in tables[name]])
         axes.minorticks_off()
         axes.set_xlabel(size if size == "length" else "window (length 100)")
-        axes.set_ylabel("ms a model (triangle: not proved)")
+        axes.set_ylabel("ms per model (triangle: not proved)")
         axes.grid(alpha=0.3)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=len(_METHODS), fontsize=8)
     files = [file.with_suffix(suffix) for suffix in (".png", ".svg")]
-    for one in files:
-        figure.savefig(one, dpi=120)
+    for picture in files:
+        figure.savefig(picture, dpi=120)
     return files

@@ -1,7 +1,7 @@
-"""Max-product for one binary model at a time in NumPy, vectorised over its factors: the peer of the batched solver.
+"""Max-product in NumPy for a single binary model, vectorised over its factors: a peer of the batched solver.
 
-It does the same work (flooding, damping, ratios, budgets by a sort, the same stop), in as few array operations as one
-model allows.
+It runs the same algorithm (flooding, damping, message ratios, budgets by sorting, the same stopping rule) in as few
+array operations as a single model allows.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ Floats = NDArray[np.float64]
 def numpy_max_product(
     model: GraphicalModel, iterations: int = 200, damping: float = 0.5, tolerance: float = 1e-5
 ) -> tuple[NDArray[np.int64], int]:
-    """The decoded assignment and the iterations taken.
+    """The decoded assignment and the number of iterations.
 
     Args:
         model: Binary variables, pairs, and budgets of one size without a lower bound.
-        iterations: The most.
-        damping: The share of the old message that is kept.
-        tolerance: Stop when no undamped update moves a message by more.
+        iterations: The largest number of iterations.
+        damping: The weight of the old message.
+        tolerance: Stop if no undamped update changes a message by more.
     """
     unaries = model.unaries.reshape(-1, 2)
     unary = unaries[:, 1] - unaries[:, 0]

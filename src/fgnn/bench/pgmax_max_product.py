@@ -1,4 +1,4 @@
-"""Damped max-product by PGMax, in one vectorised call over models: a peer to compare with where it is installed."""
+"""Damped max-product by PGMax, vectorised over models: an optional peer."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fgnn.pgm import ModelBatch
 
 
 def pgmax_max_product(batch: ModelBatch, iterations: int = 200, damping: float = 0.5) -> tuple[Tensor, float]:
-    """Assignments (B, N) after so many iterations, and the seconds of a call once it is compiled.
+    """Assignments (B, N) after ``iterations`` iterations, and the seconds of a compiled call.
 
-    A budget is a factor that lists its allowed configurations, PGMax's way to say it; all models of the batch share
-    them, so bounds must not differ from model to model.
+    In PGMax a budget is a factor that lists its allowed configurations. All models share them, so the bounds must be
+    the same in all models.
     """
     import jax
     from pgmax import infer
@@ -33,14 +33,14 @@ def pgmax_max_product(batch: ModelBatch, iterations: int = 200, damping: float =
     run: Callable[..., Any] = jax.jit(jax.vmap(one))
     jax.block_until_ready(run(*arguments))
     start = time.perf_counter()
-    found = jax.block_until_ready(run(*arguments))
+    decoded = jax.block_until_ready(run(*arguments))
     seconds = time.perf_counter() - start
-    (states,) = found.values()
+    (states,) = decoded.values()
     return torch.from_numpy(np.array(states)).long(), seconds
 
 
 def _graph(batch: ModelBatch) -> tuple[Any, tuple[Any, Any]]:
-    """The inference of one structure, and what differs by model: evidence and the pairs' tables."""
+    """The inferer of one structure, and the inputs per model: evidence and the tables of pairs."""
     from pgmax import fgraph, fgroup, infer, vgroup
 
     if batch.unary.shape[2] != 2 or len(batch.tables) != 1 or batch.tables[0].shape != (2, 2):
@@ -57,7 +57,7 @@ def _graph(batch: ModelBatch) -> tuple[Any, tuple[Any, Any]]:
     for u in host.budgets:
         low, high = int(u.at_least[0, 0]), int(u.at_most[0, 0])
         if bool((u.at_least != low).any() | (u.at_most != high).any()):
-            raise ValueError("Expected the same bounds of all budgets (got others)")
+            raise ValueError("Expected the same bounds in all budgets (got different ones)")
         allowed = [states for states in product((0, 1), repeat=u.scopes.shape[1]) if low <= sum(states) <= high]
         graph.add_factors(
             fgroup.EnumFactorGroup(

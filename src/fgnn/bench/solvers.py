@@ -1,4 +1,4 @@
-"""Solvers against each other and against peers, in one run: time per model, ratios, and how time grows."""
+"""Benchmark of the solvers and their peers: time per model, ratios, and growth."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from statistics import mean, median
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fgnn.bench.common import describe, number, show, timed, write_result
 from fgnn.bench.growth import draw_growth, growth, print_growth
@@ -19,13 +20,13 @@ from fgnn.infer import SolutionBatch, solve
 from fgnn.pgm import ModelBatch
 from fgnn.runtime.environment import environment
 
-# Peers that take one model at a time, or much longer, see so many of the models.
+# The number of models for slow peers and for those that take one model at a time.
 _LP_MODELS, _TOULBAR2_MODELS, _LOOP_MODELS, _PGMAX_MODELS = 200, 50, 200, 32
 
-# Of the solvers, in all tables.
+# Options of the solvers.
 OPTIONS: dict[str, dict[str, Any]] = {"exact": {}, "max-product": {}, "ad3": {}, "lp": {}}
 
-# What the ratios are expected to be at least.
+# Expected lower bounds of the ratios and rates.
 BARS = {"exact : toulbar2": 200.0, "ad3 : LP (HiGHS)": 1.0, "max-product : NumPy loop": 20.0}
 CUDA_BARS = {"ad3 : LP (HiGHS)": 100.0}
 CUDA_RATES = {"exact": 1_000_000.0, "ad3": 100_000.0}
@@ -41,18 +42,17 @@ def run(
     out: str | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Time every solver on chain models, print the tables, and keep them as JSON.
+    """Time every solver on chain models, print the tables, and write them as JSON.
 
     Args:
-        count: Models; peers that take one at a time see fewer.
-        kind: Of the chain data.
-        device: Of the tensor methods. Peers run on the CPU always.
-        seed: Of the models.
-        grow: Also time longer chains and wider windows, and draw a picture of them.
-        toulbar2_limit: Seconds for toulbar2 on each of those (0: leave it out); not on longer chains than the first
-            that it does not prove.
+        count: The number of models; slow peers see fewer.
+        kind: The kind of chain data.
+        device: The device of the tensor methods; peers run on the CPU.
+        seed: The seed of the models.
+        grow: Whether to time and draw longer chains and wider windows too.
+        toulbar2_limit: Time limit of toulbar2 on each of those in seconds (0: skip it); see `growth.table`.
         out: Where to write the JSON; see `write_result`.
-        quiet: Print nothing.
+        quiet: Whether to print nothing.
     """
     head = environment(device)
     result: dict[str, Any] = {"benchmark": "solvers", "environment": head, "count": count, "kind": kind, "seed": seed}
@@ -67,102 +67,100 @@ def run(
     return result | {"file": str(file)}
 
 
-# ---- time per model -------------------------------------------------------------------------------------------
-
-
 def _per_model(count: int, kind: int, device: str, seed: int) -> dict[str, Any]:
     batch = ChainMAP(kind).sample(count, seed=seed, device=device, source="cpu")
     host = batch.to("cpu")
-    truth = solve(batch, "exact").score.cpu()
-    rows: dict[str, dict[str, Any]] = {}
-    skipped: dict[str, str] = {}
+    comparison = _Comparison(host, solve(batch, "exact"))
+    for method in ("exact", "max-product", "ad3"):
+        comparison.time_batch(method, method, batch)
+    comparison.time_batch("LP (HiGHS)", "lp", host.select(slice(0, _LP_MODELS)))
 
-    def row(name: str, score: torch.Tensor, agree: float, seconds: float, **more: Any) -> None:
-        best = truth[: len(score)]
-        rows[name] = {
-            "models": len(score),
-            "ms_per_model": 1000 * seconds,
-            "models_per_second": 1 / seconds,
-            "agree": agree,
-            "optimal": 100 * (score.cpu() >= best - 1e-6 * best.abs().clamp(min=1)).double().mean().item(),
-            "infeasible": 100 * (score.cpu() == -torch.inf).double().mean().item(),
-        } | more
+    def toulbar2(b: int) -> Tensor:
+        return solve(host.select(slice(b, b + 1)), "toulbar2").assignment[0]
 
-    labels = solve(batch, "exact").assignment.cpu()
-
-    def agreement(assignment: torch.Tensor) -> float:
-        return 100 * (assignment.cpu() == labels[: len(assignment)]).double().mean().item()
-
-    def whole(name: str, method: str, models: ModelBatch) -> None:
-        """All models in one call: the median of three calls, over the models."""
-        try:
-            taken = timed(lambda: solve(models, method, **OPTIONS[method]), device=models.device)
-        except ImportError as error:
-            skipped[name] = str(error)
-            return
-        found: SolutionBatch = taken.result
-        row(
-            name, found.score, agreement(found.assignment), taken.median / len(models),
-            peak_bytes=taken.peak_bytes, bound=found.bound.tolist()[:_LP_MODELS],
-        )  # fmt: skip
-
-    def one_by_one(name: str, most: int, work: Callable[[int], torch.Tensor], typical: Callable[..., float]) -> None:
-        """One model a call: the mean or the median over the models."""
-        try:
-            work(0)
-        except ImportError as error:
-            skipped[name] = str(error)
-            return
-        seconds, answers = [], []
-        for b in range(min(most, count)):
-            start = time.perf_counter()
-            answers.append(work(b))
-            seconds.append(time.perf_counter() - start)
-        assignment = torch.stack(answers)
-        row(name, host.select(slice(0, len(answers))).score(assignment), agreement(assignment), typical(seconds))
-
-    whole("exact", "exact", batch)
-    whole("max-product", "max-product", batch)
-    whole("ad3", "ad3", batch)
-    whole("LP (HiGHS)", "lp", host.select(slice(0, _LP_MODELS)))
-    one_by_one(
-        "toulbar2",
-        _TOULBAR2_MODELS,
-        lambda b: solve(host.select(slice(b, b + 1)), "toulbar2").assignment[0],
-        median,  # branch and bound takes very long on a few
-    )
+    # the median, since branch and bound takes very long on a few models
+    comparison.time_each("toulbar2", min(_TOULBAR2_MODELS, count), toulbar2, median)
     some = host.select(slice(0, _PGMAX_MODELS))
     try:
         states, seconds = pgmax_max_product(some)
-    except (ImportError, AttributeError) as error:  # the latter under a JAX newer than it knows
-        skipped["PGMax"] = f"{error} (pip install pgmax 'jax<0.7')"
+    except (ImportError, AttributeError) as error:  # AttributeError: JAX is too new for PGMax
+        comparison.skipped["PGMax"] = f"{error} (pip install pgmax 'jax<0.7')"
     else:
-        row("PGMax", some.score(states), agreement(states), seconds / len(some))
+        comparison.add("PGMax", states, seconds / len(some))
     models = [host.model(b) for b in range(min(_LOOP_MODELS, count))]
-    one_by_one("NumPy loop", _LOOP_MODELS, lambda b: torch.as_tensor(numpy_max_product(models[b])[0]), mean)
-    return {"methods": rows, "skipped": skipped, "ratios": _ratios(rows, torch.device(device).type)}
+    comparison.time_each("NumPy loop", len(models), lambda b: torch.as_tensor(numpy_max_product(models[b])[0]), mean)
+    ratios = _ratios(comparison.rows, torch.device(device).type)
+    return {"methods": comparison.rows, "skipped": comparison.skipped, "ratios": ratios}
+
+
+class _Comparison:
+    """Times and quality of all methods on the same models, against their exact solution."""
+
+    def __init__(self, models: ModelBatch, exact: SolutionBatch) -> None:
+        self.models = models
+        self.labels, self.best = exact.assignment.cpu(), exact.score.cpu()
+        self.rows: dict[str, dict[str, Any]] = {}
+        self.skipped: dict[str, str] = {}
+
+    def add(self, name: str, assignment: Tensor, seconds: float, **more: Any) -> None:
+        """Add a method: its assignments to the first models, and its seconds per model."""
+        assignment = assignment.cpu()
+        count = len(assignment)
+        score, best = self.models.select(slice(0, count)).score(assignment), self.best[:count]
+        self.rows[name] = {
+            "models": count,
+            "ms_per_model": 1000 * seconds,
+            "models_per_second": 1 / seconds,
+            "agree": 100 * (assignment == self.labels[:count]).double().mean().item(),
+            "optimal": 100 * (score >= best - 1e-6 * best.abs().clamp(min=1)).double().mean().item(),
+            "infeasible": 100 * (score == -torch.inf).double().mean().item(),
+        } | more
+
+    def time_batch(self, name: str, method: str, models: ModelBatch) -> None:
+        """Time all models in one call."""
+        try:
+            timing = timed(lambda: solve(models, method, **OPTIONS[method]), device=models.device)
+        except ImportError as error:
+            self.skipped[name] = str(error)
+            return
+        solution: SolutionBatch = timing.result
+        bound = solution.bound.tolist()[:_LP_MODELS]
+        self.add(name, solution.assignment, timing.median / len(models), peak_bytes=timing.peak_bytes, bound=bound)
+
+    def time_each(
+        self, name: str, count: int, work: Callable[[int], Tensor], average: Callable[[list[float]], float]
+    ) -> None:
+        """Time one call per model."""
+        try:
+            work(0)
+        except ImportError as error:
+            self.skipped[name] = str(error)
+            return
+        seconds, answers = [], []
+        for b in range(count):
+            start = time.perf_counter()
+            answers.append(work(b))
+            seconds.append(time.perf_counter() - start)
+        self.add(name, torch.stack(answers), average(seconds))
 
 
 def _ratios(rows: dict[str, dict[str, Any]], device: str) -> dict[str, dict[str, Any]]:
-    """How much less time per model the first takes than the second, beside what is expected."""
+    """The speed-up of the first method over the second, with its expected lower bound."""
     bars: dict[str, float | None] = {**BARS, **(CUDA_BARS if device == "cuda" else {}), "max-product : PGMax": None}
-    found: dict[str, dict[str, Any]] = {}
+    ratios: dict[str, dict[str, Any]] = {}
     for name, expected in bars.items():
         mine, peer = name.split(" : ")
         if mine in rows and peer in rows:
-            found[name] = {"ratio": rows[peer]["ms_per_model"] / rows[mine]["ms_per_model"], "expected": expected}
+            ratios[name] = {"ratio": rows[peer]["ms_per_model"] / rows[mine]["ms_per_model"], "expected": expected}
     for name, least in CUDA_RATES.items() if device == "cuda" else ():
-        found[f"{name}, models/s"] = {"ratio": rows[name]["models_per_second"], "expected": least}
+        ratios[f"{name}, models/s"] = {"ratio": rows[name]["models_per_second"], "expected": least}
     if {"ad3", "LP (HiGHS)"} <= rows.keys():
         ours, lp = rows["ad3"]["bound"], rows["LP (HiGHS)"]["bound"]
         gaps = [abs(a - b) / max(1.0, abs(b)) for a, b in zip(ours, lp, strict=False)]
-        found["ad3 : LP (HiGHS)"]["largest_relative_difference_of_value"] = max(gaps)
-    for taken in rows.values():
-        taken.pop("bound", None)
-    return found
-
-
-# ---- printing -------------------------------------------------------------------------------------------------
+        ratios["ad3 : LP (HiGHS)"]["largest_relative_difference_of_value"] = max(gaps)
+    for row in rows.values():
+        row.pop("bound", None)
+    return ratios
 
 
 def _print(result: Mapping[str, Any]) -> None:
@@ -172,10 +170,10 @@ def _print(result: Mapping[str, Any]) -> None:
          f"{r['agree']:.1f}", f"{r['optimal']:.0f}", f"{r['infeasible']:.0f}")
         for name, r in result["methods"].items()
     ]  # fmt: skip
-    columns = ("method", "models", "ms a model", "models/s", "agree %", "wholly optimal %", "infeasible %")
+    columns = ("method", "models", "ms per model", "models/s", "agree %", "optimal %", "infeasible %")
     show(f"{result['count']:,} models of Dataset{result['kind']}", columns, rows)
     for name, why in result["skipped"].items():
-        print(f"left out: {name}: {why}")
+        print(f"skipped: {name}: {why}")
     ratios = [
         (name, number(r["ratio"]), number(r["expected"]), _reached(r["ratio"], r["expected"]))
         for name, r in result["ratios"].items()

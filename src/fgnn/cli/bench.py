@@ -1,4 +1,4 @@
-"""`fgnn bench`: ratios against peers, measured in this run; numbers as JSON, and a page with charts."""
+"""`fgnn bench`: benchmarks against peers in one run, as JSON and as a page with charts."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Annotated, Any
 
 import typer
 
-bench = typer.Typer(help="Measure against peers in one run; kept as JSON with a page beside it.", no_args_is_help=True)
+bench = typer.Typer(help="Benchmark against peers in one run; writes JSON and a page.", no_args_is_help=True)
 
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")]
-Out = Annotated[Path | None, typer.Option(help="JSON file or folder; by default benchmarks/results.")]
-Seed = Annotated[int, typer.Option(help="Of the generated inputs.")]
+Out = Annotated[Path | None, typer.Option(help="JSON file or folder; benchmarks/results by default.")]
+Seed = Annotated[int, typer.Option(help="Seed of the generated inputs.")]
 
 
 @bench.command()
 def solvers(
-    count: Annotated[int, typer.Option(help="Models; peers that take one at a time see fewer.", min=1)] = 10_000,
-    kind: Annotated[int, typer.Option(help="Of the chain data: 1, 2 or 3.", min=1, max=3)] = 1,
+    count: Annotated[int, typer.Option(help="Number of models; slow peers see fewer.", min=1)] = 10_000,
+    kind: Annotated[int, typer.Option(help="Kind of chain data: 1, 2 or 3.", min=1, max=3)] = 1,
     device: Device = "cpu",
     seed: Seed = 0,
-    growth: Annotated[bool, typer.Option(help="Also longer chains and wider windows.")] = True,
+    growth: Annotated[bool, typer.Option(help="Also time longer chains and wider windows.")] = True,
     toulbar2_limit: Annotated[
-        float, typer.Option(help="Seconds for toulbar2 on each of those; 0 leaves it out.", min=0)
+        float, typer.Option(help="Seconds for toulbar2 on each of those; 0 skips it.", min=0)
     ] = 0.0,
     out: Out = None,
 ) -> None:
-    """Every MAP solver on chain models: time per model, and how it grows.
+    """Every MAP solver on chain models: time per model, and its growth.
 
     Example: fgnn bench solvers --count 1000 --toulbar2-limit 60
     """
@@ -40,7 +40,7 @@ def solvers(
 
 @bench.command()
 def layer(device: Device = "cpu", seed: Seed = 0, out: Out = None) -> None:
-    """One FGNN layer, forward and backward, against other ways to write it.
+    """One FGNN layer, forward and backward, against other implementations.
 
     Example: fgnn bench layer --device cuda --out results
     """
@@ -61,12 +61,12 @@ def knn(device: Device = "cpu", seed: Seed = 0, out: Out = None) -> None:
 @bench.command()
 def points(
     device: Device = "cpu",
-    clouds: Annotated[int | None, typer.Option(help="In a batch; 32 on a GPU, else 2.", min=1)] = None,
-    size: Annotated[int, typer.Option("--points", help="Points of a cloud.", min=32)] = 2048,
+    clouds: Annotated[int | None, typer.Option(help="Clouds per batch; 32 on a GPU, otherwise 2.", min=1)] = None,
+    size: Annotated[int, typer.Option("--points", help="Points per cloud.", min=32)] = 2048,
     seed: Seed = 0,
     out: Out = None,
 ) -> None:
-    """FGNN, PointNet, DGCNN and PointCNN side by side: a training step, and labelling shapes.
+    """FGNN, PointNet, DGCNN and PointCNN: a training step, and labelling shapes.
 
     Example: fgnn bench points --device cuda
     """
@@ -100,13 +100,13 @@ def segment(
 def training(
     recipes: Annotated[list[str], typer.Argument(help="Recipes, by name or file.")],
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
-    steps: Annotated[int, typer.Option(help="Steps that are timed.", min=1)] = 20,
+    steps: Annotated[int, typer.Option(help="Timed steps.", min=1)] = 20,
     batch: Annotated[list[int] | None, typer.Option(help="Other batch sizes than the recipes'.", min=1)] = None,
     compile: Annotated[bool, typer.Option("--compile", help="Compile the network's blocks.")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Also list the kernels of a step by time.")] = False,
     out: Out = None,
 ) -> None:
-    """Training steps of a recipe: instances a second, and where the time goes.
+    """Training steps of a recipe: instances per second, and time by part.
 
     Example: fgnn bench training paper-map-1 --device cuda
     """
@@ -125,7 +125,7 @@ def training(
 
 @bench.command()
 def page(results: Annotated[list[Path], typer.Argument(help="Results as JSON.")]) -> None:
-    """The page of a result that is already kept, written beside it: after a run on another machine.
+    """Write the page of an existing result next to it, such as one from another machine.
 
     Example: fgnn bench page benchmarks/results/layer-cuda.json
     """
@@ -136,7 +136,7 @@ def page(results: Annotated[list[Path], typer.Argument(help="Results as JSON.")]
 
 
 def _run(module: str, **options: Any) -> None:
-    """Call a benchmark's ``run`` and say where its result lies."""
+    """Call a benchmark's ``run`` and print where its result is."""
     try:
         benchmark = import_module(module)
     except ModuleNotFoundError as error:

@@ -10,10 +10,10 @@ import typer
 
 
 def play(
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.")] = 8473,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 selects a free one.")] = 8473,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
 ) -> None:
-    """Draw a factor graph, solve it, and watch messages pass, on a page of this machine only.
+    """Draw a factor graph, solve it and watch messages pass, on a local page.
 
     Example: fgnn play --port 0 --no-browser
     """
@@ -26,7 +26,7 @@ def play(
         server = Playground(port)
     except OSError as error:
         raise InputError(f"port {port} cannot be used ({error.strerror}); try --port 0") from error
-    print(f"fgnn play is at {server.url} (Ctrl-C ends it)", file=sys.stderr, flush=True)
+    print(f"fgnn play is at {server.url} (Ctrl-C to stop)", file=sys.stderr, flush=True)
     if browser:
         webbrowser.open(server.url)
     try:

@@ -1,4 +1,4 @@
-"""The playground: draw a factor graph, solve it, and watch messages pass, on one local page."""
+"""The playground: draw a factor graph, solve it and watch messages pass, on a local page."""
 
 from fgnn.play.server import Playground
 
