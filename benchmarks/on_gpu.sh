@@ -1,13 +1,13 @@
 #!/bin/sh
-# All that needs a GPU, in one go and installing nothing: the benchmarks one after the other, then the tests side by side
-# (most of their time is compiling), each reported as it ends. Results go to the folder named first.
+# Benchmarks and tests that need a GPU, without installing anything: first the benchmarks in sequence, then the tests in
+# parallel (most of their time is compilation). Results go to the given folder.
 #   benchmarks/on_gpu.sh benchmarks/results
 set -u
 out=${1:-benchmarks/results}
 logs=$(mktemp -d)
 mkdir -p "$out"
 export PYTHONPATH=src PYTHONUNBUFFERED=1
-# compiles what the kernels and peers need, side by side, so that the measuring run below finds it made
+# compile the kernels and the peers in parallel before measuring
 python3 -c "from fgnn.bench import layer; layer.run('cuda', out='$logs', repeats=1, sweep=False, quiet=True)" >"$logs/warm.txt" 2>&1 &
 python3 -c "from fgnn.bench import layer; layer._sweep('cuda', 0, 1, True)" >"$logs/warm-sweep.txt" 2>&1 &
 python3 -c "from fgnn.bench import networks; networks.point_network('cuda', 0, 1)" >"$logs/warm-points.txt" 2>&1 &
@@ -29,8 +29,8 @@ tests float32 $kernels -k "value and float32"
 tests bfloat16 $kernels -k "value and bfloat16"
 tests float16 $kernels -k "value and float16 and not bfloat16"
 tests kernels $kernels -k "not value"
-tests linear tests/nn/kernels --ignore=$kernels
+tests linear tests/nn/backends --ignore=$kernels
 tests knn tests/points/test_knn.py
-tests others tests --ignore=tests/nn/kernels --ignore=tests/points/test_knn.py
+tests others tests --ignore=tests/nn/backends --ignore=tests/points/test_knn.py
 wait
 cat "$logs"/*.txt >"$out/gpu-log.txt"

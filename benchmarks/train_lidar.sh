@@ -1,7 +1,7 @@
 #!/bin/sh
-# The ground filter by folds, on one GPU: sh benchmarks/train_lidar.sh OUT FOLDER [SECONDS]
-# FOLDER is made beforehand, where laspy is: python -m tools.make_ground_data SCANS FOLDER
-# SECONDS is training time for the three folds together; making the pieces, compiling and testing take about a minute more.
+# Train the ground filter by folds on one GPU: sh benchmarks/train_lidar.sh OUT FOLDER [SECONDS]
+# Make FOLDER first, where laspy is installed: python -m tools.make_ground_data SCANS FOLDER
+# SECONDS is the training time of all folds; cutting, compiling and testing take about a minute more.
 set -eu
 out=$1
 folder=$2

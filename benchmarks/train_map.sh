@@ -1,6 +1,6 @@
 #!/bin/sh
-# All trainings of the MAP experiment on one GPU, in pieces: sh benchmarks/train_map.sh bench|probe|deep|more|last|paper [OUT]
-# A piece that was cut short goes on when it is run again on the same machine (runs/ keeps its checkpoints).
+# The trainings of the MAP experiment on one GPU, in parts: sh benchmarks/train_map.sh bench|probe|deep|more|last|paper [OUT]
+# An interrupted part continues when run again on the same machine (runs/ keeps its checkpoints).
 set -eu
 what=$1
 out=${2:-${OUT:-out}}

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Part segmentation on ShapeNet-Part by several networks under one protocol, on one GPU:
+# Train several networks on ShapeNet-Part under one protocol, on one GPU:
 #   benchmarks/train_shapes.sh OUT DATA_DIR [NAME:SECONDS ...] [-- further options of tools.train_shapes]
-# A run that was cut short goes on when this is run again on the same machine (runs/shapes keeps its checkpoints).
+# An interrupted run continues when run again on the same machine (runs/shapes keeps its checkpoints).
 set -eu
 out=$1
 data=$2

@@ -1,4 +1,4 @@
-"""Tar files of runs, read into memory: only plain ones, so that nothing expands and no name is a place on disk."""
+"""Read tar files of runs into memory; only plain ones, which cannot expand or name places on disk."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _MOST_MEMBERS = 10_000
 
 
 def read_archive(path: str | Path) -> dict[str, bytes]:
-    """The files of a tar file by name.
+    """Return the files of a tar file by name.
 
-    Compressed archives, links, devices, sparse members, absolute names and names with ``..`` are refused; what is left
-    is no larger than the tar file itself.
+    Compressed archives, links, devices, sparse members, absolute names and names with ``..`` are refused, so the result
+    is no larger than the tar file.
     """
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     try:
         # "r:" opens plain tar files only
         with tarfile.open(path, "r:") as tar:
@@ -30,15 +30,15 @@ def read_archive(path: str | Path) -> dict[str, bytes]:
                     raise InputError("Expected plain files and folders", file=path, place=member.name)
                 content = tar.extractfile(member)
                 data = content.read() if content is not None else b""
-                if len(data) != member.size or len(found) >= _MOST_MEMBERS:
-                    what = f"Expected {member.size} bytes (got {len(data)})"
-                    many = f"Expected at most {_MOST_MEMBERS} files (got more)"
-                    raise InputError(what if len(data) != member.size else many, file=path, place=member.name)
-                found[str(name)] = data
+                if len(data) != member.size:
+                    raise InputError(f"Expected {member.size} bytes (got {len(data)})", file=path, place=member.name)
+                if len(files) >= _MOST_MEMBERS:
+                    raise InputError(f"Expected at most {_MOST_MEMBERS} files (got more)", file=path)
+                files[str(name)] = data
     except OSError as error:
         raise InputError(error.strerror or str(error), file=path) from error
+    except InputError:
+        raise
     except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"cannot be read as a tar file ({error})", file=path) from error
-    return found
+    return files

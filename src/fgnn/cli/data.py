@@ -1,4 +1,4 @@
-"""`fgnn data`: fixed, seeded sets of generated models with exact labels; published files checked."""
+"""`fgnn data`: generate labelled models, and check published data sets."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-data = typer.Typer(
-    help="Draw labelled models and write them to a folder; check data sets that you have.", no_args_is_help=True
-)
+data = typer.Typer(help="Generate labelled models, and check data sets that you have.", no_args_is_help=True)
 
 _Out = Annotated[Path, typer.Option("--out", "-o", help="The folder to write to.")]
 _Count = Annotated[int, typer.Option("--count", "-n", min=1, help="How many models.")]
-_Seed = Annotated[int, typer.Option("--seed", help="One seed, one set.")]
+_Seed = Annotated[int, typer.Option("--seed", help="Seed of the set.")]
 
 
 @data.command()
@@ -23,7 +21,7 @@ def chain(
     kind: Annotated[int, typer.Option("--kind", "-k", help="1, 2 or 3: the paper's Dataset1 to Dataset3.")] = 1,
     length: Annotated[int, typer.Option(help="Variables in a chain.")] = 30,
     window: Annotated[int, typer.Option(help="Variables under one budget.")] = 8,
-    budget: Annotated[int, typer.Option(help="The most ones in a window, kinds 1 and 2.")] = 5,
+    budget: Annotated[int, typer.Option(help="The most ones in a window, for kinds 1 and 2.")] = 5,
     seed: _Seed = 0,
 ) -> None:
     """Chains with budgets over windows, section 4.1.
@@ -57,18 +55,18 @@ def grid(
 def check(
     folder: Annotated[Path, typer.Argument(help="The folder of the data set.")],
 ) -> None:
-    """Compare files of S3DIS or ShapeNet-Part with the published ones, by md5; exit 1 where one differs or is missing.
+    """Compare files of S3DIS or ShapeNet-Part with the published md5 sums; exit 1 if one differs or is missing.
 
     Example: fgnn data check indoor3d_sem_seg_hdf5_data
     """
     from fgnn.data.release import check_release
 
-    found = check_release(folder)
-    for one in found:
-        print(f"{one.status:<14} {one.name}")
-    wrong = sum(one.status != "as published" for one in found)
-    told = ", ".join(dict.fromkeys(one.release for one in found))
-    print(f"{len(found) - wrong} of {len(found)} files as published: {told}")
+    files = check_release(folder)
+    for file in files:
+        print(f"{file.status:<14} {file.name}")
+    wrong = sum(file.status != "as published" for file in files)
+    releases = ", ".join(dict.fromkeys(file.release for file in files))
+    print(f"{len(files) - wrong} of {len(files)} files as published: {releases}")
     if wrong:
         raise typer.Exit(1)
 
@@ -77,5 +75,5 @@ def _write(family: Any, out: Path, count: int, seed: int) -> None:
     from fgnn.files import check_folder
 
     check_folder(out)
-    made = family.save(out, count, seed=seed)
-    print(f"{out}: {len(made.batch)} models with exact labels, {family}, seed {seed}")
+    stored = family.save(out, count, seed=seed)
+    print(f"{out}: {len(stored.batch)} models with exact labels, {family}, seed {seed}")

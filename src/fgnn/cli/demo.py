@@ -1,4 +1,4 @@
-"""`fgnn demo`: the paper's first table on fresh models, with its result on the screen and a picture beside it."""
+"""`fgnn demo`: the paper's first table on fresh models, and a picture of one model."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import typer
 
 
 def demo(
-    count: Annotated[int, typer.Option(min=1, help="Models of each kind; the slow peers see fewer.")] = 1000,
+    count: Annotated[int, typer.Option(min=1, help="Models of each kind; slow methods get fewer.")] = 1000,
     out: Annotated[Path, typer.Option(help="Folder for the picture and the page.")] = Path("out"),
-    seed: Annotated[int, typer.Option(help="Another seed, other models.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the models.")] = 0,
 ) -> None:
-    """Make chain models like the paper's three data sets, solve them with every method, compare, and draw one.
+    """Generate chain models like the paper's three data sets, solve them with every method, and draw one.
 
-    The same as 'fgnn reproduce table1 --quick', with the packaged networks, and a picture of a model with its solution.
+    Like 'fgnn reproduce table1 --quick', with a picture of a model and its solution.
 
     Example: fgnn demo --count 200
     """
@@ -31,7 +31,6 @@ def demo(
     from fgnn.runtime.devices import pick_device
 
     check_folder(out)
-    out.mkdir(parents=True, exist_ok=True)
     model = ChainMAP(kind=3).sample(1, seed=seed).model(0)
     best = solve(model)
     title = f"Dataset3: score {best.score:.3f}, {best.status}"
@@ -40,7 +39,7 @@ def demo(
     console = Console(highlight=False)
     console.print(
         f"Solving {count:,} fresh chain models of each of the paper's three data sets (30 binary variables, pairs, and "
-        "budgets over windows of 8) with every method. The truth is found by elimination.\n"
+        "budgets over windows of 8) with every method, and exactly by elimination.\n"
     )
     setting = Setting(instances=count, quick=True, seed=seed, device=str(pick_device("auto")))
     with console.status("starting") as status:
@@ -48,7 +47,7 @@ def demo(
     for table in result.tables:
         print(table.text() + "\n")
     if any(getattr(cell, "origin", "") == "recorded" for cell in result.cells):
-        print("* as recorded when it was trained; its weights are not in the package\n")
-    print(f"{result.seconds:.0f} s. The same with plots: {out / 'table1.html'}")
+        print("* recorded when it was trained; the weights are not packaged\n")
+    print(f"{result.seconds:.0f} s. With plots: {out / 'table1.html'}")
     print(f"A factor graph with its solution: {picture}")
-    print("Your own model: fgnn solve FILE.uai   A page to play with: fgnn play")
+    print("Solve your own model: fgnn solve FILE.uai   Open the playground: fgnn play")

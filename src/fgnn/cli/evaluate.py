@@ -1,14 +1,18 @@
-"""`fgnn evaluate`: a run or weights on fresh instances."""
+"""`fgnn evaluate`: score a run or weights on test data."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fgnn.errors import InputError
+
+if TYPE_CHECKING:
+    from fgnn.report.tables import Table
+    from fgnn.tasks.evaluate_map import Evaluation
 
 
 def evaluate(
@@ -16,11 +20,11 @@ def evaluate(
     kind: Annotated[
         list[int] | None, typer.Option("--kind", "-k", help="Kinds of chain to test on; by default those trained on.")
     ] = None,
-    length: Annotated[int | None, typer.Option(help="Another length of chain than 30.")] = None,
-    window: Annotated[int | None, typer.Option(help="Another window than 8.")] = None,
+    length: Annotated[int | None, typer.Option(help="Length of the chains; by default 30.")] = None,
+    window: Annotated[int | None, typer.Option(help="Window of the budgets; by default 8.")] = None,
     grid: Annotated[str | None, typer.Option(help="Grids to test on, as 8x8 or 20x20.")] = None,
     data: Annotated[
-        str | None, typer.Option(help="For point networks: where the test data lies, if not where it was in training.")
+        str | None, typer.Option(help="For point networks: the folder of the test data, if not that of training.")
     ] = None,
     protocol: Annotated[
         str | None,
@@ -29,22 +33,21 @@ def evaluate(
     count: Annotated[
         int | None,
         typer.Option(
-            "--count", "-n", min=1, help="Fresh instances of each kind (1000); at most so many shapes or rooms."
+            "--count", "-n", min=1, help="Fresh instances of each kind (1000); at most this many shapes or rooms."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seeds the instances; never one that was trained on.")] = 0,
-    samples: Annotated[int, typer.Option(help="Further starting points for decoding, drawn from the network.")] = 8,
+    seed: Annotated[int, typer.Option(help="Seed of the instances, which are never those of training.")] = 0,
+    samples: Annotated[int, typer.Option(help="Further starting points of the decoder, sampled from the network.")] = 8,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
     """Score a network: on graphical models against the exact answers, on point clouds against the labels.
 
-    Models: agreement, whole instances, feasibility, loss in score, time. Shapes, rooms and scans: IoU by the protocol.
+    Models: agreement, optimality, feasibility, score lost, time. Shapes, rooms and scans: IoU by the protocol.
 
     Examples: fgnn evaluate runs/paper-map-1; fgnn evaluate deep-map-joint --kind 3 --length 60;
     fgnn evaluate runs/shapes/shapes-fgnn --protocol voted
     """
-    from fgnn.report.tables import Table, percent
     from fgnn.runtime.devices import pick_device
     from fgnn.tasks.evaluate_map import evaluate as evaluate_weights
     from fgnn.tasks.recipe import ChainData, GridData
@@ -62,7 +65,7 @@ def evaluate(
     if kind or length is not None or window is not None:
         kinds = tuple(kind) if kind else (1, 2, 3)
         chain = ChainData(kinds, length=length or 30, window=window or 8)
-    found = evaluate_weights(
+    results = evaluate_weights(
         weights,
         instances=count,
         seed=seed,
@@ -72,49 +75,45 @@ def evaluate(
         samples=samples,
     )
     if as_json:
-        print(json.dumps({name: result.plain() for name, result in found.items()}))
+        print(json.dumps({name: result.plain() for name, result in results.items()}))
         return
-    rows = []
-    for name, result in found.items():
-        for how, quality, ms in (
-            ("raw", result.raw, result.raw_ms),
-            ("decoded", result.decoded, result.decoded_ms),
-        ):
-            rows.append(
-                (
-                    f"{name}, {how}",
-                    percent(quality.agreement, quality.deviation, 2),
-                    percent(quality.optimal, digits=2),
-                    percent(quality.feasible, digits=2),
-                    "–" if quality.gap is None else f"{quality.gap:.4f}",
-                    f"{ms:.3f}",
-                )
-            )
-    heading = ("", "agreement %", "optimal %", "feasible %", "score lost", "ms each")
     caption = f"{Path(weights).name}, {count} fresh instances each" + (" (± over batches of 32)" if count >= 64 else "")
-    print(Table(heading, rows, caption).text())
+    print(_table(results, caption).text())
+
+
+def _table(results: dict[str, Evaluation], caption: str) -> Table:
+    from fgnn.report.tables import Table, percent
+
+    rows = []
+    for name, result in results.items():
+        for how, quality, ms in (("raw", result.raw, result.raw_ms), ("decoded", result.decoded, result.decoded_ms)):
+            agreement = percent(quality.agreement, quality.deviation, 2)
+            shares = [percent(share, digits=2) for share in (quality.optimal, quality.feasible)]
+            gap = "–" if quality.gap is None else f"{quality.gap:.4f}"
+            rows.append((f"{name}, {how}", agreement, *shares, gap, f"{ms:.3f}"))
+    return Table(("", "agreement %", "optimal %", "feasible %", "score lost", "ms each"), rows, caption)
 
 
 def _points(
     weights: str, data: str | None, protocol: str | None, count: int | None, device: Any, seed: int, as_json: bool
 ) -> None:
-    """Print the metrics of a point network, one protocol a column."""
+    """Print the metrics of a point network, one column per protocol."""
     from fgnn.report.tables import Table
     from fgnn.runtime.progress import log_line
     from fgnn.tasks.evaluate_points import evaluate_point_weights
 
-    found = evaluate_point_weights(
+    results = evaluate_point_weights(
         weights, data=data, protocol=protocol, count=count, device=device, seed=seed, log=log_line
     )
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(results))
         return
-    names = list(dict.fromkeys(name for metrics in found.values() for name in metrics))
-    rows = [[name, *(_told(name, metrics.get(name)) for metrics in found.values())] for name in names]
-    print(Table(["percent", *found], rows, Path(weights).name).text())
+    names = list(dict.fromkeys(name for metrics in results.values() for name in metrics))
+    rows = [[name, *(_format(name, metrics.get(name)) for metrics in results.values())] for name in names]
+    print(Table(["percent", *results], rows, Path(weights).name).text())
 
 
-def _told(name: str, value: float | None) -> str:
+def _format(name: str, value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:,.0f}" if name in ("shapes", "rooms") else f"{100 * value:.2f}"

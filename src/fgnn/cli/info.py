@@ -1,4 +1,4 @@
-"""`fgnn info`: what a bug report needs."""
+"""`fgnn info`: versions, devices, methods and weights, for bug reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PACKAGES = (
 
 
 def info(as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False) -> None:
-    """Show versions, devices and the methods and weights at hand.
+    """Show versions, devices, and the available methods and weights.
 
     Example: fgnn info --json
     """
@@ -35,7 +35,7 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="As one JSON objec
 
 
 def _backend() -> str:
-    """How layers compute here: the fused kernels, or plain torch and why."""
+    """Return the backend of layers on this machine, and the reason if it is plain torch."""
     import torch
 
     from fgnn.nn.backends.choice import why_unsupported
@@ -47,7 +47,7 @@ def _backend() -> str:
 
 
 def _methods() -> list[str]:
-    """The methods of `solve` that work here."""
+    """Return the methods of `solve` whose packages are installed."""
     from importlib.util import find_spec
 
     from fgnn.solvers import SOLVERS
@@ -57,7 +57,7 @@ def _methods() -> list[str]:
 
 
 def gather() -> dict[str, Any]:
-    """The facts as plain values."""
+    """Return the facts as plain values."""
     import torch
 
     import fgnn

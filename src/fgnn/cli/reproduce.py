@@ -1,8 +1,7 @@
-"""`fgnn reproduce`: the paper's tables, ours beside the paper's."""
+"""`fgnn reproduce`: the paper's tables, with our results beside the paper's."""
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +10,7 @@ import typer
 
 from fgnn.errors import InputError
 
-# Each experiment's function: (setting, out, say) -> Output with .tables and .seconds.
+# The function of each experiment: (setting, out, log) -> Output with .tables and .seconds.
 EXPERIMENTS: dict[str, str] = {
     "table1": "fgnn.reproduce.table1:reproduce_table1",
     "ablation": "fgnn.reproduce.ablation:reproduce_ablation",
@@ -29,34 +28,35 @@ def reproduce(
     quick: Annotated[
         bool, typer.Option("--quick", help="Packaged weights and 1,000 instances: minutes, not hours.")
     ] = False,
-    window: Annotated[int, typer.Option(help="8, as the paper prints, or 9, as its authors' code ran.")] = 8,
+    window: Annotated[int, typer.Option(help="8, as in the paper, or 9, as in its authors' code.")] = 8,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="Fresh instances of each kind; for table3 shapes in all.")
+        int | None,
+        typer.Option("--count", "-n", min=1, help="Fresh instances of each kind; for table3 shapes."),
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(help="The folder of S3DIS (table2), ShapeNet-Part (table3) or the ISPRS samples (ground)."),
     ] = None,
     run: Annotated[
-        str | None, typer.Option(help="A run or weights to score for table3 or ground, instead of those at hand.")
+        str | None, typer.Option(help="A run or weights to score for table3 or ground, instead of the packaged ones.")
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the JSON, Markdown and HTML.")] = Path("out"),
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
-    compile: Annotated[bool, typer.Option("--compile", help="Compile the networks that are trained.")] = False,
-    seed: Annotated[int, typer.Option(help="Seeds the test instances.")] = 0,
+    compile: Annotated[bool, typer.Option("--compile", help="Compile the networks to train.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the test instances.")] = 0,
 ) -> None:
     """Reproduce a table of the paper and write it as JSON, Markdown and an HTML page.
 
-    Without --quick the networks are trained first, by the paper's protocol; a run that was stopped goes on.
+    Without --quick the networks are trained first, by the paper's protocol; interrupted runs continue.
 
-    table2 and table3 read the data sets they are about from --data; table3 scores packaged weights and what was trained
-    in runs/shapes.
+    table2 and table3 read their data sets from --data; table3 scores the packaged weights and the runs in runs/shapes.
 
     Example: fgnn reproduce table1 --quick
     """
     from fgnn.files import check_folder
     from fgnn.reproduce.experiment import Setting
     from fgnn.runtime.devices import pick_device
+    from fgnn.runtime.progress import log_line
 
     if experiment not in EXPERIMENTS:
         raise InputError(f"Expected an experiment among {', '.join(EXPERIMENTS)} (got {experiment!r})")
@@ -74,11 +74,7 @@ def reproduce(
     )
     check_folder(out)
     module, name = EXPERIMENTS[experiment].split(":")
-    result = getattr(import_module(module), name)(setting, out, _say)
+    result = getattr(import_module(module), name)(setting, out, log_line)
     for table in result.tables:
         print(table.text() + "\n")
     print(f"{result.seconds:.0f} s; written to {out / experiment}.html, .json and .md")
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""`fgnn train`: a recipe, or a folder of models, to trained weights."""
+"""`fgnn train`: train by a recipe, or on a folder of models or scans."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ def train(
     ],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The run's folder; by default runs/NAME.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's checkpoint.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the run's checkpoint.")] = False,
     compile: Annotated[
-        bool, typer.Option("--compile", help="Compile the network's blocks (quicker, after a start).")
+        bool, typer.Option("--compile", help="Compile the network's blocks (faster after a slow start).")
     ] = False,
     time_budget: Annotated[
         float | None, typer.Option("--time-budget", help="Seconds after which to stop with a checkpoint.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Another seed than the recipe's.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Replaces the seed of the recipe.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also log for TensorBoard.")] = False,
     deterministic: Annotated[
         bool,
-        typer.Option("--deterministic", help="Equal bit for bit every time, on a CPU and on one GPU; slower there."),
+        typer.Option("--deterministic", help="Bitwise reproducible on a CPU and on one GPU, where it is slower."),
     ] = False,
 ) -> None:
     """Train a network.
 
-    The run's folder holds config.yaml, environment.json, metrics.jsonl, curves.png, checkpoint.safetensors and the best
-    and last weights. Under torchrun every process takes its share of each batch.
+    The folder of the run holds config.yaml, environment.json, metrics.jsonl, curves.png, checkpoint.safetensors and the
+    best and last weights. Under torchrun every process takes its share of each batch.
 
     Examples: fgnn train paper-map-1 --device cuda; fgnn train my-models/; fgnn train runs/paper-map-1 --resume
     """
@@ -43,17 +43,11 @@ def train(
         repeatable()
     changes: dict[str, Any] = {} if seed is None else {"seed": seed}
     state, folder = run(
-        recipe,
-        out,
-        device=device,
-        compile=compile,
-        resume=resume,
-        time_budget=time_budget,
-        tensorboard=tensorboard,
+        recipe, out, device=device, compile=compile, resume=resume, time_budget=time_budget, tensorboard=tensorboard,
         **changes,
-    )
+    )  # fmt: skip
     if state.metrics:
-        told = "  ".join(f"{name} {100 * value:.2f} %" for name, value in state.metrics.items() if name != "loss")
-        print(f"{folder.path}: step {state.step}, held-out {told}")
+        metrics = "  ".join(f"{name} {100 * value:.2f} %" for name, value in state.metrics.items() if name != "loss")
+        print(f"{folder.path}: step {state.step}, held-out {metrics}")
     else:
         print(f"{folder.path}: stopped at step {state.step}")
