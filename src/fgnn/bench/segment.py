@@ -17,7 +17,7 @@ from fgnn.models.points.segmenter import usual_batch
 from fgnn.points.segment import STAGES
 from fgnn.runtime.environment import environment
 
-# Prints the peak of its own resident memory after the command is done.
+# Runs the command and prints its peak resident memory.
 _MEASURED = """
 import resource, sys
 from fgnn.cli import build_app
@@ -30,7 +30,7 @@ finally:
 
 @dataclass(frozen=True)
 class Labelled:
-    """One run of the command, file to file, start of the interpreter included."""
+    """One run of the command, including the start of the interpreter."""
 
     points: int
     votes: int
@@ -40,11 +40,11 @@ class Labelled:
     megabytes_in: float
     megabytes_out: float
     batch: int
-    stages: dict[str, float]  # seconds waited for each; what is left of ``seconds`` is the start and the weights
+    stages: dict[str, float]  # seconds; the rest of ``seconds`` is start-up and loading of weights
 
 
 def measure(scan: Path, points: int, model: str, device: str, votes: int, batch: int | None = None) -> Labelled:
-    """Label a scan in a process of its own."""
+    """Label a scan in a subprocess."""
     pieces = batch or usual_batch(device)
     out = scan.with_name(f"labelled{scan.suffix}")
     command = [
@@ -57,9 +57,9 @@ def measure(scan: Path, points: int, model: str, device: str, votes: int, batch:
     if done.returncode:
         raise InputError(f"fgnn segment failed: {done.stderr.strip().splitlines()[-1]}", file=scan)
     peak = next(int(line.split()[1]) for line in done.stderr.splitlines() if line.startswith("PEAK"))
-    told = next(line for line in done.stdout.splitlines() if line.startswith("seconds: "))
+    times = next(line for line in done.stdout.splitlines() if line.startswith("seconds: "))
     stages = {
-        name: float(taken) for name, taken in (part.split() for part in told.removeprefix("seconds: ").split(", "))
+        name: float(taken) for name, taken in (part.split() for part in times.removeprefix("seconds: ").split(", "))
     }
     megabytes_in, megabytes_out = (file.stat().st_size / 1e6 for file in (scan, out))
     out.unlink()
@@ -75,16 +75,16 @@ def run(
     out: str | Path | None = None,
     suffix: str = ".laz",
 ) -> dict[str, Any]:
-    """Label generated scans of these sizes and keep the figures as ``segment.json`` (``segment-cuda.json``)."""
+    """Label generated scans of these sizes and write ``segment.json`` (``segment-cuda.json``)."""
     head = environment(device)
     rows = []
     with tempfile.TemporaryDirectory(prefix="fgnn-segment-") as folder:
         for count in points:
             scan = Path(folder) / f"scan{suffix}"
             write_terrain(scan, count, seed=1)
-            for many in votes:
-                rows.append(measure(scan, count, model, device, many, batch))
-                print(f"{count:,} points, {many} votes: {rows[-1].seconds:.0f} s", file=sys.stderr, flush=True)
+            for each in votes:
+                rows.append(measure(scan, count, model, device, each, batch))
+                print(f"{count:,} points, {each} votes: {rows[-1].seconds:.0f} s", file=sys.stderr, flush=True)
             scan.unlink()
     payload = {
         "benchmark": "segment",
@@ -94,7 +94,7 @@ def run(
     }
     file = write_result("segment" if device == "cpu" else f"segment-{device.partition(':')[0]}", payload, out)
     show(
-        f"fgnn segment --model {model}, generated {suffix} scans of 4 points a square metre",
+        f"fgnn segment --model {model}, generated {suffix} scans of 4 points per square metre",
         ("points", "votes", "seconds", "points/s", "peak MB", "file MB", "labelled MB", *STAGES),
         [
             (

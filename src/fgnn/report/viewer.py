@@ -1,4 +1,4 @@
-"""One HTML page that shows a labelled cloud in any browser, offline."""
+"""A self-contained HTML page that shows a labelled cloud."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from numpy.typing import NDArray
 from fgnn.files import atomic_write
 from fgnn.points.cloud import Cloud
 
-# More points than this make the page slow to load, and no screen shows them.
+# More points make the page slow to load.
 MAX_POINTS = 1_000_000
 
-# Colours told apart by most people, repeated where there are more classes.
+# Colours that most people can tell apart, repeated if there are more classes.
 _PALETTE = (
     (86, 156, 214), (222, 142, 66), (110, 181, 106), (214, 92, 92), (154, 120, 200), (168, 124, 104), (226, 150, 200),
     (150, 150, 150), (198, 196, 84), (92, 196, 204), (240, 200, 140), (120, 140, 80), (200, 200, 240),
 )  # fmt: skip
+_GREY = (110, 110, 110)
 
 
 def write_viewer(
@@ -35,24 +36,21 @@ def write_viewer(
     confidence: NDArray[np.floating] | None = None,
     title: str = "Labelled scan",
     max_points: int = MAX_POINTS,
-    seed: int = 0,
     totals: Mapping[str, int] | None = None,
 ) -> Path:
-    """Write the page: colour by class, height, confidence or the scan's own colour, with a legend of counts.
+    """Write the page: colour by class, height, confidence or the scan's own colour, with counts in the legend.
 
-    Points without finite coordinates are left out; of more than ``max_points`` a random share is shown (the counts in
-    the legend are of all). Labels outside the classes are shown grey as "unlabelled". Where the cloud is itself a
-    sample, ``totals`` gives the points of each class in the whole.
+    Points without finite coordinates are omitted; a random sample of ``max_points`` is shown if there are more. Labels
+    outside the classes are shown grey as "unlabelled". If the cloud is a sample, ``totals`` are the points per class of
+    the whole scan.
     """
     valid = np.nonzero(cloud.valid)[0]
-    known = (label >= 0) & (label < len(classes))
-    shown = valid
-    note = f"{len(valid):,} points."
+    shown, note = valid, f"{len(valid):,} points."
     if len(valid) > max_points:
-        shown = np.sort(np.random.default_rng(seed).choice(valid, max_points, replace=False))
+        shown = np.sort(np.random.default_rng(0).choice(valid, max_points, replace=False))
         note = f"{max_points:,} of {len(valid):,} points shown."
-    ids = np.where(known, label, len(classes)).astype(np.uint8)
     names = [*classes, "unlabelled"]
+    ids = np.where((label >= 0) & (label < len(classes)), label, len(classes)).astype(np.uint8)
     counts = np.bincount(ids, minlength=len(names))
     if totals is not None:
         counts = np.array([totals.get(name, 0) for name in names])
@@ -61,8 +59,9 @@ def write_viewer(
     low = xyz.min(0) if len(xyz) else np.zeros(3)
     extent = np.ptp(xyz, axis=0) if len(xyz) else np.ones(3)
     grid = np.round((xyz - low) / np.where(extent > 0, extent, 1) * 65535).astype("<u2")
-    sure = np.ones(len(cloud)) if confidence is None else np.nan_to_num(np.asarray(confidence, dtype=np.float64))
+    share = np.ones(len(cloud)) if confidence is None else np.nan_to_num(np.asarray(confidence, dtype=np.float64))
     rgb = cloud.rgb
+    colours = [_PALETTE[c % len(_PALETTE)] for c in range(len(classes))] + [_GREY]
     data: dict[str, Any] = {
         "title": title,
         "note": note,
@@ -70,21 +69,25 @@ def write_viewer(
         "extent": extent.tolist(),
         "position": _encode(grid),
         "label": _encode(ids[shown]),
-        "confidence": _encode(np.round(np.clip(sure[shown], 0, 1) * 255).astype(np.uint8)),
-        "rgb": None if rgb is None else _encode(np.round(np.clip(rgb[shown], 0, 1) * 255).astype(np.uint8)),
+        "confidence": _encode(_bytes(share[shown])),
+        "rgb": None if rgb is None else _encode(_bytes(rgb[shown])),
         "classes": [
-            {"name": name, "count": int(counts[c]), "colour": list(_PALETTE[c % len(_PALETTE)])}
-            for c, name in enumerate(names)
+            {"name": name, "count": int(count), "colour": list(colour)}
+            for name, count, colour in zip(names, counts, colours, strict=True)
         ],
     }
-    data["classes"][-1]["colour"] = [110, 110, 110]
     page = (files("fgnn.report") / "pages" / "viewer.html").read_text(encoding="utf-8")
-    # "</script>" or "<!--" inside the data would change what the browser takes for the script
+    # "</script>" or "<!--" in the data would end the script
     parts = {"__TITLE__": html.escape(title), "__DATA__": json.dumps(data).replace("<", "\\u003c")}
-    page = re.sub("__TITLE__|__DATA__", lambda found: parts[found.group()], page)  # at once: a title may hold a mark
+    page = re.sub("__TITLE__|__DATA__", lambda mark: parts[mark.group()], page)  # in one pass: a title may hold a mark
     with atomic_write(path) as out:
         out.write(page)
     return Path(path)
+
+
+def _bytes(values: NDArray[np.floating]) -> NDArray[np.uint8]:
+    """Numbers in 0..1 as 0..255."""
+    return np.asarray(np.round(np.clip(values, 0, 1) * 255), np.uint8)
 
 
 def _encode(array: NDArray[Any]) -> str:
