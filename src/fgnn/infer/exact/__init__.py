@@ -1,6 +1,6 @@
-"""Variable elimination over feasible states: a plan from the structure, and its execution on a batch's numbers.
+"""Variable elimination over feasible states: a plan compiled from the structure, then run on the numbers of a batch.
 
-The way goes `structure` (what models share) → `domains` (states that can occur) → `problem` (free variables and
-factors) → `counters` (large budgets as sums) and `order` → `buckets` (steps) → `estimate` (their sizes) → `listed` or
-`dense` (a step's indices), by `builder` → `plan`; `run` follows it.
+The stages are `allowed_states` (states that some model of the batch allows) → `domains` (states that can occur) →
+`problem` (free variables and their factors) → `counters` (large budgets as running sums) and `order` → `buckets`
+(steps) → `estimate` (their sizes) → `listed` or `dense` (indices of a step), by `builder` → `plan`, executed by `run`.
 """

@@ -1,4 +1,4 @@
-"""What an elimination plan depends on: the structure, and the states that some model of a batch allows."""
+"""The input of an elimination plan: the structure, and the states that some model of a batch allows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TableShape:
 
 @dataclass(frozen=True, eq=False)
 class BudgetShape:
-    """Budgets of one size with the loosest bounds over the batch; ``shared`` where all models have the same bounds."""
+    """Budgets of one size with the loosest bounds over the batch; ``shared`` if all models have the same bounds."""
 
     scopes: NDArray[np.int64]  # shape: (C, n)
     lower: NDArray[np.int64]  # shape: (C,)
@@ -35,7 +35,7 @@ class BudgetShape:
 
 @dataclass(frozen=True, eq=False)
 class AllowedStates:
-    """All that a plan depends on. Batches of one structure and equal ``key`` share a plan."""
+    """Everything a plan depends on. Batches of one structure with equal ``key`` share a plan."""
 
     cardinalities: NDArray[np.int64]  # shape: (N,)
     live: NDArray[np.bool_]  # shape: (N, K), the states that some model allows
@@ -53,19 +53,25 @@ class AllowedStates:
 
 
 def allowed_states(batch: ModelBatch) -> AllowedStates:
-    """Read a batch's structure and the states that it allows, on the host."""
-
-    def host(tensor: Tensor) -> NDArray[np.int64]:
-        return np.asarray(tensor.detach().cpu().numpy())
-
-    tables = tuple(TableShape(host(t.scopes), _finite_somewhere(t.distinct("values"))) for t in batch.tables)
+    """Read the structure of a batch and the states it allows, on the host."""
+    structure = batch.structure
+    cards, scopes = structure.derived(
+        "host scopes", lambda: (_host(batch.cardinalities), [_host(g.scopes) for g in structure.groups.values()])
+    )
+    tables = tuple(
+        TableShape(s, _finite_somewhere(t.distinct("values"))) for s, t in zip(scopes, batch.tables, strict=False)
+    )
     budgets = []
-    for u in batch.budgets:
+    for s, u in zip(scopes[len(tables) :], batch.budgets, strict=True):
         at_least, at_most = u.distinct("at_least"), u.distinct("at_most")
-        lower, tightest = host(at_least.amin(0)), host(at_least.amax(0))
-        upper, lowest = host(at_most.amax(0)), host(at_most.amin(0))
-        budgets.append(BudgetShape(host(u.scopes), lower, upper, (lower == tightest) & (upper == lowest)))
-    return AllowedStates(host(batch.cardinalities), _finite_somewhere(batch.unary), tables, tuple(budgets))
+        lower, highest_lower = _host(at_least.amin(0)), _host(at_least.amax(0))
+        upper, lowest_upper = _host(at_most.amax(0)), _host(at_most.amin(0))
+        budgets.append(BudgetShape(s, lower, upper, (lower == highest_lower) & (upper == lowest_upper)))
+    return AllowedStates(cards, _finite_somewhere(batch.unary), tables, tuple(budgets))
+
+
+def _host(tensor: Tensor) -> NDArray[np.int64]:
+    return np.asarray(tensor.detach().cpu().numpy())
 
 
 def _finite_somewhere(values: Tensor) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""The steps of an elimination: which factors meet where, told so that steps alike anywhere in the model look alike."""
+"""The steps of an elimination: which factors each adds up, by position, so that similar steps compare equal."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fgnn.infer.exact.problem import Problem
 
 @dataclass(frozen=True)
 class LocalLimit:
-    """A budget as one step sees it: ``places`` are the positions, within the step's scope, of those of its ``size``
-    variables that are there; ``limit`` is its number where the step must enforce it, None where it only prunes."""
+    """A budget within one step: ``places`` are the positions in the step's scope of those of its ``size`` variables
+    that are in it; ``limit`` is its number if the step must enforce it, None if it only prunes."""
 
     places: tuple[int, ...]
     size: int
@@ -24,7 +24,7 @@ class LocalLimit:
 
     @property
     def least(self) -> int:
-        """The fewest ones among ``places`` that the rest can still make up for."""
+        """The fewest ones among ``places`` with which the other variables can still reach ``lower``."""
         return self.lower - (self.size - len(self.places))
 
     @property
@@ -34,10 +34,10 @@ class LocalLimit:
 
 @dataclass(frozen=True)
 class Bucket:
-    """One step: all factors that hold ``scope[0]`` are added up and its best state is taken, given the rest.
+    """One step: add up all factors over ``scope[0]`` and take its best state, given the other variables.
 
-    ``scope`` is in the order of elimination. ``relations`` and ``children`` (earlier steps whose result arrives here)
-    are numbers; ``relation_places`` and ``child_places`` are the positions of their variables within ``scope``.
+    ``scope`` is in elimination order. ``relations`` and ``children`` (earlier steps whose results are inputs of this
+    one) are numbers; ``relation_places`` and ``child_places`` are the positions of their variables in ``scope``.
     """
 
     scope: tuple[int, ...]
@@ -50,7 +50,7 @@ class Bucket:
 
 
 def make_buckets(problem: Problem, order: Order) -> list[Bucket]:
-    """One bucket per variable, in the order of elimination."""
+    """One bucket per variable, in elimination order."""
     place = {v: t for t, v in enumerate(order.sequence)}
     relations: list[list[int]] = [[] for _ in order.sequence]
     for r, relation in enumerate(problem.relations):
@@ -90,16 +90,16 @@ def _limits_within(
     first: Sequence[int],
     step: int,
 ) -> tuple[LocalLimit, ...]:
-    """The budgets enforced at this step, and those enforced later that already rule some of its states out."""
+    """The budgets enforced at this step, and those enforced later that already exclude some of its states."""
     present = Counter(chain.from_iterable([limits_of[i] for i in scope]))
-    found = []
+    limits = []
     for c, count in sorted(present.items()):
         if first[c] < step:
-            continue  # enforced before; the results of earlier steps respect it
+            continue  # enforced before: the results of earlier steps satisfy it
         limit = problem.limits[c]
         enforced = first[c] == step
         if not enforced and count <= limit.upper and limit.lower <= len(limit.scope) - count:
             continue
         places = tuple(sorted([at[i] for i in limit.scope if i in at]))
-        found.append(LocalLimit(places, len(limit.scope), limit.lower, limit.upper, c if enforced else None))
-    return tuple(found)
+        limits.append(LocalLimit(places, len(limit.scope), limit.lower, limit.upper, c if enforced else None))
+    return tuple(limits)

@@ -1,10 +1,12 @@
-"""Make the steps of a plan from its buckets; steps that look alike share their indices."""
+"""Build the steps of a plan from its buckets; similar steps share their indices."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fgnn.infer.exact.buckets import Bucket, LocalLimit
 from fgnn.infer.exact.dense import Table, build_dense, dense_table, entries_of_states, flat_index
@@ -16,17 +18,17 @@ from fgnn.infer.exact.states import all_states
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One variable's elimination: what to do (``shape``) with which numbers (``inputs``: sources, or earlier steps)."""
+    """The elimination of one variable: the operation (``shape``) and its ``inputs`` (sources, or earlier steps)."""
 
     variable: int
-    scope: tuple[int, ...]  # the variables of the result, in the order of elimination
+    scope: tuple[int, ...]  # the variables of the result, in elimination order
     shape: Shape
     inputs: tuple[Source | int, ...]
     children: tuple[int, ...]
 
 
 class StepBuilder:
-    """Appends a step for each bucket, in order. Lists longer than ``most`` raise `TooManyStates`."""
+    """Appends a step for each bucket, in order; raises `TooManyStates` for lists longer than ``most``."""
 
     def __init__(self, problem: Problem, most: int) -> None:
         self.problem = problem
@@ -39,7 +41,7 @@ class StepBuilder:
         self._form_of = [self._form(relation) for relation in problem.relations]
 
     def add(self, bucket: Bucket, listed: bool) -> bool:
-        """Append the step of a bucket; False where nothing feasible is left."""
+        """Append the step of a bucket; returns False if no feasible state is left."""
         key = (
             listed,
             bucket.cardinalities,
@@ -51,10 +53,10 @@ class StepBuilder:
         )
         shape = self._shapes.get(key)
         if shape is None:
-            made = self._listed(bucket) if listed else self._dense(bucket)
-            if made is None:
+            shape = self._listed(bucket) if listed else self._dense(bucket)
+            if shape is None:
                 return False
-            shape = self._shapes[key] = made
+            self._shapes[key] = shape
         inputs: list[Source | int] = [
             s for r in bucket.relations if (s := self.problem.relations[r].source) is not None
         ]
@@ -90,15 +92,13 @@ class StepBuilder:
         for r, places in zip(bucket.relations, bucket.relation_places, strict=True):
             relation = self.problem.relations[r]
             if relation.source is not None:
-                shape = [self.problem.cardinalities[i] for i in relation.scope]
-                cells = np.arange(int(np.prod(shape))).reshape(shape) if relation.cells is None else relation.cells
-                tables.append(dense_table(places, cells, self._source_size(relation)))
+                tables.append(dense_table(places, self._cells(relation), self._source_size(relation)))
         children = []
         for c, places in zip(bucket.children, bucket.child_places, strict=True):
-            result = self.steps[c].shape
-            listed = isinstance(result, ListedShape)
-            children.append((len(tables), listed))
-            tables.append(Table(places, entries_of_states(result.message) if isinstance(result, ListedShape) else None))
+            shape = self.steps[c].shape
+            entries = entries_of_states(shape.message) if isinstance(shape, ListedShape) else None
+            children.append((len(tables), entries is not None))
+            tables.append(Table(places, entries))
         for at, limit in self._enforced(bucket):
             places = bucket.limits[at].places
             ones = np.indices((2,) * len(places)).sum(0) + limit.offset
@@ -110,13 +110,11 @@ class StepBuilder:
     def _relation_item(self, relation: Relation, places: tuple[int, ...], slot: int | None) -> Item:
         by_place = np.argsort(places)
         scope = tuple(places[a] for a in by_place)
-        shape = tuple(self.problem.cardinalities[i] for i in relation.scope)
-        cells = np.arange(int(np.prod(shape))).reshape(shape) if relation.cells is None else relation.cells
-        cells = np.transpose(cells, by_place)
+        cells = np.transpose(self._cells(relation), by_place)
         allowed = None if relation.allowed is None else np.transpose(relation.allowed, by_place)
-        kept = cells.reshape(-1) if allowed is None else cells[allowed]
+        entries = cells.reshape(-1) if allowed is None else cells[allowed]
         states = all_states(scope, tuple(cells.shape), allowed)
-        return Item(states, slot, self._source_size(relation), kept)
+        return Item(states, slot, self._source_size(relation), entries)
 
     def _child_item(self, child: int, places: tuple[int, ...], slot: int) -> Item:
         shape = self.steps[child].shape
@@ -126,27 +124,34 @@ class StepBuilder:
         states = all_states(places, tuple(reversed(shape.cardinalities[:-1])), None)
         return Item(states, slot, len(states), flat_index(states))
 
-    def _source_size(self, relation: Relation) -> int:
-        """The number of entries of a relation's source; -1 (unknown) where some of them are left out."""
+    def _cells(self, relation: Relation) -> NDArray[np.int64]:
+        """The entry of a relation's source at each joint state."""
         if relation.cells is not None:
-            return -1
-        return int(np.prod([self.problem.cardinalities[i] for i in relation.scope]))
+            return relation.cells
+        return np.arange(self._source_size(relation)).reshape(self._shape(relation))
+
+    def _source_size(self, relation: Relation) -> int:
+        """The number of entries of a relation's source; -1 (unknown) if some of them are left out."""
+        return -1 if relation.cells is not None else math.prod(self._shape(relation))
+
+    def _shape(self, relation: Relation) -> tuple[int, ...]:
+        return tuple(self.problem.cardinalities[i] for i in relation.scope)
 
     # ---- keys ----------------------------------------------------------------------------------------------------
 
     def _enforced(self, bucket: Bucket) -> list[tuple[int, Limit]]:
-        found = ((at, limit.limit) for at, limit in enumerate(bucket.limits))
-        return [(at, self.problem.limits[c]) for at, c in found if c is not None]
+        numbers = ((at, limit.limit) for at, limit in enumerate(bucket.limits))
+        return [(at, self.problem.limits[c]) for at, c in numbers if c is not None]
 
     def _form(self, relation: Relation) -> int:
-        """A number for what a relation looks like, wherever its numbers are."""
-        shape = tuple(self.problem.cardinalities[i] for i in relation.scope)
+        """A number that is equal for relations which differ only in their source."""
         allowed = None if relation.allowed is None else relation.allowed.tobytes()
         cells = None if relation.cells is None else relation.cells.tobytes()
-        return self._forms.setdefault((shape, allowed, cells, relation.source is None), len(self._forms))
+        key = (self._shape(relation), allowed, cells, relation.source is None)
+        return self._forms.setdefault(key, len(self._forms))
 
     def _result_key(self, step: int) -> object:
-        """The same for equal lists, whichever steps made them: so the steps of a long chain become one."""
+        """Equal for equal lists, whichever steps made them, so that the steps of a long chain share one shape."""
         shape = self.steps[step].shape
         if isinstance(shape, DenseShape):
             return "dense"
@@ -157,6 +162,6 @@ class StepBuilder:
         return key
 
     def _limit_key(self, local: LocalLimit) -> object:
-        own = None if local.limit is None else self.problem.limits[local.limit]
+        limit = None if local.limit is None else self.problem.limits[local.limit]
         bounds = (local.places, local.size, local.lower, local.upper)
-        return bounds if own is None else (*bounds, own.shared, own.offset)
+        return bounds if limit is None else (*bounds, limit.shared, limit.offset)

@@ -1,10 +1,10 @@
 r"""Budgets over many variables as running sums instead of cliques.
 
-A budget over n variables joins them all, and its feasible states may be too many to list. Counting along the
-elimination tree of the rest of the model costs far less: an auxiliary variable :math:`c_v` is the number of ones (or
-zeros) among the budget's variables below v, :math:`c_v = x_v + \sum_{u \text{ child of } v} c_u`, built up two terms at
-a time, and only the last sum meets the bounds. Counts that are already too high do not exist; counts beyond a bound
-that is only from below are one state.
+A budget over n variables connects them all, and may have too many feasible states to list. Counting along the
+elimination tree of the rest of the model is far cheaper: an auxiliary variable :math:`c_v` is the number of ones (or
+zeros) among the budget's variables below v, :math:`c_v = x_v + \sum_{u \text{ child of } v} c_u`, added two terms at a
+time. Only the total is compared with the bounds. Counts above the upper bound are left out; if there is only a lower
+bound, all counts from it on are one state.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from fgnn.infer.exact.estimate import Size, estimate, log2_choices
 from fgnn.infer.exact.order import Order, graph_of, min_fill, product_measure
 from fgnn.infer.exact.problem import Limit, Problem, Relation
 
-# log2 of the feasible states up to which a budget may be a clique, tried in this order.
+# Thresholds on log2 of a budget's feasible states up to which it is a clique, tried in this order.
 _THRESHOLDS = (22.0, 12.0, 7.0, -1.0)
 _WIDEST_CLIQUE = 128
 
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """A problem, its budgets as cliques or as counters, with an order and the sizes of its steps."""
+    """A problem whose budgets are cliques or counters, with an order and the sizes of its steps."""
 
     problem: Problem
     order: Order
@@ -38,12 +38,12 @@ class Choice:
 
     @property
     def cost(self) -> float:
-        """The joint states of all steps, at most."""
+        """An upper bound on the joint states of all steps."""
         return float(sum(2.0 ** min(size.states, 1000.0) for size in self.sizes))
 
 
 def choose_counters(problem: Problem, order: Callable[[Problem], Order]) -> Choice:
-    """The cheapest way to treat the budgets: those with few feasible states as cliques, the others as counters.
+    """The cheapest choice of budgets, by number of feasible states, to turn into counters.
 
     ``order`` finds an elimination order.
     """
@@ -62,20 +62,20 @@ def choose_counters(problem: Problem, order: Callable[[Problem], Order]) -> Choi
         if best is not None and tree is not None and _rough_cost(problem, counted, tree) > best.cost / 2:
             continue
         other = problem if tree is None else _with_counters(problem, counted, tree)
-        found = order(other)
-        buckets = make_buckets(other, found)
-        choice = Choice(other, found, buckets, estimate(other, buckets))
+        elimination = order(other)
+        buckets = make_buckets(other, elimination)
+        choice = Choice(other, elimination, buckets, estimate(other, buckets))
         best = choice if best is None or choice.cost < best.cost else best
     assert best is not None
     return best
 
 
-# ---- the elimination tree of the rest -------------------------------------------------------------------------------
+# ---- the elimination tree without these budgets ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class _Tree:
-    """Where each variable is in the order, its parent (-1: none), and log2 of its step's states."""
+    """The position of each variable in the order, its parent (-1: none), and log2 of the states of its step."""
 
     place: list[int]
     parent: list[int]
@@ -99,19 +99,19 @@ def _tree_without(problem: Problem, counted: Sequence[int]) -> _Tree:
 
 
 def _rough_cost(problem: Problem, counted: Sequence[int], tree: _Tree) -> float:
-    """The states of all steps if every counter on the way up a tree joined the step it passes."""
+    """The states of all steps if every counter were part of each step on its way up the tree."""
     bits = list(tree.bits)
     for c in counted:
         limit = problem.limits[c]
         states = math.log2(_Counting.of(limit).cap + 1)
         heap = [(tree.place[i], i) for i in limit.scope]
         heapify(heap)
-        seen: set[int] = set()
+        visited: set[int] = set()
         while heap:
             _, v = heappop(heap)
-            if v in seen:
+            if v in visited:
                 continue
-            seen.add(v)
+            visited.add(v)
             bits[v] += states
             if heap and tree.parent[v] >= 0:
                 heappush(heap, (tree.place[tree.parent[v]], tree.parent[v]))
@@ -123,7 +123,7 @@ def _rough_cost(problem: Problem, counted: Sequence[int], tree: _Tree) -> float:
 
 @dataclass(frozen=True)
 class _Counting:
-    """How a budget is counted: zeros or ones, up to ``cap``, where higher counts are dropped or are all the same."""
+    """How a budget is counted: zeros or ones, up to ``cap``; higher counts are left out, or merged if ``saturates``."""
 
     zeros: bool
     cap: int
@@ -134,7 +134,7 @@ class _Counting:
     @classmethod
     def of(cls, limit: Limit) -> _Counting:
         n = len(limit.scope)
-        if not limit.shared:  # models differ in their bounds, so every count matters
+        if not limit.shared:  # bounds differ between models, so every count matters
             return cls(False, limit.upper, False, limit.lower, limit.upper)
 
         def count(zeros: bool, lower: int, upper: int) -> _Counting:
@@ -147,7 +147,7 @@ class _Counting:
 
 @dataclass(frozen=True)
 class _Sum:
-    """A variable that holds a count over ``covered`` of the budget's variables; ``flipped``: its states count down."""
+    """A variable whose state is a count over ``covered`` of the budget's variables, in reverse if ``flipped``."""
 
     variable: int
     states: int
@@ -166,7 +166,7 @@ def _with_counters(problem: Problem, counted: Sequence[int], tree: _Tree) -> Pro
 
 
 def _count(limit: Limit, tree: _Tree, cards: list[int], relations: list[Relation]) -> None:
-    """Add up the budget's variables along the tree, lowest first, and the roots one after the other."""
+    """Add up the variables of a budget along the tree, from the leaves, then over the roots."""
     counting = _Counting.of(limit)
     waiting: dict[int, list[_Sum]] = {}
     for i in limit.scope:
@@ -194,16 +194,17 @@ def _count(limit: Limit, tree: _Tree, cards: list[int], relations: list[Relation
         relations.append(Relation((total.variable,), allowed, limit.source, values + limit.offset))
 
 
-def _add_up(sums: list[_Sum], counting: _Counting, limit: Limit, cards: list[int], relations: list[Relation]) -> _Sum:
-    total = sums[0]
-    for other in sums[1:]:
+def _add_up(terms: list[_Sum], counting: _Counting, limit: Limit, cards: list[int], relations: list[Relation]) -> _Sum:
+    """A variable that is the sum of ``terms``, with the relations that make it so."""
+    total = terms[0]
+    for other in terms[1:]:
         covered = total.covered + other.covered
         states = min(counting.cap, covered) + 1
-        plain = _values(total)[:, None] + _values(other)[None, :]
-        kept = np.minimum(plain, counting.cap) if counting.saturates else plain
-        # What is left can add at most this much, so lower counts can never be enough.
+        sums = _values(total)[:, None] + _values(other)[None, :]
+        sums = np.minimum(sums, counting.cap) if counting.saturates else sums
+        # Below this count, the remaining variables cannot reach the lower bound.
         least = counting.lower - (len(limit.scope) - covered)
-        allowed = (kept[..., None] == np.arange(states)) & (np.arange(states) >= least)
+        allowed = (sums[..., None] == np.arange(states)) & (np.arange(states) >= least)
         fresh = _Sum(len(cards), states, covered, False)
         cards.append(states)
         relations.append(Relation((total.variable, other.variable, fresh.variable), allowed, None, None))
@@ -212,6 +213,6 @@ def _add_up(sums: list[_Sum], counting: _Counting, limit: Limit, cards: list[int
 
 
 def _values(total: _Sum) -> NDArray[np.int64]:
-    """The count that each state of a partial sum stands for."""
+    """The count that each state of a partial sum represents."""
     values = np.arange(total.states)
     return values[::-1] if total.flipped else values

@@ -14,23 +14,23 @@ from fgnn.infer.exact.buckets import LocalLimit
 from fgnn.infer.exact.shapes import ListedShape, Term, index_tensor
 from fgnn.infer.exact.states import Rows, States, all_states, join, sorted_rows
 
-# A partial sum is stored where it has at most this share of the rows that read it.
+# A partial sum is stored if it has at most this share of the rows that read it.
 _WORTH_STORING = 0.75
 
 
 @dataclass(frozen=True, eq=False)
 class Item:
-    """An input of a step: its states over positions of the step's scope and, where it has numbers, where they are."""
+    """An input of a step: its states, over positions of the step's scope, and where their numbers are, if any."""
 
     states: States
     slot: int | None  # None: no numbers
     size: int  # entries of the slot
-    entries: Rows  # shape: (S,), the slot's entry of each state
+    entries: Rows  # shape: (S,), the entry of each state in the slot
 
 
 @dataclass(frozen=True)
 class Count:
-    """A budget whose bounds differ between models: the slot with 0 or -inf for each number of ones."""
+    """A budget whose bounds differ between models: its slot has 0 or -inf for each number of ones."""
 
     limit: int
     slot: int
@@ -39,21 +39,21 @@ class Count:
 
 @dataclass(frozen=True, eq=False)
 class _Node:
-    """An item, or a list made from one or two others: ``parts`` are these and the row of theirs in each row."""
+    """An item, or a list derived from others: ``sources`` are these, each with its row for every row of this node."""
 
     states: States
     item: Item | None = None
-    parts: tuple[tuple[_Node, Rows], ...] = ()
+    sources: tuple[tuple[_Node, Rows], ...] = ()
 
     def __len__(self) -> int:
         return len(self.states)
 
     @cached_property
     def slots(self) -> int:
-        """How many slots this node's numbers are the sum of."""
+        """How many slots add up to the numbers of this node."""
         if self.item is not None:
             return int(self.item.slot is not None)
-        return sum(node.slots for node, _ in self.parts)
+        return sum(node.slots for node, _ in self.sources)
 
 
 def build_listed(
@@ -65,7 +65,7 @@ def build_listed(
     slots: int,
     most: int,
 ) -> ListedShape | None:
-    """Join the items, drop what the budgets forbid, and index the outcome; None where nothing feasible is left.
+    """Join the items, drop what the budgets forbid, and index the result; None if no feasible state is left.
 
     Args:
         cardinalities: Of the step's scope; position 0 is eliminated.
@@ -73,14 +73,14 @@ def build_listed(
         children: Which items are results of earlier steps.
         limits: The budgets, as positions.
         counts: The slots of budgets whose bounds differ between models.
-        slots: How many slots the inputs take.
-        most: The longest list allowed; beyond it `TooManyStates` is raised.
+        slots: Number of slots of the inputs.
+        most: The longest list allowed; longer ones raise `TooManyStates`.
     """
     root = _join_all(cardinalities, items, limits, most)
     if len(root) == 0:
         return None
     rest = tuple(range(1, len(cardinalities)))
-    # Position 0 has the lowest bits, so rows that differ in it alone become neighbours, its states ascending.
+    # Position 0 has the lowest bits, so rows that differ only there become neighbours, with ascending states.
     order = sorted_rows(root.states.words)
     words = root.states.project(rest)[order]
     start = np.flatnonzero(np.concatenate([[True], (words[1:] != words[:-1]).any(1)]))
@@ -94,9 +94,9 @@ def build_listed(
     ones = {count: root.states.ones(limits[count.limit].places) + count.offset for count in counts}
     terms = []
     for rows in blocks:
-        found = sums.terms(root, rows, len(root))
-        found += [Term(count.slot, index_tensor(ones[count][rows])) for count in counts]
-        terms.append(tuple(found))
+        block = sums.terms(root, rows, len(root))
+        block += [Term(count.slot, index_tensor(ones[count][rows])) for count in counts]
+        terms.append(tuple(block))
     everything = np.concatenate(blocks)
     origins: dict[Item, Rows] = {}
     _origins(root, everything, origins)
@@ -113,7 +113,7 @@ def build_listed(
 
 
 def _join_all(cardinalities: Sequence[int], items: Sequence[Item], limits: Sequence[LocalLimit], most: int) -> _Node:
-    """Join what lies within another first, then the pairs with the smallest product, and add what no item holds."""
+    """Join scopes contained in another first, then the pairs of smallest product; add variables that are in no item."""
     by_scope: dict[tuple[int, ...], list[_Node]] = {}
     for item in items:
         by_scope.setdefault(item.states.scope, []).append(_Node(item.states, item))
@@ -137,35 +137,35 @@ def _join_all(cardinalities: Sequence[int], items: Sequence[Item], limits: Seque
     for p, k in enumerate(cardinalities):
         if p not in node.states.places:
             states, rows, _ = join(node.states, all_states((p,), (k,), None), most)
-            node = _prune(_Node(states, parts=((node, rows),)), limits)
+            node = _prune(_Node(states, sources=((node, rows),)), limits)
     return node
 
 
 def _common(nodes: Sequence[_Node]) -> _Node:
-    """The states that all of some lists over one scope have."""
+    """The intersection of lists over one scope."""
     if len(nodes) == 1:
         return nodes[0]
     states = nodes[0].states
     for node in nodes[1:]:
         states, _, _ = join(states, node.states, len(states))
-    return _Node(states, parts=tuple((node, join(states, node.states, len(states))[2]) for node in nodes))
+    return _Node(states, sources=tuple((node, join(states, node.states, len(states))[2]) for node in nodes))
 
 
 def _joined(one: _Node, two: _Node, limits: Sequence[LocalLimit], most: int) -> _Node:
-    if len(one) < len(two):  # the join keeps the order of the first
+    if len(one) < len(two):  # the join keeps the order of its left side
         one, two = two, one
     states, one_rows, two_rows = join(one.states, two.states, most)
-    return _prune(_Node(states, parts=((one, one_rows), (two, two_rows))), limits)
+    return _prune(_Node(states, sources=((one, one_rows), (two, two_rows))), limits)
 
 
 def _product(one: _Node, two: _Node) -> float:
-    """About how long the join of two lists is, if their states were spread evenly."""
+    """The approximate length of the join of two lists, assuming evenly distributed states."""
     shared = sum(place[2] for i, place in one.states.places.items() if i in two.states.places)
     return len(one) * len(two) / 2.0**shared
 
 
 def _prune(node: _Node, limits: Sequence[LocalLimit]) -> _Node:
-    """Drop the rows that no state of the missing variables can bring within the budgets."""
+    """Drop the rows that violate the budgets whatever the states of the missing variables."""
     keep = np.ones(len(node), dtype=np.bool_)
     for limit in limits:
         inside = [p for p in limit.places if p in node.states.places]
@@ -177,20 +177,20 @@ def _prune(node: _Node, limits: Sequence[LocalLimit]) -> _Node:
         return node
     rows = np.flatnonzero(keep)
     if node.item is not None:
-        return _Node(node.states.take(rows), parts=((node, rows),))
-    return _Node(node.states.take(rows), parts=tuple((part, found[rows]) for part, found in node.parts))
+        return _Node(node.states.take(rows), sources=((node, rows),))
+    return _Node(node.states.take(rows), sources=tuple((source, of[rows]) for source, of in node.sources))
 
 
-def _origins(node: _Node, rows: Rows, found: dict[Item, Rows]) -> None:
-    """Find, for every item below a node, the rows of it that the given rows of the node came from."""
+def _origins(node: _Node, rows: Rows, origins: dict[Item, Rows]) -> None:
+    """Add the rows of every item below a node that the given rows of the node come from."""
     if node.item is not None:
-        found[node.item] = rows
-    for part, theirs in node.parts:
-        _origins(part, theirs[rows], found)
+        origins[node.item] = rows
+    for source, of in node.sources:
+        _origins(source, of[rows], origins)
 
 
 class _Sums:
-    """Turns nodes into terms, storing partial sums where that saves work: those are the shape's ``merges``."""
+    """Turns nodes into terms, and stores partial sums where that saves work: these are the ``merges`` of the shape."""
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
@@ -198,19 +198,19 @@ class _Sums:
         self.stored: dict[_Node, int] = {}
 
     def terms(self, node: _Node, rows: Rows, readers: int) -> list[Term]:
-        """The terms whose sum is the node's numbers at ``rows``; ``readers`` rows will be asked for in all."""
+        """The terms that add up to the numbers of a node at ``rows``; ``readers`` rows will be read in all."""
         if node.slots == 0:
             return []
         if node.item is not None and node.item.slot is not None:
             return [_term(node.item.slot, node.item.entries[rows], node.item.size)]
         if node not in self.stored and node.slots > 1 and len(node) <= _WORTH_STORING * readers:
             every = np.arange(len(node))
-            inner = [t for part, found in node.parts for t in self.terms(part, found[every], len(node))]
+            inner = [t for source, of in node.sources for t in self.terms(source, of[every], len(node))]
             self.merges.append(tuple(inner))
             self.stored[node] = self.slots + len(self.merges) - 1
         if node in self.stored:
             return [_term(self.stored[node], rows, len(node))]
-        return [t for part, found in node.parts for t in self.terms(part, found[rows], readers)]
+        return [t for source, of in node.sources for t in self.terms(source, of[rows], readers)]
 
 
 def _term(slot: int, entries: Rows, size: int) -> Term:

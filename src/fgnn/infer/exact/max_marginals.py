@@ -1,4 +1,4 @@
-"""Exact max-marginals of chains: how good the best assignment is, with each variable held in each of its states."""
+"""Exact max-marginals of chains: the best score with each variable fixed to each of its states."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from torch import Tensor
 
 from fgnn.pgm import ModelBatch
 
-# The longest reach of a factor: tables of 2^reach states per model are gone through for every variable.
+# Longest reach of a factor: each variable takes tables of 2^reach states per model.
 _MOST_REACH = 16
-# On the CPU models are gone through in slices of so many entries, which fit a core's cache.
+# Entries of a slice of models on the CPU, which fits the cache of a core.
 _CPU_SLICE = 1 << 15
 
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """One factor on the last ``reach`` variables before and with the one it is added at, the oldest bit first."""
+    """A factor over the last ``reach`` variables, up to the one it is added at; the earliest is the highest bit."""
 
     group: int
     index: int
     reach: int
-    rows: Tensor  # shape: (2^reach,), the table's entry, or how many of a budget's variables are one
+    rows: Tensor  # shape: (2^reach,), the entry of the table, or the number of ones in the budget
 
 
 @dataclass(frozen=True, eq=False)
 class Band:
-    """Where the factors of binary models come in when the variables are gone through in order."""
+    """The factors of binary models by the last variable of their scope, in order of the variables."""
 
-    reach: int  # variables that the widest factor spans
+    reach: int  # number of consecutive variables that the widest factor spans
     tables: tuple[tuple[Piece, ...], ...]  # by the last variable of the scope
     budgets: tuple[tuple[Piece, ...], ...]
 
     @classmethod
     def of(cls, batch: ModelBatch) -> Band:
-        """Read a batch's structure; variables must be binary, and every factor must lie within few neighbours.
+        """Compile the structure of a batch.
 
         Raises:
-            ValueError: They are not, or a factor spans more than 16 variables.
+            ValueError: A variable is not binary, or a factor spans more than 16 consecutive variables.
         """
         if bool((batch.cardinalities != 2).any()):
             raise ValueError(f"Expected binary variables (got {sorted(set(batch.cardinalities.tolist()))} states)")
@@ -48,8 +48,8 @@ class Band:
         budgets: list[list[Piece]] = [[] for _ in range(n)]
         scopes = [(tables, [g.scopes for g in batch.tables]), (budgets, [g.scopes for g in batch.budgets])]
         for pieces, groups in scopes:
-            for group, found in enumerate(groups):
-                for index, scope in enumerate(found.tolist()):
+            for group, group_scopes in enumerate(groups):
+                for index, scope in enumerate(group_scopes.tolist()):
                     last, reach = max(scope), max(scope) - min(scope) + 1
                     if reach > _MOST_REACH:
                         raise ValueError(f"Expected factors within {_MOST_REACH} neighbours (got one over {reach})")
@@ -61,7 +61,7 @@ class Band:
         return cls(max(2, widest), tuple(map(tuple, tables)), tuple(map(tuple, budgets)))
 
     def to(self, device: torch.device | str) -> Band:
-        """The same structure elsewhere."""
+        """The same structure on another device."""
 
         def moved(pieces: tuple[tuple[Piece, ...], ...]) -> tuple[tuple[Piece, ...], ...]:
             return tuple(tuple(replace(p, rows=p.rows.to(device)) for p in at) for at in pieces)
@@ -70,27 +70,27 @@ class Band:
 
 
 def max_marginals(batch: ModelBatch, band: Band | None = None, *, dtype: torch.dtype = torch.float64) -> Tensor:
-    r"""The best score with :math:`x_i` held, :math:`m_i(k) = \max_{x : x_i = k} \theta(x)`, for all i and k at once.
+    r"""The best score with :math:`x_i` fixed, :math:`m_i(k) = \max_{x : x_i = k} \theta(x)`, for all i and k at once.
 
-    One pass of maximisation forward and one back over the last w - 1 variables' :math:`2^{w-1}` joint states, where the
-    widest factor spans w neighbours:
+    One forward and one backward pass over the :math:`2^{w-1}` joint states of the last w - 1 variables, where the
+    widest factor spans w variables:
 
     .. math::
         \alpha_t(x_{t-w+2}, \dots, x_t) &= \max_{x_{t-w+1}} \alpha_{t-1} + \theta_t, \\
         \beta_{t-1}(x_{t-w+1}, \dots, x_{t-1}) &= \max_{x_t} \beta_t + \theta_t, \\
         m_i &= \max_{x \setminus x_i} \alpha_t + \beta_t
 
-    Nothing depends on the numbers but the numbers: with ``band`` given, the host is not asked.
+    Control flow depends only on the structure: once that is compiled, there is no host synchronisation.
 
     Args:
-        batch: Models of binary variables in which every factor lies within a few neighbours, such as chains.
-        band: Their structure, where it is known already.
+        batch: Models of binary variables whose factors each span a few consecutive variables, such as chains.
+        band: Their structure, if compiled already.
         dtype: Of the sums.
 
     Returns:
         m, shape (B, N, 2), in ``dtype``; ``-inf`` where no feasible assignment has that state.
     """
-    band = band or Band.of(batch)
+    band = band or batch.structure.derived("band", lambda: Band.of(batch))
     if not batch.unary.numel():
         return batch.unary.to(dtype)
     size = max(1, _CPU_SLICE >> band.reach) if batch.device.type == "cpu" else len(batch)
@@ -100,49 +100,49 @@ def max_marginals(batch: ModelBatch, band: Band | None = None, *, dtype: torch.d
 
 
 def gaps(batch: ModelBatch, band: Band | None = None) -> Tensor:
-    r"""By how much one beats zero, :math:`d_i = m_i(1) - m_i(0)`: above 0 where the best assignment has a one, near 0
-    where it hardly matters.
+    r"""The advantage of one over zero, :math:`d_i = m_i(1) - m_i(0)`: positive if the best assignment has a one, near 0
+    if both states are almost equally good.
 
     Returns:
         d, shape (B, N), float32; infinite where one of the states is infeasible, 0 where both are.
     """
-    found = max_marginals(batch, band)
-    apart = (found[..., 1] - found[..., 0]).float()
-    return torch.where(apart.isnan(), 0.0, apart).contiguous()
+    marginals = max_marginals(batch, band)
+    difference = (marginals[..., 1] - marginals[..., 0]).float()
+    return torch.where(difference.isnan(), 0.0, difference).contiguous()
 
 
-# ---- the passes; tensors have the states first and the models last ------------------------------------------------
+# ---- the passes; the axes of tensors are states, then models ------------------------------------------------
 
 
 @torch.no_grad()
 def _both_passes(batch: ModelBatch, band: Band, dtype: torch.dtype) -> Tensor:
     n, held = batch.num_variables, band.reach - 1
     terms = _Terms(batch, band, dtype)
-    # variables before the first one are zeros
+    # variables before the first are zeros
     alpha = torch.full((2**held, len(batch)), -torch.inf, dtype=dtype, device=batch.device)
     alpha[0] = 0.0
-    # the states after variable t tell of the variables back to t - held + 1: every so-manieth t tells of all
-    told = range(n - 1, -1, -held)
-    kept: dict[int, Tensor] = {}
+    # The states after variable t include variables t - held + 1, ..., t, so every held-th t covers all variables.
+    covering = range(n - 1, -1, -held)
+    alphas: dict[int, Tensor] = {}
     for t in range(n):
-        joint = terms.forward(alpha, t)  # shape: (2^held, 2, B), the oldest variable's bit first
+        joint = terms.forward(alpha, t)  # shape: (2^held, 2, B), the earliest variable is the highest bit
         alpha = joint.view(2, 2**held, -1).amax(0)
-        if t in told:
-            kept[t] = alpha
+        if t in covering:
+            alphas[t] = alpha
     beta = torch.zeros_like(alpha)
-    found: list[Tensor] = []  # shape: (2, B) each, last variable first
+    marginals: list[Tensor] = []  # shape: (2, B) each, last variable first
     for t in range(n - 1, -1, -1):
-        if t in told:
-            total = kept.pop(t) + beta
+        if t in covering:
+            total = alphas.pop(t) + beta
             for bit in range(min(held, t + 1)):
-                found.append(total.view(2 ** (held - 1 - bit), 2, 2**bit, -1).amax((0, 2)))
-        if t > told[-1]:
+                marginals.append(total.view(2 ** (held - 1 - bit), 2, 2**bit, -1).amax((0, 2)))
+        if t > covering[-1]:
             beta = terms.back(beta, t).amax(1)
-    return torch.stack(found[::-1]).permute(2, 0, 1) + batch.constant.to(dtype)[:, None, None]
+    return torch.stack(marginals[::-1]).permute(2, 0, 1) + batch.constant.to(dtype)[:, None, None]
 
 
 class _Terms:
-    """The factors that come in at each variable, on the numbers of a batch."""
+    """The numbers of the factors that end at each variable."""
 
     def __init__(self, batch: ModelBatch, band: Band, dtype: torch.dtype) -> None:
         self.band, self.models = band, len(batch)
@@ -153,20 +153,20 @@ class _Terms:
         ]
 
     def forward(self, alpha: Tensor, t: int) -> Tensor:
-        """Add what comes in at t to (2^held, B), states of the variables before it; to (2^held, 2, B)."""
+        """Add the factors that end at t to alpha (2^held, B), over the variables before t; returns (2^held, 2, B)."""
         small, reach = self._local(t)
         before = alpha.view(-1, 2 ** (reach - 1), 1, self.models)
         return self._allowed(before + small.view(1, -1, 2, small.shape[-1]), t)
 
     def back(self, beta: Tensor, t: int) -> Tensor:
-        """Add what comes in at t to (2^held, B), states of the last variables with t; to (2^held, 2, B)."""
+        """Add the factors that end at t to beta (2^held, B), over the variables up to t; returns (2^held, 2, B)."""
         small, reach = self._local(t)
         if reach == self.band.reach:
             return self._allowed(beta.view(1, -1, self.models) + small.view(2, -1, small.shape[-1]), t)
         return self._allowed(beta.view(1, -1, 2**reach, self.models).expand(2, -1, -1, -1) + small, t)
 
     def _local(self, t: int) -> tuple[Tensor, int]:
-        """The unary and the tables that end at t, (2^reach, B), and over how many variables."""
+        """The sum of the unary and the tables that end at t, (2^reach, B), and its reach."""
         small, reach = self._unary[t], 1
         for piece in sorted(self.band.tables[t], key=lambda p: p.reach):
             values = self._tables[piece.group][piece.index].index_select(0, piece.rows)
@@ -175,7 +175,7 @@ class _Terms:
         return small, reach
 
     def _allowed(self, joint: Tensor, t: int) -> Tensor:
-        """Joint states of ``reach`` variables, -inf where a budget that ends at t is broken."""
+        """Set joint states that violate a budget ending at t to -inf, in place."""
         for piece in self.band.budgets[t]:
             lower, upper = self._bounds[piece.group]
             count = piece.rows[:, None]

@@ -1,6 +1,6 @@
-"""Elimination orders: greedy (min-fill, min-weight), geometric (breadth-first), as numbered, and random restarts.
+"""Elimination orders: greedy (min-fill, min-weight), breadth-first, by number, and random restarts.
 
-An order is judged by what it costs, the number of joint states of every step together, not by its width alone.
+The cost of an order is the number of joint states of all its steps, not its width alone.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
-# A graph as the set of neighbours of each vertex 0..n-1.
+# The neighbours of each vertex 0..n-1.
 Graph = list[set[int]]
-# log2 of the number of joint states of a set of vertices (the first is the one eliminated).
+# log2 of the number of joint states of a vertex, which is eliminated, and its neighbours.
 Measure = Callable[[int, Iterable[int]], float]
 
-# Roughly what a random restart takes per neighbour at elimination, and what a joint state takes to solve. They are
-# constants, not measured, so that the same model always gets the same order.
+# Rough times of a random restart per neighbour at elimination, and of solving per joint state. They are constants, not
+# measured, so that the same model always gets the same order.
 _TRY_SECONDS = 1e-5
 _STATE_SECONDS = 5e-9
 _MOST_SECONDS = 5.0
@@ -25,11 +25,11 @@ _MOST_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Order:
-    """An elimination order and its steps: ``cliques[t]`` are the neighbours ``sequence[t]`` has when it goes."""
+    """An elimination order; ``cliques[t]`` are the neighbours of ``sequence[t]`` when it is eliminated."""
 
     sequence: tuple[int, ...]
     cliques: tuple[tuple[int, ...], ...]
-    cost: float  # log2 of the joint states of all steps together; 0 where it was not asked for
+    cost: float  # log2 of the joint states of all steps; 0 if not computed
     chordal: bool  # no edge was added: no other order has a smaller width
 
     @property
@@ -39,7 +39,7 @@ class Order:
 
 
 def graph_of(count: int, scopes: Iterable[Sequence[int]]) -> Graph:
-    """The graph that joins any two variables of one scope."""
+    """The graph with an edge between any two variables of one scope."""
     graph: Graph = [set() for _ in range(count)]
     for scope in scopes:
         for i in scope:
@@ -66,11 +66,11 @@ def best_order(
     hopeless: float = math.inf,
     out_of_time: Callable[[], bool] = lambda: False,
 ) -> Order:
-    """The cheapest of several orders; stops at once where nothing is to be gained.
+    """The cheapest of several orders.
 
-    Nothing is where the graph is chordal (min-fill then adds no edge), where all steps together have at most 2^easy
-    states, and, for random restarts, where they have more than 2^hopeless.
-    ``measure`` must not change from call to call: it may not depend on earlier steps.
+    The search ends early if the graph is chordal (min-fill then adds no edge) or if all steps together have at most
+    2^easy states. There are no random restarts if they have more than 2^hopeless. ``measure`` must be a pure function:
+    it may not depend on earlier steps.
     """
     best = min_fill(graph)
     if best.chordal:
@@ -87,7 +87,7 @@ def best_order(
     bits = [math.log2(k) for k in cardinalities]
     one_try = _TRY_SECONDS * sum(1 + len(clique) for clique in best.cliques)
     for attempt in range(tries):
-        # Looking for a better order must not cost more than the order at hand, nor hold up a refusal.
+        # The search must not take longer than solving with the current order, nor delay a refusal.
         worth = min(_MOST_SECONDS, 2.0**best.cost * _STATE_SECONDS)
         if not easy < best.cost <= hopeless or attempt * one_try > worth or out_of_time():
             break
@@ -98,7 +98,7 @@ def best_order(
 
 
 def cost_of(order: Order, measure: Measure) -> float:
-    """log2 of the joint states of all steps together."""
+    """log2 of the joint states of all steps."""
     total = sum(2.0 ** min(measure(v, near), 1000.0) for v, near in zip(order.sequence, order.cliques, strict=True))
     return math.log2(total) if total else 0.0
 
@@ -111,12 +111,12 @@ def min_fill(
     bits: Sequence[float] | None = None,
     limit: float = math.inf,
 ) -> Order:
-    """Eliminate, again and again, the vertex whose neighbours lack the fewest edges among themselves.
+    """Repeatedly eliminate the vertex whose neighbours lack the fewest edges between them.
 
-    Ties go to the smaller degree, then the smaller number, or with ``rng`` to chance. With ``bits`` (log2 of the
-    cardinalities) missing edges are weighted by the states they join. Fill counts are kept up to date edge by edge, so
-    a long chain costs time in proportion to its length. Without a ``measure`` the cost is left at 0. Stops early, with
-    an infinite cost, beyond ``limit``.
+    Ties go to the smaller degree, then the smaller number, or are random with ``rng``. With ``bits`` (log2 of the
+    cardinalities) missing edges are weighted by the bits of their ends. Fill counts are updated edge by edge, so the
+    time for a long chain is linear in its length. Without a ``measure`` the cost is 0. Stops early, with infinite cost,
+    beyond ``limit``.
     """
     near = [set(s) for s in graph]
     mass = _mass(bits)
@@ -132,7 +132,7 @@ def min_fill(
     while heap:
         key, _, degree, v = heappop(heap)
         if gone[v] or key != round(fill[v], 6) or degree != len(near[v]):
-            continue  # an entry from before a change; the new one is also in the heap
+            continue  # outdated: the heap also has the current entry
         gone[v] = True
         around = near[v]
         touched = set(around)
@@ -140,7 +140,7 @@ def min_fill(
             chordal = False
             touched |= _connect(near, weight, mass, fill, sorted(around))
         for u in around:
-            # v leaves the neighbourhood of u: the edges from v that u's other neighbours lacked are no longer missed
+            # v is no longer a neighbour of u, so missing edges between v and other neighbours of u no longer count
             fill[u] -= weight[v] * (mass(near[u] - around) - weight[v])
             near[u].discard(v)
         sequence.append(v)
@@ -155,7 +155,7 @@ def min_fill(
 
 
 def along(graph: Graph, sequence: Sequence[int], measure: Measure, limit: float = math.inf) -> Order | None:
-    """The steps of eliminating in a given sequence; None where they cost more than 2^limit states."""
+    """The elimination order of a given sequence; None if it costs more than 2^limit states."""
     place = [0] * len(graph)
     for t, v in enumerate(sequence):
         place[v] = t
@@ -176,32 +176,32 @@ def along(graph: Graph, sequence: Sequence[int], measure: Measure, limit: float 
 
 
 def _fixed_sequences(graph: Graph) -> Iterator[list[int]]:
-    """As numbered, and breadth-first from both ends of a longest path: grids and bands like these."""
+    """By number, and breadth-first from both ends of a longest path, which suit grids and bands."""
     yield list(range(len(graph)))
-    for pick_far in (False, True):
-        seen = [False] * len(graph)
+    for other_end in (False, True):
+        visited = [False] * len(graph)
         walk: list[int] = []
         for start in range(len(graph)):
-            if not seen[start]:
-                reached = _breadth_first(graph, start, seen.copy())
-                far = _breadth_first(graph, reached[-1], seen.copy())[-1] if pick_far else reached[-1]
-                walk += _breadth_first(graph, far, seen)
+            if not visited[start]:
+                end = _breadth_first(graph, start, visited.copy())[-1]
+                end = _breadth_first(graph, end, visited.copy())[-1] if other_end else end
+                walk += _breadth_first(graph, end, visited)
         yield walk
 
 
-def _breadth_first(graph: Graph, start: int, seen: list[bool]) -> list[int]:
-    seen[start] = True
+def _breadth_first(graph: Graph, start: int, visited: list[bool]) -> list[int]:
+    visited[start] = True
     walk = [start]
     for v in walk:
         for u in sorted(graph[v], key=lambda u: (len(graph[u]), u)):
-            if not seen[u]:
-                seen[u] = True
+            if not visited[u]:
+                visited[u] = True
                 walk.append(u)
     return walk
 
 
 def _mass(bits: Sequence[float] | None) -> Callable[[set[int]], float]:
-    """The weight of a set of vertices: how many there are, or the sum of their bits."""
+    """The weight of a set of vertices: their number, or the sum of their bits."""
     return len if bits is None else lambda vertices: sum(bits[w] for w in vertices)
 
 
@@ -212,7 +212,7 @@ def _connect(
     fill: list[float],
     around: list[int],
 ) -> set[int]:
-    """Join all of ``around`` and bring the fill counts of everything concerned up to date."""
+    """Connect all of ``around`` and update fill counts; returns the common neighbours whose counts changed."""
     touched: set[int] = set()
     for a_at, a in enumerate(around):
         for b in around[a_at + 1 :]:

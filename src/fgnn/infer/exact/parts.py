@@ -1,4 +1,4 @@
-"""Take a batch apart where its models fall apart: what elimination can solve, and what it cannot."""
+"""Split a batch into the components that elimination can solve, and those it cannot."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fgnn.pgm import ModelBatch
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Which states of each variable can occur at all, and which variables are in components too wide to eliminate."""
+    """The states that can occur, and the variables in components too wide to eliminate."""
 
     live: NDArray[np.bool_]  # shape: (N, K)
     hard: NDArray[np.bool_]  # shape: (N,); variables with one live state are in no component
 
     @property
     def divides(self) -> bool:
-        """Whether something can be taken off the hard components: easy ones, or fixed variables."""
+        """Whether there is something besides the hard components: easy ones, or fixed variables."""
         return bool(self.hard.any() and not self.hard.all())
 
 
@@ -31,14 +31,14 @@ class Part:
     """Some of the variables of a batch as a batch of its own."""
 
     batch: ModelBatch
-    variables: Tensor  # shape: (n,), the numbers in the whole, ascending
-    own: Tensor  # shape: (n,), bool: those that only this part decides
+    variables: Tensor  # shape: (n,), their numbers in the whole batch, ascending
+    own: Tensor  # shape: (n,), bool: those whose states this part determines
 
 
 def take_apart(batch: ModelBatch, split: Split) -> tuple[Part, Part]:
-    """The easy part and the hard part. Scores add up: every factor and the constant are in exactly one of them.
+    """The easy and the hard part. Scores add up: every factor and the constant are in exactly one of them.
 
-    A fixed variable that a hard factor holds is in both parts, its unaries only in the easy one.
+    A fixed variable in the scope of a hard factor is in both parts, its unaries only in the easy one.
     """
     hard = torch.from_numpy(split.hard).to(batch.device)
     live = torch.from_numpy(split.live).to(batch.device)
@@ -47,9 +47,9 @@ def take_apart(batch: ModelBatch, split: Split) -> tuple[Part, Part]:
     hard_budgets = [hard[u.scopes].any(1) for u in batch.budgets]
     touched = hard.clone()
     scopes = [t.scopes for t in batch.tables] + [u.scopes for u in batch.budgets]
-    for held, which in zip(scopes, hard_tables + hard_budgets, strict=True):
-        touched[held[which].flatten()] = True
-    # In the hard part a fixed variable has only its state, without a value of its own.
+    for group, which in zip(scopes, hard_tables + hard_budgets, strict=True):
+        touched[group[which].flatten()] = True
+    # In the hard part a fixed variable has only its state, with value 0.
     bare = torch.where(hard[:, None], unary, torch.zeros_like(unary).masked_fill(~live, -torch.inf))
     easy = _part(batch, unary, ~hard, ~hard, [~w for w in hard_tables], [~w for w in hard_budgets], batch.constant)
     zero = torch.zeros_like(batch.constant)

@@ -1,4 +1,4 @@
-"""The plan of an elimination: everything that depends on the structure alone, as indices an executor follows."""
+"""The plan of an elimination: indices compiled from the structure alone."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from fgnn.infer.exact.problem import Problem, free_problem
 from fgnn.infer.exact.shapes import Shape
 from fgnn.infer.exact.states import TooManyStates
 
-# An order whose steps have 2^this times the states of one allowed step is not going to be improved enough by chance.
+# Random restarts will not improve an order enough whose steps have 2^this times the states allowed for one.
 _OUT_OF_REACH = 10.0
 
 
 class TooLarge(ValueError):
-    """The elimination takes more states or memory than allowed; ``split`` says which components are to blame."""
+    """The elimination needs more states or memory than allowed; ``split`` has the components that are too wide."""
 
     split: Split | None = None
 
 
 class OutOfTime(Exception):
-    """The time limit came before the end."""
+    """The time limit was reached."""
 
 
 @dataclass(frozen=True, eq=False)
 class ExactPlan:
-    """How to solve every model of one structure. ``steps`` is None where no model of it has a feasible assignment."""
+    """How to solve the models of one structure. ``steps`` is None if no model has a feasible assignment."""
 
     problem: Problem | None
     steps: tuple[Step, ...] | None
     width: int  # the induced width of the order, over free variables
-    memory: int  # bytes one model takes in float64, choices and live results together
+    memory: int  # bytes for one model in float64, choices and live results together
 
     @property
     def states(self) -> int:
@@ -53,7 +53,7 @@ class ExactPlan:
 
     @property
     def total_states(self) -> int:
-        """The joint states of all steps together: the work for one model."""
+        """The joint states of all steps: the work for one model."""
         return sum(step.shape.joint for step in self.steps or ())
 
     def to(self, device: torch.device) -> ExactPlan:
@@ -80,11 +80,11 @@ def build_plan(
 
     Args:
         structure: What the models share.
-        max_states: The most joint states one step may have.
-        memory: The most bytes one model may take.
-        seed: Of the random orders that are tried where min-fill's is costly.
-        tries: How many of these.
-        out_of_time: Asked now and then; `OutOfTime` is raised when it says so.
+        max_states: Upper limit on the joint states of a step.
+        memory: Upper limit on the bytes for one model.
+        seed: Of the random orders that are tried if min-fill's is costly.
+        tries: Number of random orders.
+        out_of_time: Called now and then; `OutOfTime` is raised if it returns True.
     """
     live = propagate(structure)
     if live is None:
@@ -128,7 +128,7 @@ def _build(choice: Choice, max_states: int, memory: int, out_of_time: Callable[[
 
 
 def _split(choice: Choice, live: NDArray[np.bool_], max_states: int) -> Split:
-    """Call a component hard where counting cannot say that each of its steps has few enough states."""
+    """A component is hard unless counting shows that each of its steps has few enough states."""
     parent = list(range(len(choice.buckets)))
     for t, bucket in enumerate(choice.buckets):
         for c in bucket.children:
@@ -136,7 +136,7 @@ def _split(choice: Choice, live: NDArray[np.bool_], max_states: int) -> Split:
     root = parent[:]
     for t in reversed(range(len(root))):  # children come before their parents
         root[t] = root[parent[t]]
-    # Half a bit below the limit, so that many steps near it do not run out of memory either.
+    # Half a bit below the limit, so that many steps close to it do not run out of memory.
     wide = {root[t] for t, size in enumerate(choice.sizes) if size.states > math.log2(max_states) - 0.5}
     hard = np.zeros(len(live), dtype=np.bool_)
     for t, bucket in enumerate(choice.buckets):
@@ -147,15 +147,16 @@ def _split(choice: Choice, live: NDArray[np.bool_], max_states: int) -> Split:
 
 
 def too_large(width: int, states: float, needed: float, max_states: int, memory: int) -> TooLarge:
-    """The refusal, in numbers."""
+    """The error, with the sizes."""
     return TooLarge(
-        f"Expected an elimination of at most {max_states:,} joint states a step within {_gib(memory)} "
-        f"(got induced width {width}, {states:,.0f} states in the largest step, about {_gib(needed)}); "
+        f"Expected an elimination of at most {max_states:,} joint states a step within {_readable(memory)} "
+        f"(got induced width {width}, {states:,.0f} states in the largest step, about {_readable(needed)}); "
         "raise max_states and memory, or use method 'auto' or 'toulbar2'"
     )
 
 
-def _gib(size: float) -> str:
+def _readable(size: float) -> str:
+    """A number of bytes with a unit."""
     for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
         if size < 1024 or unit == "TiB":
             return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
@@ -164,17 +165,17 @@ def _gib(size: float) -> str:
 
 
 def _refuse_early(sizes: Sequence[Size], width: int, max_states: int, memory: int) -> None:
-    """Refuse by counting alone. Lists may turn out shorter than their bound, so only full tables are sure."""
-    sure = [size for size in sizes if not size.listed]
-    states = max((size.states for size in sure), default=0.0)
-    choices = sum(2.0 ** min(size.message, 200.0) for size in sure)
-    needed = choices + 16.0 * 2.0 ** min(max((size.message for size in sure), default=0.0), 200.0)
+    """Refuse by counting alone. Lists may be shorter than their bounds, so only full tables count."""
+    full = [size for size in sizes if not size.listed]
+    states = max((size.states for size in full), default=0.0)
+    choices = sum(2.0 ** min(size.message, 200.0) for size in full)
+    needed = choices + 16.0 * 2.0 ** min(max((size.message for size in full), default=0.0), 200.0)
     if states > math.log2(max_states) + 1e-9 or needed > memory:
         raise too_large(width, 2.0 ** min(states, 1000.0), needed, max_states, memory)
 
 
 def _model_bytes(rows: Sequence[int], buckets: Sequence[Bucket]) -> int:
-    """One byte per choice, and eight per entry of the results alive at the worst moment, with the sums being made."""
+    """One byte per choice, and eight per entry of the live results at their peak, including intermediate sums."""
     alive = peak = 0
     for t, bucket in enumerate(buckets):
         peak = max(peak, alive + 3 * rows[t])

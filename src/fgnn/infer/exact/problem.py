@@ -1,4 +1,4 @@
-"""The variables still free after propagation, and the factors over them."""
+"""The variables that propagation leaves free, and the factors over them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fgnn.infer.exact.allowed_states import AllowedStates, BudgetShape, TableSha
 
 @dataclass(frozen=True)
 class Source:
-    """Where a factor's numbers are in a batch: a variable's unaries, a table of a group, a budget's allowed counts."""
+    """The numbers of a factor in a batch: the unaries of a variable, a table of a group, the counts of a budget."""
 
     kind: Literal["unary", "table", "count"]
     group: int
@@ -27,15 +27,15 @@ class Relation:
     scope: tuple[int, ...]
     allowed: NDArray[np.bool_] | None  # shape: (k_1, ..., k_A); None: all
     source: Source | None  # None: no numbers, only `allowed`
-    cells: NDArray[np.int64] | None  # the entry of the source at each joint state, as `allowed`; None: in order
+    cells: NDArray[np.int64] | None  # shape: as `allowed`, the entry of the source at each joint state; None: in order
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A budget over free variables: ``lower <= ones <= upper``, the loosest bounds of all models.
+    """A budget over free variables: ``lower <= ones <= upper``, with the loosest bounds of all models.
 
-    ``source`` holds 0 or -inf for every count of ones, of which ``offset`` are fixed; a list needs it only where models
-    have bounds of their own (not ``shared``).
+    ``source`` has 0 or -inf for every count of ones, of which ``offset`` are fixed. A list needs it only if models
+    differ in their bounds (not ``shared``).
     """
 
     scope: tuple[int, ...]
@@ -48,89 +48,87 @@ class Limit:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Free variables are numbered 0..F-1; numbers from F on are auxiliary (counters), with no state to report."""
+    """Free variables are 0..F-1; variables from F on are auxiliary (counters) and not part of the answer."""
 
     cardinalities: tuple[int, ...]
     variables: NDArray[np.int64]  # shape: (F,), the model's number of each free variable
-    states: NDArray[np.int64]  # shape: (F, K), the model's state of each live state, in order
+    states: NDArray[np.int64]  # shape: (F, K), the model's number of each live state, in order
     fixed: NDArray[np.int64]  # shape: (N,), the state of each fixed variable, -1 where free
     relations: tuple[Relation, ...]
     limits: tuple[Limit, ...]
-    constants: tuple[tuple[Source, int], ...]  # entries that every feasible assignment takes
+    constants: tuple[tuple[Source, int], ...]  # entries that are part of every feasible assignment
 
 
 def free_problem(structure: AllowedStates, live: NDArray[np.bool_]) -> Problem:
-    """Drop the states that propagation ruled out and the variables it fixed."""
-    counts = live.sum(1)
-    fixed = np.where(counts == 1, live.argmax(1), -1)
-    variables = np.flatnonzero(counts > 1)
-    number = np.full(len(live), -1)
-    number[variables] = np.arange(len(variables))
-    # Live states first, in order: the rank of a state is its number among the live ones.
-    states = np.argsort(~live[variables], axis=1, kind="stable")
-    whole = counts == structure.cardinalities
-
-    relations = []
-    constants = [(Source("unary", 0, int(i)), int(fixed[i])) for i in np.flatnonzero(fixed >= 0)]
-    for f, i in enumerate(variables.tolist()):
-        cells = None if whole[i] else states[f, : counts[i]]
-        relations.append(Relation((f,), None, Source("unary", 0, i), cells))
-    for g, table in enumerate(structure.tables):
-        _add_tables(relations, constants, g, table, live, number, whole)
-    limits: list[Limit] = []
-    for g, budget in enumerate(structure.budgets):
-        _add_budgets(limits, constants, g, budget, fixed, number)
-    cards = tuple(counts[variables].tolist())
-    return Problem(cards, variables, states, fixed, tuple(relations), tuple(limits), tuple(constants))
+    """Remove the states that propagation excluded and the variables it fixed."""
+    return _Reduction(structure, live).problem()
 
 
-def _add_tables(
-    relations: list[Relation],
-    constants: list[tuple[Source, int]],
-    group: int,
-    table: TableShape,
-    live: NDArray[np.bool_],
-    number: NDArray[np.int64],
-    whole: NDArray[np.bool_],
-) -> None:
-    shape = table.allowed.shape[1:]
-    all_allowed = np.asarray(table.allowed.reshape(len(table.scopes), -1).all(1))
-    untouched = np.asarray(whole[table.scopes].all(1))
-    for c, scope in enumerate(table.scopes.tolist()):
-        source = Source("table", group, c)
-        if untouched[c] and (number[scope] >= 0).all():
-            allowed = None if all_allowed[c] else table.allowed[c]
-            relations.append(Relation(tuple(number[scope].tolist()), allowed, source, None))
-            continue
-        kept = np.ix_(*(np.flatnonzero(live[i, :k]) for i, k in zip(scope, shape, strict=True)))
-        free = [a for a, i in enumerate(scope) if number[i] >= 0]
-        sizes = [kept[a].size for a in free]
-        cells = np.arange(int(np.prod(shape))).reshape(shape)[kept].reshape(sizes)
-        if not free:
-            constants.append((source, int(cells)))
-            continue
-        some = table.allowed[c][kept].reshape(sizes)
-        relations.append(
-            Relation(tuple(int(number[scope[a]]) for a in free), None if some.all() else some, source, cells)
+class _Reduction:
+    """Collects the factors over free variables, and the constants from fixed ones."""
+
+    def __init__(self, structure: AllowedStates, live: NDArray[np.bool_]) -> None:
+        self.live, counts = live, live.sum(1)
+        self.fixed = np.where(counts == 1, live.argmax(1), -1)
+        self.variables = np.flatnonzero(counts > 1)
+        self.number = np.full(len(live), -1)
+        self.number[self.variables] = np.arange(len(self.variables))
+        # Live states first, in order: a live state's index in its row is its number among the live ones.
+        self.states = np.argsort(~live[self.variables], axis=1, kind="stable")
+        self.cards = tuple(counts[self.variables].tolist())
+        self.whole = counts == structure.cardinalities  # variables that keep all states
+        self.relations: list[Relation] = []
+        self.limits: list[Limit] = []
+        self.constants = [(Source("unary", 0, int(i)), int(self.fixed[i])) for i in np.flatnonzero(self.fixed >= 0)]
+        for f, i in enumerate(self.variables.tolist()):
+            cells = None if self.whole[i] else self.states[f, : counts[i]]
+            self.relations.append(Relation((f,), None, Source("unary", 0, i), cells))
+        for g, table in enumerate(structure.tables):
+            self._add_tables(g, table)
+        for g, budget in enumerate(structure.budgets):
+            self._add_budgets(g, budget)
+
+    def problem(self) -> Problem:
+        return Problem(
+            self.cards,
+            self.variables,
+            self.states,
+            self.fixed,
+            tuple(self.relations),
+            tuple(self.limits),
+            tuple(self.constants),
         )
 
+    def _add_tables(self, group: int, table: TableShape) -> None:
+        number, shape = self.number, table.allowed.shape[1:]
+        all_allowed = np.asarray(table.allowed.reshape(len(table.scopes), -1).all(1))
+        unchanged = np.asarray(self.whole[table.scopes].all(1))
+        for c, scope in enumerate(table.scopes.tolist()):
+            source = Source("table", group, c)
+            if unchanged[c] and (number[scope] >= 0).all():
+                allowed = None if all_allowed[c] else table.allowed[c]
+                self.relations.append(Relation(tuple(number[scope].tolist()), allowed, source, None))
+                continue
+            live = np.ix_(*(np.flatnonzero(self.live[i, :k]) for i, k in zip(scope, shape, strict=True)))
+            free = [a for a, i in enumerate(scope) if number[i] >= 0]
+            sizes = [live[a].size for a in free]
+            cells = np.arange(int(np.prod(shape))).reshape(shape)[live].reshape(sizes)
+            if not free:
+                self.constants.append((source, int(cells)))
+                continue
+            allowed = table.allowed[c][live].reshape(sizes)
+            free_scope = tuple(int(number[scope[a]]) for a in free)
+            self.relations.append(Relation(free_scope, None if allowed.all() else allowed, source, cells))
 
-def _add_budgets(
-    limits: list[Limit],
-    constants: list[tuple[Source, int]],
-    group: int,
-    budget: BudgetShape,
-    fixed: NDArray[np.int64],
-    number: NDArray[np.int64],
-) -> None:
-    ones = (fixed[budget.scopes] == 1).sum(1)
-    for c, scope in enumerate(budget.scopes.tolist()):
-        free = tuple(int(number[i]) for i in scope if number[i] >= 0)
-        offset = int(ones[c])
-        source, shared = Source("count", group, c), bool(budget.shared[c])
-        lower, upper = max(0, int(budget.lower[c]) - offset), min(len(free), int(budget.upper[c]) - offset)
-        if not free:
-            if not shared:
-                constants.append((source, offset))
-        elif not shared or lower > 0 or upper < len(free):
-            limits.append(Limit(free, lower, upper, source, offset, shared))
+    def _add_budgets(self, group: int, budget: BudgetShape) -> None:
+        fixed_ones = (self.fixed[budget.scopes] == 1).sum(1)
+        for c, scope in enumerate(budget.scopes.tolist()):
+            free = tuple(int(self.number[i]) for i in scope if self.number[i] >= 0)
+            offset = int(fixed_ones[c])
+            source, shared = Source("count", group, c), bool(budget.shared[c])
+            lower, upper = max(0, int(budget.lower[c]) - offset), min(len(free), int(budget.upper[c]) - offset)
+            if not free:
+                if not shared:
+                    self.constants.append((source, offset))
+            elif not shared or lower > 0 or upper < len(free):
+                self.limits.append(Limit(free, lower, upper, source, offset, shared))

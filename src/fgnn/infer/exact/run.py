@@ -1,6 +1,6 @@
-"""Follow a plan on the numbers of a batch: one pass of maximisation forward, one pass of choices back.
+"""Run a plan on the numbers of a batch: a forward pass of maximisation, a backward pass of choices.
 
-Tensors have the states first and the models last, so that picking states is picking whole rows.
+The axes of tensors are states, then models, so that selecting states selects whole rows.
 """
 
 from __future__ import annotations
@@ -16,15 +16,12 @@ from fgnn.infer.exact.problem import Problem, Source
 from fgnn.infer.exact.shapes import DenseShape, ListedShape, Term
 from fgnn.pgm import ModelBatch
 
-# Without many models side by side, broadcasting inner axes shorter than this would cost more than copying them.
+# For a single model, broadcasting along inner axes shorter than this costs more than copying.
 _INNER = 128
 
 
 class Numbers:
-    """The entries of a batch's factors, rows first: (entries, B), or (entries, 1) where all models share them.
-
-    A batch of one model has no axis for the models at all.
-    """
+    """The entries of each factor: (entries, B), (entries, 1) if all models share them, or (entries,) if B is 1."""
 
     def __init__(self, batch: ModelBatch, dtype: torch.dtype) -> None:
         self.batch = batch
@@ -42,14 +39,15 @@ class Numbers:
         budget = self.batch.budgets[source.group]
         counts = torch.arange(budget.scopes.shape[1] + 1, device=self.batch.device)[:, None]
         lower, upper = budget.at_least[:, source.index], budget.at_most[:, source.index]
-        broken = (counts < lower) | (counts > upper)  # shape: (n + 1, B)
-        rows = torch.zeros(broken.shape, dtype=self.dtype, device=self.batch.device).masked_fill_(broken, -torch.inf)
+        violated = (counts < lower) | (counts > upper)  # shape: (n + 1, B)
+        rows = torch.zeros(violated.shape, dtype=self.dtype, device=self.batch.device)
+        rows.masked_fill_(violated, -torch.inf)
         return rows.squeeze(-1) if self.single else rows
 
     def _rows_first(self, values: Tensor) -> Sequence[Tensor]:
         """(B, C, entries) as C tensors (entries, B), where B is 1 if all models share them."""
-        turned = values.detach().to(self.dtype).permute(1, 2, 0).contiguous()
-        return (turned.squeeze(-1) if self.single else turned).unbind(0)
+        rows = values.detach().to(self.dtype).permute(1, 2, 0).contiguous()
+        return (rows.squeeze(-1) if self.single else rows).unbind(0)
 
 
 @torch.no_grad()
@@ -68,12 +66,12 @@ def run_plan(
     total = batch.constant.to(dtype)
     for t, step in enumerate(plan.steps):
         check(t, len(plan.steps))
-        slots = [_taken(results, i) if isinstance(i, int) else numbers[i] for i in step.inputs]
+        slots = [_consume(results, i) if isinstance(i, int) else numbers[i] for i in step.inputs]
         if isinstance(step.shape, ListedShape):
             result, choice = _listed(step.shape, slots, numbers)
         else:
             result, choice = _dense(step.shape, slots, numbers)
-        if not step.scope:  # nothing left that this part depends on
+        if not step.scope:  # the last variable of a component
             total = total + result[0]
         results.append(result)
         choices.append(choice)
@@ -83,8 +81,8 @@ def run_plan(
     return assignment, total.expand(len(batch))
 
 
-def _taken(results: list[Tensor | None], step: int) -> Tensor:
-    """An earlier step's result, which only one step reads: it may be freed."""
+def _consume(results: list[Tensor | None], step: int) -> Tensor:
+    """The result of an earlier step. Only one step reads it, so it is released."""
     result = results[step]
     assert result is not None
     results[step] = None
@@ -129,7 +127,7 @@ def _dense(shape: DenseShape, inputs: list[Tensor], numbers: Numbers) -> tuple[T
     for r in range(states):
         candidate = _broadcast_sum([slots[s].select(axis, r) for s in shape.terms], numbers.single)
         if best is None or choice is None:
-            # a lone term is a view of its slot, and the maximum is taken in place
+            # A single term is a view of its slot, and the maximum is taken in place.
             best = candidate if len(shape.terms) > 1 else candidate.clone(memory_format=torch.contiguous_format)
             choice = torch.zeros(best.shape, dtype=_choice_type(states), device=best.device)
         else:
@@ -141,7 +139,7 @@ def _dense(shape: DenseShape, inputs: list[Tensor], numbers: Numbers) -> tuple[T
 
 
 def _sum(slots: Sequence[Tensor], terms: Sequence[Term]) -> tuple[Tensor, bool]:
-    """The sum of the terms, and whether it is a tensor of its own."""
+    """The sum of the terms, and whether it may be modified in place."""
     total, fresh = None, False
     for term in terms:
         slot = slots[term.slot]
@@ -160,7 +158,7 @@ def _broadcast_sum(tables: Sequence[Tensor], single: bool) -> Tensor:
     total, fresh = tables[0], False
     for table in tables[1:]:
         if single:
-            total, table = _smooth(total, table), _smooth(table, total)
+            total, table = _expand_inner(total, table), _expand_inner(table, total)
         if fresh and all(k >= j for k, j in zip(total.shape, table.shape, strict=True)):
             total.add_(table)
         else:
@@ -169,7 +167,7 @@ def _broadcast_sum(tables: Sequence[Tensor], single: bool) -> Tensor:
 
 
 def _improve(best: Tensor, choice: Tensor, candidate: Tensor, r: int) -> None:
-    """Take the candidate where it is strictly better: among equals the lowest state stays."""
+    """Take the candidate where it is strictly better, so that ties keep the lowest state."""
     if choice.dtype == torch.bool:
         torch.gt(candidate, best, out=choice)
     else:
@@ -181,8 +179,8 @@ def _choice_type(states: int) -> torch.dtype:
     return torch.bool if states <= 2 else torch.uint8 if states <= 256 else torch.int32
 
 
-def _smooth(table: Tensor, other: Tensor) -> Tensor:
-    """Copy a table along short inner axes that only the other has, so that the addition runs over long stretches."""
+def _expand_inner(table: Tensor, other: Tensor) -> Tensor:
+    """Copy a table along short inner axes that only the other has, so that the inner loop of the addition is long."""
     inner, axis = 1, table.dim()
     shape = list(table.shape)
     while axis > 0 and inner < _INNER:
@@ -197,7 +195,7 @@ def _smooth(table: Tensor, other: Tensor) -> Tensor:
 
 
 def _back(steps: Sequence[Step], problem: Problem, choices: list[Tensor], models: int, device: torch.device) -> Tensor:
-    """Read the choices off, last eliminated first. Each step tells its children in which row of theirs it ended."""
+    """Follow the choices, last eliminated first. Each step determines the rows of its children."""
     digits: dict[int, Tensor] = {}
     rows: list[Tensor | None] = [None] * len(steps)
     for t in reversed(range(len(steps))):
@@ -217,7 +215,7 @@ def _back(steps: Sequence[Step], problem: Problem, choices: list[Tensor], models
             digits[step.variable] = chosen
             for c, listed_rows in zip(step.children, shape.listed_rows, strict=True):
                 flat = _flat(steps[c], problem, digits)
-                # A model without any feasible assignment may end in a state that the list leaves out.
+                # In a model without feasible assignments this may be a state that is not in the list.
                 rows[c] = flat if listed_rows is None else listed_rows.index_select(0, flat).long().clamp_min(0)
         rows[t] = None
     states = torch.as_tensor(problem.states, device=device)
@@ -230,7 +228,7 @@ def _back(steps: Sequence[Step], problem: Problem, choices: list[Tensor], models
 
 
 def _flat(step: Step, problem: Problem, digits: dict[int, Tensor]) -> Tensor:
-    """Where in a full table the states chosen so far are; the first variable varies fastest."""
+    """The index of the chosen states in a full table whose first variable varies fastest."""
     index = torch.zeros_like(digits[step.scope[-1]])
     for variable in reversed(step.scope):
         index = index * problem.cardinalities[variable] + digits[variable]

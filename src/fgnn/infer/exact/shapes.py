@@ -1,4 +1,4 @@
-"""What one step of an elimination does, as indices: shared by every step that looks alike, on any executor."""
+"""The operation of an elimination step as indices, shared by all similar steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fgnn.infer.exact.states import States
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """Rows of a slot, ``slot[rows]``; all of them, in order, where ``rows`` is None."""
+    """Rows of a slot, ``slot[rows]``; all of them, in order, if ``rows`` is None."""
 
     slot: int
     rows: Tensor | None  # shape: (n,), int32
@@ -29,11 +29,11 @@ class ListedShape:
 
     .. math:: \mu(s) = \max_{r} \sum_t \text{slot}_t[\text{rows}_{t,r}(s)]
 
-    Slots are the inputs (a factor's entries or an earlier step's result, states first), then one sum per entry of
-    ``merges``. The states ``s`` of the result are sorted by the number of states of the eliminated variable that go
-    with them, the most first, so that the r-th of these exist for a prefix of ``lengths[r]`` rows: ``blocks[r]`` are
-    the terms of that prefix. Joint row ``starts[r] + s`` is the r-th choice for ``s``: there the eliminated variable is
-    in state ``digits[...]`` and the result of child c is read at ``child_rows[c][...]``.
+    Slots are the inputs (the entries of a factor or the result of an earlier step), then one sum per entry of
+    ``merges``. The states ``s`` of the result are sorted by the number of choices for the eliminated variable,
+    descending, so that the r-th choice exists for a prefix of ``lengths[r]`` rows; ``blocks[r]`` are the terms of that
+    prefix. Joint row ``starts[r] + s`` is the r-th choice for ``s``: the eliminated variable has state ``digits[...]``,
+    and the result of child c is read at ``child_rows[c][...]``.
     """
 
     merges: tuple[tuple[Term, ...], ...]
@@ -69,12 +69,12 @@ class ListedShape:
 class DenseInput:
     """A slot as a full table over some axes of the step: ``slot[rows]`` reshaped to ``shape`` (1 for other axes).
 
-    Row -1 stands for -inf: the states that a list leaves out.
+    Row -1 stands for -inf: states that are not in a list.
     """
 
     rows: Tensor | None  # shape: (n,), int32
     shape: tuple[int, ...]
-    gaps: bool  # whether some row is -1
+    gaps: bool  # whether there are rows -1
 
     def to(self, device: torch.device) -> DenseInput:
         return self if self.rows is None else replace(self, rows=self.rows.to(device))
@@ -82,18 +82,18 @@ class DenseInput:
 
 @dataclass(frozen=True, eq=False)
 class DenseShape:
-    r"""A step over all joint states: the result is a full table with one axis per variable.
+    """A step over all joint states: the result is a full table with one axis per variable.
 
-    Axes run from the variable eliminated last to the one eliminated now, which is the innermost, so every table's axes
-    are a subsequence and factors add up as broadcast views. Slots are ``inputs``, then one per entry of ``merges``
-    (slots added up over their joint axes); the result is the maximum over the last axis of the sum of ``terms``.
+    Axes are in reverse elimination order, the variable eliminated now last. The axes of every table are a subsequence,
+    so factors add up as broadcast views. Slots are ``inputs``, then one sum of slots per entry of ``merges``; the
+    result is the maximum over the last axis of the sum of ``terms``.
     """
 
     cardinalities: tuple[int, ...]  # in the order of the axes
     inputs: tuple[DenseInput, ...]
     merges: tuple[tuple[int, ...], ...]
     terms: tuple[int, ...]
-    listed_rows: tuple[Tensor | None, ...]  # per child: its row for each of its joint states, None: the states in order
+    listed_rows: tuple[Tensor | None, ...]  # per child: its row for each of its joint states; None: in order
 
     @property
     def joint(self) -> int:
@@ -115,5 +115,5 @@ Shape = ListedShape | DenseShape
 
 
 def index_tensor(rows: NDArray[np.int64]) -> Tensor:
-    """Row numbers as the executor takes them."""
+    """Row numbers as an int32 tensor."""
     return torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int32))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,16 +12,14 @@ import torch
 from fgnn.infer.exact.allowed_states import allowed_states
 from fgnn.infer.exact.plan import ExactPlan, OutOfTime, TooLarge, build_plan, too_large
 from fgnn.infer.exact.run import run_plan
-from fgnn.infer.solution import Answer, OnProgress, Progress
+from fgnn.infer.reporter import Reporter
+from fgnn.infer.solution import Answer, OnProgress
 from fgnn.pgm import ModelBatch
 
 __all__ = ["OutOfTime", "TooLarge", "exact_plan", "solve_exact"]
 
-# Plans kept for one structure: they differ in the states that batches allow, and in the options.
-_PLANS_KEPT = 4
-
-# On the CPU models are solved in slices whose largest result has at most this many entries. That fits a core's cache,
-# and torch leaves operations of this size to one thread, so slices run side by side without waiting for each other.
+# On the CPU models are solved in slices whose largest result has at most this many entries. That fits the cache of a
+# core, and torch runs operations of this size on one thread, so slices can run in parallel.
 _CPU_SLICE = 1 << 15
 
 
@@ -39,27 +36,27 @@ def solve_exact(
 ) -> Answer:
     r"""Eliminate the variables one by one, :math:`\mu(x_{N(v)}) = \max_{x_v} \sum_{c \ni v} \theta_c(x_c)`.
 
-    The order is min-fill's, or a cheaper one found by random restarts. Each step goes through its feasible joint states
-    only, so a chain with windows of 20 and at most 5 ones costs 16,664 states a step, not 2^19; budgets over many
-    variables become running sums. Among equally good states the lowest is taken, on every device.
+    The order is min-fill's, or a cheaper one found by random restarts. Each step maximises over its feasible joint
+    states only, so a chain with windows of 20 and at most 5 ones costs 16,664 states a step, not 2^19. Budgets over
+    many variables become running sums. Ties go to the lowest state, on every device.
 
     Args:
         batch: Models of one structure.
-        time_limit: Seconds; models not solved by then are reported as such.
-        seed: Of the random restarts.
+        time_limit: Seconds; models not solved by then are ``timed_out``.
+        seed: Seed of the random restarts.
         progress: Called about twice a second.
-        max_states: The most joint states a step may have.
-        memory: Bytes to stay within: by default 4 GiB (at most half of what is installed) on the CPU, half of what is
-            free on a GPU.
-        tries: Random restarts of the order, where min-fill's is costly.
+        max_states: Upper limit on the joint states of a step.
+        memory: Upper limit on the memory in bytes: by default 4 GiB (at most half of the installed memory) on the CPU,
+            half of the free memory on a GPU.
+        tries: Random restarts of the order, if min-fill's is costly.
         dtype: Of the sums.
 
     Raises:
-        TooLarge: A `ValueError` with the induced width, the states and the memory it would take.
+        TooLarge: A `ValueError` with the induced width, the states and the memory that would be needed.
     """
     clock = _Clock(time_limit, progress, len(batch))
     memory = default_memory(batch.device) if memory is None else memory
-    # What models that the time does not suffice for are answered with.
+    # The answer for models that are not solved in time.
     assignment = batch.unary.argmax(2)
     bound = torch.full((len(batch),), torch.inf, dtype=torch.float64, device=batch.device)
     proved = torch.zeros(len(batch), dtype=torch.bool, device=batch.device)
@@ -96,12 +93,12 @@ def solve_exact(
 
 
 def default_memory(device: torch.device) -> int:
-    """The bytes an elimination stays within where nothing else is asked for."""
+    """The default memory limit in bytes."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0]) // 2
     try:
         installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # not every system says
+    except (AttributeError, ValueError, OSError):  # not available on every system
         return 4 << 30
     return min(4 << 30, installed // 2)
 
@@ -115,11 +112,11 @@ def exact_plan(
     memory: int | None = None,
     tries: int = 16,
 ) -> ExactPlan:
-    """The plan `solve_exact` follows, on the batch's device; it is kept for the next batch of this structure.
+    """The plan of `solve_exact`, on the device of the batch; kept for the next batch of this structure.
 
     Raises:
         TooLarge: As `solve_exact` does.
-        OutOfTime: The time limit came first.
+        OutOfTime: The time limit was reached.
     """
     clock = _Clock(time_limit, None, len(batch))
     memory = default_memory(batch.device) if memory is None else memory
@@ -129,11 +126,11 @@ def exact_plan(
 def _in_slices(
     work: Callable[[slice], None], plan: ExactPlan, batch: ModelBatch, memory: int, dtype: torch.dtype
 ) -> None:
-    """Do the models slice by slice, within memory; on the CPU several slices at once."""
+    """Solve the models in slices that fit in memory; on the CPU several slices in parallel."""
     models = len(batch)
     largest = max((step.shape.rows for step in plan.steps or ()), default=1)
-    own = [batch.unary, *(t.values for t in batch.tables if not t.shared)]
-    numbers = sum(values.numel() // models for values in own)
+    not_shared = [batch.unary, *(t.values for t in batch.tables if not t.shared)]
+    numbers = sum(values.numel() // models for values in not_shared)
     per_model = max(1, (plan.memory // 8 + numbers) * dtype.itemsize)
     size, workers = max(1, memory // per_model), 1
     if batch.device.type == "cpu":
@@ -153,41 +150,36 @@ def _in_slices(
 
 
 class _Clock:
-    """Says when the time is up, and tells how far the work is."""
+    """The time limit and the progress of a call."""
 
     def __init__(self, limit: float | None, progress: OnProgress | None, models: int) -> None:
-        self.limit, self.progress, self.models = limit, progress, models
-        self.start = self.told = time.perf_counter()
+        self.limit, self.models, self.reporter = limit, models, Reporter("exact", progress)
+        self.start = time.perf_counter()
         self.done = 0
 
     def out_of_time(self) -> bool:
         return self.limit is not None and time.perf_counter() - self.start > self.limit
 
     def check(self, step: int, steps: int) -> None:
+        """Raise `OutOfTime` after the time limit; report progress if due."""
         if self.out_of_time():
             raise OutOfTime
-        now = time.perf_counter()
-        if self.progress is not None and now - self.told > 0.5:
-            self.told = now
-            note = f"step {step} of {steps}"
-            if self.models > 1:
-                note = f"{self.done} of {self.models} models solved"
-            self.progress(Progress("exact", now - self.start, -torch.inf, torch.inf, note))
+        if self.reporter.due():
+            single = self.models == 1
+            self.reporter.send(f"step {step} of {steps}" if single else f"{self.done} of {self.models} models solved")
 
 
 def _plan(batch: ModelBatch, max_states: int, memory: int, seed: int, tries: int, clock: _Clock) -> ExactPlan:
     """The plan for a batch, on its device; kept for the next batch of its structure."""
     allowed = allowed_states(batch)
-    key = (allowed.key, max_states, seed, tries)
-    plans: OrderedDict[tuple[object, ...], ExactPlan] = batch.structure.derived("elimination plans", OrderedDict)
-    plan = plans.pop(key, None)
-    if plan is None:
+
+    def build() -> ExactPlan:
         plan = build_plan(
             allowed, max_states=max_states, memory=memory, seed=seed, tries=tries, out_of_time=clock.out_of_time
-        ).to(batch.device)
-    plans[key] = plan
-    if len(plans) > _PLANS_KEPT:
-        plans.pop(next(iter(plans)), None)
+        )
+        return plan.to(batch.device)
+
+    plan = batch.structure.recent("elimination plans", (allowed.key, max_states, seed, tries), build)
     if plan.memory > memory:
         raise too_large(plan.width, plan.states, plan.memory, max_states, memory)
     return plan

@@ -1,7 +1,7 @@
 """Explicit lists of joint states, packed into integers, and the joins that build them.
 
-A list is never found by going through all joint states: lists of smaller scopes are joined on what they share, and
-what a budget forbids is dropped as soon as it shows.
+Lists are never built by enumerating all joint states. Lists of smaller scopes are joined on their shared variables, and
+states that violate a budget are dropped as early as possible.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 Rows = NDArray[np.int64]
 _WORD_BITS = 62
-# Joins on keys of at most this many bits look rows up in a table instead of searching.
+# Joins on keys of at most this many bits use a lookup table instead of a binary search.
 _DIRECT_BITS = 20
 
 
 class TooManyStates(Exception):
-    """A list would be longer than allowed; ``count`` is how long."""
+    """A list would be longer than allowed; ``count`` is its length."""
 
     def __init__(self, count: int) -> None:
         super().__init__(f"{count} states")
@@ -29,7 +29,7 @@ class TooManyStates(Exception):
 
 @dataclass(frozen=True, eq=False)
 class States:
-    """Distinct joint states of ``scope`` (ascending): row by row, each variable's state in its own bits.
+    """Distinct joint states of ``scope`` (ascending), one per row, with the state of each variable in its own bits.
 
     The first variable has the lowest bits; scopes of more than 62 bits take several words.
     """
@@ -47,7 +47,7 @@ class States:
 
     @cached_property
     def places(self) -> dict[int, tuple[int, int, int]]:
-        """The word, the shift and the number of bits of each variable."""
+        """The word, shift and number of bits of each variable."""
         return dict(zip(self.scope, _layout(self.cardinalities), strict=True))
 
     def column(self, variable: int) -> NDArray[np.int64]:
@@ -56,14 +56,14 @@ class States:
         return np.asarray((self.words[:, word] >> shift) & ((1 << bits) - 1))
 
     def renamed(self, scope: tuple[int, ...]) -> States:
-        """The same list over other variables; their order must be the same."""
+        """The same list over other variables in the same order."""
         return States(scope, self.cardinalities, self.words)
 
     def take(self, rows: Rows) -> States:
         return States(self.scope, self.cardinalities, self.words[rows])
 
     def project(self, scope: Sequence[int]) -> NDArray[np.int64]:
-        """Every row's words for a subset of the variables, shape (S, W'); rows may repeat."""
+        """The words of every row for a subset of the variables, shape (S, W'); rows may repeat."""
         cards = dict(zip(self.scope, self.cardinalities, strict=True))
         target = _layout([cards[i] for i in scope])
         words = np.zeros((len(self), 1 + max((w for w, _, _ in target), default=0)), dtype=np.int64)
@@ -71,7 +71,7 @@ class States:
         return words
 
     def ones(self, variables: Sequence[int]) -> NDArray[np.int64]:
-        """How many of these binary variables are 1 in every row, shape (S,)."""
+        """The number of ones among these binary variables in every row, shape (S,)."""
         masks: dict[int, int] = {}
         for i in variables:
             word, shift, _ = self.places[i]
@@ -94,7 +94,7 @@ def all_states(scope: tuple[int, ...], cardinalities: tuple[int, ...], allowed: 
 
 
 def join(left: States, right: States, limit: int) -> tuple[States, Rows, Rows]:
-    """The natural join, and the row of each side that every row of it came from."""
+    """The natural join, and the row of each side that each of its rows comes from."""
     shared = [i for i in left.scope if i in right.places]
     if shared:
         left_key, right_key = _comparable(left.project(shared), right.project(shared))
@@ -108,8 +108,8 @@ def join(left: States, right: States, limit: int) -> tuple[States, Rows, Rows]:
     scope = tuple(sorted(cards))
     layout = dict(zip(scope, _layout([cards[i] for i in scope]), strict=True))
     words = np.zeros((len(left_rows), 1 + max((w for w, _, _ in layout.values()), default=0)), dtype=np.int64)
-    fresh = [i for i in right.scope if i not in left.places]
-    sides = ((left, left.scope, left_rows), (right, fresh, right_rows))
+    right_only = [i for i in right.scope if i not in left.places]
+    sides = ((left, left.scope, left_rows), (right, right_only, right_rows))
     for side, variables, rows in sides:
         if variables:
             _move(words, side.words[rows], [side.places[i] for i in variables], [layout[i] for i in variables])
@@ -117,7 +117,7 @@ def join(left: States, right: States, limit: int) -> tuple[States, Rows, Rows]:
 
 
 def sorted_rows(words: NDArray[np.int64]) -> Rows:
-    """The rows in ascending order of their words, the last word first."""
+    """The rows in ascending order of their words; the last word is the most significant."""
     return np.argsort(words[:, 0], kind="stable") if words.shape[1] == 1 else np.lexsort(words.T)
 
 
@@ -141,20 +141,20 @@ def _move(
     target: NDArray[np.int64],
     source: NDArray[np.int64],
     places: Sequence[tuple[int, int, int]],
-    goals: Sequence[tuple[int, int, int]],
+    new_places: Sequence[tuple[int, int, int]],
 ) -> None:
-    """Move the bits at ``places`` of the source to ``goals``; neighbours that move alike move together."""
-    runs: dict[tuple[int, int, int], int] = {}
-    for (word, shift, bits), (goal_word, goal_shift, _) in zip(places, goals, strict=True):
-        run = (word, goal_word, goal_shift - shift)
-        runs[run] = runs.get(run, 0) | (((1 << bits) - 1) << shift)
-    for (word, goal_word, by), mask in runs.items():
+    """Copy the bits at ``places`` of the source to ``new_places`` of the target; equal shifts are done at once."""
+    masks: dict[tuple[int, int, int], int] = {}
+    for (word, shift, bits), (new_word, new_shift, _) in zip(places, new_places, strict=True):
+        move = (word, new_word, new_shift - shift)
+        masks[move] = masks.get(move, 0) | (((1 << bits) - 1) << shift)
+    for (word, new_word, by), mask in masks.items():
         moved = source[:, word] & mask
-        target[:, goal_word] |= moved << by if by >= 0 else moved >> -by
+        target[:, new_word] |= moved << by if by >= 0 else moved >> -by
 
 
 def _comparable(left: NDArray[np.int64], right: NDArray[np.int64]) -> tuple[Rows, Rows]:
-    """One integer for each key, equal where the words are."""
+    """One integer for each key; equal keys have equal integers."""
     if left.shape[1] == 1:
         return left[:, 0], right[:, 0]
     _, ids = np.unique(np.concatenate([left, right]), axis=0, return_inverse=True)
@@ -182,7 +182,7 @@ def _match(left: Rows, right: Rows, limit: int) -> tuple[Rows, Rows]:
 
 
 def _popcount(words: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The number of set bits, by adding neighbouring fields of 1, 2 and 4 bits, then all bytes at once."""
+    """The number of set bits, by adding adjacent fields of 1, 2 and 4 bits, then all bytes at once."""
     x = words.astype(np.uint64)
     one, two, four = (np.uint64(m) for m in (0x5555555555555555, 0x3333333333333333, 0x0F0F0F0F0F0F0F0F))
     x = x - ((x >> np.uint64(1)) & one)
