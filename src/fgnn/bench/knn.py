@@ -1,4 +1,4 @@
-"""k nearest neighbours against other ways to find them, in one run; every answer is checked."""
+"""k nearest neighbours against other implementations in the same run; every answer is checked."""
 
 from __future__ import annotations
 
@@ -12,21 +12,19 @@ from fgnn.bench.common import describe, number, show, timed, write_result
 from fgnn.points.knn import knn
 from fgnn.runtime.environment import environment
 
-# How many times cdist + topk, where that fits.
-BARS = {"cuda": 5.0, "cpu": 5.0}
 _LARGE = 1_000_000
 
 
 def run(
     device: str = "cpu", seed: int = 0, out: str | None = None, *, large: int | None = None, quiet: bool = False
 ) -> dict[str, Any]:
-    """Time k = 16 on 8 clouds of 4,096 points and on one large cloud, print the table, and keep it as JSON.
+    """Time k = 16 on 8 clouds of 4,096 points and on one large cloud, print the table and write it as JSON.
 
     Args:
-        device: Where ours and the matrix forms run; trees run on the CPU always.
-        seed: Of the points.
+        device: Device of ours and of the matrix form; trees always run on the CPU.
+        seed: Seed of the points.
         out: Where to write the JSON; see `write_result`.
-        large: Points of the large cloud; by default a million on a GPU, 100,000 on a CPU.
+        large: Points in the large cloud; by default a million on a GPU, 100,000 on a CPU.
         quiet: Print nothing.
     """
     make = torch.Generator().manual_seed(seed)
@@ -71,7 +69,7 @@ def _scipy(points: Tensor) -> list[Any]:
 
 
 def _exact(points: Tensor, index: Tensor, squared: Tensor) -> bool:
-    """Whether distances equal the tree's in float64 to float32's rounding, and the indices give those distances."""
+    """Whether distances match a float64 tree up to float32 rounding, and the indices give those distances."""
     for cloud, near, found in zip(points, index, squared, strict=True):
         from scipy.spatial import cKDTree
 

@@ -1,4 +1,4 @@
-"""One layer against the other ways to write it, in one run: time, memory, the part of the machine's rate, exactness."""
+"""One layer against other implementations in the same run: time, memory, share of peak throughput, accuracy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fgnn.errors import MissingExtra
 from fgnn.nn import use_backend
 from fgnn.runtime.environment import environment
 
-# What is expected at least, by what is measured.
+# Minimum expected value of each figure.
 CUDA_BARS = {
     "NNConv, forward": 15.0,
     "NNConv, forward + backward": 10.0,
@@ -40,17 +40,17 @@ def run(
     repeats: int = 10,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Time the layer and its peers, print the tables, and keep them as JSON.
+    """Time the layer and its peers, print the tables and write them as JSON.
 
     On a GPU 8 clouds of 4,096 points under bfloat16 autocast, on a CPU one cloud in float32; k = 16, 64 → 64, 16 bases.
 
     Args:
-        device: Where.
-        seed: Of points, features and parameters.
+        device: The device to measure.
+        seed: Seed of points, features and parameters.
         out: Where to write the JSON; see `write_result`.
-        sweep: Also four times the points, the neighbours and the width.
-        compile_peers: Also the peers under ``torch.compile``, which takes most of the time.
-        repeats: Calls timed; the median counts.
+        sweep: Also measure four times the points, the neighbours and the width.
+        compile_peers: Also measure the peers under ``torch.compile``, which takes most of the time.
+        repeats: Number of timed calls; the median is reported.
         quiet: Print nothing.
     """
     cuda = torch.device(device).type == "cuda"
@@ -84,7 +84,7 @@ def _table(problem: Problem, compile_peers: bool, repeats: int) -> dict[str, Any
             continue
         with use_backend("torch" if "plain" in name else None):
             try:
-                # NNConv asks the device how many edges there are, and cannot be captured; a recording is captured
+                # NNConv synchronises with the host and cannot be recorded; a recording already is
                 replay = name not in ("NNConv", "ours, recorded")
                 rows[name] = measure(
                     make(problem), [problem.f, problem.g], [problem.t], repeats,
@@ -100,13 +100,11 @@ def _table(problem: Problem, compile_peers: bool, repeats: int) -> dict[str, Any
                 continue
             if name.startswith("ours") or name in SAME_FUNCTION:
                 with torch.no_grad(), half_precision(problem.f.device):
-                    found = make(problem)(problem.f, problem.g, problem.t).double()
-                rows[name]["error"] = float((found - exact).norm() / exact.norm())
+                    values = make(problem)(problem.f, problem.g, problem.t).double()
+                rows[name]["error"] = float((values - exact).norm() / exact.norm())
+    mine = rows["ours"]
     ratios = {
-        name: {
-            **compare(rows["ours"], row),
-            "memory": _ratio(row["both_bytes"], rows["ours"]["both_bytes"]),
-        }
+        name: {**compare(mine, row), "memory": _ratio(row["both_bytes"], mine["both_bytes"])}
         for name, row in rows.items()
         if name != "ours"
     }
@@ -114,12 +112,12 @@ def _table(problem: Problem, compile_peers: bool, repeats: int) -> dict[str, Any
 
 
 def _exact(problem: Problem) -> Tensor:
-    """The layer in float64, on the parameters as they are."""
+    """The layer in float64 with the same parameters."""
     half = problem.half.double()
     with torch.no_grad(), use_backend("torch"):
-        found: Tensor = half(problem.incidence, problem.f.double(), problem.g.double(), problem.t.double())
+        values: Tensor = half(problem.incidence, problem.f.double(), problem.g.double(), problem.t.double())
     half.float()
-    return found
+    return values
 
 
 def _ratio(theirs: int | None, mine: int | None) -> float | None:
@@ -130,7 +128,7 @@ def _ratio(theirs: int | None, mine: int | None) -> float | None:
 
 
 def _rates(device: str) -> dict[str, float]:
-    """TFLOP/s of a large bfloat16 product and TB/s of a large copy, measured now."""
+    """Measured TFLOP/s of a large bfloat16 product and TB/s of a large copy."""
     where = torch.device(device)
     x = torch.randn(8192, 8192, device=device, dtype=torch.bfloat16)
     product, _ = time_of(lambda: x @ x, where, 5)
@@ -141,7 +139,7 @@ def _rates(device: str) -> dict[str, float]:
 
 
 def _share(result: dict[str, Any], problem: Problem) -> dict[str, float]:
-    """The part of the matrix rate that the layer's products reach; backward has twice forward's operations."""
+    """The share of the matrix throughput that the layer reaches; backward has twice the operations of forward."""
     matrix = problem.matrix
     work = 2 * problem.incidence.num_edges * matrix.terms * matrix.rows * matrix.columns
     rate = result["machine"]["tflops"]
@@ -153,9 +151,9 @@ def _share(result: dict[str, Any], problem: Problem) -> dict[str, float]:
 
 
 def _expected(result: dict[str, Any], bars: dict[str, float]) -> dict[str, dict[str, Any]]:
-    """What is expected of ours at least, beside what was found."""
+    """Each expected minimum beside the measured value."""
     ratios = result["ratios"]
-    found: dict[str, float] = {
+    measured: dict[str, float] = {
         f"{name}, {what}": row[what]
         for name, row in ratios.items()
         for what in ("forward", "forward + backward", "memory")
@@ -163,24 +161,24 @@ def _expected(result: dict[str, Any], bars: dict[str, float]) -> dict[str, dict[
     }
     compiled = [row for name, row in ratios.items() if "compiled" in name]
     for what in ("forward", "forward + backward") if compiled else ():
-        found[f"best compiled, {what}"] = min(row[what] for row in compiled)
+        measured[f"best compiled, {what}"] = min(row[what] for row in compiled)
     if "rate" in result:
-        found["part of the matrix rate"] = min(result["rate"].values())
-        found["small graphs, forward + backward"] = min(
+        measured["part of the matrix rate"] = min(result["rate"].values())
+        measured["small graphs, forward + backward"] = min(
             row["forward + backward"] for row in result["small graphs"].values()
         )
-        found["point network, forward + backward"] = result["point network"]["forward + backward"]
+        measured["point network, forward + backward"] = result["point network"]["forward + backward"]
     return {
-        name: {"expected": bar, "found": found[name], "met": found[name] >= bar}
+        name: {"expected": bar, "found": measured[name], "met": measured[name] >= bar}
         for name, bar in bars.items()
-        if name in found
+        if name in measured
     }
 
 
 def _sweep(device: str, seed: int, repeats: int, cuda: bool) -> dict[str, dict[str, Any]]:
-    """How time grows against E·m·n, for four times the points, the neighbours and the width."""
+    """Growth of the time relative to E·m·n, for four times the points, the neighbours and the width."""
     clouds, points, k, width = (8, 4096, 16, 64) if cuda else (1, 1024, 16, 32)
-    found: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     sizes = {
         "base": (clouds, points, k, width),
         "points x4": (clouds, 4 * points, k, width),
@@ -192,12 +190,12 @@ def _sweep(device: str, seed: int, repeats: int, cuda: bool) -> dict[str, dict[s
         row = measure(ours(problem), [problem.f, problem.g], [problem.t], repeats, parameters=problem.half.parameters())
         row["work"] = problem.incidence.num_edges * size[3] ** 2
         if name != "base":
-            base = found["base"]
+            base = rows["base"]
             growth = row["work"] / base["work"]
             row["forward, of linear"] = row["forward_ms"] / base["forward_ms"] / growth
             row["forward + backward, of linear"] = row["both_ms"] / base["both_ms"] / growth
-        found[name] = row
-    return found
+        rows[name] = row
+    return rows
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------
@@ -216,20 +214,21 @@ def _print(result: dict[str, Any]) -> None:
         for name, row in result["forms"].items()
     ]  # fmt: skip
     columns = (
-        "form", "forward ms", "called", "+ MiB", "both ms", "called", "+ MiB", "x ours", "both x ours", "error",
+        "form", "forward ms", "wall ms", "peak + MiB", "both ms", "wall ms", "peak + MiB", "x ours", "both x ours",
+        "error",
     )  # fmt: skip
     show(f"One layer, {result['size']['edges']:,} edges, 64 to 64, 16 bases", columns, rows)
     for name, why in result["skipped"].items():
         print(f"{name}: {why}")
     if "rate" in result:
         print(
-            f"part of the matrix rate ({result['machine']['tflops']:.0f} TFLOP/s): "
+            f"share of the matrix throughput ({result['machine']['tflops']:.0f} TFLOP/s): "
             f"forward {result['rate']['forward']:.0%}, forward + backward {result['rate']['forward + backward']:.0%}"
         )
     for title, row in _networks(result):
         print(
             f"{title}: forward x{row['forward']:.1f}, forward + backward x{row['forward + backward']:.1f} "
-            f"of plain torch ({row['ours']['both_ms']:.2f} ms); called x{row['forward + backward, called']:.1f} "
+            f"of plain torch ({row['ours']['both_ms']:.2f} ms); wall time x{row['forward + backward, called']:.1f} "
             f"({row['ours']['both_called_ms']:.2f} ms)"
         )
     if "sweep" in result:
@@ -238,19 +237,19 @@ def _print(result: dict[str, Any]) -> None:
              number(row.get("forward + backward, of linear")))
             for name, row in result["sweep"].items()
         ]  # fmt: skip
-        show("Growth against E m n (1: linear)", ("size", "forward ms", "both ms", "forward", "both"), table)
+        show("Growth relative to E m n (1: linear)", ("size", "forward ms", "both ms", "forward", "both"), table)
     checks = [
         (name, number(row["expected"]), number(row["found"]), "yes" if row["met"] else "no")
         for name, row in result["expected"].items()
     ]
-    show("Expected at least", ("what", "expected", "found", "met"), checks)
+    show("Expected minimum", ("figure", "expected", "measured", "met"), checks)
 
 
 def _networks(result: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    found = [(f"4,096 chain models, {q}", row) for q, row in result.get("small graphs", {}).items()]
+    networks = [(f"4,096 chain models, {q}", row) for q, row in result.get("small graphs", {}).items()]
     if "point network" in result:
-        found.append(("the point network on 8 x 4,096 points", result["point network"]))
-    return found
+        networks.append(("the point network on 8 x 4,096 points", result["point network"]))
+    return networks
 
 
 def _mib(size: int | None) -> str | None:

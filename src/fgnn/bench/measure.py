@@ -1,4 +1,4 @@
-"""Time and memory of a call forward, and forward and backward: as called, and as the device alone takes it."""
+"""Time and memory of forward, and of forward and backward: wall time, and device time alone."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def measure(
     parameters: Iterable[Tensor] = (),
     replay: bool = True,
 ) -> dict[str, Any]:
-    """Median milliseconds and extra bytes of forward, and of forward and backward to inputs and parameters.
+    """Median milliseconds and additional peak bytes of forward, and of forward and backward.
 
-    ``forward_ms`` and ``both_ms`` are the device's time: on a GPU replays of a captured graph where ``replay`` is set,
-    for else small work is timed by how fast Python calls it. ``…_called_ms`` are the calls as they are.
+    ``forward_ms`` and ``both_ms`` are device times: on a GPU with ``replay``, those of a replayed CUDA graph, because
+    otherwise Python's launches dominate small work. ``…_called_ms`` are wall times of plain calls.
 
     Args:
         form: A function of ``inputs`` and then ``fixed``.
-        inputs: Tensors that gradients go to.
-        fixed: Tensors that none go to.
-        parameters: What the form reads besides; their gradients are taken anew each time, not added up.
+        inputs: Tensors that need gradients.
+        fixed: Tensors that need none.
+        parameters: Parameters of the form; their gradients are reset each time, not accumulated.
     """
     leaves = [x.detach().clone().requires_grad_() for x in inputs]
     learned = [*leaves, *parameters]
@@ -59,7 +59,7 @@ def measure(
 
 
 def compare(mine: dict[str, Any], other: dict[str, Any]) -> dict[str, float]:
-    """How many times as long the other takes, by the device's time and as called."""
+    """The other's time as a multiple of ours, by device time and by wall time."""
     return {
         "forward": other["forward_ms"] / mine["forward_ms"],
         "forward + backward": other["both_ms"] / mine["both_ms"],
@@ -69,7 +69,7 @@ def compare(mine: dict[str, Any], other: dict[str, Any]) -> dict[str, float]:
 
 
 def replay_time(work: Callable[[], Any], repeats: int) -> float | None:
-    """Median milliseconds of replays of one captured call; None where it cannot be captured."""
+    """Median milliseconds to replay one recorded call; None if it cannot be recorded."""
     side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -79,12 +79,12 @@ def replay_time(work: Callable[[], Any], repeats: int) -> float | None:
     torch.cuda.synchronize()
     try:
         with recording(side) as graph:
-            kept = work()
+            result = work()  # kept alive while it is replayed
     except RuntimeError:
         return None
-    taken, _ = time_of(graph.replay, torch.device("cuda"), repeats)
-    del kept
-    return taken
+    milliseconds, _ = time_of(graph.replay, torch.device("cuda"), repeats)
+    del result
+    return milliseconds
 
 
 def half_precision(device: torch.device) -> torch.autocast:
@@ -93,7 +93,7 @@ def half_precision(device: torch.device) -> torch.autocast:
 
 
 def time_of(work: Callable[[], Any], device: torch.device, repeats: int) -> tuple[float, int | None]:
-    """Median milliseconds and bytes on top; on a GPU by events around calls that follow each other at once."""
+    """Median milliseconds and additional peak bytes; on a GPU from events around back-to-back calls."""
     if device.type != "cuda":
         taken = timed(work, repeats=repeats, warmup=2, device=device)
         return 1000 * taken.median, taken.peak_bytes

@@ -1,4 +1,4 @@
-"""Whole layers and networks against their own plain torch path: many small graphs, and the paper's point network."""
+"""Layers and networks against their own plain torch backend: many small graphs, and the paper's point network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fgnn.nn import graphed, use_backend
 
 
 def small_graphs(device: str, seed: int, repeats: int) -> dict[str, Any]:
-    """A layer on 4,096 chain models of one structure, windows of 8 and pairs, by form of Q."""
+    """A layer on 4,096 chain models of one structure, with windows of 8 and pairs, by form of Q."""
     import fgnn
 
     torch.manual_seed(seed)
@@ -26,20 +26,20 @@ def small_graphs(device: str, seed: int, repeats: int) -> dict[str, Any]:
             variable_in=64, factor_in={"window": 64, "pair": 64}, edge_in={"window": 8, "pair": 2}, out=64, q=q
         ).to(device)
         gs = {name: torch.randn(batch, n, 64, device=device) for name, n in (("window", 23), ("pair", 29))}
-        edges = {name: torch.eye(n, device=device) for name, n in (("window", 8), ("pair", 2))}  # the place, one-hot
+        edges = {name: torch.eye(n, device=device) for name, n in (("window", 8), ("pair", 2))}  # one-hot places
         f = torch.randn(batch, 30, 64, device=device)
 
         def form(f: Tensor, layer: Any = layer, gs: Any = gs, edges: Any = edges) -> Tensor:
-            made: Tensor = layer(graph, f, gs, edges)[0]
-            return made
+            out: Tensor = layer(graph, f, gs, edges)[0]
+            return out
 
         rows[q] = _against_plain(form, layer, [f], [], repeats)
         with half_precision(f.device):
             fast = graphed(layer, graph, f.detach().clone().requires_grad_(), gs, edges)
 
         def recorded(f: Tensor, fast: Any = fast, gs: Any = gs, edges: Any = edges) -> Tensor:
-            made: Tensor = fast(graph, f, gs, edges)[0]
-            return made
+            out: Tensor = fast(graph, f, gs, edges)[0]
+            return out
 
         if fast.recorded:
             rows[q]["ours, recorded"] = measure(recorded, [f], [], repeats, parameters=layer.parameters(), replay=False)
@@ -47,7 +47,7 @@ def small_graphs(device: str, seed: int, repeats: int) -> dict[str, Any]:
 
 
 def point_network(device: str, seed: int, repeats: int) -> dict[str, Any]:
-    """The paper's point network on 8 clouds of 4,096 points, its neighbours found anew in every call."""
+    """The paper's point network on 8 clouds of 4,096 points, including the neighbour search."""
     from fgnn.models.points.fgnn import PointFGNN
 
     torch.manual_seed(seed)
@@ -55,8 +55,8 @@ def point_network(device: str, seed: int, repeats: int) -> dict[str, Any]:
     x = torch.rand(8, 4096, 9, device=device)
 
     def form(x: Tensor) -> Tensor:
-        made: Tensor = network(x)
-        return made
+        scores: Tensor = network(x)
+        return scores
 
     return _against_plain(form, network, [], [x], repeats)
 
@@ -64,7 +64,7 @@ def point_network(device: str, seed: int, repeats: int) -> dict[str, Any]:
 def _against_plain(
     form: Any, module: nn.Module, inputs: list[Tensor], fixed: list[Tensor], repeats: int
 ) -> dict[str, Any]:
-    """Ours and the plain path, and the ratios."""
+    """Both backends, and the ratios."""
     mine = measure(form, inputs, fixed, repeats, parameters=module.parameters())
     with use_backend("torch"):
         plain = measure(form, inputs, fixed, repeats, parameters=module.parameters())

@@ -1,11 +1,11 @@
-"""Other ways to compute one layer, from the same parameters where they compute the same function.
+"""Other implementations of one layer, with the same parameters if they compute the same function.
 
-Each takes a :class:`Problem` and gives a function of (f, g, t) to be timed:
+Each maps a :class:`Problem` to a function of (f, g, t) to be timed:
 
 - *authors*: M on every edge, its product with all W_τ, then contracted with φ edge by edge;
-- *node GEMM*: products with W_τ once per node and gathered, which needs an M without activation;
-- *outer*: φ ⊗ h and one product, the form ``torch.compile`` does most for;
-- *NNConv*: PyG's layer, a matrix for every edge, on the variables' features alone.
+- *node GEMM*: products with W_τ once per node, then gathered; needs an M without activation;
+- *outer*: φ ⊗ h and one product, the form that gains most from ``torch.compile``;
+- *NNConv*: PyG's layer, one matrix per edge, on the variables' features alone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Form = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A k-NN graph, one half layer on it, and features; every factor has k edges."""
+    """A k-NN graph, one half of a layer, and features; every factor has k edges."""
 
     half: VariableToFactor
     incidence: Incidence
@@ -41,9 +41,9 @@ class Problem:
     @property
     def matrix(self) -> BasisMatrix:
         """Q."""
-        found = self.half.edge_messages.matrix
-        assert isinstance(found, BasisMatrix)
-        return found
+        matrix = self.half.edge_messages.matrix
+        assert isinstance(matrix, BasisMatrix)
+        return matrix
 
     @property
     def message(self) -> Message:
@@ -54,7 +54,7 @@ class Problem:
 def make_problem(
     clouds: int, points: int, k: int, width: int, *, bases: int = 16, device: str = "cpu", seed: int = 0
 ) -> Problem:
-    """Random points, each a factor over its k nearest; features of ``width``, edge features 3-d, φ linear in them."""
+    """Random points, each a factor over its k nearest neighbours; 3-d edge features, in which φ is linear."""
     from fgnn.points.knn import knn
 
     torch.manual_seed(seed)
@@ -71,12 +71,12 @@ def make_problem(
 
 
 def ours(problem: Problem) -> Form:
-    """This package's layer, by whichever backend is chosen."""
+    """This package's layer, by the chosen backend."""
     return lambda f, g, t: problem.half(problem.incidence, f, g, t)
 
 
 def recorded(problem: Problem) -> Form:
-    """The same as a recording that each call replays."""
+    """The same as a CUDA graph that each call replays."""
     from fgnn.bench.measure import half_precision
     from fgnn.nn import graphed
 
@@ -87,14 +87,14 @@ def recorded(problem: Problem) -> Form:
         raise RuntimeError(fast.reason or "nothing to record on this device")
 
     def form(f: Tensor, g: Tensor, t: Tensor) -> Tensor:
-        made: Tensor = fast(problem.incidence, f, g, t)
-        return made
+        out: Tensor = fast(problem.incidence, f, g, t)
+        return out
 
     return form
 
 
 def authors(problem: Problem) -> Form:
-    """The edge GEMM and the product with φ."""
+    """A product on every edge, contracted with φ."""
     message, matrix, k = problem.message, problem.matrix, problem.k
     factor, variable = problem.incidence.factor, problem.incidence.variable
 
@@ -109,7 +109,7 @@ def authors(problem: Problem) -> Form:
 
 
 def node_gemm(problem: Problem) -> Form:
-    """Products once per node: another function, since σ is left out."""
+    """Products once per node: a different function, without σ."""
     message, matrix, k = problem.message, problem.matrix, problem.k
     factor, variable = problem.incidence.factor, problem.incidence.variable
 
@@ -124,7 +124,7 @@ def node_gemm(problem: Problem) -> Form:
 
 
 def outer(problem: Problem) -> Form:
-    """φ ⊗ h, then one product of inner length T n."""
+    """φ ⊗ h, then one product of inner length T·n."""
     message, matrix, k = problem.message, problem.matrix, problem.k
     factor, variable = problem.incidence.factor, problem.incidence.variable
 
@@ -150,7 +150,7 @@ def nnconv(problem: Problem) -> Form:
     into = nn.Linear(matrix.terms, matrix.rows * matrix.columns, bias=False)
     net = nn.Sequential(*copy.deepcopy(matrix.net), into).to(problem.f.device)
     conv = conv_module.NNConv(matrix.columns, matrix.rows, net, aggr="max", root_weight=False, bias=False)
-    with torch.no_grad():  # after its constructor, which draws all parameters anew
+    with torch.no_grad():  # after its constructor, which initialises all parameters
         into.weight.copy_(matrix.weight.permute(2, 1, 0).flatten(0, 1))  # PyG's matrices are (in, out)
         for mine, theirs in zip(matrix.net.parameters(), net.parameters(), strict=False):
             theirs.copy_(mine)
@@ -158,7 +158,6 @@ def nnconv(problem: Problem) -> Form:
     return lambda f, g, t: conv(f, index, t)
 
 
-# Those marked compute the same function as ours.
 PEERS: dict[str, Callable[[Problem], Form]] = {
     "NNConv": nnconv,
     "authors": authors,
@@ -167,4 +166,5 @@ PEERS: dict[str, Callable[[Problem], Form]] = {
     "authors, compiled": compiled(authors),
     "outer, compiled": compiled(outer),
 }
+# Those that compute the same function as ours.
 SAME_FUNCTION = ("authors", "outer", "authors, compiled", "outer, compiled")

@@ -1,4 +1,4 @@
-"""The point networks side by side: a training step and a labelling of many shapes, in one run."""
+"""The point networks side by side: training steps and inference on the same clouds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fgnn.train.step import Step
 from fgnn.train.update import Update
 
 PARTS, CATEGORIES = 50, 16
-# By name: the network, and the implementation of its layers (None: the fastest at hand).
+# By name: the network, and the backend of its layers (None: chosen automatically).
 NETWORKS: dict[str, tuple[PointConfig, str | None]] = {
     "fgnn": (PointConfig(), None),
     "fgnn, 8 bases": (PointConfig(bases=8), None),
@@ -44,13 +44,13 @@ def run(
     repeats: int = 10,
     profile: bool = False,
 ) -> dict[str, Any]:
-    """Shapes a second in training and in use, and the memory of a step, for each network on the same clouds.
+    """Shapes per second in training and inference, and peak memory of a step, for each network on the same clouds.
 
-    A training step is forward, backward, clipping and AdamW; on a GPU in bfloat16 and replayed where it can be.
+    A training step is forward, backward, clipping and AdamW; on a GPU in bfloat16 and as a CUDA graph if possible.
 
     Args:
-        clouds: In a batch; by default 32 on a GPU and 2 elsewhere.
-        profile: Also print where a step of the first network spends the device's time.
+        clouds: Batch size; by default 32 on a GPU and 2 elsewhere.
+        profile: Also print the kernels in which a step of the first network spends its time.
     """
     here = torch.device(device)
     size = clouds or (32 if here.type == "cuda" else 2)
@@ -65,15 +65,9 @@ def run(
             torch.cuda.empty_cache()
     first = rows[networks[0]]
     columns = (
-        "",
-        "parameters",
-        "training, shapes/s",
-        "ms a step",
-        "memory, MiB",
-        "in use, shapes/s",
-        "replayed",
+        "", "parameters", "training, shapes/s", "ms per step", "peak memory, MiB", "inference, shapes/s", "CUDA graph",
         "time",
-    )
+    )  # fmt: skip
     table = [
         (
             name, f"{row['parameters']:,}", number(size / row["step_ms"] * 1e3), number(row["step_ms"]),
@@ -92,7 +86,7 @@ def run(
 
 
 def _clouds(size: int, points: int, seed: int, device: torch.device) -> PointSet:
-    """Points on spheres of random radii, neighbours in memory near in space, as scans and shapes are stored."""
+    """Points on spheres of random radii, in a spatially coherent order like stored scans and shapes."""
     generator = torch.Generator().manual_seed(seed)
     xyz = torch.randn(size, points, 3, generator=generator)
     xyz = xyz / xyz.norm(dim=2, keepdim=True) * (0.3 + 0.7 * torch.rand(size, 1, 1, generator=generator))
@@ -125,8 +119,8 @@ def _measure(
 
     def use() -> Tensor:
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=half):
-            found: Tensor = network(batch.features, batch.category)[0]
-            return found
+            scores: Tensor = network(batch.features, batch.category)[0]
+            return scores
 
     inference = timed(use, repeats=repeats, warmup=2 if half else 1, device=device)
     return {
@@ -146,22 +140,21 @@ def _loss(recipe: Recipe, network: nn.Module, device: torch.device, half: bool) 
             scores, more = network(batch.features, batch.category)
             target = batch.label.long().flatten()
             rows = scores.flatten(0, 1).float()
-            found = nn.functional.cross_entropy(rows, target, label_smoothing=recipe.label_smoothing)
-            return Loss(found + more, (rows.detach().argmax(-1) == target).float().mean())
+            entropy = nn.functional.cross_entropy(rows, target, label_smoothing=recipe.label_smoothing)
+            return Loss(entropy + more, (rows.detach().argmax(-1) == target).float().mean())
 
     return loss
 
 
 def _profile(work: Callable[[], Any]) -> None:
-    """The kernels a step spends most of its time in."""
-    from torch.profiler import ProfilerActivity
-    from torch.profiler import profile as recorded
+    """Print the kernels in which a step spends most of its time."""
+    from torch.profiler import ProfilerActivity, profile
 
-    with recorded(activities=[ProfilerActivity.CUDA]) as found:
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         for _ in range(3):
             work()
         torch.cuda.synchronize()
-    events = sorted(found.key_averages(), key=lambda e: -e.self_device_time_total)
+    events = sorted(profiler.key_averages(), key=lambda e: -e.self_device_time_total)
     total = sum(e.self_device_time_total for e in events) or 1
     for event in events[:25]:
         share = event.self_device_time_total / total

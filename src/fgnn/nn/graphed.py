@@ -1,4 +1,4 @@
-"""Calls recorded once and replayed: on a GPU a call then takes the device's time instead of Python's."""
+"""Modules recorded as CUDA graphs, so that a call takes the GPU's time instead of Python's."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def graphed(module: nn.Module, *example: Any) -> Graphed:
     """Record a module's forward and backward as CUDA graphs, for calls like this example.
 
     A layer on a small graph is a few dozen kernels of microseconds each, and launching them one by one takes longer
-    than running them; a recording launches all at once. Floating-point tensors among the arguments, also in dicts and
-    tuples, may change from call to call; their shapes, and everything else (the graph, types of edges, autocast), are
-    the example's. A call that differs in these runs unrecorded. Without a GPU all do, and so do those of a module that
-    cannot be recorded, such as one that reads numbers back; ``recorded`` tells.
+    than running them; a CUDA graph launches all at once. Floating-point tensors among the arguments, also in dicts and
+    tuples, may change from call to call. Their shapes and everything else (the graph, edge types, autocast) must match
+    the example; a call that does not runs without the recording. So do all calls without a GPU, and calls of a module
+    that cannot be recorded, for example because it synchronises with the host; see ``recorded``.
 
-    The results of a call, and the gradients it leaves, are overwritten by the next one: read them, or copy them,
-    before it, and set gradients to None (not to zero) between steps.
+    The next call overwrites the results of a call and the gradients it leaves: read or copy them first, and set
+    gradients to None (not to zero) between steps.
 
     Example:
         >>> fast = graphed(layer, graph, f, {"pair": g})  # doctest: +SKIP
@@ -38,7 +38,7 @@ class Graphed:
     Attributes:
         module: The module itself, which shares its parameters with the recording.
         recorded: Whether there is a recording.
-        reason: Why there is none on a GPU, as CUDA tells it; None where there is one.
+        reason: CUDA's message if recording failed; None otherwise.
     """
 
     def __init__(self, module: nn.Module, example: tuple[Any, ...]) -> None:
@@ -49,26 +49,26 @@ class Graphed:
         if not any(isinstance(leaf, Tensor) and leaf.is_cuda for leaf in leaves):
             return
         with torch.no_grad():
-            module(*example)  # tensors whose values are read, such as one-hot types, are read here
+            module(*example)  # reads the tensors whose values matter, such as one-hot types
         self._varies = [isinstance(x, Tensor) and x.is_floating_point() and not was_read(x) for x in leaves]
-        own = iter(x.detach().clone().requires_grad_(x.requires_grad) for x in self._inputs(leaves))
-        self._held = [next(own) if varies else x for x, varies in zip(leaves, self._varies, strict=True)]
+        copies = iter(x.detach().clone().requires_grad_(x.requires_grad) for x in self._inputs(leaves))
+        self._held = [next(copies) if varies else x for x, varies in zip(leaves, self._varies, strict=True)]
         self._mode = _mode(module)
         self._parameters = dict(module.named_parameters())
-        # Recorded are other tensors in the same memory: a parameter that was used before is bound to the stream of that
-        # use, on which a recording must not depend
+        # Record aliases of the parameters: one used before is tied to the stream of that use, on which a recording
+        # must not depend.
         aliases = {name: p.detach().requires_grad_(p.requires_grad) for name, p in self._parameters.items()}
         inner = _rebuilt(example, iter(self._held))
         _, autocast, dtype = self._mode
 
-        def work(*_: Tensor) -> Any:  # its arguments are the tensors of `inner` and `aliases`, whose memory calls fill
+        def work(*_: Tensor) -> Any:  # the arguments are the tensors of `inner` and `aliases`
             with torch.autocast("cuda", dtype, enabled=autocast, cache_enabled=False):
                 return torch.func.functional_call(module, aliases, inner)
 
         try:
             with warnings.catch_warnings(), undone_if_it_fails(), torch.autocast("cuda", enabled=False):
-                # autocast is that of `work`, without the cache that a recording forbids; gradients are taken on another
-                # stream than that of the nodes that would accumulate them, which none does here
+                # `work` sets autocast itself, without the cache that a recording forbids. Gradients are computed on a
+                # stream other than that of the nodes that accumulate them, but nothing accumulates here.
                 warnings.filterwarnings("ignore", message="The AccumulateGrad node's stream")
                 self._call = torch.cuda.make_graphed_callables(
                     work, (*self._inputs(self._held), *aliases.values()), allow_unused_input=True
@@ -79,7 +79,7 @@ class Graphed:
         self.recorded = True
 
     def __call__(self, *args: Any) -> Any:
-        """What ``module(*args)`` gives."""
+        """The result of ``module(*args)``."""
         leaves = list(_leaves(args))
         if not self.recorded or not self._fits(leaves):
             return self.module(*args)
@@ -91,27 +91,23 @@ class Graphed:
     def _fits(self, leaves: list[Any]) -> bool:
         if len(leaves) != len(self._held) or self._mode != _mode(self.module):
             return False
-        for given, held, varies in zip(leaves, self._held, self._varies, strict=True):
-            if not varies and given is not held:
-                return False
-            if varies and not (
-                isinstance(given, Tensor)
-                and given.shape == held.shape
-                and given.dtype == held.dtype
-                and given.device == held.device
-                and given.requires_grad == held.requires_grad
-            ):
-                return False
-        return True
+        return all(
+            isinstance(x, Tensor) and _signature(x) == _signature(held) if varies else x is held
+            for x, held, varies in zip(leaves, self._held, self._varies, strict=True)
+        )
+
+
+def _signature(x: Tensor) -> tuple[Any, ...]:
+    return x.shape, x.dtype, x.device, x.requires_grad
 
 
 def _mode(module: nn.Module) -> tuple[bool, bool, torch.dtype]:
-    """What a recording depends on besides its arguments: training or not, and autocast."""
+    """What a recording depends on besides its arguments: training mode and autocast."""
     return module.training, torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """What nested tuples, lists and dicts hold, in order."""
+    """The leaves of nested tuples, lists and dicts, in order."""
     if isinstance(value, dict):
         value = tuple(value.values())
     if isinstance(value, tuple | list):
@@ -122,7 +118,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _rebuilt(value: Any, leaves: Iterator[Any]) -> Any:
-    """The same nesting over other leaves."""
+    """The same nesting with other leaves."""
     if isinstance(value, dict):
         return {key: _rebuilt(entry, leaves) for key, entry in value.items()}
     if isinstance(value, tuple | list):

@@ -1,4 +1,4 @@
-"""Recording CUDA graphs so that a recording that fails leaves nothing behind."""
+"""Record CUDA graphs, and clean up after a recording that fails."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 @contextmanager
 def recording(stream: Any = None) -> Iterator[torch.cuda.CUDAGraph]:
-    """Record what runs inside as a CUDA graph; a ``RuntimeError`` where it cannot be.
+    """Record the work inside as a CUDA graph; raises ``RuntimeError`` if it cannot be recorded.
 
     Example:
         >>> with recording() as graph:  # doctest: +SKIP
@@ -25,10 +25,10 @@ def recording(stream: Any = None) -> Iterator[torch.cuda.CUDAGraph]:
 
 @contextmanager
 def undone_if_it_fails() -> Iterator[None]:
-    """Make the device usable again after a recording that failed inside, and pass the error on.
+    """Make the device usable again after a failed recording, and re-raise the error.
 
-    The generator of random numbers is told when a recording begins, but not when one fails: it refuses every draw from
-    then on ("Offset increment outside graph capture"), unless its state is replaced by a copy, which knows of none.
+    The random number generator is not told that a recording failed, and refuses to draw from then on ("Offset increment
+    outside graph capture"). Replacing its state by a copy resets it.
     """
     try:
         yield

@@ -1,7 +1,7 @@
-"""Coefficients φ(t) of all edges by one kernel each way: a small network on very many rows.
+"""Coefficients φ(t) of all edges by one kernel each way: a small network on many rows.
 
-As separate operations the hidden layer goes through memory five times, and the gradients at its weights are products
-with a side of millions and two of a dozen, which no library takes well.
+As separate operations the hidden layer would pass through memory five times, and the gradients at its weights would be
+products of a dozen by millions by a dozen, which libraries handle badly.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch.autograd.function import once_differentiable
 from fgnn.nn.backends.triton.tile_sizes import block, cdiv, processors
 from fgnn.runtime.triton_support import power_of_two
 
-_EDGES = 128  # edges of a tile
+_EDGES = 128  # per tile
 _WIDEST = 64
-_SHARES = 4  # programs for each processor that sum gradients
+_SHARES = 4  # programs per multiprocessor that sum gradients
 
 
 def fits(net: nn.Module, t: Tensor) -> bool:
-    """Whether the kernels take this network: two linear layers with biases and a ReLU between, all narrow."""
+    """Whether the kernels support a network: two narrow linear layers with biases, and a ReLU between."""
     if not isinstance(net, nn.Sequential) or len(net) != 3 or t.requires_grad or t.dim() != 2:
         return False
     first, relu, last = net
@@ -33,7 +33,7 @@ def fits(net: nn.Module, t: Tensor) -> bool:
 
 
 def edge_mlp(net: nn.Sequential, t: Tensor) -> Tensor:
-    """``net(t)`` for t (E, d); under autocast in its precision, with float32 (TF32) products inside."""
+    """``net(t)`` for t (E, d). Under autocast the result has its dtype; products inside are TF32."""
     first, _, last = net
     assert isinstance(first, nn.Linear)
     assert isinstance(last, nn.Linear)

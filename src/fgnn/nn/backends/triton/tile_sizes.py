@@ -1,4 +1,4 @@
-"""Tile sizes and precision: chosen by size from few settings, so that a first call compiles little, tunes nothing."""
+"""Fixed choices of tile sizes and precision: fast first call, no autotuning."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 
 from fgnn.runtime.triton_support import power_of_two
 
-# Entries of the buffer that partial sums of dW may take.
+# Most entries of the buffer for partial sums of dW.
 _PARTIALS = 1 << 23
 
 
 @dataclass(frozen=True)
 class Tile:
-    """One launch: lines of a tile, columns of h and of the message, and how a program is run."""
+    """One launch: lines of a tile, columns of h and of the message, warps and pipeline stages of a program."""
 
     lines: int
     inner: int
@@ -26,7 +26,7 @@ class Tile:
 
 
 def block(size: int, most: int) -> int:
-    """A power of two that covers ``size``, within what the matrix units take (16) and ``most``."""
+    """A power of two that covers ``size``, at least 16 (the matrix units' minimum) and at most ``most``."""
     return min(max(power_of_two(size), 16), most)
 
 
@@ -43,9 +43,9 @@ def dtype_of(dtype: torch.dtype) -> Any:
 
 
 def precision_of(dtype: torch.dtype) -> str:
-    """How float32 products are taken: in TF32 where torch was told that it is enough, else in three TF32 products.
+    """How float32 products are computed: in TF32 if torch's matmul precision allows it, else as three TF32 products.
 
-    Three products of the high and low parts are as exact as float32's own and several times faster than its units.
+    Three products of high and low parts match float32's precision and are several times faster than float32 units.
     """
     if dtype != torch.float32:
         return "ieee"
@@ -58,7 +58,7 @@ def _processors(index: int) -> int:
 
 
 def processors(device: torch.device) -> int:
-    """How many programs run side by side at least."""
+    """The number of multiprocessors."""
     return _processors(device.index or 0) if device.type == "cuda" else 2
 
 
@@ -68,18 +68,18 @@ def _data_centre(index: int) -> bool:
 
 
 def roomy(device: torch.device) -> bool:
-    """Whether a program may have 160 KiB of shared memory and more, for wide tiles and deep pipelines."""
+    """Whether a program may use 160 KiB of shared memory or more, for wide tiles and deep pipelines."""
     return device.type != "cuda" or _data_centre(device.index or 0)
 
 
 def rows_tile(kind: str, n: int, m: int, lines: int, dtype: torch.dtype, device: torch.device) -> Tile:
-    """For the kernels over rows: ``kind`` is forward, backward or weight; ``lines`` the number of edge places."""
+    """For the kernels over rows; ``kind`` is forward, backward or weight, ``lines`` the number of places for edges."""
     half, wide = dtype != torch.float32, roomy(device)
     if kind == "forward":
         columns, inner = block(m, 128 if wide else 64), block(n, 64 if half else 32)
         size, warps = 128, 4 if columns <= 64 else 8
     elif kind == "backward":
-        # the gradient of a tile is gathered once where all its columns fit
+        # if all columns fit, the gradient of a tile is gathered once
         columns, inner = block(m, 256 if half and wide else 64), block(n, 64)
         size, warps = 64, 4
     else:
@@ -92,12 +92,12 @@ def rows_tile(kind: str, n: int, m: int, lines: int, dtype: torch.dtype, device:
 
 
 def weight_terms(terms: int, dtype: torch.dtype) -> int:
-    """How many W_τ one program sums the gradient of: more of them share a gather, and each takes registers."""
+    """How many dW_τ one program sums: they share the gathers, but each takes registers."""
     return min(power_of_two(terms), 8 if dtype != torch.float32 else 4)
 
 
 def typed_tile(kind: str, n: int, m: int, items: int, dtype: torch.dtype, device: torch.device) -> Tile:
-    """For the kernels over items: ``kind`` is forward, nodes, places or weight."""
+    """For the kernels over items; ``kind`` is forward, nodes, places or weight."""
     half, wide = dtype != torch.float32, roomy(device)
     columns, inner = block(m, 128 if half and wide else 64), block(n, 64 if half else 32)
     warps = 8 if columns > 64 and kind in ("nodes", "weight") else 4
@@ -105,6 +105,6 @@ def typed_tile(kind: str, n: int, m: int, items: int, dtype: torch.dtype, device
 
 
 def splits_of(programs: int, steps: int, entries: int, device: torch.device, side_by_side: int = 1) -> int:
-    """Into how many shares a sum over ``steps`` is cut: enough programs, and a buffer that stays small."""
+    """Into how many shares to split a sum over ``steps``: enough programs, but a small buffer."""
     wanted = cdiv(side_by_side * processors(device), max(programs, 1))
     return max(1, min(wanted, steps, _PARTIALS // max(entries, 1)))
