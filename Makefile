@@ -1,8 +1,8 @@
-# `make demo` and `make test` are all a fresh clone needs; both make .venv first.
+# A fresh clone needs only `make demo` and `make test`; both create .venv first.
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-# A machine with an NVIDIA driver takes torch as it comes; any other is held to the CPU build.
+# With an NVIDIA driver, install the default torch; otherwise its CPU build.
 CONSTRAINT := $(if $(shell command -v nvidia-smi 2>/dev/null),,-c constraints/cpu.txt)
 
 .PHONY: demo test lint types unit test-slow test-gpu docs dist faults load fuzz oldest newest pythons audit clean env
@@ -34,25 +34,25 @@ unit: env
 test-slow: env
 	$(PY) -m pytest -m "slow"
 
-# Needs no installed package, so that it also runs on a machine that can install nothing.
+# Needs no installation, so it also runs on a machine without network access.
 test-gpu:
 	PYTHONPATH=src $(PYTHON) -m pytest -m gpu -p no:cacheprovider
 
-# Hundreds of injected faults, as a table and in benchmarks/results/faults.json; about a quarter of an hour.
+# Fault injection; results in benchmarks/results/faults.json. Takes about 15 minutes.
 faults: env
 	OMP_NUM_THREADS=1 $(PY) -m tests.faults
 
-# Large models, many models, long use and many clients, with peak memory, in benchmarks/results/load.json.
+# Load tests (large models, many models, long runs, many clients) with peak memory; results in benchmarks/results/load.json.
 load: env
 	OMP_NUM_THREADS=1 $(PY) -m tests.load
 
-# A million mutated inputs through every parser, figures in benchmarks/results/fuzz.json; about half an hour. Guided by
-# coverage where atheris can be installed, by mutation alone elsewhere.
+# A million mutated inputs for the parsers; results in benchmarks/results/fuzz.json. Takes about half an hour. Uses coverage
+# guidance if atheris can be installed.
 fuzz: env
 	-$(PY) -m pip install --quiet --disable-pip-version-check -e '.[fuzz]'
 	OMP_NUM_THREADS=1 $(PY) -m tests.fuzz.run --jobs 2 --cases 100000 --seconds 18 --guided-seconds 2
 
-# The tests that meet other packages most, with the oldest and the newest set of them; outcomes in
+# The tests that depend most on other packages, with the oldest and the newest versions; results in
 # benchmarks/results/sets.json.
 oldest newest: %: constraints/%.txt
 	$(PYTHON) -m venv $(or $(AT),build/$@)
@@ -61,7 +61,7 @@ oldest newest: %: constraints/%.txt
 	  pytest hypothesis pytest-timeout torchmetrics psutil
 	OMP_NUM_THREADS=1 $(or $(AT),build/$@)/bin/python -m tests.sets $@
 
-# The newest set with other interpreters; each takes several gigabytes while it runs, where torch comes with CUDA.
+# The newest versions with other interpreters. Each environment takes several gigabytes if torch includes CUDA.
 PYTHONS ?= python3.12 python3.13
 pythons:
 	for python in $(PYTHONS); do \
@@ -69,18 +69,18 @@ pythons:
 	done
 	rm -rf build/other
 
-# Known vulnerabilities of all that is installed. Needs the network, and fails where a package could not be looked up.
+# Look up known vulnerabilities of the installed packages. Needs the network; fails if a package could not be looked up.
 audit: env
 	$(PYTHON) -m venv build/audit
 	build/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
 	$(PY) -m pip freeze --exclude-editable | sed 's/+cpu//' > build/installed.txt
 	build/audit/bin/pip-audit --strict --no-deps --disable-pip --requirement build/installed.txt
 
-# The site, in docs/_build/html; a warning is an error, and the notebooks run.
+# Build the site into docs/_build/html. Warnings are errors, and the notebooks run.
 docs: env
 	OMP_NUM_THREADS=1 $(PY) -m sphinx -W --keep-going -b html docs docs/_build/html
 
-# A wheel and a source archive in dist, to be installed anywhere: pip install dist/fgnn-*.whl
+# Build a wheel and a source archive into dist; install with: pip install dist/fgnn-*.whl
 dist: env
 	rm -rf dist build
 	$(PY) -m build --no-isolation --outdir dist .
