@@ -1,4 +1,4 @@
-"""The commands that write files, each with what tells a whole result from a part of one."""
+"""The commands that write files, each with a check that its result is complete."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _POINTS = 600
 
 @dataclass(frozen=True)
 class Command:
-    """A command as it is run in a folder of its own.
+    """A command, run in its own folder.
 
     Args:
-        arguments: Of `fgnn`.
-        again: Of `fgnn`, to finish what a fault broke off; the same by default.
-        prepare: Puts the input into the folder.
-        outputs: What it writes.
-        check: Reads an output and fails unless it is whole.
+        arguments: The arguments of `fgnn`.
+        again: The arguments that finish an interrupted run; the same by default.
+        prepare: Creates the inputs in the folder.
+        outputs: The files it writes.
+        check: Reads the outputs and fails if they are incomplete.
     """
 
     arguments: tuple[str, ...]
@@ -42,19 +42,19 @@ class Command:
     again: tuple[str, ...] = ()
 
 
-def _nothing(folder: Path) -> None:
+def _create_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
 def _scan(folder: Path) -> None:
-    _nothing(folder)
+    _create_folder(folder)
     write_cloud(make_terrain(_POINTS, seed=0), folder / "scan.ply")
     shutil.copyfile(_scan_weights(), folder / "network.safetensors")
 
 
 @cache
 def _scan_weights() -> Path:
-    """A network for scans, hardly trained: what it says does not matter here."""
+    """A network for scans, trained for one step: its predictions do not matter here."""
     folder = Path(tempfile.mkdtemp(prefix="fgnn-faults-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for seed in (1, 2):
@@ -75,7 +75,7 @@ def _scan_weights() -> Path:
 
 
 def _recipe(folder: Path) -> None:
-    _nothing(folder)
+    _create_folder(folder)
     text = recipe_yaml(small_recipe(steps=20, checkpoint_every=5, validate_every=10, validation=16))
     (folder / "recipe.yaml").write_text(text, encoding="utf-8")
 
@@ -104,7 +104,7 @@ def _weights(folder: Path) -> None:
 COMMANDS: dict[str, Command] = {
     "fgnn data chain": Command(
         ("data", "chain", "--count", "200", "--length", "12", "--window", "4", "--out", "set"),
-        _nothing,
+        _create_folder,
         ("set/models.safetensors", "set/dataset.json"),
         _models,
     ),
@@ -116,7 +116,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "fgnn reproduce": Command(
         ("reproduce", "table1", "--quick", "--count", "4", "--out", "out", "--device", "cpu"),
-        _nothing,
+        _create_folder,
         ("out/table1.json", "out/table1.md", "out/table1.html"),
         _table,
     ),

@@ -1,4 +1,4 @@
-"""One nursery and one set of undisturbed results for all tests of faults."""
+"""One fork server and one set of reference results for all tests of faults."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.nursery import Nursery
+from tests.faults.fork_server import ForkServer
 from tests.faults.scenarios import Reference
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
-    yield made
-    made.close()
+def server() -> Iterator[ForkServer]:
+    started = ForkServer()
+    yield started
+    started.close()
 
 
 @pytest.fixture(scope="session")
-def reference(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Reference:
-    return Reference(nursery, tmp_path_factory.mktemp("undisturbed"))
+def reference(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    return Reference(server, tmp_path_factory.mktemp("reference"))

@@ -1,4 +1,4 @@
-"""Faults of the machine: memory that gives out, clocks that jump, workers that die or hang."""
+"""Faults of the machine: out of memory, jumping clocks, workers that die or hang."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ from fgnn.train.run import run
 from fgnn.weights import load_weights
 from fgnn.weights.store import same_tensors
 from tests.faults.commands import COMMANDS
-from tests.faults.nursery import ROOT, Nursery
+from tests.faults.fork_server import ROOT, ForkServer
 from tests.faults.scenarios import Reference, Scenario
 from tests.faults.writers import WRITERS
 from tests.infer.oracle import chain
 from tests.tasks.helpers import small_recipe
 
 
-def machine_scenarios(nursery: Nursery, reference: Reference) -> list[Scenario]:
-    """All of this module's."""
-    made = [
+def machine_scenarios(server: ForkServer, reference: Reference) -> list[Scenario]:
+    """All scenarios of this module."""
+    scenarios = [
         Scenario("file cut short", "all that reads a file", _cut_short(name), 20)
         for name in WRITERS
-        if not name.endswith((".html", ".xyz", ".uai"))  # texts whose beginnings may be whole ones
+        if not name.endswith((".html", ".xyz", ".uai"))  # a truncated text may still be valid
     ]
-    made += [
+    scenarios += [
         Scenario("device out of memory, batch too large", f"solve, {method}", _too_many(method), 5)
         for method in ("exact", "max-product", "ad3")
     ]
-    made += [Scenario("clock that jumps", f"solve, {method}", _jumping_clock(method), 3) for method in TIMED]
-    made += [
-        Scenario("device out of memory", "fgnn train", _exhausted_training(nursery, reference), 4),
-        Scenario("machine out of memory", "fgnn solve", _exhausted_solve(nursery), 5),
+    scenarios += [Scenario("clock that jumps", f"solve, {method}", _jumping_clock(method), 3) for method in TIMED]
+    scenarios += [
+        Scenario("device out of memory", "fgnn train", _exhausted_training(server, reference), 4),
+        Scenario("machine out of memory", "fgnn solve", _exhausted_solve(server), 5),
         Scenario("solver that hangs", "solve, toulbar2", hanging_solver, 4),
         Scenario("solver that dies", "solve, toulbar2", dying_solver, 4),
-        Scenario("SIGTERM during a search", "fgnn solve", _terminated_solve(nursery), 3),
+        Scenario("SIGTERM during a search", "fgnn solve", _terminated_solve(server), 3),
         Scenario("worker killed", "torchrun, two processes", WorkerDeath(), 3),
     ]
-    return made
+    return scenarios
 
 
 # ---- files ------------------------------------------------------------------------------------------------------
@@ -84,12 +84,12 @@ def _cut_short(name: str) -> Callable[[Path, random.Random], None]:
 
 @contextmanager
 def little_memory(most: int) -> Iterator[list[int]]:
-    """A device on which no more than so many models can be moved at once; gives the sizes that were tried."""
+    """Simulate a device that holds at most ``most`` models; yields the batch sizes tried."""
     tried = list[int]()
-    true = api.solver_named
+    original = api.solver_named
 
     def solver_named(method: str) -> Callable[..., Any]:
-        solver = true(method)
+        solver = original(method)
 
         @wraps(solver)
         def limited(batch: ModelBatch, **options: Any) -> Any:
@@ -119,17 +119,17 @@ def _too_many(method: str) -> Callable[[Path, random.Random], None]:
     return strike
 
 
-def _exhausted_training(nursery: Nursery, reference: Reference) -> Callable[[Path, random.Random], None]:
+def _exhausted_training(server: ForkServer, reference: Reference) -> Callable[[Path, random.Random], None]:
     def strike(folder: Path, rng: random.Random) -> None:
         command = COMMANDS["fgnn train"]
         whole, _, _ = reference.of("fgnn train")
         command.prepare(folder)
-        status = nursery.run(list(command.arguments), folder, {"kind": "device", "at": rng.randrange(1, 20)})
-        told = (folder / "stderr").read_text(encoding="utf-8")
-        assert status == 3, told
-        assert told.splitlines()[-1].startswith("fgnn: out of memory on the device (CUDA out of memory"), told
-        assert "Traceback" not in told
-        assert nursery.run(list(command.again), folder) == 0
+        status = server.run(list(command.arguments), folder, {"kind": "device", "at": rng.randrange(1, 20)})
+        stderr = (folder / "stderr").read_text(encoding="utf-8")
+        assert status == 3, stderr
+        assert stderr.splitlines()[-1].startswith("fgnn: out of memory on the device (CUDA out of memory"), stderr
+        assert "Traceback" not in stderr
+        assert server.run(list(command.again), folder) == 0
         for name in ("last", "best"):
             one, two = (load_weights(f / "run" / f"{name}.safetensors").tensors for f in (folder, whole))
             assert same_tensors(one, two)
@@ -137,36 +137,36 @@ def _exhausted_training(nursery: Nursery, reference: Reference) -> Callable[[Pat
     return strike
 
 
-def _exhausted_solve(nursery: Nursery) -> Callable[[Path, random.Random], None]:
-    """The machine itself has no more memory, at whatever allocation: one line, not a traceback."""
+def _exhausted_solve(server: ForkServer) -> Callable[[Path, random.Random], None]:
+    """Host memory runs out at some allocation: one line, no traceback."""
 
     def strike(folder: Path, rng: random.Random) -> None:
         folder.mkdir(parents=True)
         fgnn.write_model(hard_model(120), folder / "large.fgm")
         method = rng.choice(["max-product", "ad3", "exact"])
         fault = {"kind": "memory", "bytes": rng.randrange(1, 60) << 20}
-        status = nursery.run(["solve", "large.fgm", "--method", method, "-t", "5"], folder, fault)
-        told = (folder / "stderr").read_text(encoding="utf-8")
-        assert "Traceback" not in told, told
-        assert status in (0, 1, 2, 3), (status, told)
-        assert status != 3 or "out of memory" in told.splitlines()[-1], told
+        status = server.run(["solve", "large.fgm", "--method", method, "-t", "5"], folder, fault)
+        stderr = (folder / "stderr").read_text(encoding="utf-8")
+        assert "Traceback" not in stderr, stderr
+        assert status in (0, 1, 2, 3), (status, stderr)
+        assert status != 3 or "out of memory" in stderr.splitlines()[-1], stderr
 
     return strike
 
 
-def _terminated_solve(nursery: Nursery) -> Callable[[Path, random.Random], None]:
-    """A search that is told to end prints its best so far."""
+def _terminated_solve(server: ForkServer) -> Callable[[Path, random.Random], None]:
+    """An interrupted search prints its best assignment so far."""
 
     def strike(folder: Path, rng: random.Random) -> None:
         folder.mkdir(parents=True)
         fgnn.write_model(hard_model(), folder / "hard.fgm")
-        pid = nursery.start(["solve", "hard.fgm", "--method", "auto", "-t", "60", "--json"], folder)
+        pid = server.start(["solve", "hard.fgm", "--method", "auto", "-t", "60", "--json"], folder)
         time.sleep(8.0 + 4.0 * rng.random())
         os.kill(pid, signal.SIGTERM)
-        status = nursery.wait()
-        told = (folder / "stdout").read_text(encoding="utf-8")
+        status = server.wait()
+        stdout = (folder / "stdout").read_text(encoding="utf-8")
         assert status in (0, 1), (status, (folder / "stderr").read_text(encoding="utf-8"))
-        assert '"interrupted": true' in told, told
+        assert '"interrupted": true' in stdout, stdout
 
     return strike
 
@@ -177,26 +177,26 @@ TIMED = ("exact", "toulbar2", "lp", "ad3", "max-product", "auto")
 
 
 def _jumping_clock(method: str) -> Callable[[Path, random.Random], None]:
-    """The wall clock is set forth and back while a solve with a time limit runs."""
+    """The wall clock jumps while a solve with a time limit runs."""
 
     def strike(folder: Path, rng: random.Random) -> None:
-        true = time.time
+        original = time.time
         jump = rng.choice([-1.0, 1.0]) * 10 ** rng.uniform(1, 8)
         calls = 0
 
         def jumping() -> float:
             nonlocal calls
             calls += 1
-            return true() + (jump if calls % 2 else 0.0)
+            return original() + (jump if calls % 2 else 0.0)
 
         model = chain(rng.randrange(100), length=16, window=6, at_most=3)
         with patch("time.time", jumping):
             begin = time.monotonic()
-            found = solve(model, method, time_limit=60)
+            solution = solve(model, method, time_limit=60)
             assert time.monotonic() - begin < 60
-        assert found.status != "time-limit"
+        assert solution.status != "time-limit"
         if method in ("exact", "toulbar2", "auto"):
-            assert found.status == "optimal"
+            assert solution.status == "optimal"
 
     return strike
 
@@ -205,14 +205,14 @@ def _jumping_clock(method: str) -> Callable[[Path, random.Random], None]:
 
 
 def hard_model(size: int = 26, seed: int = 0) -> GraphicalModel:
-    """A grid with random signs that no search finishes in seconds; large enough to overfill a pipe."""
+    """A grid with random signs that no search solves in seconds; larger than a pipe's buffer."""
     rng = np.random.default_rng(seed)
     model = GraphicalModel([4] * size * size)
     model.add_unaries(rng.normal(size=4 * size * size))
-    place = np.arange(size * size).reshape(size, size)
+    node = np.arange(size * size).reshape(size, size)
     pairs = np.concatenate([
-        np.stack([place[:, :-1].ravel(), place[:, 1:].ravel()], 1),
-        np.stack([place[:-1].ravel(), place[1:].ravel()], 1),
+        np.stack([node[:, :-1].ravel(), node[:, 1:].ravel()], 1),
+        np.stack([node[:-1].ravel(), node[1:].ravel()], 1),
     ])  # fmt: skip
     model.add_tables(pairs, rng.normal(size=(len(pairs), 4, 4)) * 2)
     return model
@@ -224,16 +224,16 @@ def _children() -> list[psutil.Process]:
 
 
 def _while_searching(act: Callable[[psutil.Process], None], delay: float) -> threading.Thread:
-    """Do something to toulbar2's worker a moment after it has begun."""
+    """Run ``act`` on toulbar2's worker ``delay`` seconds after it has started."""
 
     def wait_and_act() -> None:
         end = time.monotonic() + 20
         while time.monotonic() < end:
-            found = _children()
-            if found:
+            workers = _children()
+            if workers:
                 time.sleep(delay)
                 with suppress(psutil.NoSuchProcess):
-                    act(found[0])
+                    act(workers[0])
                 return
             time.sleep(0.01)
 
@@ -243,34 +243,34 @@ def _while_searching(act: Callable[[psutil.Process], None], delay: float) -> thr
 
 
 def hanging_solver(folder: Path, rng: random.Random) -> None:
-    """toulbar2's worker stops dead, before or after it has read the model: the limit holds, the best known stands."""
+    """toulbar2's worker hangs: the time limit holds, and the best known assignment is returned."""
     model = hard_model()
     start = torch.zeros(1, model.num_variables, dtype=torch.int64)
     thread = _while_searching(psutil.Process.suspend, rng.random() * 0.8)
     begin = time.monotonic()
-    found = solve(model, "toulbar2", time_limit=2.0, start=start, search="hbfs")
-    taken = time.monotonic() - begin
+    solution = solve(model, "toulbar2", time_limit=2.0, start=start, search="hbfs")
+    seconds = time.monotonic() - begin
     thread.join()
-    assert taken < 2.0 + 6.0, f"{taken:.1f} s"  # the limit, half a second of grace, and a busy machine
-    assert found.status == "time-limit"
-    assert found.score >= model.score([0] * model.num_variables)
+    assert seconds < 2.0 + 6.0, f"{seconds:.1f} s"  # the limit, half a second of grace, and slack for a busy machine
+    assert solution.status == "time-limit"
+    assert solution.score >= model.score([0] * model.num_variables)
     assert not [c for c in _children() if c.status() == psutil.STATUS_STOPPED]
 
 
 def dying_solver(folder: Path, rng: random.Random) -> None:
-    """toulbar2's worker is killed in its search: another takes over from the best so far."""
+    """toulbar2's worker is killed during the search: another continues from the best assignment."""
     model = hard_model()
     start = torch.zeros(1, model.num_variables, dtype=torch.int64)
     thread = _while_searching(psutil.Process.kill, rng.random())
-    found = solve(model, "toulbar2", time_limit=3.0, start=start)
+    solution = solve(model, "toulbar2", time_limit=3.0, start=start)
     thread.join()
-    assert found.feasible
-    assert found.status == "time-limit"
-    assert found.score >= model.score([0] * model.num_variables)
+    assert solution.feasible
+    assert solution.status == "time-limit"
+    assert solution.score >= model.score([0] * model.num_variables)
 
 
 class WorkerDeath:
-    """Of two training processes one is killed: torchrun starts both again, and they go on from the checkpoint."""
+    """One of two training processes is killed: torchrun restarts both, and they resume from the checkpoint."""
 
     steps = 60
 
@@ -302,15 +302,15 @@ class WorkerDeath:
             finally:
                 for process in [*psutil.Process(agent.pid).children(), agent] if agent.poll() is None else []:
                     process.kill()
-        told = out.with_suffix(".log").read_text(encoding="utf-8", errors="replace")
-        assert status == 0, told[-3000:]
+        log_text = out.with_suffix(".log").read_text(encoding="utf-8", errors="replace")
+        assert status == 0, log_text[-3000:]
         return dict(load_weights(out / "last.safetensors").tensors)
 
     def _kill_one(self, agent: subprocess.Popen[bytes], out: Path, rng: random.Random) -> None:
         metrics, end = out / "metrics.jsonl", time.monotonic() + 120
-        wanted = rng.randrange(1, 8)  # lines logged before one dies
+        lines = rng.randrange(1, 8)  # lines logged before the kill
         while time.monotonic() < end and agent.poll() is None:
-            if metrics.is_file() and metrics.read_bytes().count(b"\n") >= wanted:
+            if metrics.is_file() and metrics.read_bytes().count(b"\n") >= lines:
                 break
             time.sleep(0.02)
         workers = [p for p in psutil.Process(agent.pid).children() if "fgnn" in " ".join(p.cmdline())]
@@ -319,7 +319,7 @@ class WorkerDeath:
 
 
 def restarted_in_one_process(folder: Path) -> None:
-    """What a process that torchrun starts again does, without torchrun: the command of a new run goes on by itself."""
+    """A process restarted by torchrun, simulated without torchrun: the command of a new run resumes."""
     recipe = small_recipe(steps=20, checkpoint_every=5, validate_every=0)
     _, whole = run(recipe, folder / "whole", device="cpu")
     run(recipe, folder / "again", device="cpu", time_budget=1e-9)

@@ -1,4 +1,4 @@
-"""Whatever breaks a command off, nothing is lost and nothing half done: a few of each; `make faults` does hundreds."""
+"""Interrupted commands lose nothing and leave nothing half written: a few of each fault (`make faults`: hundreds)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from fgnn.infer.max_product.solver import solve_max_product
 from fgnn.infer.oom_retry import solve_with_retry
 from fgnn.infer.solution import Answer
 from fgnn.runtime.resource_errors import out_of_disk, out_of_memory
+from tests.faults.fork_server import ForkServer
 from tests.faults.machine import (
     TIMED,
     dying_solver,
@@ -22,60 +23,59 @@ from tests.faults.machine import (
     machine_scenarios,
     restarted_in_one_process,
 )
-from tests.faults.nursery import Nursery
 from tests.faults.scenarios import STRIKES, Reference, Scenario, command_scenarios, writer_scenarios
 from tests.faults.writers import WRITERS
 from tests.infer.oracle import chain
 
 
 def _named(scenarios: list[Scenario], fault: str, where: str) -> list[Scenario]:
-    found = [s for s in scenarios if fault in s.fault and where in s.where]
-    assert found
-    return found
+    matching = [s for s in scenarios if fault in s.fault and where in s.where]
+    assert matching
+    return matching
 
 
 # ---- commands ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fault", [*STRIKES, "folder that cannot be written"])
-def test_making_data(nursery: Nursery, reference: Reference, tmp_path: Path, fault: str) -> None:
-    (scenario,) = _named(command_scenarios(nursery, reference), fault, "fgnn data chain")
+def test_making_data(server: ForkServer, reference: Reference, tmp_path: Path, fault: str) -> None:
+    (scenario,) = _named(command_scenarios(server, reference), fault, "fgnn data chain")
     for seed in range(2):
         scenario.strike(tmp_path / str(seed), random.Random(seed))
 
 
 @pytest.mark.parametrize("fault", ["kill in the middle of a write", "full disk"])
-def test_training(nursery: Nursery, reference: Reference, tmp_path: Path, fault: str) -> None:
-    (scenario,) = _named(command_scenarios(nursery, reference), fault, "fgnn train")
+def test_training(server: ForkServer, reference: Reference, tmp_path: Path, fault: str) -> None:
+    (scenario,) = _named(command_scenarios(server, reference), fault, "fgnn train")
     scenario.strike(tmp_path / "run", random.Random(0))
 
 
 @pytest.mark.parametrize("fault", ["SIGTERM", "full disk", "cannot be written"])
-def test_segmenting(nursery: Nursery, reference: Reference, tmp_path: Path, fault: str) -> None:
-    (scenario,) = _named(command_scenarios(nursery, reference), fault, "fgnn segment")
+def test_segmenting(server: ForkServer, reference: Reference, tmp_path: Path, fault: str) -> None:
+    (scenario,) = _named(command_scenarios(server, reference), fault, "fgnn segment")
     scenario.strike(tmp_path / "scan", random.Random(1))
 
 
 def test_reproducing_into_a_folder_that_cannot_be_written(
-    nursery: Nursery, reference: Reference, tmp_path: Path
+    server: ForkServer, reference: Reference, tmp_path: Path
 ) -> None:
-    (scenario,) = _named(command_scenarios(nursery, reference), "cannot be written", "fgnn reproduce")
+    (scenario,) = _named(command_scenarios(server, reference), "cannot be written", "fgnn reproduce")
     scenario.strike(tmp_path / "table", random.Random(0))
 
 
 @pytest.mark.parametrize("fault", ["kill in the middle of a write", "kill between", "full disk"])
-def test_every_writer(nursery: Nursery, tmp_path: Path, fault: str) -> None:
-    for k, scenario in enumerate(_named(writer_scenarios(nursery), fault, "")):
+def test_every_writer(server: ForkServer, tmp_path: Path, fault: str) -> None:
+    for k, scenario in enumerate(_named(writer_scenarios(server), fault, "")):
         scenario.strike(tmp_path / str(k), random.Random(k))
 
 
-def test_memory_that_gives_out_in_training(nursery: Nursery, reference: Reference, tmp_path: Path) -> None:
-    (scenario,) = _named(machine_scenarios(nursery, reference), "device out of memory", "fgnn train")
+def test_out_of_memory_in_training(server: ForkServer, reference: Reference, tmp_path: Path) -> None:
+    (scenario,) = _named(machine_scenarios(server, reference), "device out of memory", "fgnn train")
     scenario.strike(tmp_path / "run", random.Random(0))
 
 
-def test_memory_that_gives_out_in_a_solve(nursery: Nursery, reference: Reference, tmp_path: Path) -> None:
-    (scenario,) = _named(machine_scenarios(nursery, reference), "machine out of memory", "")
+def test_out_of_memory_in_a_solve(server: ForkServer, reference: Reference, tmp_path: Path) -> None:
+    (scenario,) = _named(machine_scenarios(server, reference), "machine out of memory", "")
     for seed in range(2):
         scenario.strike(tmp_path / str(seed), random.Random(seed))
 
@@ -84,15 +84,15 @@ def test_memory_that_gives_out_in_a_solve(nursery: Nursery, reference: Reference
 
 
 @pytest.mark.parametrize("fault", ["file cut short", "clock that jumps"])
-def test_files_and_clocks(nursery: Nursery, reference: Reference, tmp_path: Path, fault: str) -> None:
-    found = _named(machine_scenarios(nursery, reference), fault, "")
-    assert len(found) == len(TIMED) or len(found) == len(WRITERS) - 3
-    for k, scenario in enumerate(found):
+def test_files_and_clocks(server: ForkServer, reference: Reference, tmp_path: Path, fault: str) -> None:
+    scenarios = _named(machine_scenarios(server, reference), fault, "")
+    assert len(scenarios) == len(TIMED) or len(scenarios) == len(WRITERS) - 3
+    for k, scenario in enumerate(scenarios):
         scenario.strike(tmp_path / str(k), random.Random(k))
 
 
 def test_no_time_limit_depends_on_the_wall_clock() -> None:
-    """Only the age of a file left behind is told by it."""
+    """Only the age of a leftover file depends on it."""
     source = Path(solve.__code__.co_filename).parents[1]
     users = [f.name for f in source.rglob("*.py") if "time.time()" in f.read_text(encoding="utf-8")]
     assert users == ["files.py"]
@@ -113,7 +113,7 @@ def test_a_batch_too_large_for_the_device_is_halved(method: str) -> None:
         solve(batch, method)
 
 
-def test_what_is_told_of_each_model_survives_halving() -> None:
+def test_information_per_model_survives_halving() -> None:
     batch = ModelBatch.stack([chain(seed, length=10, window=4, at_most=2) for seed in range(4)])
     whole = solve_max_product(batch, keep_beliefs=True)
     tried: list[int] = []
@@ -130,17 +130,17 @@ def test_what_is_told_of_each_model_survives_halving() -> None:
     torch.testing.assert_close(halved.info["beliefs"], whole.info["beliefs"])
 
 
-def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
+def test_other_errors_are_not_mistaken_for_out_of_memory() -> None:
     assert out_of_memory(RuntimeError("shapes do not match")) is None
     assert out_of_memory(ValueError("out of memory")) is None
     assert out_of_memory(MemoryError()) == "out of memory"
     assert out_of_memory(ImportError("No module named 'h5py'")) is None
     unmapped = ImportError("a.so: failed to map segment from shared object")
     assert out_of_memory(unmapped) == "out of memory (a library could not be loaded)"
-    torn = RuntimeError(
+    allocator = RuntimeError(
         "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried 8 bytes."
     )
-    assert out_of_memory(torn) == "out of memory (you tried 8 bytes)"
+    assert out_of_memory(allocator) == "out of memory (you tried 8 bytes)"
     assert not out_of_disk(FileNotFoundError(2, "No such file"))
 
 
@@ -150,11 +150,11 @@ def test_hanging_and_dying_solvers(tmp_path: Path) -> None:
     dying_solver(tmp_path, random.Random(0))
 
 
-def test_a_process_that_torchrun_starts_again_goes_on(tmp_path: Path) -> None:
+def test_a_process_restarted_by_torchrun_resumes(tmp_path: Path) -> None:
     restarted_in_one_process(tmp_path)
 
 
-def test_an_unfinished_file_is_swept_only_when_nobody_writes_it(tmp_path: Path) -> None:
+def test_a_temporary_file_is_removed_only_if_nobody_writes_it(tmp_path: Path) -> None:
     import os
 
     target = tmp_path / "x.json"
@@ -169,13 +169,13 @@ def test_an_unfinished_file_is_swept_only_when_nobody_writes_it(tmp_path: Path) 
         os.utime(held, (0, 0))
         with atomic_write(target) as inner:
             inner.write("inner")
-        assert held.exists()  # old, but held
+        assert held.exists()  # old, but still open
         assert target.read_text(encoding="utf-8") == "inner"
     assert target.read_text(encoding="utf-8") == "outer"
     assert [p.name for p in tmp_path.iterdir() if p.suffix == ".part"] == [young.name]
 
 
-def test_a_folder_is_tried_before_the_work(tmp_path: Path) -> None:
+def test_a_folder_is_checked_before_the_work(tmp_path: Path) -> None:
     assert check_folder(tmp_path / "a" / "b").is_dir()
     assert not list((tmp_path / "a" / "b").iterdir())
     with pytest.raises(OSError, match="/proc/nowhere"):
@@ -184,6 +184,6 @@ def test_a_folder_is_tried_before_the_work(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_killed_worker_is_started_again(nursery: Nursery, reference: Reference, tmp_path: Path) -> None:
-    (scenario,) = _named(machine_scenarios(nursery, reference), "worker killed", "torchrun")
+def test_a_killed_worker_is_restarted(server: ForkServer, reference: Reference, tmp_path: Path) -> None:
+    (scenario,) = _named(machine_scenarios(server, reference), "worker killed", "torchrun")
     scenario.strike(tmp_path / "two", random.Random(0))

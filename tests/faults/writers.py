@@ -1,4 +1,4 @@
-"""Everything the package writes, as functions of a folder: small enough to be broken off hundreds of times."""
+"""Everything the package writes, as functions of a folder; small enough to interrupt hundreds of times."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from fgnn.weights import load_weights, save_weights
 
 
 def model(variables: int = 40) -> fgnn.GraphicalModel:
-    made = fgnn.GraphicalModel([2] * variables)
-    made.add_unaries(np.random.default_rng(0).normal(size=2 * variables))
+    chain = fgnn.GraphicalModel([2] * variables)
+    chain.add_unaries(np.random.default_rng(0).normal(size=2 * variables))
     for i in range(variables - 1):
-        made.add_table((i, i + 1), [[0.0, 0.1], [0.2, 1.0]])
-    made.add_budget(range(8), at_most=3)
-    return made
+        chain.add_table((i, i + 1), [[0.0, 0.1], [0.2, 1.0]])
+    chain.add_budget(range(8), at_most=3)
+    return chain
 
 
 def _tensors(write: Callable[..., Any], name: str, folder: Path) -> None:
@@ -53,7 +53,7 @@ def _page_is_whole(folder: Path) -> None:
     assert (folder / "page.html").read_text(encoding="utf-8").rstrip().endswith("</html>")
 
 
-# What writes a file of a name, and what reads it back and fails unless it is whole.
+# By file name: a function that writes the file, and one that reads it and fails if it is incomplete.
 WRITERS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
     name: (
         partial(lambda name, folder: fgnn.write_model(model(), folder / name), name),
@@ -91,5 +91,5 @@ WRITERS |= {
 
 
 def main(name: str) -> None:
-    """Write one, in the present folder; called in the nursery's children in place of the command line."""
+    """Write one in the current folder; the fork server calls it instead of the command line."""
     WRITERS[name][0](Path.cwd())
