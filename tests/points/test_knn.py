@@ -118,7 +118,7 @@ def test_wrong_input_is_named(points: Tensor, k: int, message: str) -> None:
 @interpreted
 @pytest.mark.parametrize("name", ["random", "lattice", "crowd"])
 def test_the_tile_kernel_is_exact(name: str) -> None:
-    from fgnn.points.knn_grid import by_tiles
+    from fgnn.points.knn_gpu import by_tiles
 
     for exclude in (False, True):
         index, distance = by_tiles(CLOUDS[name][None, :72], None, 4, exclude)
@@ -130,7 +130,7 @@ def test_the_tile_kernel_is_exact(name: str) -> None:
 @interpreted
 @pytest.mark.parametrize("name", ["random", "plane"])
 def test_the_grid_kernel_is_exact(name: str) -> None:
-    from fgnn.points.knn_grid import by_grid
+    from fgnn.points.knn_gpu import by_grid
 
     index, distance = by_grid(CLOUDS[name][:60], None, 3, False)
     wanted, squared = brute(CLOUDS[name][:60], 3)

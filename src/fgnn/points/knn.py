@@ -204,7 +204,7 @@ def _by_product(points: Tensor, queries: Tensor, k: int, exclude: bool) -> tuple
 
 
 def _on_gpu(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> tuple[Tensor, Tensor]:
-    from fgnn.points.knn_grid import by_grid, by_tiles
+    from fgnn.points.knn_gpu import by_grid, by_tiles
 
     if points.shape[1] <= _GRID_FROM:
         return by_tiles(points, queries, k, exclude)

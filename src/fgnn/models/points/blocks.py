@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.nn.norm import NodeBatchNorm
-from fgnn.points.knn_grid import by_tiles
+from fgnn.points.knn_gpu import by_tiles
 from fgnn.runtime.triton_support import can_launch
 
 Activation = Literal["relu", "leaky", "elu", "none"]

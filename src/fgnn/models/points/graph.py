@@ -25,7 +25,7 @@ def neighbours(xyz: Tensor, k: int) -> Tensor:
     if points <= k:
         raise ValueError(f"Expected more than {k} points in a cloud (got {points})")
     if can_launch(xyz.device) and points <= _SMALL:
-        from fgnn.points.knn_grid import by_tiles
+        from fgnn.points.knn_gpu import by_tiles
 
         index, _ = by_tiles(xyz.detach().float().contiguous(), None, k, True)
         index = index.clamp(0, points - 1)  # a NaN has no neighbours, and checking would synchronise

@@ -25,7 +25,7 @@ def _classes(k: int, least: int) -> tuple[int, int]:
 
 def by_tiles(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> tuple[Tensor, Tensor]:
     """Every query against every point of its cloud; (B, N, 3) and (B, M, 3)."""
-    from fgnn.points import knn_triton as kernels
+    from fgnn.points import knn_kernels as kernels
 
     columns = points.transpose(1, 2).contiguous()
     asked = columns if queries is None else queries.transpose(1, 2).contiguous()
@@ -46,7 +46,7 @@ def by_tiles(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> t
 
 def by_grid(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> tuple[Tensor, Tensor]:
     """One large cloud (N, 3): points are sorted by cell, and each tile of queries searches the cells around it."""
-    from fgnn.points import knn_triton as kernels
+    from fgnn.points import knn_kernels as kernels
 
     origin, side, shape, cell = _cells(points, k)
     gx, gy, gz = shape

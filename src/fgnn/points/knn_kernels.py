@@ -17,6 +17,14 @@ import triton.language as tl
 
 
 @triton.jit
+def coordinates(queries, q, mask, Q):
+    """x, y and z of some queries."""
+    x = tl.load(queries + q, mask=mask, other=0.0)
+    y = tl.load(queries + Q + q, mask=mask, other=0.0)
+    return x, y, tl.load(queries + 2 * Q + q, mask=mask, other=0.0)
+
+
+@triton.jit
 def squared(points, p, mask, qx, qy, qz, N):
     """Squared distances of a tile of queries to a block of points; infinite outside the mask.  # shape: (BP, BQ)"""
     x = tl.load(points + p, mask=mask, other=float("inf"))
@@ -95,9 +103,7 @@ def nearest_brute(
     queries += cloud * 3 * Q
     q = tl.program_id(0) * BQ + tl.arange(0, BQ)
     live = q < Q
-    qx = tl.load(queries + q, mask=live, other=0.0)
-    qy = tl.load(queries + Q + q, mask=live, other=0.0)
-    qz = tl.load(queries + 2 * Q + q, mask=live, other=0.0)
+    qx, qy, qz = coordinates(queries, q, live, Q)
     low = tl.full((BC, BQ), float("inf"), tl.float32)
     for p0 in range(0, N, BC):
         p = p0 + tl.arange(0, BC)
@@ -108,6 +114,12 @@ def nearest_brute(
     bound = kth(low, K, BC)
     collect(points, None, q, qx, qy, qz, bound, live, keys, counts, 0, N, N, BQ, BP, CAP, False, SELF)
     write_first(keys, counts, index, distance, cloud * Q + q, live, K, BQ, CAP)
+
+
+@triton.jit
+def widened(low, high, reach, size):
+    """A range of cells along one axis, extended by ``reach`` both ways within the grid."""
+    return tl.maximum(low - reach, 0), tl.minimum(high + reach, size - 1)
 
 
 @triton.jit
@@ -158,9 +170,9 @@ def nearest_grid(
     reach = tl.full((), 1, tl.int32)
     searching = tl.full((), 1, tl.int32)
     while searching > 0:
-        xa, xb = tl.maximum(x0 - reach, 0), tl.minimum(x1 + reach, GX - 1)
-        ya, yb = tl.maximum(y0 - reach, 0), tl.minimum(y1 + reach, GY - 1)
-        za, zb = tl.maximum(z0 - reach, 0), tl.minimum(z1 + reach, GZ - 1)
+        xa, xb = widened(x0, x1, reach, GX)
+        ya, yb = widened(y0, y1, reach, GY)
+        za, zb = widened(z0, z1, reach, GZ)
         low = tl.full((BP, BQ), float("inf"), tl.float32)
         lines = (yb - ya + 1) * (zb - za + 1)
         everything = lines > MOST
@@ -188,9 +200,9 @@ def nearest_grid(
         proven = (bound <= free * free * 0.99999) | (~live)
         searching = tl.where(whole | everything, 0, 1 - tl.min(proven.to(tl.int32), 0))
         reach = tl.where(searching > 0, reach * 2, reach)
-    xa, xb = tl.maximum(x0 - reach, 0), tl.minimum(x1 + reach, GX - 1)
-    ya, yb = tl.maximum(y0 - reach, 0), tl.minimum(y1 + reach, GY - 1)
-    za, zb = tl.maximum(z0 - reach, 0), tl.minimum(z1 + reach, GZ - 1)
+    xa, xb = widened(x0, x1, reach, GX)
+    ya, yb = widened(y0, y1, reach, GY)
+    za, zb = widened(z0, z1, reach, GZ)
     lines = (yb - ya + 1) * (zb - za + 1)
     everything = lines > MOST
     for r in range(tl.where(everything, 1, lines)):
@@ -215,9 +227,7 @@ def crowded(
     if tl.max(many.to(tl.int32), 0) > 0:
         points += cloud * 3 * N
         queries += cloud * 3 * Q
-        qx = tl.load(queries + q, mask=many, other=0.0)
-        qy = tl.load(queries + Q + q, mask=many, other=0.0)
-        qz = tl.load(queries + 2 * Q + q, mask=many, other=0.0)
+        qx, qy, qz = coordinates(queries, q, many, Q)
         name = tl.load(own + q, mask=many, other=0).to(tl.int32) if GRID else q
         row = (cloud * Q + name) * K
         last = tl.full((BQ,), -1, tl.int64)
