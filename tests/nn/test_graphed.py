@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from fgnn.graph import EdgeTypes
 from fgnn.nn import FGNNLayer, graphed
 from tests.nn.graphs import features, uniform_graph
 
@@ -20,7 +21,8 @@ def _case(q: str, device: str = "cpu") -> tuple[FGNNLayer, Any, Any]:
     def inputs(seed: int) -> tuple[Any, ...]:
         f, gs, edges = features(graph, 2, widths, widths, batch=20, types=q == "table", seed=seed)
         moved = {k: g.float().to(device) for k, g in gs.items()}
-        return f.float().to(device).requires_grad_(), moved, {k: t.to(device) for k, t in edges.items()}
+        put = {k: EdgeTypes(t.to(device), 3) if q == "table" else t.float().to(device) for k, t in edges.items()}
+        return f.float().to(device).requires_grad_(), moved, put
 
     return layer, graph.to(device), inputs
 
@@ -28,7 +30,6 @@ def _case(q: str, device: str = "cpu") -> tuple[FGNNLayer, Any, Any]:
 def test_without_a_gpu_it_is_the_module() -> None:
     layer, graph, inputs = _case("basis")
     f, gs, edges = inputs(0)
-    edges = {k: t.float() for k, t in edges.items()}
     fast = graphed(layer, graph, f, gs, edges)
     assert not fast.recorded
     torch.testing.assert_close(fast(graph, f, gs, edges)[0], layer(graph, f, gs, edges)[0], rtol=0, atol=0)
@@ -41,7 +42,6 @@ def test_without_a_gpu_it_is_the_module() -> None:
 def test_a_recording_follows_new_numbers_and_new_parameters(q: str, half: bool) -> None:
     layer, graph, inputs = _case(q, "cuda")
     f, gs, edges = inputs(0)
-    edges = {k: t.float() if t.is_floating_point() else t for k, t in edges.items()}
     held, _ = layer(graph, f, gs, edges)  # its graph of gradients ties the parameters to the default stream
     held.sum().backward(retain_graph=True)
     with torch.autocast("cuda", torch.bfloat16, enabled=half):
@@ -73,5 +73,5 @@ def test_another_shape_or_mode_runs_unrecorded() -> None:
     torch.testing.assert_close(fast(graph, *few, edges)[0], layer(graph, *few, edges)[0])
     with torch.autocast("cuda", torch.bfloat16):
         assert fast(graph, f, gs, edges)[0].dtype == torch.bfloat16
-    other = {k: (t + 1) % 3 for k, t in edges.items()}
+    other = {k: EdgeTypes((t.index + 1) % 3, 3) for k, t in edges.items()}
     torch.testing.assert_close(fast(graph, f, gs, other)[0], layer(graph, f, gs, other)[0])

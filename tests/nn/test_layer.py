@@ -161,7 +161,7 @@ def test_a_graph_without_factors_gives_zeros() -> None:
 
 def test_mistakes_are_named() -> None:
     graph = uniform_graph()
-    with pytest.raises(ValueError, match=r"Expected q among \['dense', 'basis', 'table'\] \(got 'full'\)"):
+    with pytest.raises(ValueError, match=r"Expected q among .*\(got 'full'\)"):
         FGNNLayer(2, {"pair": 1}, {"pair": 1}, 3, q="full")
     with pytest.raises(ValueError, match="Expected schedule 'sequential' or 'parallel'"):
         FGNNLayer(2, {"pair": 1}, {"pair": 1}, 3, schedule="both")

@@ -26,7 +26,11 @@ def small_graphs(device: str, seed: int, repeats: int) -> dict[str, Any]:
             variable_in=64, factor_in={"window": 64, "pair": 64}, edge_in={"window": 8, "pair": 2}, out=64, q=q
         ).to(device)
         gs = {name: torch.randn(batch, n, 64, device=device) for name, n in (("window", 23), ("pair", 29))}
-        edges = {name: torch.eye(n, device=device) for name, n in (("window", 8), ("pair", 2))}  # one-hot places
+        edges: dict[str, Any]  # the place: as a type, or one-hot
+        if q == "table":
+            edges = {name: graph.incidence(name).positions for name in groups}
+        else:
+            edges = {name: torch.eye(n, device=device) for name, n in (("window", 8), ("pair", 2))}
         f = torch.randn(batch, 30, 64, device=device)
 
         def form(f: Tensor, layer: Any = layer, gs: Any = gs, edges: Any = edges) -> Tensor:

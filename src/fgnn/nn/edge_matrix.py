@@ -110,8 +110,8 @@ class BasisMatrix(EdgeMatrix):
 class TableMatrix(EdgeMatrix):
     """One matrix for each of K edge types: t is a type, or one-hot.
 
-    Besides features, calls take types: integers (E,), (C, A) or, by place, (A,); or ``EdgeTypes``, which keeps what
-    is derived from them (a tensor's types are also kept while it lives).
+    Besides features, calls take types: integers (E,), (C, A) or, by place, (A,), which are read at every call; or
+    ``EdgeTypes``, which are checked and sorted once.
     """
 
     def __init__(self, types: int, rows: int, columns: int) -> None:
@@ -130,12 +130,12 @@ class TableMatrix(EdgeMatrix):
 
     def forward(self, t: EdgeFeatures | None, incidence: Incidence) -> tuple[Coefficients, Tensor]:
         """Types and W; for samples with types of their own, one-hot coefficients and W."""
-        found = edge_types(t, incidence, self.terms)
-        if isinstance(found, EdgeTypes):
-            return found, self.weight
-        if found.dim() == 1:  # by place
-            return incidence.positions, self.weight.index_select(0, found)
-        return self.coefficients(found), self.weight
+        types = edge_types(t, incidence, self.terms)
+        if isinstance(types, EdgeTypes):
+            return types, self.weight
+        if types.dim() == 1:  # by place
+            return incidence.positions, self.weight.index_select(0, types)
+        return self.coefficients(types), self.weight
 
 
 class PlaceMatrix(EdgeMatrix):

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fgnn.nn.edge_features import was_read
 from fgnn.nn.recording import undone_if_it_fails
 
 
@@ -20,7 +19,8 @@ def graphed(module: nn.Module, *example: Any) -> Graphed:
     than running them; a CUDA graph launches all at once. Floating-point tensors among the arguments, also in dicts and
     tuples, may change from call to call. Their shapes and everything else (the graph, edge types, autocast) must match
     the example; a call that does not runs without the recording. So do all calls without a GPU, and calls of a module
-    that cannot be recorded, for example because it synchronises with the host; see ``recorded``.
+    that cannot be recorded, for example because it synchronises with the host, as a layer does that reads edge types from a tensor instead of
+    ``EdgeTypes``; see ``recorded``.
 
     The next call overwrites the results of a call and the gradients it leaves: read or copy them first, and set
     gradients to None (not to zero) between steps.
@@ -49,8 +49,8 @@ class Graphed:
         if not any(isinstance(leaf, Tensor) and leaf.is_cuda for leaf in leaves):
             return
         with torch.no_grad():
-            module(*example)  # reads the tensors whose values matter, such as one-hot types
-        self._varies = [isinstance(x, Tensor) and x.is_floating_point() and not was_read(x) for x in leaves]
+            module(*example)  # makes what is derived from the graph
+        self._varies = [isinstance(x, Tensor) and x.is_floating_point() for x in leaves]
         copies = iter(x.detach().clone().requires_grad_(x.requires_grad) for x in self._inputs(leaves))
         self._held = [next(copies) if varies else x for x, varies in zip(leaves, self._varies, strict=True)]
         self._mode = _mode(module)

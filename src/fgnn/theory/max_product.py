@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fgnn.graph import FactorGraph, FactorGroup
+from fgnn.graph import EdgeTypes, FactorGraph, FactorGroup
 from fgnn.nn import FactorToVariable, FGNNLayer, VariableToFactor
 from fgnn.pgm import GraphicalModel, ModelBatch
 from fgnn.theory.kinds import sort_factors
@@ -56,7 +56,7 @@ class MaxProductNetwork(nn.Module):
         self.model = model
         self.kinds, self.layout = sort_factors(model, merge=merge)
         self.graph = FactorGraph(model.num_variables, {kind.name: FactorGroup(kind.scopes) for kind in self.kinds})
-        self.edges = {kind.name: kind.edge_index for kind in self.kinds}
+        self.edges = {k.name: EdgeTypes(k.edge_index.reshape(-1), len(k.edge_types)) for k in self.kinds}
         self._template = ModelBatch.stack([model])
         self.layer = _layer(self.kinds, self.layout, variant, normalise)
         self.readout = _readout(self.layout)
@@ -107,7 +107,7 @@ class MaxProductNetwork(nn.Module):
         """The variables' features after every layer."""
         if self.graph.device != f.device:
             self.graph = self.graph.to(f.device)
-            self.edges = {name: types.to(f.device) for name, types in self.edges.items()}
+            self.edges = {name: EdgeTypes(t.index.to(f.device), t.num_types) for name, t in self.edges.items()}
         history = []
         for layer in self.layers:
             f, gs = layer(self.graph, f, gs, self.edges)

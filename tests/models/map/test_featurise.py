@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fgnn import GraphicalModel, ModelBatch
-from fgnn.models.map.featurise import Featuriser, Positions, constant_groups, featurise
+from fgnn.graph import EdgeTypes
+from fgnn.models.map.featurise import Positions, constant_groups, featurise
 from fgnn.nn import build
 from tests.strategies import models
 
@@ -47,9 +48,13 @@ def test_edges_carry_their_place_in_the_scope(model: GraphicalModel) -> None:
     one_hot, index = featurise(model).edges, featurise(model, positions="index").edges
     assert one_hot["table2x2"].tolist() == [[1, 0], [0, 1]]  # by place, the same for every factor
     assert one_hot["budget"].tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 0], [0, 1, 0]]
-    assert index["table2x2"].tolist() == [0, 1]
-    assert index["budget"].tolist() == [0, 1, 2, 0, 1]
+    for name, places in (("table2x2", [0, 1, 0, 1]), ("budget", [0, 1, 2, 0, 1])):
+        types = index[name]
+        assert isinstance(types, EdgeTypes)
+        assert types.index.tolist() == places
     assert featurise(model, positions="none").edges == {}
+    wider = [featurise(model, positions=p, places={"budget": 5}).edge_in for p in ("one-hot", "index")]
+    assert wider == [{"table2x2": 2, "table3x2": 2, "budget": 5}] * 2
 
 
 def test_centred_unaries_are_differences_to_the_first_state(model: GraphicalModel) -> None:
@@ -60,13 +65,12 @@ def test_centred_unaries_are_differences_to_the_first_state(model: GraphicalMode
 
 
 def test_fixed_groups_become_constants(model: GraphicalModel) -> None:
-    reader = Featuriser(model, fixed=["table2x2", "budget"])
-    made = reader(model)
+    made = featurise(model, fixed=["table2x2", "budget"])
     assert made.factors["table2x2"].tolist() == [[[1.0], [1.0]]]
     assert made.factors["budget"].tolist() == [[[1.0], [1.0]]]
-    assert reader.factor_in == {"table2x2": 1, "table3x2": 12, "budget": 1}
+    assert made.factor_in == {"table2x2": 1, "table3x2": 12, "budget": 1}
     with pytest.raises(ValueError, match="fixed groups among table2x2, table3x2, budget"):
-        Featuriser(model, fixed=["pairs"])
+        featurise(model, fixed=["pairs"])
 
 
 def test_what_never_changes_is_found() -> None:
@@ -85,28 +89,20 @@ def test_what_never_changes_is_found() -> None:
     assert constant_groups(batch) == {"table2x2", "budget"}
 
 
-def test_budgets_may_be_grouped_by_size(model: GraphicalModel) -> None:
-    made = featurise(model, budgets="by-size")
-    assert [name for name in made.graph.groups if "budget" in name] == ["budget3", "budget2"]
-    assert made.factors["budget2"].tolist() == [[[1, 2, 0.5, 1]]]
-    assert made.edges["budget2"].shape == (2, 2)
-
-
 @given(models(), st.booleans(), st.sampled_from(["one-hot", "index"]))
 def test_a_network_fits_on_any_model(model: GraphicalModel, centre: bool, positions: Positions) -> None:
-    reader = Featuriser(model, centre=centre, positions=positions)
-    made = reader(ModelBatch.stack([model, model], dtype=torch.float32))
-    assert made.variables.shape == (2, model.num_variables, reader.variable_in)
-    assert {name: g.shape[2] for name, g in made.factors.items()} == reader.factor_in
+    made = featurise(ModelBatch.stack([model, model], dtype=torch.float32), centre=centre, positions=positions)
+    assert made.variables.shape[:2] == (2, model.num_variables)
+    assert made.factors.keys() == made.edges.keys() == made.graph.groups.keys()
     assert all(t.isfinite().all() for t in (made.variables, *made.factors.values()))
-    if not reader.variable_in:
+    if not made.variable_in:
         return  # centred variables of one state have nothing to say
     form = "table" if positions == "index" else "basis"
     net = build(
         "FGNN(4) - FGNN(2)",
-        variable_in=reader.variable_in,
-        factor_in=reader.factor_in,
-        edge_in=reader.edge_in,
+        variable_in=made.variable_in,
+        factor_in=made.factor_in,
+        edge_in=made.edge_in,
         q=form,
     )
     scores = net(made.graph, made.variables, made.factors, made.edges)
@@ -120,16 +116,17 @@ def test_a_variable_in_no_factor_gets_one_of_its_own() -> None:
     made = featurise(model)
     assert made.graph.groups["single"].lists() == [[1], [3]]
     assert made.factors["single"].tolist() == [[[1.0], [1.0]]]
-    assert made.edges["single"].tolist() == [[1.0]]
+    assert made.edge_in["single"] == 1
+    assert "single" not in featurise(model, singles=False).graph.groups
 
 
 def test_each_model_of_a_batch_is_read_alike(model: GraphicalModel) -> None:
     other = model.copy()
     other.add_unary(0, [0.3, -0.4])
-    reader = Featuriser(model)
-    together = reader(ModelBatch.stack([model, other]))
+    together = featurise(ModelBatch.stack([model, other]))
     for b, one in enumerate((model, other)):
-        alone = reader(one)
+        alone = featurise(one)
+        assert alone.graph is together.graph
         assert torch.equal(together.variables[b], alone.variables[0])
         assert all(torch.equal(together.factors[name][b], alone.factors[name][0]) for name in together.factors)
 
@@ -155,8 +152,7 @@ def test_the_structure_is_made_once_and_shared_numbers_are_not_copied() -> None:
         ),
         one.constant.expand(1000),
     )
-    reader = Featuriser(one)
-    first, second = reader(wide), reader(wide)
+    first, second = featurise(wide), featurise(one)
     assert first.graph is second.graph
     assert first.edges["budget"] is second.edges["budget"]
     for name in ("table2x2", "budget"):
@@ -165,13 +161,8 @@ def test_the_structure_is_made_once_and_shared_numbers_are_not_copied() -> None:
     assert first.factors["budget"][7].tolist() == [[3, 6, 0.5, 0]]
 
 
-def test_other_structures_are_refused(model: GraphicalModel) -> None:
-    reader = Featuriser(model)
-    other = model.copy()
-    other.add_budget((0, 1), at_most=1)
-    with pytest.raises(ValueError, match="structure this featuriser was made for"):
-        reader(other)
+def test_wrong_options_are_refused(model: GraphicalModel) -> None:
     with pytest.raises(ValueError, match="positions among"):
-        Featuriser(model, positions="sine")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="together or by-size"):
-        Featuriser(model, budgets="apart")  # type: ignore[arg-type]
+        featurise(model, positions="sine")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="window"):
+        featurise(model, window=2)

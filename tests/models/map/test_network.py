@@ -13,8 +13,8 @@ from fgnn.data import ChainMAP, GridMAP
 from fgnn.models.map.canonical import canonical
 from fgnn.models.map.config import NetworkConfig
 from fgnn.models.map.family import Family
-from fgnn.models.map.featurise import constant_groups
-from fgnn.models.map.network import PAPER, MAPNetwork, sub_windows
+from fgnn.models.map.featurise import constant_groups, sub_windows
+from fgnn.models.map.network import PAPER, MAPNetwork
 from fgnn.nn.edge_matrix import Form
 from fgnn.tasks.dataclass_io import plain
 
@@ -114,6 +114,22 @@ def test_settings_that_an_architecture_ignores_are_on_no_card() -> None:
     assert NetworkConfig(**plain(NOTATION)) == NOTATION
     assert plain(NOTATION).keys() == {"architecture", "aggregate", "q", "norm"}
     assert plain(NetworkConfig("dgcnn")).keys() == {"architecture"}
+
+
+def test_deep_reads_variables_in_no_factor() -> None:
+    network = _made(DEEP, Family.of(CHAIN.sample(1), any_size=True))
+    model = GraphicalModel([2, 2, 2])
+    model.add_unaries([0, 1, 0, -1, 0, 1])
+    model.add_table((0, 1), [[0.0, 0.1], [0.2, 1.0]])
+    assert network(ModelBatch.stack([model])).isfinite().all()
+
+
+@pytest.mark.parametrize("q", ["basis", "table"])
+def test_smaller_budgets_than_the_largest_can_be_read_alone(q: Form) -> None:
+    batch, other = CHAIN.sample(2), ChainMAP(2, 9, 6, 2).sample(2)
+    family = replace(Family.of(batch), budgets=(4, 6))
+    network = _made(replace(NOTATION, q=q), family)
+    assert network(batch).shape == network(other).shape == (2, 9, 2)
 
 
 @pytest.mark.parametrize("q", ["basis", "dense", "table", "cosine"])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fgnn.models.map.canonical import finite_tables
-from fgnn.models.map.featurise import Featuriser, Positions
+from fgnn.models.map.featurise import group_names
 from fgnn.pgm import ModelBatch
 
 
@@ -64,21 +64,10 @@ class Family:
         if self.finite and not bool(finite_tables(batch)):
             return "finite log-potentials (got -inf)"
         for group, wanted in zip(self.fixed, self.constants, strict=False):
-            found = _numbers(group, batch) if _present(group, batch) else None
+            found = _numbers(group, batch) if group in group_names(batch) else None
             if found is not None and not torch.allclose(found, found.new_tensor(wanted).expand_as(found), atol=1e-5):
                 return f"{group} of {list(wanted)} in every model, as it was trained on (got others)"
         return None
-
-    def featuriser(self, batch: ModelBatch, *, deep: bool, positions: Positions) -> Featuriser:
-        """What reads models of the batch's structure as this family's networks do."""
-        present = {name for name in self.fixed if _present(name, batch)}
-        return Featuriser(
-            batch,
-            positions="none" if deep else positions,
-            centre=deep,
-            fixed=present,
-            masks=not self.finite,
-        )
 
 
 def _shape(shape: tuple[int, ...]) -> str:
@@ -92,9 +81,3 @@ def _numbers(group: str, batch: ModelBatch) -> Tensor:
         return torch.cat(bounds).double()
     values = [t.distinct("values").flatten(0, 1) for t in batch.tables if f"table{_shape(t.shape)}" == group]
     return torch.cat(values).flatten(1).double()
-
-
-def _present(name: str, batch: ModelBatch) -> bool:
-    if name == "budget":
-        return bool(batch.budgets)
-    return any(f"table{_shape(t.shape)}" == name for t in batch.tables)
