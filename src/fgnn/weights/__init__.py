@@ -1,4 +1,4 @@
-"""The packaged weights: safetensors files, each with a card."""
+"""Packaged weights: safetensors files, each with a card."""
 
 from fgnn.weights.cards import Weights, find_weights, load_weights, save_weights, weight_names
 
