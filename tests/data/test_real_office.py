@@ -7,11 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fgnn.data.s3dis import CLASSES, BlockSet, Room, collect_room, load_blocks, load_room, rooms, save_blocks, save_room
+from fgnn.data.s3dis import (
+    CLASSES,
+    Room,
+    collect_room,
+    cut_rooms,
+    load_blocks,
+    load_room,
+    rooms,
+    save_blocks,
+    save_room,
+)
 from fgnn.data.scenes import make_room
 from fgnn.models.points.config import PointConfig
 from fgnn.models.points.segmenter import load_point_network
-from fgnn.points.blocks import sampled_blocks
 from fgnn.points.metrics import scene_score
 from fgnn.tasks.recipe import Data, Optimiser, Recipe, RoomData, Schedule
 from fgnn.tasks.room_scores import PROTOCOLS, labeller, score_rooms
@@ -49,18 +58,9 @@ def test_the_real_office_from_raw_text_to_scores(data_dir: Path, tmp_path: Path)
     for seed in (1, 2):
         save_room(make_room(f"Area_1_office_{seed}", seed=seed, density=150), collected)
 
-    cut = [
-        (block, room.name)
-        for room in rooms(collected)
-        for block in sampled_blocks(room.xyz, room.rgb, room.label, 0.5, points=512)
-    ]
-    blocks = BlockSet(
-        np.stack([b.features for b, _ in cut]),
-        np.stack([b.label for b, _ in cut]).astype(np.uint8),
-        np.array([name for _, name in cut]),
-    )
+    blocks = cut_rooms(rooms(collected), 0.5, points=512)
     save_blocks(blocks, tmp_path / "h5", per_file=50)
-    assert len(load_blocks(tmp_path / "h5").room) == len(cut)
+    assert len(load_blocks(tmp_path / "h5").room) == len(blocks.room)
 
     recipe = Recipe(
         data=Data(rooms=RoomData(str(tmp_path / "h5"), area=2)), points=PointConfig("pointnet"),

@@ -10,10 +10,10 @@ import pytest
 
 from fgnn.data.s3dis import (
     CLASSES,
-    BlockSet,
     Room,
     area_of,
     collect_room,
+    cut_rooms,
     load_blocks,
     load_room,
     rooms,
@@ -75,12 +75,7 @@ def test_the_known_corrupt_byte_is_mended_and_an_unknown_one_is_told(tmp_path: P
 
 def test_blocks_go_through_the_hdf5_release_layout(tmp_path: Path) -> None:
     made = [make_room(f"Area_{a}_office_1", seed=a, density=150) for a in (1, 2)]
-    cut = [(b, room.name) for room in made for b in sampled_blocks(room.xyz, room.rgb, room.label, 0.5)]
-    blocks = BlockSet(
-        np.stack([b.features for b, _ in cut]),
-        np.stack([b.label for b, _ in cut]).astype(np.uint8),
-        np.array([name for _, name in cut]),
-    )
+    blocks = cut_rooms(made, 0.5)
     save_blocks(blocks, tmp_path, per_file=20)
     back = load_blocks(tmp_path)
     np.testing.assert_array_equal(back.features, blocks.features)

@@ -12,12 +12,11 @@ import pytest
 import torch
 
 from fgnn.data.labelled import IGNORE, Classes, PointSet, scan_pieces
-from fgnn.data.s3dis import BlockSet, save_blocks
+from fgnn.data.s3dis import cut_rooms, save_blocks
 from fgnn.data.scenes import make_room, make_shapes, make_terrain
 from fgnn.data.shapenet import PARTS
 from fgnn.errors import InputError
 from fgnn.models.points.config import PointArchitecture, PointConfig
-from fgnn.points.blocks import sampled_blocks
 from fgnn.points.cloud import read_cloud, write_cloud
 from fgnn.points.segment_pieces import Cut
 from fgnn.tasks.points import PointTask, evaluate_points, part_mask
@@ -64,12 +63,7 @@ def test_shapes_train_and_are_selected_by_instance_miou(
 
 def test_rooms_train_on_the_other_areas(tmp_path: Path) -> None:
     rooms = [make_room(f"Area_{a}_office_1", seed=a, density=60) for a in (1, 2)]
-    cut = [(b, r.name) for r in rooms for b in sampled_blocks(r.xyz, r.rgb, r.label, 1.0, points=128, fewest=20)]
-    blocks = BlockSet(
-        np.stack([b.features for b, _ in cut]),
-        np.stack([b.label for b, _ in cut]).astype(np.uint8),
-        np.array([n for _, n in cut]),
-    )
+    blocks = cut_rooms(rooms, 1.0, points=128, fewest=20)
     save_blocks(blocks, tmp_path / "h5")
     task = PointTask(recipe(Data(rooms=RoomData(str(tmp_path / "h5"), area=2))))
     assert len(task.train) + len(task.held_out) == len(blocks.room)

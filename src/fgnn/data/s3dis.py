@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from fgnn.data.hdf5 import Hdf5Reader
 from fgnn.data.values import as_classes, as_float32, check_same_points, read_rows, within
 from fgnn.errors import InputError, need, reason
 from fgnn.files import atomic_write, write_npy
+from fgnn.points.blocks import FEWEST, POINTS, sampled_blocks
 
 CLASSES = (
     "ceiling", "floor", "wall", "beam", "column", "window", "door", "table", "chair", "sofa", "bookcase", "board",
@@ -129,6 +130,19 @@ class BlockSet:
         """Indices of the training blocks (all other areas) or the held-out ones (this area)."""
         inside = np.array([area_of(name) == area for name in self.room])
         return np.nonzero(~inside if train else inside)[0]
+
+
+def cut_rooms(
+    rooms: Iterable[Room], stride: float, seed: int = 0, points: int = POINTS, fewest: int = FEWEST
+) -> BlockSet:
+    """Blocks of several rooms, by `sampled_blocks`."""
+    blocks, names = [], []
+    for room in rooms:
+        for block in sampled_blocks(room.xyz, room.rgb, room.label, stride, seed, points, fewest):
+            blocks.append(block)
+            names.append(room.name)
+    features = np.array([block.features for block in blocks], np.float32)
+    return BlockSet(features, np.array([block.label for block in blocks], np.uint8), np.array(names))
 
 
 def load_blocks(root: str | Path, checksums: dict[str, str] | None = None) -> BlockSet:

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fgnn.data.s3dis import AREAS, CLASSES, BlockSet, Room, load_blocks, rooms, save_blocks
+from fgnn.data.s3dis import AREAS, CLASSES, Room, cut_rooms, load_blocks, rooms, save_blocks
 from fgnn.errors import InputError
 from fgnn.models.points.segmenter import load_point_network
-from fgnn.points.blocks import POINTS, sampled_blocks
+from fgnn.points.blocks import POINTS
 from fgnn.points.metrics import scene_score
 from fgnn.report.html import Page
 from fgnn.report.tables import Table
@@ -106,16 +106,10 @@ def _blocks(setting: Setting, by_area: dict[int, list[Room]], points: int, log: 
     if (folder / "room_filelist.txt").is_file() and set(load_blocks(folder).room) == {room.name for room in every}:
         return folder
     log("cutting rooms into blocks")
-    cut = [
-        (block, room.name)
-        for room in every
-        for block in sampled_blocks(room.xyz, room.rgb, room.label, 0.5, seed=setting.seed, points=points)
-    ]
-    if not cut:
+    blocks = cut_rooms(every, 0.5, seed=setting.seed, points=points)
+    if not len(blocks.room):
         raise InputError("Expected blocks of at least 100 points (got none)", file=setting.data)
-    features = np.stack([block.features for block, _ in cut])
-    label = np.stack([block.label for block, _ in cut]).astype(np.uint8)
-    save_blocks(BlockSet(features, label, np.array([name for _, name in cut])), folder)
+    save_blocks(blocks, folder)
     return folder
 
 
