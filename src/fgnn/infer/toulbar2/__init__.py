@@ -1,1 +1,1 @@
-"""`toulbar2`: branch and bound in child processes that keep to the time limit."""
+"""`toulbar2`: branch and bound in child processes that keep the time limit."""

@@ -1,4 +1,4 @@
-"""toulbar2 in a child process that can be stopped: what it writes, what it answers, and when it must die."""
+"""A child process that runs toulbar2 and can be stopped: messages to it, its output, and its end."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from numpy.typing import NDArray
 
 _WORKER = Path(__file__).with_name("worker.py")
 _GRACE = 0.5  # seconds between the request to stop and the kill
-_PATIENCE = 1 << 16  # unread chatter is parsed beyond this many bytes
-_HOARD = 1 << 24  # and forgotten beyond this many
-_NEWS = re.compile(rb"New solution: (\d+)[^\n]*\n([ \d]+)\n|Optimality gap: \[(\d+), ")
+_PARSE_BYTES = 1 << 16  # output is parsed when twice this much is unread
+_KEEP_BYTES = 1 << 24  # and discarded beyond this
+_IMPROVEMENT = re.compile(rb"New solution: (\d+)[^\n]*\n([ \d]+)\n|Optimality gap: \[(\d+), ")
 
-# Workers that finished cleanly wait here for the next call: starting one costs more than solving a small model.
+# Idle children, kept for the next call: starting one takes longer than solving a small model.
 _idle: list[Toulbar2Process] = []
 _owner = os.getpid()
 
 
 class Toulbar2Process:
-    """One child. It takes a structure, then one task at a time; `poll` says what has become of the task.
+    """A child that takes a structure and then one task at a time; `poll` returns the state of the task.
 
-    While a task runs, ``solutions`` are the assignments printed so far, newest last, and ``lower`` the lower bound.
+    While a task runs, ``solutions`` holds the latest assignments printed, newest last, and ``lower`` the lower bound.
     """
 
     def __init__(self) -> None:
-        # A session of its own, so that Ctrl-C reaches the parent alone, which then stops the child.
+        # In a new session, so that Ctrl-C reaches only the parent, which then stops the child.
         self._child = subprocess.Popen(
             [sys.executable, "-P", str(_WORKER)],
             stdin=subprocess.PIPE,
@@ -47,20 +47,20 @@ class Toulbar2Process:
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         assert self._child.stderr is not None
-        os.set_blocking(self._child.stdin.fileno(), False)  # a child that does not read must not hold us up
+        os.set_blocking(self._child.stdin.fileno(), False)  # a child that does not read must not block us
         self.channels = (self._child.stdout.fileno(), self._child.stderr.fileno())
         for channel in self.channels:
             os.set_blocking(channel, False)
         self.structure: object = None
         self._answer = b""
-        self._chatter = b""
+        self._output = b""  # of toulbar2 itself
         self._deadline = np.inf
         self._stalled = False
         self.solutions: list[NDArray[np.int64]] = []
         self.lower = 0
 
     def send_structure(self, key: object, header: dict[str, Any], ints: NDArray[np.int64], seconds: float) -> None:
-        """Make ``key`` the structure of the following tasks, unless it is; the child has ``seconds`` to read it."""
+        """Send the structure ``key`` of the next tasks unless the child has it; it has ``seconds`` to read it."""
         if self.structure is not key:
             self._deadline = time.monotonic() + seconds
             self._send(header | {"do": "structure"}, ints, np.zeros(0))
@@ -69,57 +69,57 @@ class Toulbar2Process:
     def start(
         self, task: int, header: dict[str, Any], ints: NDArray[np.int64], floats: NDArray[np.float64], seconds: float
     ) -> None:
-        """Begin a task that is asked to stop after ``seconds`` and killed a little later."""
+        """Start a task; after ``seconds`` it is asked to stop, and killed a little later."""
         self._drain()
-        self._answer, self._chatter = b"", b""
+        self._answer, self._output = b"", b""
         self.solutions, self.lower = [], 0
         self._deadline = time.monotonic() + seconds
-        timer = int(min(seconds, 1e9)) + 2  # its own clock counts CPU seconds; ours is the one that is meant
+        timer = int(min(seconds, 1e9)) + 2  # a safeguard: toulbar2 counts CPU seconds
         self._send(header | {"do": "solve", "id": task, "seconds": timer}, ints, floats)
 
     def poll(self) -> dict[str, Any] | None:
-        """The answer, ``{"error": ...}`` if there will be none, or None: still at work."""
+        """Return the answer, ``{"error": ...}`` if there will be none, or None while the task runs."""
         self._drain()
-        line, found, _ = self._answer.partition(b"\n")
-        if found:
+        line, complete, _ = self._answer.partition(b"\n")
+        if complete:
             answer: dict[str, Any] = json.loads(line)
             if answer.get("limited") or "error" in answer:
-                self.read_chatter()
-                self.kill()  # what an interrupted search leaves behind is not worth trusting
+                self.read_output()
+                self.kill()  # the state after an interrupted search is not reliable
             return answer
         if self._child.poll() is not None and not self._stalled:
             self._drain()
-            self.read_chatter()
-            return {"error": f"toulbar2 died (status {self._child.returncode}){self._last_words()}", "died": True}
+            self.read_output()
+            return {"error": f"toulbar2 died (status {self._child.returncode}){self._last_line()}", "died": True}
         late = time.monotonic() - self._deadline
         if late > _GRACE or self._stalled:
             self.kill()
             self._drain()
-            self.read_chatter()
+            self.read_output()
             return {"error": "toulbar2 did not stop when asked and was killed", "killed": True}
         if late > 0:
             self._child.send_signal(signal.SIGVTALRM)
         return None
 
     def wait_hint(self) -> float:
-        """Seconds until `poll` must be called even if the child says nothing."""
+        """Seconds until `poll` must be called even without output."""
         late = time.monotonic() - self._deadline
         return 0.05 if late > 0 else min(-late, 1.0)
 
-    def read_chatter(self) -> None:
-        """Take solutions and bounds from what toulbar2 printed."""
+    def read_output(self) -> None:
+        """Parse solutions and bounds from the output of toulbar2."""
         end = 0
-        for match in _NEWS.finditer(self._chatter):
+        for match in _IMPROVEMENT.finditer(self._output):
             end = match.end()
             if match[3] is not None:
                 self.lower = max(self.lower, int(match[3]))
             else:
                 self.solutions.append(np.array(match[2].split(), dtype=np.int64))
-                del self.solutions[:-8]  # a few, lest the newest be cut short
-        self._chatter = self._chatter[end:][-_HOARD:]
+                del self.solutions[:-8]  # a few, in case the newest is incomplete
+        self._output = self._output[end:][-_KEEP_BYTES:]
 
     def kill(self) -> None:
-        """End the child at once."""
+        """Kill the child."""
         self._child.kill()
         self._child.wait()
 
@@ -151,7 +151,7 @@ class Toulbar2Process:
                     return
                 select.select([], [self._child.stdin], [], min(left, 1.0))
         except BrokenPipeError:
-            pass  # `poll` finds the child dead and says so
+            pass  # `poll` reports that the child died
 
     def _drain(self) -> None:
         for k, channel in enumerate(self.channels):
@@ -165,17 +165,17 @@ class Toulbar2Process:
                 if k == 0:
                     self._answer += data
                 else:
-                    self._chatter += data
-                    if len(self._chatter) > 2 * _PATIENCE:
-                        self.read_chatter()
+                    self._output += data
+                    if len(self._output) > 2 * _PARSE_BYTES:
+                        self.read_output()
 
-    def _last_words(self) -> str:
-        words = self._chatter.decode(errors="replace").strip().splitlines()
-        return f": {words[-1]}" if words else ""
+    def _last_line(self) -> str:
+        lines = self._output.decode(errors="replace").strip().splitlines()
+        return f": {lines[-1]}" if lines else ""
 
 
 def take() -> Toulbar2Process:
-    """An idle child, or a new one."""
+    """Return an idle child, or start one."""
     if _owner == os.getpid():  # a forked process must not write to its parent's children
         while _idle:
             process = _idle.pop()
@@ -186,7 +186,7 @@ def take() -> Toulbar2Process:
 
 
 def give_back(process: Toulbar2Process) -> None:
-    """Keep a child that has nothing left to do, close one that is busy or dead."""
+    """Keep a child for the next call, or close it if it is dead or enough are idle."""
     if _owner == os.getpid() and process.alive and len(_idle) < 8:
         _idle.append(process)
     else:

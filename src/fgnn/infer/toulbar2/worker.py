@@ -1,10 +1,10 @@
-"""The child process of `toulbar2`: reads models of one structure from stdin, solves them one after the other.
+"""The child process of `toulbar2`: reads models of the same structure from stdin and solves one after the other.
 
-It runs by path, imports neither fgnn nor torch nor numpy, and so starts in a few hundredths of a second. toulbar2 may
-print, abort or hang: its standard output goes to our stderr, where the parent reads improving solutions as they
-come; our own answers, one JSON line each, go to the real stdout.
+It is run by its path and imports neither fgnn nor torch nor numpy, so it starts in a few hundredths of a second.
+toulbar2 may print, abort or hang: its output goes to stderr, where the parent reads solutions as they improve; the
+answers, one JSON line each, go to stdout.
 
-Every message is one JSON line followed by the raw int64 and float64 values it announces.
+Every message is a JSON line followed by the int64 and float64 values whose numbers it states.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # C++ writes to descriptor 1, not to sys.stdout
-    signal.signal(signal.SIGVTALRM, signal.SIG_IGN)  # until toulbar2 takes it as a request to stop
+    signal.signal(signal.SIGVTALRM, signal.SIG_IGN)  # until toulbar2 handles it as a request to stop
     requests = sys.stdin.buffer
     _die_with_parent()
     import pytoulbar2
@@ -36,15 +36,15 @@ def main() -> None:
         else:
             try:
                 answer = _solve(pytoulbar2, structure, request, ints, floats)
-            except pytoulbar2.pytoulbar2.tb2.Contradiction:  # while posting: there is nothing below the top
+            except pytoulbar2.pytoulbar2.tb2.Contradiction:  # found while building: no cost is below the top
                 answer = {"x": None, "lower": request["top"], "nodes": 0, "limited": False}
-            except Exception as error:  # the parent decides what to do about it
+            except Exception as error:  # the parent handles it
                 answer = {"error": f"{type(error).__name__}: {error}"}
             answers.write(json.dumps(answer | {"id": request["id"]}) + "\n")
 
 
 def _die_with_parent() -> None:
-    """A search has no end of its own: it must not outlive a parent that was killed."""
+    """Ask the kernel to kill this process when its parent dies: a search may run for ever."""
     if sys.platform == "linux":
         import ctypes
 
@@ -62,7 +62,7 @@ def _values(kind: str, count: int, source: BinaryIO) -> Any:
 
 
 def _structure(request: dict[str, Any], ints: Any) -> dict[str, Any]:
-    """Cut the flat integers into cardinalities and the scopes of tables and budgets."""
+    """Split the integers into cardinalities and the scopes of tables and budgets."""
     at = request["variables"]
     cards = ints[:at].tolist()
     tables, budgets = [], []
@@ -80,10 +80,10 @@ def _structure(request: dict[str, Any], ints: Any) -> dict[str, Any]:
 def _solve(
     pytoulbar2: Any, structure: dict[str, Any], request: dict[str, Any], ints: Any, floats: Any
 ) -> dict[str, Any]:
-    """Build the cost function network, minimise it, and say what is known: solution, lower bound, whether cut short.
+    """Build the cost function network and minimise it; return the solution, the lower bound and whether time ran out.
 
-    ``floats`` holds integral costs, all unaries and then all tables, with inf for forbidden; ``ints`` the budgets'
-    lower bounds, their upper bounds, and then the start, if any. Costs from ``top`` on are not looked for.
+    ``floats`` holds the integer costs of all unaries and then of all tables, inf for forbidden; ``ints`` the lower and
+    the upper limits of the budgets and then the start, if any. Only costs below ``top`` are searched for.
     """
     settings = dict(request["settings"])
     network = pytoulbar2.CFN(vac=settings.pop("vac", 0), vns=settings.pop("vns", None), seed=request["seed"], verbose=0)
@@ -112,21 +112,21 @@ def _solve(
             _add_table(wcsp, scope, shape, costs, request["forbidden"])
     count = len(structure["budgets"])
     for c, scope in enumerate(structure["budgets"]):
-        # "2 0 0 1 1": of two listed values, 0 weighs 0 and 1 weighs 1; the weights must reach the first number.
+        # "2 0 0 1 1": two values, 0 of weight 0 and 1 of weight 1; the total weight must reach the first number.
         if ints[c] > 0:
             wcsp.postKnapsackConstraint(scope, str(ints[c]) + " 2 0 0 1 1" * len(scope), kp=True)
         if ints[count + c] < len(scope):
             wcsp.postKnapsackConstraint(scope, str(-ints[count + c]) + " 2 0 0 1 -1" * len(scope), kp=True)
-    network.CFN.timer(request["seconds"])  # also makes SIGVTALRM a request to stop
+    network.CFN.timer(request["seconds"])  # also handles SIGVTALRM as a request to stop
     # Without a finite top, sums of forbidden costs overflow and toulbar2 aborts.
     wcsp.updateUb(request["top"])
     for i, state in enumerate(ints[2 * count :]):
         wcsp.setBestValue(i, state)
-    found = network.Solve(showSolutions=1)
+    solution = network.Solve(showSolutions=1)
     lower = network.GetDDualBound()
     network.CFN.timerStop()
     return {
-        "x": None if found is None else list(found[0]),
+        "x": None if solution is None else list(solution[0]),
         "lower": lower,
         "nodes": network.GetNbNodes(),
         "limited": bool(network.Option.limited),
@@ -134,7 +134,7 @@ def _solve(
 
 
 def _add_table(wcsp: Any, scope: list[int], shape: list[int], costs: list[float], forbidden: int) -> None:
-    """A table of four or more variables, tuple by tuple; costs above zero only."""
+    """Add a table of four or more variables by its tuples of positive cost."""
     entries = [(states, cost) for states, cost in zip(product(*map(range, shape)), costs, strict=True) if cost > 0]
     index = wcsp.postNaryConstraintBegin(scope, 0, len(entries))
     for states, cost in entries:
