@@ -1,4 +1,4 @@
-"""What generated families of models share: endless streams, and fixed sets in a folder."""
+"""Families of generated models: samples, endless streams, and fixed sets in a folder."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fgnn.data.sampling import Source, stream_seed
+from fgnn.data.sampling import Random, Source, stream_seed
 from fgnn.data.stored import StoredModels, load_models, save_models
-from fgnn.pgm import ModelBatch
+from fgnn.graph import Structure
+from fgnn.pgm import BudgetBatch, ModelBatch, TableBatch
 
 
 @dataclass(frozen=True)
 class GeneratedModels(ABC):
-    """Models of one structure, drawn from a seed and labelled exactly; its fields say which."""
+    """A family of models of one structure, drawn from a seed and labelled exactly; its fields are its parameters."""
 
-    @abstractmethod
     def sample(
         self,
         count: int,
@@ -32,19 +32,24 @@ class GeneratedModels(ABC):
         """Draw models, on the device where they are used.
 
         Args:
-            count: How many.
-            seed: One seed, one set of models (on one kind of device; see ``source``).
-            device: Where the tensors lie.
+            count: Number of models.
+            seed: Determines the models (on one kind of device; see ``source``).
+            device: Of the tensors.
             dtype: Of the potentials.
-            source: ``device`` draws there, so that CPU and GPU differ for a seed; ``cpu`` gives equal numbers on both.
+            source: ``device`` draws on the device, so CPU and GPU differ for one seed; ``cpu`` draws the same for both.
         """
+        return self._draw(count, Random(seed, device, dtype, source))
+
+    def _draw(self, count: int, random: Random) -> ModelBatch:
+        """Draw models; what a family defines, unless it overrides `sample`."""
+        raise NotImplementedError
 
     @abstractmethod
     def labels(self, batch: ModelBatch) -> Tensor:
         """The proved optimum of each model, shape (B, N), int64."""
 
     def batches(self, batch_size: int, seed: int = 0, start: int = 0, **options: Any) -> Iterator[ModelBatch]:
-        """An endless stream of fresh batches; ``start`` takes it up again at any place, without drawing those before.
+        """An endless stream of new batches; ``start`` resumes it at any batch without drawing those before.
 
         Options are those of `sample`.
         """
@@ -54,12 +59,43 @@ class GeneratedModels(ABC):
             index += 1
 
     def save(self, folder: str | Path, count: int, seed: int = 0) -> StoredModels:
-        """Draw a fixed set, label it, and write it; a file is written whole or not at all."""
+        """Draw and label a fixed set, and write it to a folder; files are never left half written."""
         batch = self.sample(count, seed=seed, source="cpu")
         save_models(folder, StoredModels(self, batch, self.labels(batch), seed))
         return self.load(folder)
 
     @classmethod
     def load(cls, folder: str | Path, device: torch.device | str = "cpu") -> StoredModels:
-        """Read a set back: the family that drew it, its models and its labels."""
+        """Read a saved set: its family, models and labels."""
         return load_models(folder, device=device, expected=cls)
+
+    def _check_positive(self, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) < 1:
+                raise ValueError(f"Expected a {name} of at least 1 (got {getattr(self, name)})")
+
+
+def pairs_and_budgets(
+    structure: Structure, unary: Tensor, pairs: Tensor, at_most: Tensor, shared: frozenset[str] = frozenset()
+) -> ModelBatch:
+    """Models with one group of pairs, if there are any, and one of budgets.
+
+    Args:
+        structure: On the device of the tensors.
+        unary: Shape (B, N, 2).
+        pairs: Values, shape (B, C, 2, 2); a leading axis of 1 if shared.
+        at_most: Shape (B, budgets); a leading axis of 1 if shared.
+        shared: Which of ``values`` and ``at_most`` all models share.
+    """
+    count = len(unary)
+    tables: tuple[TableBatch, ...] = ()
+    if "table0" in structure.groups:
+        scopes = structure.groups["table0"].scopes
+        tables = (TableBatch(scopes, pairs.expand(count, -1, -1, -1), shared=shared & {"values"}),)
+    budgets = BudgetBatch(
+        scopes=structure.groups["budget0"].scopes,
+        at_least=torch.zeros(1, 1, dtype=torch.int64, device=unary.device).expand(count, at_most.shape[1]),
+        at_most=at_most.expand(count, -1),
+        shared=shared & {"at_most"} | {"at_least"},
+    )
+    return ModelBatch(structure, unary, tables, (budgets,), unary.new_zeros(count))

@@ -1,4 +1,4 @@
-"""A fixed set of generated models with their labels, in a folder: ``models.safetensors`` and ``dataset.json``."""
+"""Save and load a set of generated models and labels: ``models.safetensors`` and ``dataset.json`` in a folder."""
 
 from __future__ import annotations
 
@@ -23,20 +23,22 @@ if TYPE_CHECKING:
     from fgnn.data.generated import GeneratedModels
 
 _FORMAT = 1
+_COUNTS = ("count", "tables", "budgets")
+_FIELDS = dict.fromkeys((*_COUNTS, "format", "seed"), int) | {"family": str, "shared": list, "parameters": dict}
 
 
 @dataclass(frozen=True, eq=False)
 class StoredModels:
     """A set of models of one family, with the optimum of each."""
 
-    family: GeneratedModels  # what drew them, such as a ChainMAP
+    family: GeneratedModels  # such as a ChainMAP
     batch: ModelBatch
     labels: Tensor  # shape: (B, N), int64
     seed: int
 
 
 def save_models(folder: str | Path, models: StoredModels) -> None:
-    """Write a set. The description comes last, so a folder that has one is whole."""
+    """Write a set. The description is written last, so a folder that has one is complete."""
     batch, labels = models.batch, models.labels
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
@@ -46,7 +48,7 @@ def save_models(folder: str | Path, models: StoredModels) -> None:
     for g, budget in enumerate(batch.budgets):
         names = ("scopes", "at_least", "at_most")
         tensors |= {f"budgets.{g}.{name}": getattr(budget, name) for name in names}
-    # what all models share is written once, and given back expanded
+    # numbers that all models share are written once, and expanded by `load_models`
     shared = [f"tables.{g}.{name}" for g, t in enumerate(batch.tables) for name in sorted(t.shared)]
     shared += [f"budgets.{g}.{name}" for g, u in enumerate(batch.budgets) for name in sorted(u.shared)]
     written = {name: (t[:1] if name in shared else t).cpu().contiguous() for name, t in tensors.items()}
@@ -69,34 +71,37 @@ def save_models(folder: str | Path, models: StoredModels) -> None:
             file.write(save_tensors(written))
             file.flush()
             os.fsync(file.fileno())
-            description.unlink(missing_ok=True)  # both new files are on the disk: what is left is to rename them
+            description.unlink(missing_ok=True)  # both new files are on disk and only need to be renamed
 
 
 def load_models(
     folder: str | Path, device: torch.device | str = "cpu", expected: type[GeneratedModels] | None = None
 ) -> StoredModels:
-    """Read a set that was saved, or say in one line why it cannot be.
+    """Read a saved set.
 
     Args:
-        folder: Where `save` wrote it.
-        device: Where the tensors shall lie.
-        expected: The family it must be of; any of this package by default.
+        folder: Of the set.
+        device: Of the tensors.
+        expected: The family it must belong to; any of this package by default.
+
+    Raises:
+        InputError: The files are missing or damaged, or of another family.
     """
     place = Path(folder)
     about = _description(place / "dataset.json")
-    known = {kind.__name__: kind for kind in ([expected] if expected is not None else _families())}
-    if about["family"] not in known:
-        told = f"expected a set of {' or '.join(known)} (got {about['family']})"
-        raise InputError(told, file=place / "dataset.json")
+    families = {kind.__name__: kind for kind in ([expected] if expected is not None else _families())}
+    if about["family"] not in families:
+        message = f"expected a set of {' or '.join(families)} (got {about['family']})"
+        raise InputError(message, file=place / "dataset.json")
     file = place / "models.safetensors"
     try:
         tensors = load_tensors(file.read_bytes())
     except FileNotFoundError:
         raise InputError("no such file", file=file) from None
-    except Exception as error:  # safetensors has an error class of its own for every broken header
+    except Exception as error:  # safetensors raises its own error classes for damaged headers
         raise InputError(f"not a whole safetensors file ({error})", file=file) from None
     try:
-        family = known[about["family"]](**about["parameters"])
+        family = families[about["family"]](**about["parameters"])
         batch, labels = _assemble(tensors, about, device)
         _check(batch, labels, about["count"])
     except (ValueError, TypeError, RuntimeError, LookupError, OverflowError) as error:
@@ -133,7 +138,7 @@ def _assemble(
 
 
 def _check(batch: ModelBatch, labels: Tensor, count: int) -> None:
-    """Refuse tensors that do not fit together: what uses them relies on their shapes and types."""
+    """Check shapes and types, which users of the tensors rely on."""
     cards, unary = batch.cardinalities, batch.unary
     if cards.dim() != 1 or cards.dtype != torch.int64 or unary.dim() != 3:
         raise ValueError("Expected cardinalities (N,) and unaries (B, N, K)")
@@ -167,26 +172,16 @@ def _description(file: Path) -> dict[str, Any]:
         raise InputError("no such file; expected the folder of a saved set", file=file) from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"not a JSON file ({error})", file=file) from None
-    keys = {"format", "family", "parameters", "count", "seed", "tables", "budgets", "shared"}
-    if not isinstance(about, dict) or not keys <= about.keys():
+    if not isinstance(about, dict):
         raise InputError("not the description of a set of models", file=file)
-    whole = {
-        "count": int,
-        "seed": int,
-        "tables": int,
-        "budgets": int,
-        "family": str,
-        "shared": list,
-        "parameters": dict,
-    }
-    for key, kind in whole.items():
-        if not isinstance(about[key], kind) or isinstance(about[key], bool):
+    if about.get("format", _FORMAT) != _FORMAT:
+        raise InputError(f"expected format {_FORMAT} (got {about['format']})", file=file)
+    for key, kind in _FIELDS.items():
+        if not isinstance(about.get(key), kind) or isinstance(about[key], bool):
             raise InputError("not the description of a set of models", file=file, place=key)
-    for key in ("count", "tables", "budgets"):
+    for key in _COUNTS:
         if not 0 <= about[key] < 1 << 40:
             raise InputError(f"Expected a number of {key} (got {about[key]})", file=file, place=key)
-    if about["format"] != _FORMAT:
-        raise InputError(f"expected format {_FORMAT} (got {about['format']})", file=file)
     return about
 
 
