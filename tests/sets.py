@@ -1,9 +1,9 @@
-"""The tests that meet other packages most, run inside one set of them; the outcome is kept for the guarantees page.
+"""Run the tests that depend most on other packages in one set of versions, and record the outcome for the docs.
 
     build/oldest/bin/python -m tests.sets oldest
 
-`make oldest`, `make newest` and `make pythons` install a set and end here. Each has a row in
-``benchmarks/results/sets.json``; further arguments go to pytest, and then no row is written.
+`make oldest`, `make newest` and `make pythons` install a set and call this module. Each set has a row in
+``benchmarks/results/sets.json``; with further arguments, which go to pytest, no row is written.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "sets.json"
 CHOSEN = (
     "pgm", "points", "graph", "infer", "nn", "models", "data", "play", "report", "fuzz", "security", "cli",
-    "train/test_recipe.py", "train/test_sweep.py", "train/test_checkpoint.py",
+    "tasks/test_recipe.py", "tools/test_sweep.py", "train/test_checkpoint.py",
 )  # fmt: skip
 SHOWN = ("torch", "numpy", "scipy", "safetensors", "typer", "h5py", "laspy", "pytoulbar2", "torch-geometric")
 
 
 class Tally:
-    """Counts what became of every test."""
+    """Counts the outcomes of the tests."""
 
     def __init__(self) -> None:
         self.numbers = dict.fromkeys(("passed", "skipped", "failed"), 0)
@@ -48,7 +48,7 @@ class Tally:
 
 
 def main(name: str, more: list[str]) -> int:
-    # a shell that starts us in the background lets us ignore it, and the tests that send it would wait in vain
+    # a shell that starts us in the background ignores SIGINT, and tests that send it would hang
     signal.signal(signal.SIGINT, signal.default_int_handler)
     tally, begin = Tally(), time.monotonic()
     places = [str(ROOT / "tests" / place) for place in CHOSEN]
@@ -61,23 +61,22 @@ def main(name: str, more: list[str]) -> int:
 
 
 def _versions() -> dict[str, str]:
-    def found(package: str) -> str:
+    def installed(package: str) -> str:
         try:
             return version(package)
         except PackageNotFoundError:
             return "absent"
 
-    return {"python": platform.python_version()} | {package: found(package) for package in SHOWN}
+    return {"python": platform.python_version()} | {package: installed(package) for package in SHOWN}
 
 
 def _keep(key: str, row: dict[str, Any]) -> None:
     from fgnn.files import atomic_write
     from fgnn.runtime.environment import environment
 
-    kept = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.is_file() else {}
+    previous = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.is_file() else {}
     head = environment()
-    made = {"date": head["date"], "commit": head["commit"]}
-    rows = {**kept.get("rows", {}), key: {**row, **made}}
+    rows = {**previous.get("rows", {}), key: {**row, "date": head["date"], "commit": head["commit"]}}
     payload = {"benchmark": "sets", "command": "make oldest newest pythons", "rows": dict(sorted(rows.items()))}
     with atomic_write(RESULT) as file:
         json.dump(payload, file, indent=1)

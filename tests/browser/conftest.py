@@ -1,4 +1,4 @@
-"""A real browser, where this machine has one."""
+"""A real browser, if installed."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ FLAGS = [
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     sync_api = pytest.importorskip("playwright.sync_api")
-    found = next(
+    executable = next(
         (shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome") if shutil.which(name)), None
     )
-    if found is None:
+    if executable is None:
         pytest.skip("no Chromium on this machine")
     with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        chromium = playwright.chromium.launch(executable_path=executable, args=FLAGS)
         yield chromium
         chromium.close()
 
 
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
-    """A fresh page; the test fails if the page logs an error or asks for anything beyond this machine."""
+    """A new page; the test fails if the page logs an error or sends a request to another machine."""
     context = browser.new_context(viewport={"width": 1280, "height": 760})
     opened = context.new_page()
     faults: list[str] = []
@@ -46,11 +46,11 @@ def page(browser: Any) -> Iterator[Any]:
         lambda request: (
             None
             if request.url.startswith(("http://127.0.0.1:", "file:", "data:", "blob:"))
-            else faults.append(f"asked for {request.url}")
+            else faults.append(f"requested {request.url}")
         ),
     )
     opened.faults = faults
     yield opened
     context.close()
-    # an answer of 400 is part of what the tests provoke; the browser logs it as an error of its own
+    # tests provoke replies of 400, which the browser logs as errors
     assert [f for f in faults if "status of 400" not in f] == []

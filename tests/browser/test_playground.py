@@ -64,9 +64,9 @@ def test_messages_and_beliefs_of_a_node_are_shown_as_numbers(open_page: Any) -> 
     assert open_page.inner_text("#state") != first
     open_page.locator("[data-key=factor-0]").focus()
     open_page.keyboard.press("Enter")
-    told = open_page.inner_text("#state")
-    assert "to variable 0" in told
-    assert "from variable 1" in told
+    text = open_page.inner_text("#state")
+    assert "to variable 0" in text
+    assert "from variable 1" in text
 
 
 def test_the_network_steps_too_and_agrees(open_page: Any) -> None:
@@ -75,9 +75,9 @@ def test_the_network_steps_too_and_agrees(open_page: Any) -> None:
     open_page.check("#network")
     open_page.click("#run")
     open_page.get_by_text("network and messages differ by").wait_for()
-    told = open_page.inner_text("#progress")
-    assert float(told.rsplit(" ", 1)[1]) < 1e-6
-    assert "after FGNN layer 1 of 12" in told
+    text = open_page.inner_text("#progress")
+    assert float(text.rsplit(" ", 1)[1]) < 1e-6
+    assert "after FGNN layer 1 of 12" in text
     open_page.focus("#forward")
     open_page.keyboard.press("Enter")
     open_page.get_by_text("after FGNN layer 2 of 12").wait_for()
@@ -98,7 +98,7 @@ def test_editing_a_potential_changes_the_answer(open_page: Any) -> None:
     assert "state 1" in open_page.get_attribute("[data-key=variable-0]", "aria-label")
 
 
-def test_a_wrong_number_is_told_and_not_taken(open_page: Any) -> None:
+def test_an_invalid_number_is_rejected(open_page: Any) -> None:
     open_page.click("[data-key=variable-0]")
     field = open_page.get_by_label("θ(0)")
     field.fill("seven")
@@ -127,13 +127,13 @@ def test_building_by_keyboard_alone(open_page: Any) -> None:
     assert open_page.locator("[data-key=variable-10]").count() == 0
 
 
-def test_a_budget_over_too_few_is_explained(open_page: Any) -> None:
+def test_a_factor_without_variables_is_explained(open_page: Any) -> None:
     open_page.click("#add-variable")
     open_page.click("#add-table")
     assert "Select two or more variables first" in open_page.inner_text("#error")
 
 
-def test_files_go_in_and_out(open_page: Any, tmp_path: Path) -> None:
+def test_files_are_imported_and_exported(open_page: Any, tmp_path: Path) -> None:
     open_page.select_option("#example", "paper")
     open_page.wait_for_selector("[data-key=variable-9]", state="detached")
     with open_page.expect_download() as download:
@@ -151,7 +151,7 @@ def test_files_go_in_and_out(open_page: Any, tmp_path: Path) -> None:
     open_page.wait_for_selector("[data-key=variable-9]", state="detached")
 
 
-def test_a_link_holds_the_model(open_page: Any, browser: Any) -> None:
+def test_a_link_contains_the_model(open_page: Any, browser: Any) -> None:
     open_page.click("[data-key=variable-0]")
     open_page.get_by_label("θ(1)").fill("12.5")
     open_page.get_by_label("θ(1)").press("Tab")
@@ -166,7 +166,7 @@ def test_a_link_holds_the_model(open_page: Any, browser: Any) -> None:
 @pytest.mark.parametrize(
     "model", ["", "{}", "[]", '{"variables": [null]}', '{"variables": [{"states": 2}], "factors": [{"scope": [9]}]}']
 )
-def test_a_broken_link_is_told_and_the_page_still_works(page: Any, url: str, model: str) -> None:
+def test_a_broken_link_is_reported_and_the_page_still_works(page: Any, url: str, model: str) -> None:
     page.goto(f"{url}#{base64.b64encode(model.encode()).decode() or 'x'}")
     page.wait_for_selector("[data-key=variable-9]")
     assert page.inner_text("#error")
@@ -206,7 +206,7 @@ def test_a_table_and_a_budget_are_edited_and_a_node_is_dragged(open_page: Any) -
 
 
 def test_a_screenshot_shows_nodes_of_every_kind(open_page: Any, tmp_path: Path) -> None:
-    """Not pixel by pixel, which fonts would break: the colours of budgets, tables and chosen states are there."""
+    """Check the colours of budgets and states; exact pixels depend on fonts."""
     open_page.select_option("#method", "exact")
     open_page.click("#solve")
     open_page.wait_for_selector("#results tbody tr[aria-selected=true]")

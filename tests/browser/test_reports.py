@@ -1,4 +1,4 @@
-"""The pages that commands write, in a real browser: they draw, say nothing wrong, and ask nobody for anything."""
+"""The pages that commands write, in a real browser: they render without errors and load nothing else."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def of_a_scan(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [of_a_run, of_a_benchmark, of_a_scan], ids=lambda f: f.__name__)
-def test_a_page_draws_and_asks_for_nothing(make: Any, page: Any, tmp_path: Path) -> None:
+def test_a_page_renders_and_loads_nothing_else(make: Any, page: Any, tmp_path: Path) -> None:
     make(tmp_path / "page.html")
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
     page.goto((tmp_path / "page.html").as_uri())
     for chart in page.locator("svg.chart").all():
         box = chart.bounding_box()
@@ -49,4 +49,4 @@ def test_a_page_draws_and_asks_for_nothing(make: Any, page: Any, tmp_path: Path)
         assert box["height"] > 150
     assert page.locator("svg.chart").count() >= 1
     assert "fgnn something" in page.inner_text("pre >> nth=-1")
-    assert asked == [(tmp_path / "page.html").as_uri()]
+    assert requests == [(tmp_path / "page.html").as_uri()]

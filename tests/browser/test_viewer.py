@@ -44,12 +44,12 @@ def test_it_draws_the_cloud_with_counts(viewer: Any, tmp_path: Path) -> None:
 
 
 def test_every_colouring_looks_different(viewer: Any, tmp_path: Path) -> None:
-    seen = {}
+    images = {}
     for mode in ("class", "height", "colour", "confidence"):
         viewer.select_option("#mode", mode)
-        seen[mode] = pixels(viewer, tmp_path)
+        images[mode] = pixels(viewer, tmp_path)
     for a, b in (("class", "height"), ("height", "colour"), ("colour", "confidence")):
-        assert np.abs(seen[a] - seen[b]).mean() > 0.005
+        assert np.abs(images[a] - images[b]).mean() > 0.005
 
 
 def test_a_class_can_be_hidden_and_the_view_turned_by_keyboard(viewer: Any, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_sample_shows_the_counts_of_the_whole(page: Any, tmp_path: Path) -> No
     assert "50 of 5,000,000 points" in page.inner_text("#foot")
 
 
-def test_an_empty_cloud_is_a_page_too(page: Any, tmp_path: Path) -> None:
+def test_an_empty_cloud_has_a_page(page: Any, tmp_path: Path) -> None:
     write_viewer(Cloud(np.zeros((0, 3))), np.zeros(0, np.uint8), tmp_path / "v.html", ["a"])
     page.goto((tmp_path / "v.html").as_uri())
     page.wait_for_selector("#view[data-frames]")

@@ -1,4 +1,4 @@
-"""One harness for each parser: bytes in; it returns, or raises `InputError` in one line that names the file."""
+"""One harness per parser: it takes bytes and returns, or raises an `InputError` that names the file in one line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fgnn.errors import InputError
 from tests.fuzz.mutate import mutated, overwritten
 from tests.fuzz.seeds import SHAPE_TEXT, seeds
 
-# Small limits keep a lucky mutation from building a large model, so that time and memory tell of faults only.
+# Small limits prevent mutations that build a valid large model, so that high time or memory is always a fault.
 _DECOMPRESSED = 1 << 20
 _ENTRIES = 1 << 16
 _LONGEST = 12_288
@@ -31,10 +31,10 @@ class Harness:
     """A parser under test.
 
     Args:
-        read: Takes the bytes of an input.
-        words: Words of the format, put in where others stood.
-        unpack, pack: For a compressed format: changes are also made to what is inside.
-        points: Whether parts of the format point at one another, so that most changes must move nothing.
+        read: Reads the bytes of an input.
+        words: Keywords of the format, for replacing words.
+        unpack, pack: For a compressed format, to mutate the uncompressed content too.
+        points: Whether the format contains offsets, so that most mutations must preserve positions.
     """
 
     name: str
@@ -46,11 +46,11 @@ class Harness:
 
     @cached_property
     def seeds(self) -> tuple[bytes, ...]:
-        """Valid inputs, and those that were once found to be badly treated."""
-        return seeds(self.name) + tuple(file.read_bytes() for file in kept(self.name))
+        """Valid inputs, and inputs that once triggered faults."""
+        return seeds(self.name) + tuple(file.read_bytes() for file in regressions(self.name))
 
     def mutated(self, data: bytes, rng: random.Random) -> bytes:
-        """A changed input, seldom longer than some kilobytes."""
+        """A mutated input of limited size."""
         if self.unpack is not None and self.pack is not None and rng.random() < 0.6:
             try:
                 return self.pack(mutated(self.unpack(data), rng, self.words))[:_LONGEST]
@@ -61,25 +61,25 @@ class Harness:
         return mutated(data, rng, self.words, self.seeds)[:_LONGEST]
 
 
-def kept(name: str) -> list[Path]:
-    """The inputs kept in the repository for one parser."""
+def regressions(name: str) -> list[Path]:
+    """The regression inputs of one parser."""
     return sorted((Path(__file__).parent / "corpus" / name).glob("*"))
 
 
 @cache
 def folder() -> Path:
-    """A place for the files of this process, in memory where there is such a place."""
+    """A folder for the files of this process, in memory if possible."""
     memory = Path("/dev/shm")
-    made = tempfile.TemporaryDirectory(prefix="fgnn-fuzz-", dir=memory if os.access(memory, os.W_OK) else None)
-    _KEEP.append(made)
-    return Path(made.name)
+    temporary = tempfile.TemporaryDirectory(prefix="fgnn-fuzz-", dir=memory if os.access(memory, os.W_OK) else None)
+    _KEEP.append(temporary)
+    return Path(temporary.name)
 
 
 _KEEP: list[Any] = []
 
 
 def _from_file(name: str, use: Callable[[Path], None]) -> Callable[[bytes], None]:
-    """Hand the bytes over as a file; a refusal must name it."""
+    """Pass the bytes as a file, which errors must name."""
 
     def read(data: bytes) -> None:
         path = folder() / name
@@ -94,7 +94,7 @@ def _from_file(name: str, use: Callable[[Path], None]) -> Callable[[bytes], None
 
 
 def _named(path: Path, error: InputError) -> None:
-    assert str(path) in str(error), f"a refusal that does not name the file: {str(error)[:100]}"
+    assert str(path) in str(error), f"an error that does not name the file: {str(error)[:100]}"
 
 
 # ---- models -----------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def _model(path: Path) -> None:
     from fgnn.pgm import Limits
 
     model = read_model(path, limits=Limits(decompressed=_DECOMPRESSED, entries=_ENTRIES))
-    # what is read can be used
+    # the model is usable
     assert not model.num_variables or model.score([0] * model.num_variables) < float("inf")
 
 
@@ -129,11 +129,13 @@ def _cloud(path: Path) -> None:
 # ---- data sets --------------------------------------------------------------------------------------------------
 
 
-def _in_folder(place: str, name: str, use: Callable[[Path], None], others: dict[str, str]) -> Callable[[bytes], None]:
-    """Hand the bytes over as one file of a data set; a refusal must name the set's folder or what lies in it."""
+def _in_folder(
+    folder_name: str, name: str, use: Callable[[Path], None], others: dict[str, str]
+) -> Callable[[bytes], None]:
+    """Pass the bytes as one file of a data set; errors must name its folder or a file in it."""
 
     def read(data: bytes) -> None:
-        root = folder() / place
+        root = folder() / folder_name
         if not root.exists():
             for other, text in others.items():
                 (root / other).parent.mkdir(parents=True, exist_ok=True)
@@ -151,7 +153,7 @@ def _in_folder(place: str, name: str, use: Callable[[Path], None], others: dict[
 
 @cache
 def _hdf5_reader() -> Any:
-    """One for all cases: to start another for each would take nearly all the time."""
+    """One for all cases, since starting one takes most of the time."""
     from fgnn.data.hdf5 import Hdf5Reader
 
     return Hdf5Reader()
@@ -220,8 +222,8 @@ def _classes(path: Path) -> None:
 def _weights(path: Path) -> None:
     from fgnn.weights import load_weights
 
-    found = load_weights(path)
-    assert isinstance(found.name, str)
+    weights = load_weights(path)
+    assert isinstance(weights.name, str)
 
 
 def _card(path: Path) -> None:
@@ -243,14 +245,14 @@ def _stored(data: bytes) -> None:
     from fgnn.data.stored import load_models
 
     about, _, tensors = data.partition(b"\0")
-    place = folder() / "stored"
-    place.mkdir(exist_ok=True)
-    (place / "dataset.json").write_bytes(about)
-    (place / "models.safetensors").write_bytes(tensors)
+    root = folder() / "stored"
+    root.mkdir(exist_ok=True)
+    (root / "dataset.json").write_bytes(about)
+    (root / "models.safetensors").write_bytes(tensors)
     try:
-        load_models(place)
+        load_models(root)
     except InputError as error:
-        _named(place, error)
+        _named(root, error)
         raise
 
 
@@ -276,7 +278,7 @@ def _notation(data: bytes) -> None:
 
 
 def _playground(data: bytes) -> None:
-    """A request as the server takes it: a route's name and its body in one JSON list."""
+    """A request to the server: a route and its body in one JSON list."""
     import functools
     import json
 
@@ -285,7 +287,7 @@ def _playground(data: bytes) -> None:
     from fgnn.play.model_json import parse_json
     from fgnn.play.server import ROUTES, as_json
 
-    # validation is what is tested here; solvers have tests of their own
+    # only validation is tested here
     api.solve = functools.partial(_quick, solve)  # type: ignore[assignment]
     path, _, body = data.partition(b", ")
     route = ROUTES.get(path.decode("latin-1").strip('["'))

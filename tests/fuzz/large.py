@@ -1,4 +1,4 @@
-"""Inputs that ask for memory: valid ones of a megabyte or more, and hostile ones that claim or expand to far more."""
+"""Inputs that need memory: valid ones of a megabyte or more, and hostile ones that declare or expand to far more."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _many(columns: int, labels: str) -> dict[str, Any]:
 
 _CARD = b'{"recipe": {"batch": 4}}'
 
-# reader: a name, the file's suffix, and its bytes
+# reader, suffix, bytes
 VALID: list[tuple[str, str, Callable[[], bytes]]] = [
     ("uai", ".uai", _uai),
     ("fg", ".fg", _fg),
@@ -173,7 +173,7 @@ def _play(entries: int) -> dict[str, Any]:
 
 def _bombs() -> Iterator[tuple[str, str, str, Callable[[], bytes]]]:
     gz, xz = partial(gzip.compress, compresslevel=2), partial(lzma.compress, preset=0)
-    for told, filler, suffix, pack in (
+    for what, filler, suffix, pack in (
         ("blanks", b" ", ".gz", gz),
         ("numbers", b"0 ", ".gz", gz),
         ("one word", b"0", ".xz", xz),
@@ -181,7 +181,12 @@ def _bombs() -> Iterator[tuple[str, str, str, Callable[[], bytes]]]:
     ):
         for kind in ("uai", "fg", "bif", "wcsp", "cfn", "fgm"):
             if filler != b"{" or kind in ("bif", "cfn"):
-                yield f"{told} in a {kind}{suffix}", suffix[1:], f".{kind}{suffix}", partial(_expanding, pack, filler)
+                yield (
+                    f"{what} in a {kind}{suffix}",
+                    suffix[1:],
+                    f".{kind}{suffix}",
+                    partial(_expanding, pack, filler),
+                )
 
 
 _PACKED: dict[tuple[str, bytes], bytes] = {}
@@ -224,7 +229,7 @@ def _patched(data: bytes, at: int, form: str, *values: int) -> bytes:
 
 
 def _laz_chunks() -> bytes:
-    """A LAZ file that declares four thousand million chunks."""
+    """A LAZ file that declares four billion chunks."""
     data = seeds._las(6, "1.4", ".laz")
     (begin,) = struct.unpack_from("<I", data, 96)
     (table,) = struct.unpack_from("<q", data, begin)
@@ -262,20 +267,20 @@ def _hdf5(**options: Any) -> bytes:
 
 
 def _hdf5_chunk_bomb() -> bytes:
-    """One chunk of 144 bytes that holds a stream of 40 megabytes."""
+    """A chunk of 144 bytes that contains a stream of 40 megabytes."""
     h5py = pytest.importorskip("h5py")
 
     def write(path: Path) -> None:
         with h5py.File(path, "w") as file:
-            made = file.create_dataset("data", (1, 4, 9), "f4", chunks=(1, 4, 9), compression="gzip")
-            made.id.write_direct_chunk((0, 0, 0), zlib.compress(bytes(40_000_000)))
+            dataset = file.create_dataset("data", (1, 4, 9), "f4", chunks=(1, 4, 9), compression="gzip")
+            dataset.id.write_direct_chunk((0, 0, 0), zlib.compress(bytes(40_000_000)))
             file["label"] = np.zeros((1, 4), np.uint8)
 
     return seeds._packed(write, ".h5")
 
 
 def _hdf5_heap() -> bytes:
-    """A heap whose list of free places leads back to its beginning."""
+    """A heap whose free list is a cycle."""
     data = seeds.seeds("blocks")[0]
     heap = data.index(b"HEAP")
     segment, free = struct.unpack_from("<Q", data, heap + 24)[0], 32
@@ -284,7 +289,7 @@ def _hdf5_heap() -> bytes:
 
 
 def _e57_scans(count: int) -> bytes:
-    """An E57 file whose scans all have the same bytes."""
+    """An E57 file whose scans all share the same bytes."""
 
     def change(xml: bytes) -> bytes:
         begin, end = xml.index(b"<vectorChild"), xml.index(b"</vectorChild>") + len(b"</vectorChild>")
@@ -293,7 +298,7 @@ def _e57_scans(count: int) -> bytes:
     return seeds.e57(change)
 
 
-# what it is, its bytes, and what is said of it
+# description, bytes, and expected message
 HOSTILE_HDF5: list[tuple[str, Callable[[], bytes], str]] = [
     ("an absurd shape", lambda: _hdf5(shape=(1 << 50, 4, 9)), "Expected"),
     ("an absurd shape in chunks", lambda: _hdf5(shape=(1 << 50, 4, 9), chunks=(1, 4, 9)), "chunks that a file of"),
@@ -308,7 +313,7 @@ HOSTILE_HDF5: list[tuple[str, Callable[[], bytes], str]] = [
 
 _BIG = b"1000000000000"
 
-# what it is, reader, the file's suffix, its bytes
+# description, reader, suffix, bytes
 HOSTILE: list[tuple[str, str, str, Callable[[], bytes]]] = [
     *_bombs(),
     ("many variables", "uai", ".uai", lambda: UAI.replace(b"\n3\n", b"\n" + _BIG + b"\n", 1)),

@@ -1,6 +1,6 @@
-"""Memory and time of reading one file, in a child of its own: `measured([(reader, path), ...])`.
+"""Memory and time of reading a file in its own process: `measured([(reader, path), ...])`.
 
-The parent has everything imported; each child reads a small input first, so that what is measured is the file's doing.
+The parent imports everything, and each child reads a small input first, so that only the file itself is measured.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CLOUDS = ("ply", "las", "laz", "pcd", "e57", "txt", "csv", "npy", "npz")
 
 
 def reader(name: str) -> Callable[[Path], Any]:
-    """The reader of a kind of file, with the limits it has by default."""
+    """The reader of a kind of file, with its default limits."""
     from fgnn import read_model
     from fgnn.data import s3dis, shapenet
     from fgnn.data.values import read_rows
@@ -56,14 +56,14 @@ def reader(name: str) -> Callable[[Path], Any]:
 
 
 def measured(files: Sequence[tuple[str, Path]]) -> list[dict[str, Any]]:
-    """For each file: whether it was parsed, the line of its refusal, the processor's seconds and the bytes it took."""
+    """For each file: the error message if it was rejected, CPU seconds and additional peak memory."""
     request = json.dumps([(name, str(path)) for name, path in files])
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "tests.fuzz.measure"], input=request, capture_output=True, text=True, check=False,
         cwd=Path(__file__).resolve().parents[2], env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    assert process.returncode == 0, process.stderr
+    return [json.loads(line) for line in process.stdout.splitlines()]
 
 
 def _child(name: str, path: Path) -> dict[str, Any]:
@@ -87,11 +87,11 @@ def _child(name: str, path: Path) -> dict[str, Any]:
     peak = Peak()
     before, start, line = peak.start(), time.process_time(), ""
     try:
-        held = use(path)
+        content = use(path)
     except InputError as error:
-        held, line = None, str(error)
+        content, line = None, str(error)
     seconds, grown = time.process_time() - start, peak.now() - before
-    del held
+    del content
     small.unlink()
     return {"refused": line, "seconds": seconds, "grown": max(0, grown), "known": peak.known}
 
@@ -108,12 +108,12 @@ def main() -> None:
             with os.fdopen(send, "w") as out:
                 try:
                     out.write(json.dumps(_child(name, Path(path))))
-                except BaseException as error:  # must not get back into the parent's loop
+                except BaseException as error:  # must not return to the parent's loop
                     out.write(json.dumps({"ended": f"{type(error).__name__}: {error}"}))
             os._exit(0)
         os.close(send)
-        with os.fdopen(receive) as told:
-            text = told.read()
+        with os.fdopen(receive) as pipe:
+            text = pipe.read()
         _, status = os.waitpid(child, 0)
         print(text if status == 0 and text else json.dumps({"ended": status}), flush=True)
 

@@ -1,11 +1,11 @@
-"""Small changes to valid inputs: words, cuts, copies, bytes and numbers, drawn by a generator."""
+"""Random mutations of valid inputs: words, cuts, copies, bytes and numbers."""
 
 from __future__ import annotations
 
 import random
 import struct
 
-# what number, word or mark may stand wherever another stood
+# numbers, words and punctuation that replace others
 WORDS = (
     b"0", b"1", b"-1", b"2", b"3", b"255", b"65536", b"2147483648", b"1000000000000", b"9" * 30, b"0.5", b"-0.5",
     b"1e999", b"1e-999", b"nan", b"inf", b"-inf", b"NaN", b"+1", b"1_0", b"0x1", b"1.", b".", b"-", b"e", b"", b" ",
@@ -17,7 +17,7 @@ _TEXT = frozenset(range(32, 127)) | {9, 10, 13}
 
 
 def mutated(data: bytes, rng: random.Random, words: tuple[bytes, ...] = (), others: tuple[bytes, ...] = ()) -> bytes:
-    """The data with one to five places changed; ``words`` are those of its own format, ``others`` other inputs."""
+    """Apply one to five mutations; ``words`` are keywords of the format, ``others`` are other inputs."""
     words = words + WORDS if words else WORDS
     for _ in range(rng.choice((1, 1, 1, 2, 2, 3, 5))):
         at = rng.randint(0, len(data))
@@ -47,7 +47,7 @@ def mutated(data: bytes, rng: random.Random, words: tuple[bytes, ...] = (), othe
 
 
 def overwritten(data: bytes, rng: random.Random) -> bytes:
-    """The data with some numbers in it replaced and nothing moved: for formats whose parts point at one another."""
+    """Overwrite some numbers without moving anything, for formats with offsets."""
     changed = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 3, 6))):
         size = rng.choice((1, 1, 2, 4, 8))
@@ -58,7 +58,7 @@ def overwritten(data: bytes, rng: random.Random) -> bytes:
 
 
 def _number(rng: random.Random) -> bytes:
-    """An integer as binary formats hold it, often one at an edge."""
+    """A binary integer, often an extreme one."""
     value = rng.choice((0, 1, 2, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, rng.getrandbits(32)))
     form = rng.choice(("<B", "<H", "<I", "<Q", ">I"))
     most = {"<B": 0xFF, "<H": 0xFFFF}.get(form, 0xFFFFFFFF)
@@ -66,7 +66,7 @@ def _number(rng: random.Random) -> bytes:
 
 
 def _word_swapped(data: bytes, at: int, rng: random.Random, words: tuple[bytes, ...]) -> bytes:
-    """The word at a place replaced by another, so that counts and numbers change without breaking what is around."""
+    """Replace one word by another, so that counts and numbers change and the rest stays valid."""
     stops = b" \t\r\n,:;[]{}()|"
     start = at
     while start > 0 and data[start - 1] not in stops and at - start < 40:

@@ -1,8 +1,8 @@
-"""One parser in a process of its own: `python -m tests.fuzz.one uai --cases 10000 --out DIR`.
+"""Fuzz one parser: `python -m tests.fuzz.one uai --cases 10000 --out DIR`.
 
-With ``--guided`` atheris looks for inputs that reach new branches and keeps them in ``DIR/corpus``; without it, those
-and the seeds are mutated, several times as fast because nothing is traced. A fault is kept as a file and counted, and
-the search goes on; only a crash, a hang or an allocation beyond all bounds ends the process.
+With ``--guided`` atheris searches for inputs that reach new branches and stores them in ``DIR/corpus``; without it,
+these and the seeds are mutated, several times faster because nothing is traced. The input of a fault is stored, and
+the search continues; only a crash, a hang or an excessive allocation ends the process.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _LONGEST = 4096
 
 
 class Tally:
-    """Counts what happened, and writes it down now and then: the process may be ended from outside."""
+    """Counts the outcomes and writes them periodically, since the process may be killed."""
 
     def __init__(self, name: str, out: Path, engine: str) -> None:
-        self.out, self.found = out, out / "findings" / name
+        self.out, self.findings = out, out / "findings" / name
         self.start, self.written = time.process_time(), time.monotonic()
         self.faults: dict[str, str] = {}
         self.numbers: dict[str, Any] = {
@@ -54,13 +54,13 @@ class Tally:
         if kind in self.faults or len(self.faults) > 50:
             return
         self.faults[kind] = fault
-        self.found.mkdir(parents=True, exist_ok=True)
-        (self.found / hashlib.sha256(data).hexdigest()[:12]).write_bytes(data)
+        self.findings.mkdir(parents=True, exist_ok=True)
+        (self.findings / hashlib.sha256(data).hexdigest()[:12]).write_bytes(data)
         print(f"{self.numbers['parser']}: {fault}", flush=True)
 
     @property
     def spent(self) -> float:
-        """Seconds of processor time so far."""
+        """CPU seconds so far."""
         return time.process_time() - self.start
 
     def write(self) -> None:
@@ -76,35 +76,35 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("name")
     parser.add_argument("--cases", type=int, default=10_000)
-    parser.add_argument("--seconds", type=float, default=600.0, help="of processor time")
+    parser.add_argument("--seconds", type=float, default=600.0, help="CPU seconds")
     parser.add_argument("--out", type=Path, default=Path("fuzz-out"))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--guided", action="store_true", help="by atheris")
-    given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
-    if given.guided:
+    parser.add_argument("--guided", action="store_true", help="use atheris")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.guided:
         import atheris
 
-        _guided(given, atheris)
+        _guided(options, atheris)
     else:
-        _plain(given)
+        _plain(options)
 
 
-def _plain(given: argparse.Namespace) -> None:
+def _plain(options: argparse.Namespace) -> None:
     from tests.fuzz.harnesses import HARNESSES
     from tests.fuzz.watch import attempt
 
     def hang(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"no end after {_HANG} s")
+        raise TimeoutError(f"did not finish within {_HANG} s")
 
     signal.signal(signal.SIGVTALRM, hang)
-    harness, tally = HARNESSES[given.name], Tally(given.name, given.out, "mutation")
-    rng = random.Random(given.seed)
+    harness, tally = HARNESSES[options.name], Tally(options.name, options.out, "mutation")
+    rng = random.Random(options.seed)
     for data in harness.seeds:
-        attempt(harness.read, data)  # imports and caches are not the input's doing
-    # inputs that reached something new, found by the guided search; valid ones are drawn as often as all of them
-    reached = [path.read_bytes() for path in sorted((given.out / "corpus" / given.name).glob("*"))]
-    while tally.numbers["cases"] < given.cases and tally.spent < given.seconds:
+        attempt(harness.read, data)  # imports and caches do not count
+    # inputs of the guided search; seeds are drawn as often as all of them
+    reached = [path.read_bytes() for path in sorted((options.out / "corpus" / options.name).glob("*"))]
+    while tally.numbers["cases"] < options.cases and tally.spent < options.seconds:
         data = harness.mutated(rng.choice(reached if reached and rng.random() < 0.5 else harness.seeds), rng)
         signal.setitimer(signal.ITIMER_VIRTUAL, _HANG)
         tally.add(data, attempt(harness.read, data))
@@ -112,17 +112,17 @@ def _plain(given: argparse.Namespace) -> None:
     tally.write()
 
 
-def _guided(given: argparse.Namespace, atheris: Any) -> None:
-    # the modules to guide by must be imported here first, by the importer that instruments them
-    with atheris.instrument_imports(include=_modules(given.name), enable_loader_override=False):
+def _guided(options: argparse.Namespace, atheris: Any) -> None:
+    # the instrumented modules must be imported here first
+    with atheris.instrument_imports(include=_modules(options.name), enable_loader_override=False):
         from tests.fuzz.harnesses import HARNESSES
         from tests.fuzz.watch import attempt
 
-        harness = HARNESSES[given.name]
+        harness = HARNESSES[options.name]
         for data in harness.seeds:
             attempt(harness.read, data)
-    tally = Tally(given.name, given.out, "atheris")
-    corpus = given.out / "corpus" / given.name
+    tally = Tally(options.name, options.out, "atheris")
+    corpus = options.out / "corpus" / options.name
     corpus.mkdir(parents=True, exist_ok=True)
     for k, data in enumerate(harness.seeds):
         (corpus / f"seed-{k}").write_bytes(data)
@@ -130,29 +130,29 @@ def _guided(given: argparse.Namespace, atheris: Any) -> None:
 
     def one(data: bytes) -> None:
         tally.add(data, attempt(harness.read, data))
-        if tally.numbers["cases"] >= given.cases or tally.spent > given.seconds:
+        if tally.numbers["cases"] >= options.cases or tally.spent > options.seconds:
             tally.write()
             os._exit(0)
 
     def change(data: bytes, most: int, seed: int) -> bytes:
         rng = random.Random(seed)
         draw = rng.random()
-        if draw < 0.6:  # from a valid input as often as from one that reached something new
+        if draw < 0.6:  # mutate seeds and inputs of the corpus about equally often
             return harness.mutated(rng.choice(harness.seeds) if draw < 0.35 else data, rng)[:most]
         return bytes(atheris.Mutate(data, len(data)))[:most]
 
-    options = [f"-seed={given.seed + 1}", f"-timeout={15 * _HANG}", f"-rss_limit_mb={_MOST_MEGABYTES}"]
-    options += [
+    flags = [f"-seed={options.seed + 1}", f"-timeout={15 * _HANG}", f"-rss_limit_mb={_MOST_MEGABYTES}"]
+    flags += [
         f"-max_len={max(_LONGEST, *map(len, harness.seeds))}",
         "-verbosity=0",
-        f"-artifact_prefix={given.out}/{given.name}-",
+        f"-artifact_prefix={options.out}/{options.name}-",
     ]
-    atheris.Setup([sys.argv[0], *options, str(corpus)], one, custom_mutator=change)
+    atheris.Setup([sys.argv[0], *flags, str(corpus)], one, custom_mutator=change)
     atheris.Fuzz()
 
 
 def _modules(name: str) -> list[str]:
-    """The modules to guide by, known before anything of ours is imported."""
+    """The modules to instrument, named before any of them is imported."""
     guides = {
         "recipe": ["fgnn.tasks.dataclass_io", "fgnn.tasks.recipe", "yaml"],
         "plan": ["fgnn.tasks.dataclass_io", "tools.sweep", "yaml"],

@@ -1,11 +1,11 @@
-"""Fuzz every parser, one process after another, and keep the figures: `make fuzz`.
+"""Fuzz every parser in its own process and write the figures: `make fuzz`.
 
     python -m tests.fuzz.run --cases 60000 --seconds 40 --guided-seconds 8
 
-First atheris looks for inputs that reach new branches (where it is installed), then those and the seeds are mutated.
-Each parser has so many cases or seconds of processor time, whichever ends first; then come large and hostile files.
-The result is ``benchmarks/results/fuzz.json``. Exit 1 where anything was found: a fault's input lies in
-``OUT/findings``, and belongs into ``tests/fuzz/corpus`` once fixed.
+First atheris, if installed, searches for inputs that reach new branches; then these and the seeds are mutated. Each
+parser has a limit of cases and of CPU seconds; then follow large and hostile files. The result is
+``benchmarks/results/fuzz.json``. The exit code is 1 if there are findings: their inputs are in ``OUT/findings``, and
+belong into ``tests/fuzz/corpus`` once fixed.
 """
 
 from __future__ import annotations
@@ -23,54 +23,54 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-# What a process may take beyond its time: start, imports, and one last case.
+# Seconds beyond the limit of a process: start, imports, and one last case.
 _GRACE = 120
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("names", nargs="*", help="parsers; all by default")
-    parser.add_argument("--cases", type=int, default=60_000, help="mutated inputs of each parser, at most")
-    parser.add_argument("--seconds", type=float, default=40.0, help="for them, at most")
-    parser.add_argument("--guided-seconds", type=float, default=8.0, help="for the guided search; 0: none")
+    parser.add_argument("--cases", type=int, default=60_000, help="most mutated inputs per parser")
+    parser.add_argument("--seconds", type=float, default=40.0, help="most seconds for them")
+    parser.add_argument("--guided-seconds", type=float, default=8.0, help="for the guided search; 0 skips it")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=1, help="parsers at once")
-    parser.add_argument("--no-files", dest="files", action="store_false", help="without the large and hostile files")
+    parser.add_argument("--jobs", type=int, default=1, help="parallel processes")
+    parser.add_argument("--no-files", dest="files", action="store_false", help="skip the large and hostile files")
     parser.add_argument("--out", type=Path, default=Path("build/fuzz"))
     parser.add_argument("--result", type=Path, default=Path("benchmarks/results/fuzz.json"))
-    given = parser.parse_args()
+    options = parser.parse_args()
     from tests.fuzz.harnesses import HARNESSES
 
-    names = given.names or list(HARNESSES)
-    shutil.rmtree(given.out, ignore_errors=True)
-    given.out.mkdir(parents=True)
+    names = options.names or list(HARNESSES)
+    shutil.rmtree(options.out, ignore_errors=True)
+    options.out.mkdir(parents=True)
     rows = []
-    with ThreadPoolExecutor(given.jobs) as pool:  # each thread waits for a process
-        for name, row in zip(names, pool.map(lambda name: _one(name, given), names), strict=True):
+    with ThreadPoolExecutor(options.jobs) as pool:  # each thread waits for a process
+        for name, row in zip(names, pool.map(lambda name: _one(name, options), names), strict=True):
             rows.append(row)
             print(
                 f"{name:<11} {row['cases']:>9,} cases {row['findings']:>3} findings  worst {row['worst_seconds']:.3f} s"
                 f"  {row['worst_bytes'] / 1e6:.1f} MB for {row['worst_bytes_input']} bytes",
                 flush=True,
             )
-            _write(given.result, rows, given)
-    if given.files:
-        _files(given.result)
-    print(f"{sum(r['cases'] for r in rows):,} cases, {sum(r['findings'] for r in rows)} findings: {given.result}")
+            _write(options.result, rows, options)
+    if options.files:
+        _files(options.result)
+    print(f"{sum(r['cases'] for r in rows):,} cases, {sum(r['findings'] for r in rows)} findings: {options.result}")
     sys.exit(any(row["findings"] for row in rows))
 
 
-def _one(name: str, given: argparse.Namespace) -> dict[str, Any]:
-    """One parser's figures, of both searches together."""
+def _one(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The figures of one parser, over both searches."""
     parts = []
-    if given.guided_seconds > 0 and find_spec("atheris") is not None:
-        parts.append(_process(name, given, given.guided_seconds, "atheris"))
-    parts.append(_process(name, given, given.seconds, "mutation"))
-    whole = {key: sum(p[key] for p in parts) for key in ("cases", "parsed", "refused", "findings", "seconds")}
+    if options.guided_seconds > 0 and find_spec("atheris") is not None:
+        parts.append(_process(name, options, options.guided_seconds, "atheris"))
+    parts.append(_process(name, options, options.seconds, "mutation"))
+    total = {key: sum(p[key] for p in parts) for key in ("cases", "parsed", "refused", "findings", "seconds")}
     largest = max(parts, key=lambda p: p["worst_bytes"])
     return {
         "parser": name,
-        **whole,
+        **total,
         "guided_cases": sum(p["cases"] for p in parts if p["engine"] == "atheris"),
         "worst_seconds": max(p["worst_seconds"] for p in parts),
         "worst_bytes": largest["worst_bytes"],
@@ -79,13 +79,13 @@ def _one(name: str, given: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _process(name: str, given: argparse.Namespace, seconds: float, engine: str) -> dict[str, Any]:
-    """One search in a process of its own; one that does not end by itself is a finding."""
-    command = [sys.executable, "-m", "tests.fuzz.one", name, "--cases", str(given.cases), "--seconds", str(seconds)]
-    command += ["--seed", str(given.seed), "--out", str(given.out), *(["--guided"] if engine == "atheris" else [])]
+def _process(name: str, options: argparse.Namespace, seconds: float, engine: str) -> dict[str, Any]:
+    """One search in its own process; a process that does not exit normally is a finding."""
+    command = [sys.executable, "-m", "tests.fuzz.one", name, "--cases", str(options.cases), "--seconds", str(seconds)]
+    command += ["--seed", str(options.seed), "--out", str(options.out), *(["--guided"] if engine == "atheris" else [])]
     path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    log = given.out / f"{name}-{engine}.log"
+    log = options.out / f"{name}-{engine}.log"
     with log.open("wb") as file:
         try:
             code = subprocess.run(
@@ -93,12 +93,12 @@ def _process(name: str, given: argparse.Namespace, seconds: float, engine: str) 
             ).returncode
         except subprocess.TimeoutExpired:
             code = -1
-    written = given.out / f"{name}-{engine}.json"
-    row: dict[str, Any] = json.loads(written.read_text()) if written.is_file() else _nothing(name)
+    written = options.out / f"{name}-{engine}.json"
+    row: dict[str, Any] = json.loads(written.read_text()) if written.is_file() else _empty_row(name)
     if code != 0:
         row["findings"] += 1
         row["faults"].append(f"the process ended with {code}; see {log.name}")
-    # whatever a library prints is a second line on a person's terminal
+    # output of a library would be a second line on the terminal
     noise = [line for line in log.read_text(errors="replace").splitlines() if "panicked" in line]
     if noise:
         row["findings"] += len(noise)
@@ -106,17 +106,17 @@ def _process(name: str, given: argparse.Namespace, seconds: float, engine: str) 
     return row
 
 
-def _nothing(name: str) -> dict[str, Any]:
+def _empty_row(name: str) -> dict[str, Any]:
     zero = dict.fromkeys(("cases", "parsed", "refused", "findings", "worst_bytes", "worst_bytes_input"), 0)
     return {"parser": name, "engine": "none", **zero, "worst_seconds": 0.0, "seconds": 0.0, "faults": []}
 
 
-def _write(path: Path, rows: list[dict[str, Any]], given: argparse.Namespace) -> None:
-    """Keep the figures; where some parsers were named, those of the others stay as they are."""
+def _write(path: Path, rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    """Write the figures; if parsers were named, the figures of the others stay."""
     from fgnn.bench.common import write_result
     from fgnn.runtime.environment import environment
 
-    before: dict[str, Any] = json.loads(path.read_text()) if given.names and path.is_file() else {}
+    before: dict[str, Any] = json.loads(path.read_text()) if options.names and path.is_file() else {}
     parsers = {**before.get("parsers", {}), **{r["parser"]: r for r in rows}}
     whole = parsers.values()
     total = {
@@ -127,14 +127,14 @@ def _write(path: Path, rows: list[dict[str, Any]], given: argparse.Namespace) ->
         "worst_bytes": max(r["worst_bytes"] for r in whole),
         "seconds": round(sum(r["seconds"] for r in whole)),
     }
-    limits = f"--cases {given.cases} --seconds {given.seconds:g} --guided-seconds {given.guided_seconds:g}"
-    command = before.get("command", f"python -m tests.fuzz.run {limits} --seed {given.seed}")
+    limits = f"--cases {options.cases} --seconds {options.seconds:g} --guided-seconds {options.guided_seconds:g}"
+    command = before.get("command", f"python -m tests.fuzz.run {limits} --seed {options.seed}")
     payload = {"environment": environment(), "command": command, "total": total, "parsers": parsers}
     write_result("fuzz", {**payload, **({"files": before["files"]} if "files" in before else {})}, path)
 
 
 def _files(path: Path) -> None:
-    """Add what reading large and hostile files takes, by reader, in processes of their own."""
+    """Add the cost of reading large and hostile files, by reader, each in its own process."""
     from fgnn.bench.common import write_result
     from tests.fuzz.large import HOSTILE, VALID
     from tests.fuzz.measure import measured
@@ -146,19 +146,19 @@ def _files(path: Path) -> None:
             file = Path(folder) / f"{k}{suffix}"
             file.write_bytes(make())
             files.append((name, file))
-        for k, ((name, file), found) in enumerate(zip(files, measured(files), strict=True)):
+        for k, ((name, file), cost) in enumerate(zip(files, measured(files), strict=True)):
             row = rows.setdefault(name, {"valid": 0, "hostile": 0, "refused": 0})
             if k < len(VALID):
                 row["valid"] += 1
-                ratio = found["grown"] / file.stat().st_size
+                ratio = cost["grown"] / file.stat().st_size
                 row["bytes_per_byte"] = round(max(ratio, row.get("bytes_per_byte", 0.0)), 1)
             else:
                 row["hostile"] += 1
-                row["refused"] += bool(found.get("refused"))
-                row["hostile_megabytes"] = round(max(found.get("grown", 0) / 1e6, row.get("hostile_megabytes", 0.0)), 1)
-                row["hostile_seconds"] = round(max(found.get("seconds", 0), row.get("hostile_seconds", 0.0)), 2)
-    kept = json.loads(path.read_text())
-    write_result("fuzz", {**kept, "files": rows}, path)
+                row["refused"] += bool(cost.get("refused"))
+                row["hostile_megabytes"] = round(max(cost.get("grown", 0) / 1e6, row.get("hostile_megabytes", 0.0)), 1)
+                row["hostile_seconds"] = round(max(cost.get("seconds", 0), row.get("hostile_seconds", 0.0)), 2)
+    result = json.loads(path.read_text())
+    write_result("fuzz", {**result, "files": rows}, path)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Valid inputs of every parser, from which the mutated ones are made. They are made here, so that none can go stale."""
+"""Valid inputs of every parser, the seeds of mutation; generated, so that they never go stale."""
 
 from __future__ import annotations
 
@@ -108,18 +108,18 @@ def _array(save: Callable[..., None], *arrays: Any, **named: Any) -> bytes:
 
 def _pcd() -> tuple[bytes, ...]:
     rows = np.array([(0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 1, 2)], dtype=[(a, "<f4") for a in "xyz"] + [("label", "<u2")])
-    made = [PCD_HEAD.format("ascii").encode() + b"0 1 2 3\n4 5 6 7\n8 9 1 2\n"]
-    made.append(PCD_HEAD.format("binary").encode() + rows.tobytes())
+    files = [PCD_HEAD.format("ascii").encode() + b"0 1 2 3\n4 5 6 7\n8 9 1 2\n"]
+    files.append(PCD_HEAD.format("binary").encode() + rows.tobytes())
     try:
         import lzf
     except ImportError:
-        return tuple(made)
+        return tuple(files)
     columns = b"".join(np.ascontiguousarray(rows[n]).tobytes() for n in rows.dtype.names or ()) * 2
     packed = lzf.compress(columns)
     if packed is not None:
         head = PCD_HEAD.replace("WIDTH 3", "WIDTH 6").replace("POINTS 3", "POINTS 6").format("binary_compressed")
-        made.append(head.encode() + np.array([len(packed), len(columns)], "<u4").tobytes() + packed)
-    return tuple(made)
+        files.append(head.encode() + np.array([len(packed), len(columns)], "<u4").tobytes() + packed)
+    return tuple(files)
 
 
 def _ply() -> tuple[bytes, ...]:
@@ -127,17 +127,19 @@ def _ply() -> tuple[bytes, ...]:
         "ply\nformat {} 1.0\ncomment by hand\nelement vertex 2\nproperty float x\nproperty float y\nproperty double z\n"
         "property uchar label\nelement face 1\nproperty list uchar int vertex_indices\nend_header\n"
     )
-    made = [head.format("ascii").encode() + b"0 0 0 1\n1 1.5 1 2\n3 0 1 1\n"]
+    files = [head.format("ascii").encode() + b"0 0 0 1\n1 1.5 1 2\n3 0 1 1\n"]
     for order, sign in (("binary_little_endian", "<"), ("binary_big_endian", ">")):
         rows = np.array(
             [(0, 0, 0, 1), (1, 1, 1, 2)], [("x", sign + "f4"), ("y", sign + "f4"), ("z", sign + "f8"), ("l", "u1")]
         )
-        made.append(head.format(order).encode() + rows.tobytes() + b"\x03" + np.array([0, 1, 1], sign + "i4").tobytes())
-    return tuple(made)
+        files.append(
+            head.format(order).encode() + rows.tobytes() + b"\x03" + np.array([0, 1, 1], sign + "i4").tobytes()
+        )
+    return tuple(files)
 
 
 def e57(change: Callable[[bytes], bytes] | None = None) -> bytes:
-    """A small E57 file, its XML changed and put at the end."""
+    """A small E57 file whose XML is changed and moved to the end."""
     data = (Path(__file__).parents[1] / "points" / "data" / "packed.e57").read_bytes()
     _, at, length, page = struct.unpack_from("<QQQQ", data, 16)
     inner = page - 4  # each page ends with a checksum
@@ -146,15 +148,15 @@ def e57(change: Callable[[bytes], bytes] | None = None) -> bytes:
     xml = logical[begin : begin + length]
     if change is not None:
         xml = change(xml)
-    kept = data[: at // page * page + page]
+    head = data[: at // page * page + page]
     pages = b"".join(xml[k : k + inner].ljust(page, b"\0") for k in range(0, len(xml), inner))
-    whole = bytearray(kept + pages)
-    struct.pack_into("<QQQ", whole, 16, len(whole), len(kept), len(xml))
+    whole = bytearray(head + pages)
+    struct.pack_into("<QQQ", whole, 16, len(whole), len(head), len(xml))
     return bytes(whole)
 
 
 def hdf5(arrays: dict[str, Any], libver: str = "earliest", **options: Any) -> bytes:
-    """A file of these arrays; ``options`` are those of the largest of them."""
+    """An HDF5 file of these arrays; ``options`` apply to the largest."""
     h5py = pytest.importorskip("h5py")
 
     def write(path: Path) -> None:
@@ -226,8 +228,8 @@ def _requests() -> tuple[bytes, ...]:
 @cache
 def seeds(name: str) -> tuple[bytes, ...]:
     """The valid inputs of one parser."""
-    made: tuple[bytes, ...] = MAKERS[name]()
-    return made
+    inputs: tuple[bytes, ...] = MAKERS[name]()
+    return inputs
 
 
 MAKERS: dict[str, Callable[[], tuple[bytes, ...]]] = {

@@ -1,4 +1,4 @@
-"""Memory by the byte: what each reader takes stays within what `fgnn.memory_bounds` states."""
+"""The memory of each reader stays within `fgnn.memory_bounds`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.fuzz.measure import measured
 
 
 def expanded(name: str, path: Path) -> int:
-    """The bytes a compressed file stands for."""
+    """The uncompressed size of a file."""
     data = path.read_bytes()
     if name == "gz":
         return len(gzip.decompress(data))
@@ -43,37 +43,37 @@ def test_every_parser_has_a_stated_bound() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_valid_files_take_what_is_stated(tmp_path: Path) -> None:
+def test_valid_files_stay_within_their_bounds(tmp_path: Path) -> None:
     files = []
     for k, (name, suffix, make) in enumerate(VALID):
         path = tmp_path / f"valid-{k}{suffix}"
         path.write_bytes(make())
         files.append((name, path))
-    for (name, path), found in zip(files, measured(files), strict=True):
-        told = f"{name}, {path.name}, {path.stat().st_size} bytes: {found}"
-        assert found.get("refused") == "", told
-        if found["known"]:
-            assert found["grown"] <= BOUNDS[name].of(expanded(name, path)), told
+    for (name, path), cost in zip(files, measured(files), strict=True):
+        context = f"{name}, {path.name}, {path.stat().st_size} bytes: {cost}"
+        assert cost.get("refused") == "", context
+        if cost["known"]:
+            assert cost["grown"] <= BOUNDS[name].of(expanded(name, path)), context
 
 
 @pytest.mark.timeout(900)
-def test_hostile_files_are_refused_in_one_line_within_little_memory_and_time(tmp_path: Path) -> None:
+def test_hostile_files_are_refused_in_one_line_with_little_memory_and_time(tmp_path: Path) -> None:
     files = []
     for k, (_, name, suffix, make) in enumerate(HOSTILE):
         path = tmp_path / f"hostile-{k}{suffix}"
         path.write_bytes(make())
         files.append((name, path))
-    for (what, *_), (name, path), found in zip(HOSTILE, files, measured(files), strict=True):
-        told = f"{name}, {what}: {found}"
-        assert found.get("refused"), told
-        assert found["refused"].isprintable(), told
+    for (what, *_), (name, path), cost in zip(HOSTILE, files, measured(files), strict=True):
+        context = f"{name}, {what}: {cost}"
+        assert cost.get("refused"), context
+        assert cost["refused"].isprintable(), context
         if name not in ("notation", "playground"):
-            assert str(path) in found["refused"], told
-        assert found["grown"] <= min(BROKEN, BOUNDS[name].of(may_expand_to(path.stat().st_size, 64 << 20))), told
-        assert found["seconds"] < 3, told  # of processor time, well below one on a machine that is not shared
+            assert str(path) in cost["refused"], context
+        assert cost["grown"] <= min(BROKEN, BOUNDS[name].of(may_expand_to(path.stat().st_size, 64 << 20))), context
+        assert cost["seconds"] < 3, context  # CPU time; well below one second on an idle machine
 
 
-def test_a_table_that_a_short_file_implies_is_within_the_bound_and_beyond_the_limit_refused(tmp_path: Path) -> None:
+def test_a_table_implied_by_a_short_file_stays_within_the_bound_or_is_refused(tmp_path: Path) -> None:
     short = {
         "fg": (".fg", "1\n\n2\n0 1\n{0} {0}\n1\n0 1\n"),
         "wcsp": (".wcsp", "t 2 {0} 1 99\n{0} {0}\n2 0 1 5 0\n"),
@@ -85,10 +85,10 @@ def test_a_table_that_a_short_file_implies_is_within_the_bound_and_beyond_the_li
             path = tmp_path / f"{name}-{states}{suffix}"
             path.write_text(text.format(states))
             files.append((name, path))
-    for (name, path), found in zip(files, measured(files), strict=True):
+    for (name, path), cost in zip(files, measured(files), strict=True):
         if "4097" in path.name:
-            assert "above the limit of 16777216" in found["refused"], found
-            assert found["grown"] < BROKEN
+            assert "above the limit of 16777216" in cost["refused"], cost
+            assert cost["grown"] < BROKEN
         else:
-            assert found["refused"] == "", found
-            assert found["grown"] <= BOUNDS[name].of(path.stat().st_size), found
+            assert cost["refused"] == "", cost
+            assert cost["grown"] <= BOUNDS[name].of(path.stat().st_size), cost

@@ -1,4 +1,4 @@
-"""Every parser on mutated inputs: parsed, or refused in one line, soon, and in little memory. Nothing else."""
+"""Every parser on mutated inputs: parsed, or refused in one line, quickly and in little memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fgnn.errors import InputError
 from tests.fuzz import one, seeds
-from tests.fuzz.harnesses import HARNESSES, kept
+from tests.fuzz.harnesses import HARNESSES, regressions
 from tests.fuzz.watch import attempt
 
 pytest.importorskip("laspy")
@@ -41,13 +41,15 @@ def test_any_bytes_are_parsed_or_refused(name: str, data: bytes) -> None:
     assert attempt(HARNESSES[name].read, data).fault == ""
 
 
-@pytest.mark.parametrize("path", [p for n in HARNESSES for p in kept(n)], ids=lambda p: f"{p.parent.name}-{p.name}")
-def test_what_was_found_once_stays_fixed(path: Path) -> None:
+@pytest.mark.parametrize(
+    "path", [p for n in HARNESSES for p in regressions(n)], ids=lambda p: f"{p.parent.name}-{p.name}"
+)
+def test_past_findings_stay_fixed(path: Path) -> None:
     assert attempt(HARNESSES[path.parent.name].read, path.read_bytes()).fault == ""
 
 
 def test_the_search_counts_what_it_finds(tmp_path: Path) -> None:
-    """A parser that breaks on one word is found out, and its input kept."""
+    """A parser that fails on one word is detected, and its input stored."""
 
     def broken(data: bytes) -> None:
         if b"nan" in data:

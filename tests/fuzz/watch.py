@@ -1,4 +1,4 @@
-"""One case at a time under watch: what came of it, how long it took, and how much memory it needed at its peak."""
+"""Run one case and measure its outcome, CPU time and peak memory."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 
 from fgnn.errors import InputError
 
-# Seconds of processor time, which other work on the machine does not change; a person waits no longer for a refusal.
+# CPU seconds, independent of other work on the machine.
 MOST_SECONDS = 2.0
-# What a process may grow by in any case, however short the input: blocks, caches, pages the allocator keeps.
-# Fuzzing runs with small limits, so that no short input can rightly imply more; by the byte, see `fgnn.memory_bounds`.
+# Memory growth allowed for any input: buffers, caches, pages that the allocator keeps. Fuzzing uses small limits, so
+# that no short input may imply more; see `fgnn.memory_bounds` for the bounds per byte.
 FREE_BYTES = 64_000_000
 BYTES_PER_BYTE = 1000
 _LONGEST_LINE = 500
@@ -22,7 +22,7 @@ _LONGEST_LINE = 500
 
 @dataclass(frozen=True)
 class Case:
-    """The outcome of one input; ``fault`` says what is wrong with it, or nothing."""
+    """The outcome of one input; ``fault`` is empty if all is well."""
 
     parsed: bool
     seconds: float
@@ -31,7 +31,7 @@ class Case:
 
 
 class Peak:
-    """The largest resident size since it was last asked, from the kernel; always 0 where it cannot be known."""
+    """The peak resident size since `start`, from the kernel; 0 if unknown."""
 
     def __init__(self) -> None:
         try:
@@ -43,7 +43,7 @@ class Peak:
             self.known = False
 
     def start(self) -> int:
-        """Forget the peak so far; the size now, in bytes."""
+        """Reset the peak and return the current size in bytes."""
         if not self.known:
             return 0
         self._clear.write(b"5")
@@ -63,12 +63,12 @@ PEAK = Peak()
 
 
 def attempt(read: Callable[[bytes], None], data: bytes) -> Case:
-    """Run a parser on an input: it may return, or refuse it in one line; anything else is a fault."""
+    """Run a parser on an input: it may return, or reject it in one line; anything else is a fault."""
     before, start = PEAK.start(), time.process_time()
     parsed, fault = False, ""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # a warning would be a second line on a person's terminal
+            warnings.simplefilter("error")  # a warning would be a second line on the terminal
             warnings.simplefilter("ignore", DeprecationWarning)
             read(data)
         parsed = True
@@ -92,7 +92,7 @@ def attempt(read: Callable[[bytes], None], data: bytes) -> Case:
 
 def _line_fault(line: str) -> str:
     if not line.isprintable():
-        return f"a refusal that is not one line of text: {line[:120]!r}"
+        return f"an error that is not one line of text: {line[:120]!r}"
     if len(line) > _LONGEST_LINE:
-        return f"a refusal of {len(line)} characters"
+        return f"an error of {len(line)} characters"
     return ""

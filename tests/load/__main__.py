@@ -1,4 +1,4 @@
-"""The long form, `make load`: each job in a process of its own; prints a table and keeps it as JSON.
+"""The long form, `make load`: run each job in its own process; print and write a table.
 
 python -m tests.load [--only WORD] [--out FILE]
 """
@@ -18,7 +18,7 @@ from fgnn.runtime.environment import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# A job, and the most memory it may take beyond the package itself, in bytes.
+# Each job with its limit of additional memory beyond the imports, in bytes.
 JOBS: dict[str, int] = {
     "large 1000 max-product": 1 << 30,
     "large 1000 ad3": 3 << 29,
@@ -31,24 +31,24 @@ JOBS: dict[str, int] = {
 
 
 def run_job(job: str) -> dict[str, Any]:
-    """What a job prints of itself; fails with its output where it fails."""
-    told = subprocess.run(
+    """Run a job and return its figures."""
+    process = subprocess.run(
         [sys.executable, "-m", "tests.load.jobs", *job.split()], cwd=ROOT, capture_output=True, text=True
     )
-    if told.returncode:
-        raise RuntimeError(f"{job} ended with {told.returncode}: {told.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(told.stdout.splitlines()[-1])
-    return found
+    if process.returncode:
+        raise RuntimeError(f"{job} ended with {process.returncode}: {process.stderr[-2000:]}")
+    figures: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    return figures
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.load", description="Heavy jobs, with their peak memory.")
     parser.add_argument("--only", default="", help="jobs that contain this word")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "load.json")
-    given = parser.parse_args()
+    options = parser.parse_args()
     failed = 0
     for job, most in JOBS.items():
-        if given.only not in job:
+        if options.only not in job:
             continue
         try:
             row = run_job(job)
@@ -60,8 +60,8 @@ def main() -> int:
         row["held"] = row["above_import_bytes"] <= most
         failed += not row["held"]
         print(json.dumps(row), file=sys.stderr, flush=True)
-        keep(row, given.out)
-    rows = _kept(given.out)
+        keep(row, options.out)
+    rows = _read_rows(options.out)
     memory = ("peak_bytes", "above_import_bytes", "allowed_bytes")
     cells = [[r["job"], *(f"{r[key] / 2**20:.0f}" for key in memory), r["seconds"]] for r in rows]
     show("Load", ["job", "peak MiB", "above import MiB", "allowed MiB", "seconds"], cells)
@@ -69,8 +69,8 @@ def main() -> int:
 
 
 def keep(row: dict[str, Any], out: Path) -> None:
-    """Put a job's row among those of earlier runs, in place of its own."""
-    rows = {r["job"]: r for r in [*_kept(out), row | {"date": environment()["date"]}]}
+    """Add or replace a job's row in the result file."""
+    rows = {r["job"]: r for r in [*_read_rows(out), row | {"date": environment()["date"]}]}
     ordered = [rows[job] for job in JOBS if job in rows]
     payload = {"benchmark": "load", "command": "make load", "environment": environment(), "rows": ordered}
     with atomic_write(out) as file:
@@ -78,7 +78,7 @@ def keep(row: dict[str, Any], out: Path) -> None:
         file.write("\n")
 
 
-def _kept(out: Path) -> list[dict[str, Any]]:
+def _read_rows(out: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = json.loads(out.read_text(encoding="utf-8"))["rows"] if out.is_file() else []
     return rows
 

@@ -1,7 +1,7 @@
-"""Heavy jobs, each in a process of its own so that its peak memory is its own: ``python -m tests.load.jobs NAME ...``.
+"""Heavy jobs, each run in its own process to measure its peak memory: ``python -m tests.load.jobs NAME ...``.
 
-Each prints one JSON object: what was done, seconds, and the peak of resident memory (all, and above what importing
-the package takes).
+Each prints one JSON object: the figures of the job, seconds, and the peak resident memory (total, and beyond the
+imports).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from fgnn.data import ChainMAP
 
 
 def grid(side: int) -> GraphicalModel:
-    """A loopy grid of side² binary variables: random pairs to the right and below, and budgets over patches of 2×3."""
+    """A grid of side² binary variables: random pairs of neighbours, and budgets over patches of 2×3."""
     rng = np.random.default_rng(0)
     model = GraphicalModel(np.full(side * side, 2))
     model.add_unaries(rng.normal(size=2 * side * side))
-    place = np.arange(side * side).reshape(side, side)
-    for near, far in ((place[:, :-1], place[:, 1:]), (place[:-1], place[1:])):
+    node = np.arange(side * side).reshape(side, side)
+    for near, far in ((node[:, :-1], node[:, 1:]), (node[:-1], node[1:])):
         pairs = np.stack([near.ravel(), far.ravel()], 1)
         model.add_tables(pairs, rng.normal(size=(len(pairs), 2, 2)))
-    corners = place[: side - 1 : 4, : side - 2 : 6].ravel()
+    corners = node[: side - 1 : 4, : side - 2 : 6].ravel()
     patch = np.array([0, 1, 2, side, side + 1, side + 2])
     model.add_budgets(corners[:, None] + patch, np.full(len(corners), 3))
     return model
@@ -44,46 +44,46 @@ def large(side: int, method: str) -> dict[str, Any]:
     model = grid(side)
     built = _peak()
     options: dict[str, Any] = {"max-product": {"iterations": 50}, "ad3": {"iterations": 100}}[method]
-    found = solve(model, method, **options)
-    # a sum over so many entries in another order: the score is known to about this
-    assert found.score == -np.inf or abs(model.score(found.assignment) - found.score) < 1e-6 * side * side
+    solution = solve(model, method, **options)
+    # summation order limits the accuracy of the score
+    assert solution.score == -np.inf or abs(model.score(solution.assignment) - solution.score) < 1e-6 * side * side
     if method == "ad3":
-        assert found.bound >= found.score
+        assert solution.bound >= solution.score
     return {
         "variables": model.num_variables,
         "factors": model.num_tables + model.num_budgets,
-        "iterations": found.iterations,
-        "status": found.status,
-        "score": found.score if found.feasible else None,
-        "bound": found.bound if np.isfinite(found.bound) else None,
-        "solve_seconds": round(found.seconds, 1),
+        "iterations": solution.iterations,
+        "status": solution.status,
+        "score": solution.score if solution.feasible else None,
+        "bound": solution.bound if np.isfinite(solution.bound) else None,
+        "solve_seconds": round(solution.seconds, 1),
         "model_bytes": built,
     }
 
 
 def many(count: int, method: str) -> dict[str, Any]:
-    """So many small models, all different, in one call; a sample is held against the same models one by one."""
+    """Solve many small models in one call; compare a sample with single solves."""
     data = ChainMAP(kind=1, length=30, window=8)
     batch = data.sample(count, seed=0)
     options: dict[str, Any] = {} if method == "exact" else {"iterations": 100}
-    found = solve(batch, method, **options)
+    solution = solve(batch, method, **options)
     best = data.labels(batch) if method != "exact" else None
-    if best is not None:  # nobody beats the exact answer
-        assert bool((found.score <= batch.score(best) + 1e-6).all())
-        assert bool((found.bound >= batch.score(best) - 1e-6).all())
+    if best is not None:  # no method beats the exact score
+        assert bool((solution.score <= batch.score(best) + 1e-6).all())
+        assert bool((solution.bound >= batch.score(best) - 1e-6).all())
     else:
-        assert set(found.status) == {"optimal"}
+        assert set(solution.status) == {"optimal"}
     for b in range(0, count, max(1, count // 20)):
         alone = solve(batch.select(slice(b, b + 1)), method, **options)[0]
-        if method == "ad3":  # rounds in float32: the bound is what the relaxation promises
-            assert abs(alone.bound - float(found.bound[b])) <= 2e-4 * max(1.0, abs(alone.bound))
+        if method == "ad3":  # float32: compare the bounds of the relaxation
+            assert abs(alone.bound - float(solution.bound[b])) <= 2e-4 * max(1.0, abs(alone.bound))
         else:
-            assert alone.assignment.tolist() == found.assignment[b].tolist()
+            assert alone.assignment.tolist() == solution.assignment[b].tolist()
     return {
         "models": count,
-        "solve_seconds": round(found.seconds, 1),
-        "models_per_second": round(count / found.seconds),
-        "feasible": int(found.feasible.sum()),
+        "solve_seconds": round(solution.seconds, 1),
+        "models_per_second": round(count / solution.seconds),
+        "feasible": int(solution.feasible.sum()),
     }
 
 
@@ -91,9 +91,9 @@ METHODS = ("auto", "exact", "max-product", "ad3", "lp", "toulbar2", "brute-force
 
 
 def soak(count: int) -> dict[str, Any]:
-    """One process solves so many models, one after the other, by all methods; memory must level off.
+    """Solve many models in one process, one after the other, by all methods; memory must level off.
 
-    Every structure is new, so that nothing can be had from a cache, and caches show if they grow.
+    Every structure is new, so that caches do not help, and show if they grow.
     """
     rng = np.random.default_rng(0)
     resident: list[int] = []
@@ -108,8 +108,8 @@ def soak(count: int) -> dict[str, Any]:
         model.add_budget(rng.permutation(size)[:5].tolist(), at_most=2)
         method = METHODS[k % len(METHODS)]
         options = {"ad3": {"iterations": 25}, "max-product": {"iterations": 30}}.get(method, {})
-        found = solve(model, method, **options)
-        assert len(found.assignment) == size
+        solution = solve(model, method, **options)
+        assert len(solution.assignment) == size
         done += 1
         if k % max(1, count // 50) == 0:
             gc.collect()
@@ -127,7 +127,7 @@ def soak(count: int) -> dict[str, Any]:
 
 
 def clients(count: int, requests: int) -> dict[str, Any]:
-    """The playground under so many clients at once, each asking for different things, some of them wrong."""
+    """The playground with many concurrent clients and different requests, some of them invalid."""
     import http.client
 
     from fgnn.play import Playground, api
@@ -144,11 +144,11 @@ def clients(count: int, requests: int) -> dict[str, Any]:
         name = list(models)[k % len(models)]
         kind = k % 5
         body: dict[str, Any] = {"model": models[name], "method": ("exact", "auto")[k % 2], "seconds": 5.0}
-        path, wanted = "/api/solve", 200
+        path, expected = "/api/solve", 200
         if kind == 3:
             path, body = "/api/steps", {"model": models[name], "iterations": 5}
         elif kind == 4:
-            body, wanted = {"model": {"cardinalities": [2, -1]}}, 400
+            body, expected = {"model": {"cardinalities": [2, -1]}}, 400
         begin = time.perf_counter()
         connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=120)
         connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
@@ -156,7 +156,7 @@ def clients(count: int, requests: int) -> dict[str, Any]:
         answer = json.loads(reply.read())
         connection.close()
         times.append(time.perf_counter() - begin)
-        if reply.status != wanted:
+        if reply.status != expected:
             failures.append(f"{path}: {reply.status} {answer}")
         elif kind < 3 and abs(answer["score"] - truth[name]) > 1e-9:
             failures.append(f"{name}: {answer['score']} for {truth[name]}")
@@ -182,14 +182,14 @@ JOBS: dict[str, Callable[..., dict[str, Any]]] = {"large": large, "many": many, 
 
 
 def main(arguments: list[str]) -> None:
-    solve(grid(4), "max-product")  # what is loaded on first use counts as loading
+    solve(grid(4), "max-product")  # lazy imports count as imports
     empty = _peak()
-    given = [int(a) if a.isdigit() else a for a in arguments[1:]]
+    values = [int(a) if a.isdigit() else a for a in arguments[1:]]
     begin = time.perf_counter()
-    told = JOBS[arguments[0]](*given)
+    figures = JOBS[arguments[0]](*values)
     peak = _peak()
     head = {"job": " ".join(arguments), "seconds": round(time.perf_counter() - begin, 1)}
-    print(json.dumps(head | {"peak_bytes": peak, "above_import_bytes": peak - empty} | told))
+    print(json.dumps(head | {"peak_bytes": peak, "above_import_bytes": peak - empty} | figures))
 
 
 def _peak() -> int:

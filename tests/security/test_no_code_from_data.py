@@ -1,4 +1,4 @@
-"""No code runs from weights or data: nothing of ours unpickles, evaluates or extracts, and traps in files stay shut."""
+"""Weights and data never execute code: no module unpickles, evaluates or extracts, and traps in files stay inert."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from fgnn.train.checkpoint import load_checkpoint
 from fgnn.weights import load_weights
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "fgnn"
-# Calls that run what a file holds, or put its files where its names say.
+# Calls that execute the content of a file, or extract archives to the paths they name.
 FORBIDDEN = {
     "eval", "exec", "compile", "__import__", "pickle.load", "pickle.loads", "pickle.Unpickler", "torch.load",
     "joblib.load",
     "marshal.load", "marshal.loads", "shelve.open", "dill.load", "yaml.unsafe_load", "yaml.full_load", "os.system",
     "torch.jit.load", "torch.package.PackageImporter", "extractall", "extract", "np.fromregex", "cloudpickle.load",
 }  # fmt: skip
-# Methods of the same name that are not these: torch's compiler and switch, a pattern, and the code of the theory.
+# Harmless methods of the same name.
 METHODS = {"eval", "compile", "exec", "extract"}
 
 
 def calls(tree: ast.AST) -> list[tuple[str, ast.Call]]:
-    found = []
+    names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             parts: list[str] = []
@@ -45,39 +45,39 @@ def calls(tree: ast.AST) -> list[tuple[str, ast.Call]]:
                 parts.insert(0, at.attr)
                 at = at.value
             parts.insert(0, at.id if isinstance(at, ast.Name) else "?")
-            found.append((".".join(parts), node))
-    return found
+            names.append((".".join(parts), node))
+    return names
 
 
 def wrong(text: str) -> list[str]:
     """The forbidden calls and imports in a module."""
-    tree, found = ast.parse(text), []
+    tree, problems = ast.parse(text), []
     for name, node in calls(tree):
         last = name.rsplit(".", 1)[-1]
         if name in FORBIDDEN or (last in FORBIDDEN and last not in METHODS and "." in name):
-            found.append(f"line {node.lineno}: {name}")
+            problems.append(f"line {node.lineno}: {name}")
         if name in ("np.load", "numpy.load"):
             keywords = {k.arg: k.value for k in node.keywords}
             safe = keywords.get("allow_pickle")
             if not (isinstance(safe, ast.Constant) and safe.value is False):
-                found.append(f"line {node.lineno}: {name} without allow_pickle=False")
+                problems.append(f"line {node.lineno}: {name} without allow_pickle=False")
         if name == "yaml.load" and not (len(node.args) == 2 and isinstance(node.args[1], ast.Name)):
-            found.append(f"line {node.lineno}: yaml.load without a loader of ours")
+            problems.append(f"line {node.lineno}: yaml.load without an explicit loader")
         if any(k.arg == "shell" for k in node.keywords):
-            found.append(f"line {node.lineno}: a shell")
+            problems.append(f"line {node.lineno}: a shell")
         if any(k.arg == "allow_pickle" and getattr(k.value, "value", True) for k in node.keywords):
-            found.append(f"line {node.lineno}: allow_pickle")
+            problems.append(f"line {node.lineno}: allow_pickle")
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [a.name for a in node.names] + [getattr(node, "module", None) or ""]
-            found += [
+            problems += [
                 f"line {node.lineno}: imports {n}" for n in names if n.split(".")[0] in ("pickle", "marshal", "dill")
             ]
-    return found
+    return problems
 
 
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
-def test_no_module_runs_what_a_file_holds(path: Path) -> None:
+def test_no_module_executes_the_content_of_a_file(path: Path) -> None:
     assert wrong(path.read_text(encoding="utf-8")) == []
 
 
@@ -89,7 +89,7 @@ def test_no_module_runs_what_a_file_holds(path: Path) -> None:
         "exec(code)",
     ],
 )  # fmt: skip
-def test_the_search_itself_finds_them(text: str) -> None:
+def test_the_search_finds_forbidden_calls(text: str) -> None:
     assert wrong(text)
 
 
@@ -150,7 +150,7 @@ TRAPS: list[tuple[str, Callable[[Trap], bytes], Callable[[Path], object]]] = [
 
 
 @pytest.mark.parametrize(("name", "make", "read"), TRAPS, ids=lambda v: v if isinstance(v, str) else "")
-def test_a_trap_is_refused_and_does_not_go_off(
+def test_a_trap_is_refused_and_not_triggered(
     tmp_path: Path, name: str, make: Callable[[Trap], bytes], read: Callable[[Path], object]
 ) -> None:
     mark = tmp_path / "went-off"
@@ -161,7 +161,7 @@ def test_a_trap_is_refused_and_does_not_go_off(
     assert not mark.exists()
 
 
-def test_the_trap_would_go_off(tmp_path: Path) -> None:
+def test_the_trap_works_when_unpickled(tmp_path: Path) -> None:
     mark = tmp_path / "went-off"
     with pytest.raises(pickle.UnpicklingError):
         torch.load(io.BytesIO(_pt(Trap(mark))), weights_only=True)

@@ -1,4 +1,4 @@
-"""The pages we write and serve: names from files cannot become markup, and the server takes only what it should."""
+"""Pages and the server: names from files cannot become markup, and the server rejects invalid requests."""
 
 from __future__ import annotations
 
@@ -70,21 +70,21 @@ def viewer(path: Path, name: str, title: str) -> str:
 
 
 @pytest.mark.parametrize("name", EVIL)
-def test_the_viewer_holds_names_as_text(tmp_path: Path, name: str) -> None:
+def test_the_viewer_stores_names_as_text(tmp_path: Path, name: str) -> None:
     plain, evil = read(viewer(tmp_path / "a.html", "tree", "scan")), read(viewer(tmp_path / "b.html", name, name))
     assert evil.tags == plain.tags
     assert evil.attributes == plain.attributes
     data = next(s for s in evil.scripts if '"classes"' in s)
-    found = re.search(r'\{"title".*\}', data)
-    assert found is not None
-    held = json.loads(found.group())
-    assert held["classes"][0]["name"] == name
-    assert held["title"] == name
+    match = re.search(r'\{"title".*\}', data)
+    assert match is not None
+    content = json.loads(match.group())
+    assert content["classes"][0]["name"] == name
+    assert content["title"] == name
     for mark in ("<!--", "<script", "</script", "\u2028"):
-        assert mark not in found.group()
+        assert mark not in match.group()
 
 
-def test_the_viewers_script_puts_names_in_as_text() -> None:
+def test_the_viewers_script_inserts_names_as_text() -> None:
     page = (Path(__file__).resolve().parents[2] / "src/fgnn/report/pages/viewer.html").read_text(encoding="utf-8")
     for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
         assert way not in page, way
@@ -93,14 +93,14 @@ def test_the_viewers_script_puts_names_in_as_text() -> None:
 @pytest.mark.parametrize("name", EVIL)
 def test_reports_hold_names_as_text(name: str) -> None:
     def page(word: str) -> Tags:
-        made = Page(word)
-        made.heading(word)
-        made.text(word)
-        made.code(word)
-        made.picture(b"png", word)
-        made.details(word, {word: word})
-        made.table(Table(("method", word), [[word, word]], word))
-        return read(made.render())
+        report = Page(word)
+        report.heading(word)
+        report.text(word)
+        report.code(word)
+        report.picture(b"png", word)
+        report.details(word, {word: word})
+        report.table(Table(("method", word), [[word, word]], word))
+        return read(report.render())
 
     assert page(name).tags == page("plain").tags
     assert page(name).attributes == page("plain").attributes
@@ -156,7 +156,7 @@ def test_a_form_of_another_page_cannot_call(server: Playground, kind: str) -> No
 
 
 @pytest.mark.parametrize("length", [str(MAX_BODY + 1), "99999999999999999999", "-5", "abc", "1e3", "\u00b3"])
-def test_a_length_that_is_none_or_too_large_is_not_read(server: Playground, length: str) -> None:
+def test_an_invalid_or_too_large_length_is_rejected(server: Playground, length: str) -> None:
     head = f"POST /api/solve HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\nContent-Type: application/json\r\n"
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
         connection.sendall(head.encode() + b"Content-Length: " + length.encode("latin-1") + b"\r\n\r\n")
