@@ -7,7 +7,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fgnn import data, graph, infer, models, nn, pgm, points, testing, theory, train
+    from fgnn import data, graph, infer, models, nn, pgm, points, report, tasks, testing, theory, train, weights
     from fgnn.graph import FactorGraph, FactorGroup
     from fgnn.infer import Solution, SolutionBatch
     from fgnn.models.points.segmenter import segment
@@ -34,11 +34,14 @@ __all__ = [
     "pgm",
     "points",
     "read_model",
+    "report",
     "segment",
     "solve",
+    "tasks",
     "testing",
     "theory",
     "train",
+    "weights",
     "write_model",
 ]
 
