@@ -1,4 +1,4 @@
-"""The benchmark of `fgnn segment` runs the command as a person does, wherever its packages are."""
+"""The benchmark of `fgnn segment` runs the command in a subprocess."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fgnn.bench.segment import run
 from fgnn.points.segment import STAGES
 
 
-def test_rows_tell_speed_memory_and_where_the_seconds_went(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_hold_speed_memory_and_the_time_of_each_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     payload = run((3000,), votes=(1,), out=tmp_path)
     row = json.loads((tmp_path / "segment.json").read_text())["rows"][0]
     assert payload["setting"]["batch"] == row["batch"] == 8

@@ -1,4 +1,4 @@
-"""`fgnn segment` from the command line: any scan, bad ones told in one line with exit 2 and nothing left behind."""
+"""`fgnn segment`: labels any scan; bad input gives one line, exit code 2 and no file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TINY = PointConfig(k=4, bases=2, notation="Input - FGNN(8) - FC(8) - FC(N)")
 
 
 def weights(path: Path, colour: bool = False, heights: tuple[float, ...] = ()) -> str:
-    """A network for scans that was never trained: what it says does not matter here."""
+    """An untrained network for scans."""
     torch.manual_seed(0)
     features = 3 + 3 * colour + height_columns(heights)
     network = PointNetwork(TINY, features, 2)
@@ -45,18 +45,18 @@ def model(tmp_path: Path) -> str:
 
 
 def fgnn(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
-    """Exit code, output and errors, as a person sees them."""
+    """Exit code, standard output and standard error."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["fgnn", *map(str, words)])
         patch.setattr("fgnn.cli._stop_on_sigterm", lambda: None)
         with pytest.raises(SystemExit) as stop:
             main()
-    told = capsys.readouterr()
-    return int(stop.value.code or 0), told.out, told.err
+    captured = capsys.readouterr()
+    return int(stop.value.code or 0), captured.out, captured.err
 
 
 @pytest.mark.parametrize("suffix", [".laz", ".las", ".ply", ".pcd", ".csv", ".xyz", ".npy", ".npz"])
-def test_every_format_comes_back_in_its_own(
+def test_every_format_is_written_in_its_own(
     tmp_path: Path, model: str, suffix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_cloud(make_terrain(500), tmp_path / f"scan{suffix}")
@@ -87,23 +87,21 @@ def odd_scans() -> dict[str, Cloud]:
 
 @pytest.mark.parametrize("kind", odd_scans())
 @pytest.mark.parametrize("colour", [False, True])
-def test_odd_scans_are_labelled_as_far_as_they_have_points(
-    tmp_path: Path, kind: str, colour: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_odd_scans_are_labelled(tmp_path: Path, kind: str, colour: bool, capsys: pytest.CaptureFixture[str]) -> None:
     cloud = odd_scans()[kind]
     model = weights(tmp_path / "w.safetensors", colour=colour, heights=(3.0, 9.0))
     write_cloud(cloud, tmp_path / "a.ply")
     words = ("segment", tmp_path / "a.ply", "-m", model, "-o", tmp_path / "b.ply", "--html", tmp_path / "b.html")
     code, out, err = fgnn(capsys, *words, "--device", "cpu")
     assert code == 0, err
-    done = read_cloud(tmp_path / "b.ply")
-    assert len(done) == len(cloud)
-    assert ((done.fields["label"] == 255) == ~cloud.valid).all()
+    labelled = read_cloud(tmp_path / "b.ply")
+    assert len(labelled) == len(cloud)
+    assert ((labelled.fields["label"] == 255) == ~cloud.valid).all()
     assert f"{len(cloud):,} points" in out
-    assert set(done.fields) == {*cloud.fields, "label", "confidence"}
+    assert set(labelled.fields) == {*cloud.fields, "label", "confidence"}
 
 
-def test_bad_input_is_one_line_and_leaves_nothing(
+def test_bad_input_gives_one_line_and_leaves_no_file(
     tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_cloud(make_terrain(3000), tmp_path / "whole.laz")
@@ -133,13 +131,13 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     assert sorted(p.name for p in tmp_path.iterdir()) == before
 
 
-def test_parts_of_an_object_by_its_category(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parts_of_an_object_are_labelled_by_category(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.manual_seed(0)
     network = PointNetwork(TINY, 3, 50, len(CATEGORIES))
-    names = [f"{CATEGORIES[c]} {p}" for c, own in enumerate(PARTS) for p in own]
+    names = [f"{CATEGORIES[c]} {p}" for c, parts in enumerate(PARTS) for p in parts]
     card = {
         "name": "parts", "task": "points", "network": asdict(TINY), "classes": names, "categories": list(CATEGORIES),
-        "parts": [list(own) for own in PARTS], "features": 3, "inputs": "shape: unit sphere",
+        "parts": [list(parts) for parts in PARTS], "features": 3, "inputs": "shape: unit sphere",
         "data": {"shapes": {"root": "nowhere", "points": 128}},
     }  # fmt: skip
     save_weights(tmp_path / "parts.safetensors", network.state_dict(), card)

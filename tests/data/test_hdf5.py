@@ -1,4 +1,4 @@
-"""HDF5 files: what they hold is read as it is; what would take too much, or lies elsewhere, is refused in one line."""
+"""HDF5 files are read exactly; arrays that are too large or lie in other files are rejected in one line."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def reader() -> Iterator[Hdf5Reader]:
     [{}, {"chunks": (3, 5, 2)}, {"chunks": (7, 11, 9), "compression": "gzip"}, {"shuffle": True, "compression": 9}],
     ids=str,
 )
-def test_every_layout_is_read_as_it_is(
+def test_every_layout_is_read_exactly(
     reader: Hdf5Reader, tmp_path: Path, libver: str, kind: str, options: dict[str, Any]
 ) -> None:
-    made = (np.random.default_rng(0).random((7, 11, 9)) * 1000).astype(kind)
+    values = (np.random.default_rng(0).random((7, 11, 9)) * 1000).astype(kind)
     label = np.arange(77).reshape(7, 11, 1, 1)
-    (tmp_path / "a.h5").write_bytes(hdf5({"data": made, "label": label}, libver, **options))
-    found = reader.read(tmp_path / "a.h5", WANTED)
-    np.testing.assert_array_equal(found["data"], made)
-    np.testing.assert_array_equal(found["label"], label[..., 0, 0])
+    (tmp_path / "a.h5").write_bytes(hdf5({"data": values, "label": label}, libver, **options))
+    arrays = reader.read(tmp_path / "a.h5", WANTED)
+    np.testing.assert_array_equal(arrays["data"], values)
+    np.testing.assert_array_equal(arrays["label"], label[..., 0, 0])
 
 
 def test_a_small_array_inside_the_index_is_read(reader: Hdf5Reader, tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_small_array_inside_the_index_is_read(reader: Hdf5Reader, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("arrays", "told"),
+    ("arrays", "message"),
     [
         ({"data": np.zeros((2, 3, 8)), "label": np.zeros((2, 3), "u1")}, r"'data' of shape \(S P 9\).*got float64"),
         ({"data": np.zeros((2, 3, 9)), "label": np.zeros((2, 4), "u1")}, "with S = 2, P = 3"),
@@ -68,9 +68,9 @@ def test_a_small_array_inside_the_index_is_read(reader: Hdf5Reader, tmp_path: Pa
     ],
     ids=["columns", "lengths", "kind", "empty", "missing", "text"],
 )
-def test_arrays_that_do_not_fit_are_told(reader: Hdf5Reader, tmp_path: Path, arrays: Any, told: str) -> None:
+def test_arrays_that_do_not_fit_are_rejected(reader: Hdf5Reader, tmp_path: Path, arrays: Any, message: str) -> None:
     (tmp_path / "a.h5").write_bytes(hdf5(arrays))
-    with pytest.raises(InputError, match=f"a.h5: .*{told}"):
+    with pytest.raises(InputError, match=f"a.h5: .*{message}"):
         reader.read(tmp_path / "a.h5", WANTED)
 
 
@@ -108,16 +108,16 @@ def test_other_files_are_not_opened(reader: Hdf5Reader, tmp_path: Path, make: Ca
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
-    [pytest.param(make, told, id=str(name)) for name, make, told in HOSTILE_HDF5],
+    ("make", "message"),
+    [pytest.param(make, message, id=str(name)) for name, make, message in HOSTILE_HDF5],
 )
-def test_sizes_are_not_believed(reader: Hdf5Reader, tmp_path: Path, made: Callable[[], bytes], told: str) -> None:
-    (tmp_path / "a.h5").write_bytes(made())
-    with pytest.raises(InputError, match=f"a.h5: .*{told}"):
+def test_false_sizes_are_rejected(reader: Hdf5Reader, tmp_path: Path, make: Callable[[], bytes], message: str) -> None:
+    (tmp_path / "a.h5").write_bytes(make())
+    with pytest.raises(InputError, match=f"a.h5: .*{message}"):
         reader.read(tmp_path / "a.h5", WANTED)
 
 
-def test_a_process_that_dies_is_one_refusal_and_the_next_file_is_read(tmp_path: Path) -> None:
+def test_a_crash_rejects_one_file_and_the_next_is_read(tmp_path: Path) -> None:
     fine = {"data": np.zeros((1, 2, 9), "f4"), "label": np.zeros((1, 2), "u1")}
     (tmp_path / "a.h5").write_bytes(hdf5(fine))
     with Hdf5Reader() as reader:
@@ -132,20 +132,20 @@ def test_a_process_that_dies_is_one_refusal_and_the_next_file_is_read(tmp_path: 
     assert reader._child is None
 
 
-def test_the_sets_refuse_what_they_cannot_use(tmp_path: Path) -> None:
+def test_data_sets_reject_invalid_values(tmp_path: Path) -> None:
     parts = {"pid": np.zeros((1, 2), "u1"), "label": np.zeros((1, 1), "u1")}
-    for wrong, told in (
+    for wrong, message in (
         ({"data": np.zeros((1, 2, 3)), **parts, "label": np.full((1, 1), 16)}, r"Expected classes 0\.\.15 \(got 16"),
         ({"data": np.zeros((1, 2, 3)), **parts, "pid": np.full((1, 2), -1)}, r"Expected classes 0\.\.49 \(got -1"),
         ({"data": np.full((1, 2, 3), np.nan), **parts}, r"Expected numbers within ±1e\+15 \(got nan"),
         ({"data": np.full((1, 2, 3), 1e300), **parts}, r"Expected numbers within ±1e\+15"),
     ):
         (tmp_path / "ply_data_train0.h5").write_bytes(hdf5(wrong))
-        with pytest.raises(InputError, match=rf"ply_data_train0\.h5: {told}"):
+        with pytest.raises(InputError, match=rf"ply_data_train0\.h5: {message}"):
             load_shapenet_part(tmp_path, "train")
     for k, points in enumerate((2, 3)):
-        made = {"data": np.zeros((1, points, 9)), "label": np.zeros((1, points), "u1")}
-        (tmp_path / f"ply_data_all_{k}.h5").write_bytes(hdf5(made))
+        arrays = {"data": np.zeros((1, points, 9)), "label": np.zeros((1, points), "u1")}
+        (tmp_path / f"ply_data_all_{k}.h5").write_bytes(hdf5(arrays))
     with pytest.raises(InputError, match=r"ply_data_all_1\.h5: Expected 2 points .*got 3"):
         load_blocks(tmp_path)
     (tmp_path / "ply_data_all_1.h5").unlink()

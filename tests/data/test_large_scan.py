@@ -1,4 +1,4 @@
-"""Generated scans of any size: strip by strip, one land."""
+"""Generated scans of any size are one continuous land."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fgnn.data.large_scan import terrain_strips, write_terrain
 from fgnn.points.cloud import read_cloud
 
 
-def test_strips_join_to_one_land_with_every_class() -> None:
+def test_strips_form_one_land_with_every_class() -> None:
     strips = list(terrain_strips(20_000, seed=4, strip=6_000))
     assert [len(s) for s in strips] == [6_000, 6_000, 6_000, 2_000]
     xyz = np.concatenate([s.xyz for s in strips])
@@ -19,7 +19,7 @@ def test_strips_join_to_one_land_with_every_class() -> None:
     side = np.sqrt(20_000 / 4)
     np.testing.assert_allclose(np.ptp(xyz[:, :2], axis=0), side, rtol=0.02)
     assert set(np.unique(kind)) == {2, 5, 6}
-    # the ground goes on across the border of two strips
+    # the ground is continuous across the border of two strips
     ground = kind == 2
     border = strips[0].xyz[:, 1].max()
     below = ground & (np.abs(xyz[:, 1] - border + 0.5) < 0.5)
@@ -31,7 +31,7 @@ def test_strips_join_to_one_land_with_every_class() -> None:
             assert abs(np.median(a) - np.median(b)) < 0.6
 
 
-def test_the_seed_decides_everything_and_a_file_holds_it(tmp_path: Path) -> None:
+def test_the_seed_determines_the_scan_and_its_file(tmp_path: Path) -> None:
     a, b, c = (next(iter(terrain_strips(500, seed=s))) for s in (1, 1, 2))
     np.testing.assert_array_equal(a.xyz, b.xyz)
     assert not np.array_equal(a.xyz, c.xyz)

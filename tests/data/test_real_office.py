@@ -1,4 +1,4 @@
-"""The real office goes the whole way: raw text, collected array, HDF5 blocks, training, the three tests."""
+"""A real office end to end: raw text, collected array, HDF5 blocks, training, the three test protocols."""
 
 from __future__ import annotations
 
@@ -70,17 +70,17 @@ def test_the_real_office_from_raw_text_to_scores(data_dir: Path, tmp_path: Path)
     state, folder = run(recipe, tmp_path / "run", device="cpu")
     assert state.metrics is not None
     network = load_point_network(load_weights(folder.path))
-    seen = {}
+    points_scored = {}
     for protocol in PROTOCOLS:
         counts = score_rooms(labeller(network), _small(office), protocol, seed=0, points=512)
         score = scene_score(counts)
-        seen[protocol] = int(counts.sum())
+        points_scored[protocol] = int(counts.sum())
         assert 0 < score.accuracy < 1
         assert 0 < score.mean_iou < 1
-    assert seen["all-points"] == seen["voted"] == len(_small(office)[0].xyz)
+    assert points_scored["all-points"] == points_scored["voted"] == len(_small(office)[0].xyz)
 
 
 def _small(office: Room) -> list[Room]:
-    """A corner of the office: voting goes over every point several times."""
+    """A corner of the office, because voting visits every point several times."""
     inside = (office.xyz[:, :2] < 2.2).all(1)
     return [Room(office.name, office.xyz[inside], office.rgb[inside], office.label[inside])]

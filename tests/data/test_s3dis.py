@@ -61,21 +61,21 @@ def test_unknown_classes_become_clutter(tmp_path: Path) -> None:
     assert collect_room(notes.parent).label.tolist() == [12, 12]
 
 
-def test_the_known_corrupt_byte_is_mended_and_an_unknown_one_is_told(tmp_path: Path) -> None:
-    for area, room, fine in (("Area_5", "hallway_6", True), ("Area_2", "office_1", False)):
+def test_the_known_corrupt_byte_is_repaired_and_others_are_rejected(tmp_path: Path) -> None:
+    for area, room, repaired in (("Area_5", "hallway_6", True), ("Area_2", "office_1", False)):
         notes = tmp_path / area / room / "Annotations"
         notes.mkdir(parents=True)
         (notes / "ceiling_1.txt").write_bytes(b"0 0 0 1 2 3\n1 1 1 4\x105 6\n")
-        if fine:
+        if repaired:
             assert collect_room(notes.parent).rgb[1].tolist() == [4 / 255, 5 / 255, 6 / 255]
         else:
             with pytest.raises(InputError, match=r"ceiling_1\.txt, line 2"):
                 collect_room(notes.parent)
 
 
-def test_blocks_go_through_the_hdf5_release_layout(tmp_path: Path) -> None:
-    made = [make_room(f"Area_{a}_office_1", seed=a, density=150) for a in (1, 2)]
-    blocks = cut_rooms(made, 0.5)
+def test_blocks_round_trip_through_the_hdf5_layout(tmp_path: Path) -> None:
+    generated = [make_room(f"Area_{a}_office_1", seed=a, density=150) for a in (1, 2)]
+    blocks = cut_rooms(generated, 0.5)
     save_blocks(blocks, tmp_path, per_file=20)
     back = load_blocks(tmp_path)
     np.testing.assert_array_equal(back.features, blocks.features)
@@ -88,7 +88,7 @@ def test_blocks_go_through_the_hdf5_release_layout(tmp_path: Path) -> None:
         load_blocks(tmp_path, checksums={"ply_data_all_0.h5": "0"})
 
 
-def test_broken_rooms_are_one_line(tmp_path: Path) -> None:
+def test_broken_rooms_give_one_line(tmp_path: Path) -> None:
     (tmp_path / "Area_1_office_1.npy").write_bytes(b"junk")
     with pytest.raises(InputError, match="collected room"):
         list(rooms(tmp_path))

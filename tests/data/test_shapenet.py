@@ -1,4 +1,4 @@
-"""ShapeNet-Part: all layouts give the same shapes."""
+"""ShapeNet-Part: every layout gives the same shapes."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def as_hdf5(shapes: Shapes, folder: Path) -> None:
 def test_every_layout_gives_the_same_shapes(tmp_path: Path, write: Callable[[Any, Path], object], split: str) -> None:
     shapes = make_shapes(6, points=128, seed=1)
     write(shapes, tmp_path)
-    found = load_shapenet_part(tmp_path, split)
-    np.testing.assert_allclose(found.xyz, shapes.xyz, atol=1e-6)
-    np.testing.assert_array_equal(found.label, shapes.label)
-    np.testing.assert_array_equal(found.category, shapes.category)
-    np.testing.assert_array_equal(found.offsets, shapes.offsets)
+    loaded = load_shapenet_part(tmp_path, split)
+    np.testing.assert_allclose(loaded.xyz, shapes.xyz, atol=1e-6)
+    np.testing.assert_array_equal(loaded.label, shapes.label)
+    np.testing.assert_array_equal(loaded.category, shapes.category)
+    np.testing.assert_array_equal(loaded.offsets, shapes.offsets)
 
 
-def test_shapes_that_stand_in_another_split_can_be_left_out() -> None:
+def test_shapes_of_another_split_can_be_dropped() -> None:
     shapes = make_shapes(5, points=32)
     assert len(shapes.without(shapes.select(np.array([1, 3])))) == 3
 
@@ -86,7 +86,7 @@ def test_normalised_shapes_fill_the_unit_sphere() -> None:
         assert np.sqrt((xyz**2).sum(1)).max() == pytest.approx(1, abs=1e-5)
 
 
-def test_mistakes_are_one_line(tmp_path: Path) -> None:
+def test_invalid_folders_give_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="known layout"):
         load_shapenet_part(tmp_path, "train")
     with pytest.raises(ValueError, match="Expected a split among train, val, test"):
@@ -97,7 +97,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         load_shapenet_part(tmp_path, "test")
 
 
-def test_a_packed_file_cut_short_is_one_line(tmp_path: Path) -> None:
+def test_a_truncated_packed_file_gives_one_line(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "train_0.npz", planes=np.zeros((2, 3, 4, 8), np.uint8))
     with pytest.raises(InputError, match="packed ShapeNet-Part"):
         load_shapenet_part(tmp_path, "train")

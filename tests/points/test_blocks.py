@@ -1,4 +1,4 @@
-"""Blocks equal the protocol's own description, point for point."""
+"""Blocks equal those of the protocol, point for point."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fgnn.points.blocks import count_votes, covering_blocks, overlapping_blocks,
 
 
 def blocks_by_the_book(room: Room, stride: float, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The protocol as prose has it, with plain loops."""
+    """The protocol in plain loops."""
     np_random = np.random.RandomState(seed)
     xyz = room.xyz - room.xyz.min(0)
     limit = xyz.max(0)
@@ -51,23 +51,23 @@ def blocks_by_the_book(room: Room, stride: float, seed: int) -> list[tuple[np.nd
 def test_blocks_are_those_of_the_protocol(stride: float, density: float) -> None:
     room = make_room(seed=3, density=density)
     expected = blocks_by_the_book(room, stride, seed=7)
-    found = list(sampled_blocks(room.xyz, room.rgb, room.label, stride, seed=7))
-    assert len(found) == len(expected) > 4
-    for block, (features, label) in zip(found, expected, strict=True):
+    blocks = list(sampled_blocks(room.xyz, room.rgb, room.label, stride, seed=7))
+    assert len(blocks) == len(expected) > 4
+    for block, (features, label) in zip(blocks, expected, strict=True):
         np.testing.assert_array_equal(block.features, features)
         np.testing.assert_array_equal(block.label, label)
 
 
-def test_the_covering_test_scores_every_point_once() -> None:
+def test_covering_blocks_score_every_point_once() -> None:
     room = make_room(seed=1, density=1500.0)
-    seen = np.zeros(len(room.xyz), dtype=int)
+    times = np.zeros(len(room.xyz), dtype=int)
     for block in covering_blocks(room.xyz, room.rgb, room.label):
         assert block.features.shape == (4096, 9)
-        seen[np.unique(block.index)] += 1
-    assert (seen == 1).all()
+        times[np.unique(block.index)] += 1
+    assert (times == 1).all()
 
 
-def test_the_voted_test_reaches_every_point() -> None:
+def test_overlapping_blocks_reach_every_point() -> None:
     room = make_room(seed=2, density=600.0)
     votes = np.zeros((len(room.xyz), 13), dtype=np.int64)
     for block in overlapping_blocks(room.xyz, room.rgb, room.label):
@@ -76,7 +76,7 @@ def test_the_voted_test_reaches_every_point() -> None:
     np.testing.assert_array_equal(votes.argmax(1), room.label)  # every vote was the truth
 
 
-def test_votes_are_counted_as_a_loop_would() -> None:
+def test_votes_equal_a_count_by_hand() -> None:
     rng = np.random.default_rng(0)
     index, predicted = rng.integers(0, 20, 200), rng.integers(0, 5, 200)
     by_hand = np.zeros((20, 5), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Cloud files: every field survives in every format, and a broken file gives one line."""
+"""Cloud files: every format keeps every field, and a broken file gives one line."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def sample(count: int = 50, seed: int = 0) -> Cloud:
     return Cloud(xyz, fields)
 
 
-def test_a_cloud_says_what_it_holds_in_one_line() -> None:
+def test_repr_lists_points_and_fields() -> None:
     assert repr(sample(1200)) == "Cloud(1,200 points; red, green, blue, weird_field, label)"
     assert repr(Cloud(np.zeros((0, 3)))) == "Cloud(0 points; no fields)"
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_every_field_survives(tmp_path: Path, suffix: str) -> None:
+def test_every_field_is_kept(tmp_path: Path, suffix: str) -> None:
     cloud = sample()
     write_cloud(cloud, tmp_path / f"a{suffix}")
     back = read_cloud(tmp_path / f"a{suffix}")
@@ -48,7 +48,7 @@ def test_every_field_survives(tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_writing_again_in_its_own_format_changes_nothing_but_adds_fields(tmp_path: Path, suffix: str) -> None:
+def test_rewriting_a_file_only_adds_fields(tmp_path: Path, suffix: str) -> None:
     write_cloud(sample(), tmp_path / f"a{suffix}")
     first = read_cloud(tmp_path / f"a{suffix}")
     labels = np.arange(len(first)).astype(np.uint8)
@@ -62,7 +62,7 @@ def test_writing_again_in_its_own_format_changes_nothing_but_adds_fields(tmp_pat
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_chunks_are_the_cloud(tmp_path: Path, suffix: str) -> None:
+def test_chunks_concatenate_to_the_cloud(tmp_path: Path, suffix: str) -> None:
     cloud = sample(100)
     write_cloud(cloud, tmp_path / f"a{suffix}")
     parts = list(open_cloud(tmp_path / f"a{suffix}").chunks(size=33))
@@ -74,13 +74,13 @@ def test_chunks_are_the_cloud(tmp_path: Path, suffix: str) -> None:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("count", [0, 1])
-def test_clouds_of_no_point_and_of_one(tmp_path: Path, suffix: str, count: int) -> None:
+def test_clouds_of_zero_and_one_points(tmp_path: Path, suffix: str, count: int) -> None:
     write_cloud(sample(count), tmp_path / f"a{suffix}")
     assert len(read_cloud(tmp_path / f"a{suffix}")) == count
 
 
 @pytest.mark.parametrize("suffix", [".ply", ".pcd", ".csv", ".npz"])
-def test_points_without_coordinates_survive(tmp_path: Path, suffix: str) -> None:
+def test_points_without_coordinates_are_kept(tmp_path: Path, suffix: str) -> None:
     cloud = Cloud(np.array([[0.0, 1.0, 2.0], [np.nan, 0.0, 0.0]]))
     write_cloud(cloud, tmp_path / f"a{suffix}")
     back = read_cloud(tmp_path / f"a{suffix}")
@@ -88,7 +88,7 @@ def test_points_without_coordinates_survive(tmp_path: Path, suffix: str) -> None
     assert back.valid.tolist() == [True, False]
 
 
-def test_las_refuses_what_it_cannot_hold(tmp_path: Path) -> None:
+def test_las_rejects_points_without_coordinates(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="finite coordinates"):
         write_cloud(Cloud(np.array([[0.0, 1.0, np.nan]])), tmp_path / "a.las")
     assert list(tmp_path.iterdir()) == []
@@ -120,13 +120,13 @@ def test_ply_keeps_its_encoding_and_its_faces(tmp_path: Path, order: str) -> Non
     np.testing.assert_array_equal(read_cloud(tmp_path / "b.ply").xyz, cloud.xyz)
 
 
-def test_a_colour_packed_into_a_float_is_found() -> None:
+def test_colour_packed_into_a_float_is_read() -> None:
     bits = np.array([0x00FF8000], dtype=np.uint32)
     cloud = Cloud(np.zeros((1, 3)), {"rgb": bits.view(np.float32)})
     np.testing.assert_allclose(cloud.rgb, [[1.0, 128 / 255, 0.0]], atol=1e-6)
 
 
-def test_local_coordinates_keep_millimetres_where_float32_would_not() -> None:
+def test_local_coordinates_keep_millimetres() -> None:
     cloud = Cloud(np.array([[512_000.123, 5_403_000.456, 10.0], [512_001.123, 5_403_000.457, 11.0]]))
     assert cloud.origin.tolist() == [512_000.0, 5_403_000.0, 10.0]
     assert cloud.local()[1, 1] - cloud.local()[0, 1] == pytest.approx(0.001, abs=1e-6)
@@ -175,14 +175,14 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
         read_cloud(tmp_path)
 
 
-def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
+def test_pickled_arrays_are_rejected(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(InputError):
         read_cloud(tmp_path / "a.npy")
 
 
 @given(data=st.binary(max_size=300), suffix=st.sampled_from(SUFFIXES), cut=st.integers(0, 400))
-def test_junk_and_truncation_never_get_further_than_an_input_error(
+def test_junk_and_truncation_raise_only_input_errors(
     tmp_path_factory: pytest.TempPathFactory, data: bytes, suffix: str, cut: int
 ) -> None:
     folder = tmp_path_factory.mktemp("junk")
@@ -205,7 +205,7 @@ def test_junk_and_truncation_never_get_further_than_an_input_error(
         ("pcl_room_scan1.pcd", 112586),
     ],
 )
-def test_real_scans_come_back_as_they_were(data_dir: Path, tmp_path: Path, name: str, count: int) -> None:
+def test_real_scans_are_rewritten_unchanged(data_dir: Path, tmp_path: Path, name: str, count: int) -> None:
     cloud = read_cloud(data_dir / "scans" / name)
     assert len(cloud) == count
     out = tmp_path / name

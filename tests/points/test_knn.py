@@ -1,4 +1,4 @@
-"""Nearest neighbours: exact, ordered by (distance, index), the same whichever way they are found."""
+"""Nearest neighbours: exact, ordered by (distance, index), identical on every path."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fgnn.points.knn import knn
 GPU = torch.cuda.is_available()
 TRITON = find_spec("triton") is not None
 INTERPRETED = TRITON and os.environ.get("TRITON_INTERPRET") == "1" and version("triton") >= "3.9"
-interpreted = pytest.mark.skipif(not INTERPRETED, reason="triton's interpreter is not at hand")
+interpreted = pytest.mark.skipif(not INTERPRETED, reason="needs Triton's interpreter")
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not (GPU and TRITON), reason="no CUDA device with triton")]
 
 
@@ -35,7 +35,7 @@ def brute(points: Tensor, k: int, queries: Tensor | None = None, include_self: b
 
 
 def clouds() -> dict[str, Tensor]:
-    """What is hard about clouds: lattices, one place many times, planes, lines, far points."""
+    """Hard clouds: lattices, coinciding points, planes, lines, outliers."""
     make = torch.Generator().manual_seed(0)
     lattice = torch.stack(torch.meshgrid(*[torch.arange(4.0)] * 3, indexing="ij"), -1).reshape(-1, 3)
     crowd = torch.cat([torch.zeros(70, 3), torch.rand(10, 3, generator=make)])
@@ -83,7 +83,7 @@ def test_batches_and_other_queries() -> None:
         assert torch.equal(distance[b], squared)
 
 
-def test_a_far_origin_costs_no_digits_in_float64() -> None:
+def test_a_distant_origin_costs_no_precision_in_float64() -> None:
     near = torch.rand(60, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     moved = near.mul(2**20).round().div(2**20) + torch.tensor([500_000.0, 5_000_000.0, 0.0], dtype=torch.float64)
     local = moved - moved.amin(0)
@@ -110,7 +110,7 @@ def test_features_of_any_length() -> None:
         (torch.full((4, 3), torch.nan), 1, "finite"),
     ],
 )
-def test_wrong_input_is_named(points: Tensor, k: int, message: str) -> None:
+def test_invalid_input_is_rejected(points: Tensor, k: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         knn(points, k)
 
@@ -152,7 +152,7 @@ def _hard_clouds(count: int) -> dict[str, Tensor]:
 @pytest.mark.parametrize("name", ["cube", "sphere", "rounded", "crowd", "far"])
 @pytest.mark.parametrize(("count", "k"), [(3000, 16), (40_000, 16), (3000, 40)])
 class TestOnTheGPU:
-    """Both kernels give the CPU's answer, bit by bit."""
+    """Both kernels equal the CPU bit for bit."""
 
     pytestmark = gpu
 

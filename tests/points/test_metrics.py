@@ -1,4 +1,4 @@
-"""Scores equal an independent count."""
+"""Metrics equal an independent count."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def test_pooled_iou_equals_torchmetrics(seed: int, classes: int) -> None:
     assert score.accuracy == pytest.approx((target == predicted).mean())
 
 
-def test_an_absent_class_stays_out_of_the_mean() -> None:
+def test_the_mean_ignores_absent_classes() -> None:
     score = scene_score(confusion(np.array([0, 0, 1]), np.array([0, 1, 1]), 3))
     assert np.isnan(score.iou[2])
     assert score.mean_iou == pytest.approx((1 / 2 + 1 / 2) / 2)
     assert score.mean_class_accuracy == pytest.approx((1 / 2 + 1) / 2)
 
 
-def test_points_without_a_label_do_not_count() -> None:
+def test_unlabelled_points_are_ignored() -> None:
     counts = confusion(np.array([-1, 0, 1]), np.array([1, 0, 1]), 2)
     assert counts.tolist() == [[1, 0], [0, 1]]
 
@@ -61,7 +61,7 @@ def test_part_iou_equals_a_count_by_hand_absent_parts_included(seed: int) -> Non
     np.testing.assert_allclose(part_ious(target, predicted, PARTS[category]), expected)
 
 
-def test_instance_and_class_means_differ_as_they_should() -> None:
+def test_instance_and_class_means_differ() -> None:
     plane, bag = PARTS[0], PARTS[1]
     perfect = np.array([plane[0], plane[1]])
     wrong = np.array([bag[0], bag[0]])
@@ -73,7 +73,7 @@ def test_instance_and_class_means_differ_as_they_should() -> None:
     assert score.shapes["Airplane"] == 2
 
 
-def test_mistakes_are_named() -> None:
+def test_invalid_labels_are_rejected() -> None:
     with pytest.raises(ValueError, match="Expected as many predictions as targets, 2"):
         confusion(np.array([0, 1]), np.array([0]), 2)
     with pytest.raises(ValueError, match="Expected classes below 2"):

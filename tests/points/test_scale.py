@@ -1,4 +1,4 @@
-"""A scan of ten million points is labelled in the memory of a small one."""
+"""Labelling ten million points takes no more memory than labelling a small scan."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ print(sum(counts.values()), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 def label(folder: Path, points: int) -> tuple[int, float]:
-    """Points labelled, and the peak of resident memory in MB."""
+    """Points labelled, and peak resident memory in MB."""
     write_terrain(folder / "a.laz", points, seed=2)
     command = [sys.executable, "-c", _LABEL, str(folder / "a.laz"), str(folder / "b.laz")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -52,11 +52,11 @@ def test_ten_million_points_take_no_more_memory_than_two(tmp_path: Path) -> None
     assert counts == (2_000_000, 10_000_000)
     assert agreement(tmp_path) > 0.9
     assert peaks[1] < 2000
-    # slots of points that lie in one chunk of the file touch every page of the store while the chunk is sorted
+    # sorting one chunk of the file may touch every page of the store
     assert peaks[1] < peaks[0] + 500
 
 
-def test_strips_of_a_file_come_back_in_their_order(tmp_path: Path) -> None:
+def test_the_order_of_points_is_kept(tmp_path: Path) -> None:
     label(tmp_path, 60_000)
     before, after = (list(open_cloud(tmp_path / name).chunks(7_000)) for name in ("a.laz", "b.laz"))
     for old, new in zip(before, after, strict=True):

@@ -1,4 +1,4 @@
-"""Threads make the pieces of tiles ahead of the network: the same pieces, in the same order, whatever their number."""
+"""Threads prepare the pieces of tiles ahead of the network without changing them or their order."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def rule(**changes: Any) -> Segmenter:
     return Segmenter(high, ("ground", "other"), **(settings | changes))
 
 
-def test_pieces_are_the_shuffled_points_of_each_tile_and_repeats_fill_the_last() -> None:
-    """Against a plain reading: every tile whole, its features taken by the permutation."""
+def test_pieces_are_the_shuffled_points_of_each_tile_padded_with_repeats() -> None:
+    """Against a plain loop over whole tiles."""
     with TileStore(HeldCloud(make_terrain(2000, seed=1)), size=12.0) as store:
         rng = np.random.default_rng(5)
         expected, slots = [], []
@@ -53,24 +53,24 @@ def test_pieces_are_the_shuffled_points_of_each_tile_and_repeats_fill_the_last()
             assert at == len(expected)
 
 
-def test_features_are_the_place_in_the_tile_and_then_the_heights() -> None:
+def test_features_are_the_position_in_the_tile_then_the_heights() -> None:
     with TileStore(HeldCloud(make_terrain(600, seed=2)), size=15.0) as store:
         for tile in store.tiles():
-            raised = tile.xyz - np.array([0, 0, tile.xyz[:, 2].min()], np.float32)
+            above = tile.xyz - np.array([0, 0, tile.xyz[:, 2].min()], np.float32)
             features = tile_features(tile, Cut(15.0, scale=5.0, heights=(3.0, 9.0), slopes=(0.2,)))
-            np.testing.assert_array_equal(features[:, :3], raised / np.float32(5))
-            np.testing.assert_array_equal(features[:, 3:], heights_above(raised, (3.0, 9.0), (0.2,)))
+            np.testing.assert_array_equal(features[:, :3], above / np.float32(5))
+            np.testing.assert_array_equal(features[:, 3:], heights_above(above, (3.0, 9.0), (0.2,)))
 
 
 @pytest.mark.parametrize("changes", [{"threads": 4}, {"batch": 1}, {"batch": 50, "threads": 2}])
 def test_threads_and_batches_change_no_label(changes: dict[str, object]) -> None:
     cloud = make_terrain(3000, seed=3)
-    plain, other = segment_cloud(cloud, rule()), segment_cloud(cloud, rule(**changes))
-    np.testing.assert_array_equal(plain.label, other.label)
-    np.testing.assert_array_equal(plain.confidence, other.confidence)
+    default, changed = segment_cloud(cloud, rule()), segment_cloud(cloud, rule(**changes))
+    np.testing.assert_array_equal(default.label, changed.label)
+    np.testing.assert_array_equal(default.confidence, changed.confidence)
 
 
-def test_an_answer_that_is_a_view_of_the_features_is_counted_before_they_are_overwritten() -> None:
+def test_probabilities_may_be_a_view_of_the_features() -> None:
     cloud = make_terrain(3000, seed=4)
 
     def view(features: np.ndarray) -> np.ndarray:
@@ -83,20 +83,20 @@ def test_an_answer_that_is_a_view_of_the_features_is_counted_before_they_are_ove
     np.testing.assert_array_equal(plain.confidence, again.confidence)
 
 
-def test_memory_for_batches_may_be_given() -> None:
-    asked: list[tuple[int, ...]] = []
+def test_batches_may_be_allocated_by_the_caller() -> None:
+    shapes: list[tuple[int, ...]] = []
 
-    def room(shape: tuple[int, ...]) -> np.ndarray:
-        asked.append(shape)
+    def allocate(shape: tuple[int, ...]) -> np.ndarray:
+        shapes.append(shape)
         return np.full(shape, np.nan, np.float32)
 
     cloud = make_terrain(2000, seed=5)
-    np.testing.assert_array_equal(segment_cloud(cloud, rule(room=room)).label, segment_cloud(cloud, rule()).label)
-    assert set(asked) == {(3, 128, rule().cut.columns)}
-    assert len(asked) < 5  # a few are used again and again
+    np.testing.assert_array_equal(segment_cloud(cloud, rule(room=allocate)).label, segment_cloud(cloud, rule()).label)
+    assert set(shapes) == {(3, 128, rule().cut.columns)}
+    assert len(shapes) < 5  # a few buffers are reused
 
 
-def test_an_error_of_the_network_ends_the_threads_and_leaves_no_file(tmp_path: Path) -> None:
+def test_an_error_of_the_network_stops_the_threads_and_leaves_no_file(tmp_path: Path) -> None:
     def broken(features: np.ndarray) -> np.ndarray:
         raise InputError("no")
 
@@ -106,7 +106,7 @@ def test_an_error_of_the_network_ends_the_threads_and_leaves_no_file(tmp_path: P
     assert [p.name for p in tmp_path.iterdir()] == ["a.ply"]
 
 
-def test_the_clock_tells_where_the_seconds_go(tmp_path: Path) -> None:
+def test_the_clock_measures_every_stage(tmp_path: Path) -> None:
     def slow(features: np.ndarray) -> np.ndarray:
         time.sleep(0.05)
         return high(features)

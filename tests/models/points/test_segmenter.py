@@ -1,4 +1,4 @@
-"""Segmenters from weights: batches by device, and by halves where its memory is too small."""
+"""Segmenters from weights: batch size by device, halved when memory runs out."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from fgnn.models.points.network import PointNetwork
 from fgnn.models.points.segmenter import load_segmenter, usual_batch
 
 
-def test_a_gpu_is_given_more_pieces_at_once_than_a_processor() -> None:
+def test_a_gpu_gets_larger_batches_than_a_cpu() -> None:
     assert usual_batch("cpu") == load_segmenter("lidar-ground").batch == 8
     assert usual_batch("cuda:1") == 64
     assert load_segmenter("lidar-ground", batch=3).batch == 3
 
 
-def test_a_batch_too_large_for_the_device_is_labelled_by_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_is_halved_when_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
     segmenter = load_segmenter("lidar-ground")
     features = np.random.default_rng(0).normal(size=(5, 64, segmenter.cut.columns)).astype(np.float32)
     expected = segmenter.predict(features)
-    whole, seen = PointNetwork.forward, []
+    forward, sizes = PointNetwork.forward, []
 
     def small(self: PointNetwork, x: torch.Tensor, category: torch.Tensor | None = None) -> object:
         if len(x) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        seen.append(len(x))
-        return whole(self, x, category)
+        sizes.append(len(x))
+        return forward(self, x, category)
 
     monkeypatch.setattr(PointNetwork, "forward", small)
     np.testing.assert_allclose(segmenter.predict(features), expected, atol=1e-5)
-    assert sum(seen) == 5
+    assert sum(sizes) == 5
 
     def none(self: PointNetwork, x: torch.Tensor, category: torch.Tensor | None = None) -> object:
         raise torch.OutOfMemoryError("CUDA out of memory")
