@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import fgnn
 from tests.docs.pages import DOCS, ROOT, Session, blocks
 
 ACRYLONITRILE = """acrylonitrile
@@ -88,3 +90,11 @@ def test_the_page_s_figures_on_all_molecules(bond_orders: Any, data_dir: Path) -
     section = page[page.index("On 1,000 molecules") :]
     numbers = [int(n.replace(",", "")) for n in re.findall(r"\b\d[\d,]*\b", section.replace("QM7", ""))]
     assert numbers == [1000, 1000 - tally.complete, tally.complete, tally.equal, tally.complete - tally.equal]
+
+
+def test_the_scan_is_the_generated_one_and_the_grid_is_solved() -> None:
+    scan, terrain = fgnn.points.read_cloud(ROOT / "examples" / "scan.ply"), fgnn.data.make_terrain(points=3000, seed=1)
+    assert np.array_equal(scan.xyz, terrain.xyz)
+    grid = fgnn.read_model(ROOT / "examples" / "grid.uai")
+    assert grid.num_variables == 64
+    assert fgnn.solve(grid).status == "optimal"
