@@ -30,11 +30,11 @@ def curves(tars: Sequence[str | Path]) -> dict[str, list[tuple[float, float]]]:
             try:
                 batch = float(json.loads(files[f"{name}/{name}.json"])["recipe"]["batch"])
                 logged = [json.loads(line) for line in log.decode("utf-8").splitlines()]
-                seen = [(float(line["step"]) * batch, 100 * float(line["agreement"])) for line in logged]
+                points = [(float(line["step"]) * batch, 100 * float(line["agreement"])) for line in logged]
             except (ValueError, LookupError, TypeError, RecursionError, OverflowError) as error:
                 raise InputError("Expected the card and the log of a run", file=path, place=member) from error
             again = sum(other.split(" #")[0] == name for other in runs)
-            runs[f"{name} #{again + 1}" if again else name] = _smooth(seen)
+            runs[f"{name} #{again + 1}" if again else name] = _smooth(points)
     if not runs:
         raise InputError("Expected the logs of runs in the tar files (got none)", file=tars[0])
     return runs

@@ -79,7 +79,7 @@ def run_job(recipe: Recipe, folder: RunFolder, device: str, budget: float | None
     outcome = Outcome(recipe.name)
     with jobs.attempt(outcome):
         jobs.train_job(outcome, recipe, folder, device=device, time_budget=budget)
-    # apart: weights that were written are scored even if training failed later
+    # separately: weights that were written are scored even if training failed later
     if (folder.path / "last.safetensors").is_file():
         with jobs.attempt(outcome):
             score_job(outcome, folder, device, votes)
@@ -103,7 +103,7 @@ def score_job(outcome: Outcome, folder: RunFolder, device: str, votes: int) -> N
     paces = sorted(line["per_second"] for line in folder.lines()[1:]) or [0.0]
     outcome.shapes_per_second = paces[len(paces) // 2]
     outcome.parameters = sum(p.numel() for p in network.parameters())
-    # including what the weights it began with had seen
+    # including the instances behind the weights it began with
     before = sum(int(card["instances_seen"]) for card in _ancestors(last.card.get("began_with")))
     outcome.epochs = (before + outcome.steps * recipe.batch) / sum(len(s) for s in trained_on)
     half = recipe.precision == "bf16" and here.type == "cuda"

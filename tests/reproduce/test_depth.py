@@ -1,4 +1,4 @@
-"""What each block of a deep network adds."""
+"""The answer of a deep network, block by block."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from fgnn.reproduce.experiment import Cell, Setting, fresh_set
 from fgnn.tasks.metrics import Quality
 
 
-def test_the_last_block_gives_the_networks_answer_and_the_first_much_less(
+def test_the_last_block_gives_the_answer_and_the_first_is_much_worse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fgnn.reproduce.depth._SLICE", 32)
     setting = Setting(instances=70, quick=True)
     result = reproduce_depth(setting, tmp_path, lambda text: None, kinds=(2,))
-    found = [cell.quality for cell in result.cells if isinstance(cell, Cell)]
+    qualities = [cell.quality for cell in result.cells if isinstance(cell, Cell)]
     network, _ = load_network("deep-map-joint")
-    assert len(found) == network.config.blocks
+    assert len(qualities) == network.config.blocks
     examples = fresh_set(setting, 2)
-    assert found[-1] == Quality.of(examples.models, score(network, examples.models).argmax(2), examples.labels)
-    assert found[0].agreement < found[-1].agreement - 0.1
+    assert qualities[-1] == Quality.of(examples.models, score(network, examples.models).argmax(2), examples.labels)
+    assert qualities[0].agreement < qualities[-1].agreement - 0.1
     assert "after block 16" in (tmp_path / "depth.md").read_text()
 
 

@@ -1,4 +1,4 @@
-"""The grid experiment, and the integer programme it compares with."""
+"""The grid experiment, and the integer program it compares with."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.tasks.helpers import small_recipe
 
 
 @pytest.mark.parametrize("data", [GridMAP(3, 4), ChainMAP(3, 9, 4), ChainMAP(1, 8, 4, 2)])
-def test_the_integer_programme_is_exact(data: GridMAP | ChainMAP) -> None:
+def test_the_integer_program_is_exact(data: GridMAP | ChainMAP) -> None:
     batch = data.sample(6, seed=2, dtype=torch.float64)
     torch.testing.assert_close(batch.score(solve_milp(batch)), solve(batch, "exact").score, atol=1e-6, rtol=1e-6)
 
 
-def test_it_says_what_it_cannot_read() -> None:
+def test_other_models_are_refused() -> None:
     import fgnn
 
     with pytest.raises(ValueError, match="Expected binary variables and tables over pairs"):
@@ -53,12 +53,12 @@ def test_the_experiment_from_end_to_end(tmp_path: Path, monkeypatch: pytest.Monk
     assert by_name["FGNN + decode"].feasible == 1.0
     assert by_name["FGNN + decode + refine"].optimal >= by_name["FGNN + decode"].optimal
     times = {cell.method: cell.ms for cell in output.cells}
-    # the first call of a search makes its tables, which is not counted against a limit of milliseconds
+    # the first call of a search builds tables, which a limit of milliseconds does not count
     assert times["max-product + decode + refine"] < 2 * times["FGNN + decode + refine"] + 100
     assert "best of all" in (tmp_path / "out" / "grids.md").read_text()
 
 
-def test_without_weights_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_weights_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grids, "weight_names", list)
     with pytest.raises(InputError, match="weights deep-grid"):
         grids.reproduce_grids(Setting(quick=True), tmp_path, print)

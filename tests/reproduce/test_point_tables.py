@@ -1,4 +1,4 @@
-"""The paper's point-cloud tables, and `fgnn evaluate` for point networks: protocols, pooling, what is printed."""
+"""The paper's point-cloud tables, and `fgnn evaluate` for point networks."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def shape_run(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rooms() -> list[Room]:
     """A corner of each of two rooms."""
     whole = [make_room(f"Area_{area}_office_1", seed=area, density=60) for area in (1, 5)]
-    kept = [(room, (room.xyz[:, :2] < 1.7).all(1)) for room in whole]
-    return [Room(room.name, room.xyz[k], room.rgb[k], room.label[k]) for room, k in kept]
+    corners = [(room, (room.xyz[:, :2] < 1.7).all(1)) for room in whole]
+    return [Room(room.name, room.xyz[k], room.rgb[k], room.label[k]) for room, k in corners]
 
 
 def test_the_printed_tables_have_a_number_for_every_column() -> None:
@@ -71,7 +71,7 @@ def test_the_printed_tables_have_a_number_for_every_column() -> None:
     assert abs(np.mean([v for v in TABLE2["FGNN"][2:] if v is not None]) - 60.0) < 0.1
 
 
-def test_table3_puts_ours_beside_the_papers(shapes: Path, shape_run: Path, tmp_path: Path) -> None:
+def test_table3_shows_ours_beside_the_paper(shapes: Path, shape_run: Path, tmp_path: Path) -> None:
     setting = Setting(quick=True, data=str(shapes), run=str(shape_run), runs=tmp_path / "runs" / "reproduce")
     result = reproduce_table3(setting, tmp_path, silent)
     text = result.tables[0].text()
@@ -90,9 +90,9 @@ def test_table3_without_data_or_weights_says_what_to_do(shapes: Path, tmp_path: 
 
 
 def test_a_few_shapes_of_each_category() -> None:
-    made = make_shapes(200, points=16, seed=1)
-    few = some_of_each(made, 32)
-    assert set(few.category) == set(made.category)
+    shapes = make_shapes(200, points=16, seed=1)
+    few = some_of_each(shapes, 32)
+    assert set(few.category) == set(shapes.category)
     assert np.bincount(few.category).max() == 2
 
 
@@ -101,26 +101,26 @@ def truth_of(rooms: list[Room]) -> NDArray[np.int64]:
 
 
 def knowing(rooms: list[Room], wrong: int | None = None) -> Label:
-    """A labeller that looks the class up by colour and height, which rooms are given here so that they tell it."""
+    """Return a labeller that reads the class from the colour, which encodes it here."""
 
     def label(features: NDArray[np.float32]) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = np.round(features[..., 3] * 20).astype(np.int64)
-        return found if wrong is None else np.full_like(found, wrong)
+        classes: NDArray[np.int64] = np.round(features[..., 3] * 20).astype(np.int64)
+        return classes if wrong is None else np.full_like(classes, wrong)
 
     return label
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_perfect_labeller_scores_one_by_every_protocol(rooms: list[Room], protocol: Protocol) -> None:
-    told = [Room(r.name, r.xyz, np.repeat(r.label[:, None] / 20, 3, 1), r.label) for r in rooms]
-    counts = score_rooms(knowing(told), told, protocol, points=128)
+    coded = [Room(r.name, r.xyz, np.repeat(r.label[:, None] / 20, 3, 1), r.label) for r in rooms]
+    counts = score_rooms(knowing(coded), coded, protocol, points=128)
     score = scene_score(counts)
     assert score.accuracy == score.mean_iou == 1.0
     if protocol == "pn-sampled":
-        blocks = sum(1 for r in told for _ in sampled_blocks(r.xyz, r.rgb, r.label, 1.0, points=128))
+        blocks = sum(1 for r in coded for _ in sampled_blocks(r.xyz, r.rgb, r.label, 1.0, points=128))
         assert counts.sum() == 128 * blocks
     else:
-        assert np.array_equal(counts.sum(1), truth_of(told))  # every point of every room, once
+        assert np.array_equal(counts.sum(1), truth_of(coded))  # every point of every room, once
 
 
 def test_counts_are_pooled_over_rooms_before_iou(rooms: list[Room]) -> None:
@@ -160,8 +160,8 @@ def test_evaluate_prints_iou_by_category(shapes: Path, shape_run: Path) -> None:
     moved = CliRunner().invoke(
         build_app(), ["evaluate", str(shape_run), "--device", "cpu", "--data", str(shapes), "--json", "-n", "16"]
     )
-    found = json.loads(moved.stdout)
-    assert 0 <= found["one pass"]["instance mIoU"] <= 1
+    metrics = json.loads(moved.stdout)
+    assert 0 <= metrics["one pass"]["instance mIoU"] <= 1
 
 
 def test_evaluate_rooms_by_protocol(rooms: list[Room], tmp_path: Path) -> None:
@@ -169,18 +169,18 @@ def test_evaluate_rooms_by_protocol(rooms: list[Room], tmp_path: Path) -> None:
         save_room(room, tmp_path)
     blocks = tmp_path / "blocks"
     setting = Setting(quick=True, data=str(tmp_path), runs=tmp_path / "runs" / "reproduce")
-    made = table2._blocks(setting, {r.area: [r] for r in rooms}, 128, silent)
+    blocks = table2._blocks(setting, {r.area: [r] for r in rooms}, 128, silent)
     recipe = _smaller(read_recipe("rooms-fgnn")).with_changes(
-        data=Data(rooms=RoomData(str(made), 5)), steps=1, batch=2, log_every=1, checkpoint_every=1
+        data=Data(rooms=RoomData(str(blocks), 5)), steps=1, batch=2, log_every=1, checkpoint_every=1
     )
     _, folder = run(recipe, blocks, device="cpu")
-    found = evaluate_point_weights(folder.path, data=str(tmp_path), protocol="all-points", count=1)
-    assert 0 <= found["all-points"]["mean IoU"] <= 1
+    metrics = evaluate_point_weights(folder.path, data=str(tmp_path), protocol="all-points", count=1)
+    assert 0 <= metrics["all-points"]["mean IoU"] <= 1
     with pytest.raises(InputError, match="pn-sampled, all-points, voted"):
         evaluate_point_weights(folder.path, data=str(tmp_path), protocol="one-pass")
 
 
-def test_evaluate_scores_ones_own_scans_on_the_files_held_out(tmp_path: Path) -> None:
+def test_evaluate_scores_scans_on_the_held_out_files(tmp_path: Path) -> None:
     for seed in range(2):
         write_cloud(make_terrain(1500, seed=seed), tmp_path / f"area{seed}.laz")
     (tmp_path / "classes.txt").write_text("ground: 2\nother: 5 6\n")
@@ -189,10 +189,10 @@ def test_evaluate_scores_ones_own_scans_on_the_files_held_out(tmp_path: Path) ->
         data=Data(scans=scans), steps=2, batch=2, log_every=1, checkpoint_every=2
     )
     state, folder = run(recipe, tmp_path / "run", device="cpu")
-    found = evaluate_point_weights(folder.path / "last.safetensors")["tiles"]
+    tiles = evaluate_point_weights(folder.path / "last.safetensors")["tiles"]
     assert state.metrics is not None
-    assert found["mean IoU"] == pytest.approx(state.metrics["miou"])
-    assert set(found) == {"mean IoU", "accuracy", "ground", "other"}
+    assert tiles["mean IoU"] == pytest.approx(state.metrics["miou"])
+    assert set(tiles) == {"mean IoU", "accuracy", "ground", "other"}
     with pytest.raises(InputError, match="a protocol among tiles"):
         evaluate_point_weights(folder.path, protocol="voted")
     with pytest.raises(

@@ -25,7 +25,7 @@ TINY = NetworkConfig("FGNN(4) - FGNN(N)", q="table")
 
 @pytest.fixture(autouse=True)
 def quick_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real tables with networks that are trained for a moment."""
+    """Train the networks of the tables for a few steps only."""
     monkeypatch.setattr(RunFolder, "draw", lambda self: None)
 
     def recipe(kind: int, window: int, network: NetworkConfig | None = None, base: str = "") -> Any:
@@ -39,9 +39,9 @@ def quick_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_table1_from_training_to_the_page(tmp_path: Path) -> None:
-    said: list[str] = []
+    logged: list[str] = []
     setting = Setting(window=9, instances=40, runs=tmp_path / "runs")
-    output = table1.reproduce_table1(setting, tmp_path / "out", said.append, kinds=(1, 3))
+    output = table1.reproduce_table1(setting, tmp_path / "out", logged.append, kinds=(1, 3))
     cells = json.loads((tmp_path / "out" / "table1.json").read_text())["cells"]
     assert {(c["method"], c["kind"]) for c in cells} >= {("exact", 1), ("exact", 3), ("FGNN, paper + decode", 3)}
     exact = [c["quality"] for c in cells if c["method"] == "exact"]
@@ -54,7 +54,7 @@ def test_table1_from_training_to_the_page(tmp_path: Path) -> None:
     assert "https://" not in page
     assert "| FGNN, paper |" in (tmp_path / "out" / "table1.md").read_text()
     assert "92.5 ± 2.0" in output.tables[0].text()
-    assert "training paper-map-1-w9" in said
+    assert "training paper-map-1-w9" in logged
     again: list[str] = []
     table1.reproduce_table1(setting, tmp_path / "out", again.append, kinds=(1,))
     assert not [line for line in again if line.startswith("training")]  # what is trained stays trained
@@ -66,13 +66,13 @@ def test_solvers_are_compared_with_the_optimum() -> None:
     methods = {"exact": Method("exact"), "some": Method("max-product", {"damping": 0.0}, most=3)}
     exact, some = solver_cells(setting, 3, examples, methods, lambda text: None)
     assert (exact.quality.agreement, exact.quality.optimal, exact.quality.count) == (1.0, 1.0, 6)
-    found = fgnn.solve(examples.select(slice(0, 3)).models, "max-product", damping=0.0)
+    solved = fgnn.solve(examples.select(slice(0, 3)).models, "max-product", damping=0.0)
     assert some.quality.count == 3
-    assert some.quality.agreement == pytest.approx((found.assignment == examples.labels[:3]).double().mean().item())
-    assert some.quality.feasible == pytest.approx(found.feasible.double().mean().item())
+    assert some.quality.agreement == pytest.approx((solved.assignment == examples.labels[:3]).double().mean().item())
+    assert some.quality.feasible == pytest.approx(solved.feasible.double().mean().item())
 
 
-def test_ablation_has_three_sizes_beside_the_papers(tmp_path: Path) -> None:
+def test_ablation_has_three_sizes_beside_the_paper(tmp_path: Path) -> None:
     output = ablation.reproduce_ablation(
         Setting(instances=40, runs=tmp_path / "runs"), tmp_path / "out", lambda text: None
     )
@@ -85,29 +85,29 @@ def test_ablation_has_three_sizes_beside_the_papers(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "ablation.html").is_file()
 
 
-def test_quick_uses_records_where_no_weights_are_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_uses_records_if_no_weights_are_packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quality = vars(Quality(0.6, 0.01, 0.1, 0.5, 0.2, 100))
     results = {"kind 1": {"raw": quality, "decoded": quality, "raw_ms": 1.0, "decoded_ms": 2.0}}
     monkeypatch.setattr(experiment, "records", lambda: {"dgcnn-map-1": {"results": results}})
     monkeypatch.setattr(experiment, "weight_names", list)
-    said: list[str] = []
+    logged: list[str] = []
     setting = Setting(instances=32, quick=True)
-    output = table1.reproduce_table1(setting, tmp_path, said.append, kinds=(1,))
+    output = table1.reproduce_table1(setting, tmp_path, logged.append, kinds=(1,))
     assert [c for c in output.cells if c.origin == "recorded"] == [
         Cell("DGCNN", 1, Quality(**quality), 1.0, "recorded")
     ]
-    assert any("FGNN, paper left out: no weights and no record of paper-map-1" in line for line in said)
+    assert any("FGNN, paper left out: no weights and no record of paper-map-1" in line for line in logged)
     assert "DGCNN*" in output.tables[0].text()
 
 
-def test_a_quick_table_keeps_the_slow_methods_short() -> None:
+def test_a_quick_table_limits_the_slow_methods() -> None:
     quick, full = quick_methods(True), quick_methods(False)
     assert "AD3, branch & bound" in full
     assert "AD3, branch & bound" not in quick
     assert (quick["LP (HiGHS)"].most or 0) <= 500
 
 
-def test_transfer_to_chains_never_seen(tmp_path: Path) -> None:
+def test_transfer_to_other_chains(tmp_path: Path) -> None:
     recipe = small_recipe(steps=10, data=Data(chain=ChainData((1, 2, 3), 8, 4, 2)), batch=12)
     _, folder = run(recipe, tmp_path / "run", device="cpu")
     setting = Setting(instances=30)

@@ -1,4 +1,4 @@
-"""Twice the same, bit for bit: training, every solver, and the switch itself."""
+"""Bitwise reproducible training and solving."""
 
 from __future__ import annotations
 
@@ -68,15 +68,17 @@ def test_training_twice(tmp_path: Path, device: str, precision: str) -> None:
         runs = [run(recipe, tmp_path / name, device=device)[1] for name in ("one", "two")]
     one, two = (load_weights(r.path / "last.safetensors").tensors for r in runs)
     assert same_tensors(one, two)
-    told = [[{k: v for k, v in line.items() if k in ("step", "loss", "agreement")} for line in r.lines()] for r in runs]
-    assert told[0] == told[1]
+    curves = [
+        [{k: v for k, v in line.items() if k in ("step", "loss", "agreement")} for line in r.lines()] for r in runs
+    ]
+    assert curves[0] == curves[1]
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("q", ["basis", "table", "dense"])
 @pytest.mark.parametrize("aggregate", ["max", "sum"])
 def test_gradients_of_a_layer_twice(q: str, aggregate: str, device: str) -> None:
-    """Many factors share few variables, so that the order of sums would show."""
+    """Many factors share few variables, so that the order of summation matters."""
     torch.manual_seed(0)
     scopes = torch.stack([torch.randperm(8)[:3] for _ in range(500)])
     graph = FactorGraph(8, {"c": FactorGroup(scopes)}).to(device)
@@ -86,7 +88,7 @@ def test_gradients_of_a_layer_twice(q: str, aggregate: str, device: str) -> None
     f = torch.randn(4, 8, 16, device=device)
     gs = {"c": torch.randn(4, 500, 4, device=device)}
     edges = {"c": torch.eye(3, device=device).repeat(500, 1)}
-    found = []
+    gradients = []
     with deterministic():
         for _ in range(3):
             inputs = f.clone().requires_grad_()
@@ -94,12 +96,12 @@ def test_gradients_of_a_layer_twice(q: str, aggregate: str, device: str) -> None
             out, _ = layer(graph, inputs, gs, edges)
             out.square().sum().backward()
             assert inputs.grad is not None
-            found.append([inputs.grad, *(p.grad for p in layer.parameters() if p.grad is not None)])
-    for other in found[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+            gradients.append([inputs.grad, *(p.grad for p in layer.parameters() if p.grad is not None)])
+    for other in gradients[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(gradients[0], other, strict=True))
 
 
-def test_the_switch_holds_in_its_block_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_switch_holds_inside_its_block_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     assert not torch.are_deterministic_algorithms_enabled()
     with deterministic():

@@ -11,7 +11,7 @@ CHAIN = ChainData((1,), length=8, window=4, budget=2)
 
 
 def small_recipe(**changes: Any) -> Recipe:
-    """A run of a second or so: short chains, a small deep network, every feature of the loop in use."""
+    """Return a recipe of about a second that uses every feature of the loop."""
     settings: dict[str, Any] = {
         "name": "small",
         "seed": 3,

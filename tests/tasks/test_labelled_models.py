@@ -1,4 +1,4 @@
-"""Where training data comes from: seeds, shares, labels, folders."""
+"""Training data of the MAP task: seeds, shares, labels, folders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 SETS = [ChainMAP(k, 8, 4, 2) for k in (1, 2, 3)]
 
 
-def test_a_step_and_a_seed_give_one_batch() -> None:
+def test_step_and_seed_determine_the_batch() -> None:
     source = Endless(SETS, 12, seed=5, world=World(), device=CPU)
     first, again, other = source.batch(3), Endless(SETS, 12, 5, World(), CPU).batch(3), source.batch(4)
     assert torch.equal(first.models.unary, again.models.unary)
@@ -33,7 +33,7 @@ def test_a_step_and_a_seed_give_one_batch() -> None:
     assert other.models.budgets[0].scopes is first.models.budgets[0].scopes  # a structure is read once
 
 
-def test_the_shares_of_all_processes_are_the_batch() -> None:
+def test_the_shares_of_all_processes_make_up_the_batch() -> None:
     whole = Endless(SETS[:2], 8, 5, World(), CPU).batch(0)
     parts = [Endless(SETS[:2], 8, 5, World(rank, 2), CPU).batch(0) for rank in range(2)]
     together = torch.cat([torch.cat([p.models.unary[k * 2 : k * 2 + 2] for p in parts]) for k in range(2)])
@@ -42,19 +42,19 @@ def test_the_shares_of_all_processes_are_the_batch() -> None:
         Endless(SETS[:2], 8, 5, World(0, 3), CPU)
 
 
-def test_an_epoch_of_a_fixed_set_sees_every_instance_once() -> None:
+def test_an_epoch_of_a_fixed_set_visits_every_instance_once() -> None:
     examples = draw(SETS[:1], 12, 0, CPU)
     source = FixedSet(examples, 4, seed=1, world=World())
     assert source.epoch_steps == 3
     epochs = [torch.cat([source.batch(e * 3 + s).models.unary[:, 0, 0] for s in range(3)]) for e in range(2)]
-    for seen in epochs:
-        assert torch.equal(seen.sort().values, examples.models.unary[:, 0, 0].sort().values)
+    for visited in epochs:
+        assert torch.equal(visited.sort().values, examples.models.unary[:, 0, 0].sort().values)
     assert not torch.equal(*epochs)
     with pytest.raises(ValueError, match="Expected at least a batch of 20 instances"):
         FixedSet(examples, 20, 1, World())
 
 
-def test_several_structures_take_turns_by_their_size() -> None:
+def test_structures_take_turns_in_proportion_to_their_size() -> None:
     sets = [draw([ChainMAP(1, n, 4, 2)], count, 0, CPU) for n, count in ((8, 12), (10, 4))]
     source = Grouped(sets, batch=4, seed=2)
     assert source.epoch_steps == 4
@@ -62,7 +62,7 @@ def test_several_structures_take_turns_by_their_size() -> None:
     assert sorted(sizes[:4]) == sorted(sizes[4:]) == [8, 8, 8, 10]
 
 
-def test_sets_for_different_purposes_have_nothing_in_common() -> None:
+def test_sets_for_different_purposes_are_disjoint() -> None:
     train = Endless(SETS[:1], 64, 0, World(), CPU).batch(0).models.unary
     test = draw_many(SETS[:1], 64, 0, "test", CPU).models.unary
     assert not set(train[:, 0, 0].tolist()) & set(test[:, 0, 0].tolist())
@@ -84,7 +84,7 @@ def test_quality_by_hand() -> None:
     assert Quality.of(batch.select(slice(0, 1)), answer[2:3], labels[:1]).gap is None  # nor has what is infeasible
 
 
-def test_the_spread_is_over_batches_of_32() -> None:
+def test_the_deviation_is_over_batches_of_32() -> None:
     batch = fgnn.ModelBatch.stack([GraphicalModel([2])] * 64)
     answer = torch.cat([torch.zeros(32, 1), torch.ones(32, 1)]).long()
     quality = Quality.of(batch, answer, torch.zeros(64, 1, dtype=torch.int64))
@@ -99,7 +99,7 @@ def test_inner_readouts_add_to_the_loss_but_not_to_the_agreement() -> None:
     assert both.loss == pytest.approx(float(alone.loss) + 0.5 * float(map_loss(bad, labels).loss))
 
 
-# ---- a person's own models ------------------------------------------------------------------------------------------
+# ---- folders of models -----------------------------------------------------------------------------------------------
 
 
 def _write_models(folder: Path, count: int = 10) -> None:

@@ -1,4 +1,4 @@
-"""Point networks train by the same loop: shapes, rooms, and a person's own scans, end to end."""
+"""Training of point networks on shapes, rooms and scans."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_shapes_train_and_are_selected_by_instance_miou(
     shapes: Path, tmp_path: Path, architecture: PointArchitecture
 ) -> None:
-    made = recipe(Data(shapes=ShapeData(str(shapes), points=64)), points=PointConfig(architecture, k=8), steps=4)
-    state, folder = run(made, tmp_path / "run", device="cpu")
+    settings = recipe(Data(shapes=ShapeData(str(shapes), points=64)), points=PointConfig(architecture, k=8), steps=4)
+    state, folder = run(settings, tmp_path / "run", device="cpu")
     assert state.metrics is not None
     assert state.metrics["agreement"] == state.metrics["instance_miou"]
     assert 0 <= state.metrics["class_miou"] <= 1
@@ -72,7 +72,7 @@ def test_rooms_train_on_the_other_areas(tmp_path: Path) -> None:
     assert torch.isfinite(loss.loss)
 
 
-def test_an_epoch_visits_every_cloud_once_in_an_order_of_its_own(shapes: Path) -> None:
+def test_an_epoch_visits_every_cloud_once_in_a_new_order(shapes: Path) -> None:
     task = PointTask(recipe(Data(shapes=ShapeData(str(shapes), points=64)), batch=5))
     assert task.epoch_steps == 2
     epochs = [torch.cat([task.batch(2 * e + s).features[:, 0, 0] for s in range(2)]) for e in range(2)]
@@ -103,7 +103,7 @@ def test_unlabelled_points_neither_train_nor_score(scans: Path) -> None:
     assert evaluate_points(task.network, everything, task.loaded)["loss"] == 0.0
 
 
-def test_pieces_of_a_scan_are_what_segmentation_will_see(scans: Path) -> None:
+def test_training_pieces_equal_those_of_segmentation(scans: Path) -> None:
     classes = Classes.read(scans / "classes.txt")
     pieces = scan_pieces(scans / "area0.laz", classes, "classification", Cut(20.0, points=128, scale=10.0))
     assert pieces.features.shape[1:] == (128, 3)
@@ -112,7 +112,7 @@ def test_pieces_of_a_scan_are_what_segmentation_will_see(scans: Path) -> None:
     assert set(pieces.label.unique().tolist()) <= {0, 1}
 
 
-def test_own_scans_from_folder_to_labelled_file(scans: Path, tmp_path: Path) -> None:
+def test_scans_from_folder_to_labelled_file(scans: Path, tmp_path: Path) -> None:
     data = Data(scans=ScanData(str(scans), field="classification", points=128, size=20.0, held_out=("area2.laz",)))
     state, folder = run(recipe(data, steps=60, log_every=20, checkpoint_every=20), tmp_path / "run", device="cpu")
     assert state.metrics is not None

@@ -49,27 +49,27 @@ def test_mistakes_are_one_line_with_the_place(tmp_path: Path, text: str, message
     assert "\n" not in str(caught.value)
 
 
-def test_a_name_is_as_good_as_a_file_and_a_wrong_one_suggests() -> None:
+def test_recipes_by_name_and_suggestions_for_wrong_names() -> None:
     assert read_recipe("paper-map-1").data.instances == 90_000
     with pytest.raises(InputError, match="did you mean 'paper-map-1'"):
         read_recipe("paper-map1")
 
 
 @pytest.mark.parametrize("name", recipe_names())
-def test_every_packaged_recipe_reads_back_from_what_it_writes(tmp_path: Path, name: str) -> None:
+def test_every_packaged_recipe_round_trips_through_yaml(tmp_path: Path, name: str) -> None:
     recipe = read_recipe(name)
     assert recipe.name == name
     assert read_recipe(_write(tmp_path, recipe_yaml(recipe))) == recipe
 
 
-def test_the_papers_recipe_is_the_papers() -> None:
+def test_the_recipe_of_the_paper_has_its_settings() -> None:
     recipe = read_recipe("paper-map-2")
     assert (recipe.optimiser.name, recipe.optimiser.rate) == ("adam", 3e-3)
     assert (recipe.schedule.name, recipe.schedule.factor, recipe.epochs) == ("exponential", 0.98, 50)
     assert rate_factor(recipe.schedule, 2 * 175, None, 175) == pytest.approx(0.98**2)
 
 
-def test_the_modern_schedule_warms_up_and_ends_at_its_floor() -> None:
+def test_the_cosine_schedule_warms_up_and_ends_at_its_floor() -> None:
     schedule = read_recipe("deep-map-1").schedule
     steps = [rate_factor(schedule, s, 6000, None) for s in range(6000)]
     assert steps[0] == pytest.approx(1 / 300)
@@ -78,7 +78,7 @@ def test_the_modern_schedule_warms_up_and_ends_at_its_floor() -> None:
     assert rate_factor(schedule, 5000, None, None) == 1.0  # the length is not known yet
 
 
-def test_seeds_differ_by_purpose_and_place() -> None:
+def test_seeds_differ_by_purpose_and_counter() -> None:
     seeds = {seed_for(s, p, n) for s in range(3) for p in ("train", "validation", "test") for n in range(50)}
     assert len(seeds) == 450
     assert seed_for(1, "train", 7) == seed_for(1, "train", 7)
@@ -99,10 +99,10 @@ class _Outer:
     maybe: str | None = None
 
 
-def test_parse_converts_only_what_is_plain() -> None:
-    made = parse(_Outer, {"inner": {"rate": 3}, "many": [1, 2]})
-    assert made == _Outer(_Inner(3.0), (1, 2))
-    assert plain(made) == {"inner": {"rate": 3.0, "mode": "a"}, "many": [1, 2]}
+def test_parse_converts_only_int_to_float() -> None:
+    parsed = parse(_Outer, {"inner": {"rate": 3}, "many": [1, 2]})
+    assert parsed == _Outer(_Inner(3.0), (1, 2))
+    assert plain(parsed) == {"inner": {"rate": 3.0, "mode": "a"}, "many": [1, 2]}
     assert parse(_Inner, {"rate": "3e-3"}).rate == 3e-3  # YAML 1.1 reads it as text
     with pytest.raises(InputError, match=r"many\[1\]: Expected a whole number"):
         parse(_Outer, {"inner": {}, "many": [1, "x"]})

@@ -1,4 +1,4 @@
-"""A folder of labelled scans and a classes file are all that `fgnn train`, `evaluate` and `segment` need."""
+"""`fgnn train`, `evaluate` and `segment` on a folder of labelled scans with a classes file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
-def test_the_recipe_is_read_off_the_files(folder: Path) -> None:
+def test_the_recipe_is_inferred_from_the_files(folder: Path) -> None:
     assert is_scan_folder(folder)
     recipe = scan_recipe(folder)
     data = recipe.data.scans
@@ -36,7 +36,7 @@ def test_the_recipe_is_read_off_the_files(folder: Path) -> None:
     assert 28 <= data.size <= 36  # four points a square metre: 4,096 on 32 m by 32 m
 
 
-def test_colour_is_used_where_every_scan_has_it_and_label_comes_first(tmp_path: Path) -> None:
+def test_colour_is_used_if_every_scan_has_it_and_label_comes_first(tmp_path: Path) -> None:
     for seed in range(2):
         cloud = make_terrain(500, seed=seed)
         rgb = {name: np.full(500, 100, np.uint8) for name in ("red", "green", "blue")}
@@ -48,7 +48,7 @@ def test_colour_is_used_where_every_scan_has_it_and_label_comes_first(tmp_path: 
     assert (data.field, data.colour) == ("label", True)
 
 
-def test_folders_that_do_not_serve_are_one_line(folder: Path, tmp_path: Path) -> None:
+def test_unusable_folders_are_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
     one = tmp_path / "one"
     one.mkdir()
     (one / "classes.txt").write_text("a\nb\n")
@@ -70,8 +70,8 @@ def test_train_evaluate_and_segment_from_the_command_line(folder: Path, tmp_path
         return done.stdout
 
     fgnn("train", "plots", "--device", "cpu", "--time-budget", "4")
-    told = json.loads(fgnn("evaluate", "runs/plots", "--json", "--device", "cpu").splitlines()[-1])
-    assert {"mean IoU", "accuracy", "ground", "other"} <= told["tiles"].keys()
+    metrics = json.loads(fgnn("evaluate", "runs/plots", "--json", "--device", "cpu").splitlines()[-1])
+    assert {"mean IoU", "accuracy", "ground", "other"} <= metrics["tiles"].keys()
     out = fgnn("segment", "plots/plot2.laz", "--model", "runs/plots", "--out", "done.laz", "--html", "done.html",
                "--device", "cpu")  # fmt: skip
     assert "3,000 points" in out

@@ -1,4 +1,4 @@
-"""Soft targets: what they ask for, where the gaps come from, and that a run can use them."""
+"""Soft targets: their values, their gaps, and a run that uses them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SETS = [ChainMAP(k, 8, 4, 2) for k in (1, 2, 3)]
 def test_targets_by_hand() -> None:
     labels = torch.tensor([[1, 0, 1, 0]])
     apart = torch.tensor([[0.1, -0.1, 0.0, -torch.inf]])
-    made = soft_targets(labels, apart, Soft(weight=0.5, temperature=0.1))
+    targets = soft_targets(labels, apart, Soft(weight=0.5, temperature=0.1))
     sigmoid = 1 / (1 + torch.e**-1)
     expected = torch.tensor([0.5 + 0.5 * sigmoid, 0.5 * (1 - sigmoid), 0.75, 0.0])
-    torch.testing.assert_close(made[0, :, 1], expected)
-    torch.testing.assert_close(made.sum(-1), torch.ones(1, 4))
+    torch.testing.assert_close(targets[0, :, 1], expected)
+    torch.testing.assert_close(targets.sum(-1), torch.ones(1, 4))
 
 
-def test_the_loss_is_least_where_the_scores_say_the_gap() -> None:
+def test_the_loss_is_least_if_the_scores_equal_the_gap() -> None:
     apart = torch.tensor([[0.03, -0.2, 0.4]])
     labels, soft = (apart > 0).long(), Soft(temperature=0.1)
     logits = (apart / 0.1).requires_grad_()
@@ -74,8 +74,8 @@ def test_a_fixed_set_has_gaps_too() -> None:
     torch.testing.assert_close(batch.gaps, gaps(batch.models))
 
 
-def test_a_recording_copies_the_gaps_with_the_rest() -> None:
-    """A recorded step reads the memory it was recorded with: every tensor of a batch has to come into it."""
+def test_a_captured_step_gets_the_gaps_of_each_batch() -> None:
+    """A captured step reads fixed memory, so every tensor of a batch must be copied into it."""
     source = Endless(SETS, 12, 5, World(), CPU, with_gaps=True)
     first, second = source.batch(0), source.batch(1)
     held = clone_tensors(first)
@@ -88,14 +88,14 @@ def test_a_recording_copies_the_gaps_with_the_rest() -> None:
     assert not torch.equal(held.gaps, first.gaps)
 
 
-def test_the_loss_is_one_graph_without_reading_anything_back() -> None:
+def test_the_loss_is_one_graph_without_host_synchronisation() -> None:
     task = MAPTask(small_recipe(soft=Soft(0.5, 0.1)))
     batch = task.batch(0)
     scores = task.network(batch.models).detach()
     assert batch.gaps is not None
     traced = torch.compile(map_loss, fullgraph=True, backend="eager")
-    found = traced(scores, batch.labels, gaps=batch.gaps, soft=task.recipe.soft)
-    torch.testing.assert_close(found.loss, task.loss(task.network, batch).loss.detach())
+    result = traced(scores, batch.labels, gaps=batch.gaps, soft=task.recipe.soft)
+    torch.testing.assert_close(result.loss, task.loss(task.network, batch).loss.detach())
     torch.compiler.reset()
     assert map_loss(scores.to("meta"), batch.labels.to("meta"), gaps=batch.gaps.to("meta"), soft=Soft()).loss.is_meta
 
@@ -118,13 +118,13 @@ def test_a_run_with_soft_targets_learns(tmp_path: Path, monkeypatch: pytest.Monk
         ("soft: 0.5", r"soft: Expected a mapping of settings \(got 0.5\)"),
     ],
 )
-def test_mistakes_are_told_with_their_place(tmp_path: Path, text: str, message: str) -> None:
+def test_mistakes_are_reported_with_their_place(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(f"data: {{chain: {{}}, instances: 100}}\nepochs: 1\nbatch: 10\n{text}\n", encoding="utf-8")
     with pytest.raises(InputError, match=message):
         read_recipe(path)
 
 
-def test_gaps_are_for_chains_alone() -> None:
+def test_gaps_are_for_chains_only() -> None:
     with pytest.raises(ValueError, match=r"Expected data\.chain for soft targets"):
         Recipe(data=Data(grid=GridData()), schedule=Schedule("constant"), steps=1, soft=Soft())

@@ -58,7 +58,7 @@ def test_a_sweep_from_end_to_end(plan: Path, tmp_path: Path, capsys: pytest.Capt
     assert again[0].seconds == outcomes[0].seconds  # a finished job is not run again
 
 
-def test_no_time_left_is_said(plan: Path, tmp_path: Path) -> None:
+def test_jobs_without_time_are_reported(plan: Path, tmp_path: Path) -> None:
     assert [o.error for o in run_sweep(read_plan(plan), tmp_path / "out", time_budget=1)] == ["no time left"] * 3
 
 
@@ -84,11 +84,11 @@ def test_a_wrong_plan_is_refused_before_anything_runs(tmp_path: Path, text: str,
         read_plan(tmp_path / "plan.yaml")
 
 
-def test_evaluation_on_other_data_than_trained_on(plan: Path, tmp_path: Path) -> None:
+def test_evaluation_on_other_data(plan: Path, tmp_path: Path) -> None:
     run_sweep(read_plan(plan), tmp_path / "out")
-    found = evaluate(tmp_path / "runs" / "first", instances=32, chain=ChainData((2, 3), 12, 5, 2))
-    assert list(found) == ["kind 2", "kind 3"]
-    for result in found.values():
+    results = evaluate(tmp_path / "runs" / "first", instances=32, chain=ChainData((2, 3), 12, 5, 2))
+    assert list(results) == ["kind 2", "kind 3"]
+    for result in results.values():
         assert result.decoded.feasible == 1.0
         assert result.decoded.optimal >= result.raw.optimal
 
@@ -97,8 +97,8 @@ def test_shipping_keeps_some_weights_and_the_record_of_the_others(plan: Path, tm
     outcomes = run_sweep(read_plan(plan), tmp_path / "out")
     drawn = curves([tmp_path / "out" / "sweep-0.tar"])
     assert [x for x, _ in drawn["first"]] == [5 * 16, 10 * 16, 15 * 16, 20 * 16]
-    kept = ship_sweep([tmp_path / "out" / "sweep-0.tar"], {"first"}, tmp_path / "package", "make weights")
-    assert kept == ["first"]
+    shipped = ship_sweep([tmp_path / "out" / "sweep-0.tar"], {"first"}, tmp_path / "package", "make weights")
+    assert shipped == ["first"]
     assert load_weights(tmp_path / "package" / "first.safetensors").card["command"] == "make weights"
     records = json.loads((tmp_path / "package" / "records.json").read_text())
     assert list(records) == ["second"]

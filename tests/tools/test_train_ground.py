@@ -1,4 +1,4 @@
-"""The ground filter: folds tested on what they never saw, weights that ship, a table beside classical filters."""
+"""The ground filter: training by folds, shipped weights, and the table beside classical filters."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_folds_hold_out_every_sample_once() -> None:
         assert {name[4] in "1234" for name in fold} == {True, False}
 
 
-def test_each_fold_is_tested_on_what_it_held_out(trained: Path) -> None:
+def test_each_fold_is_tested_on_its_held_out_samples(trained: Path) -> None:
     figures = json.loads((trained / "ground.json").read_text())
     assert set(figures["samples"]) == {*FOLDS[0], *FOLDS[1]}
     card = load_weights(trained / "lidar-ground.safetensors").card
@@ -82,7 +82,7 @@ def test_shipped_weights_label_a_scan_by_name_and_show_it(trained: Path, folder:
     assert "my-ground" in (tmp_path / "a.html").read_text() or (tmp_path / "a.html").stat().st_size > 10_000
 
 
-def test_the_table_measures_what_was_held_out_and_records_the_rest(trained: Path, folder: Path, tmp_path: Path) -> None:
+def test_the_table_measures_held_out_samples_and_records_the_rest(trained: Path, folder: Path, tmp_path: Path) -> None:
     setting = Setting(data=str(folder), run=str(trained / "lidar-ground.safetensors"))
     result = reproduce_ground(setting, tmp_path, lambda text: None)
     cells = json.loads((tmp_path / "ground.json").read_text())["cells"]
@@ -100,21 +100,21 @@ def test_the_table_measures_what_was_held_out_and_records_the_rest(trained: Path
         reproduce_ground(replace(setting, data=str(tmp_path)), tmp_path, lambda text: None)
 
 
-def test_copies_keep_labels_with_their_points_and_differ(folder: Path) -> None:
+def test_copies_keep_labels_and_differ(folder: Path) -> None:
     cloud = read_cloud(folder / "samp21.npz")
     tagged = Cloud(cloud.xyz, {**cloud.fields, "tag": np.arange(len(cloud))})
-    made = [altered(tagged, "classification", np.random.default_rng(s), stray=OTHER) for s in range(4)]
-    for copy in made:
+    copies = [altered(tagged, "classification", np.random.default_rng(s), stray=OTHER) for s in range(4)]
+    for copy in copies:
         before = tagged.fields["classification"][copy.fields["tag"]]
         changed = copy.fields["classification"] != before
         assert changed.mean() < 0.02
         assert (copy.fields["classification"][changed] == OTHER).all()
-    assert not np.allclose(made[0].xyz[:5], made[1].xyz[:5])
+    assert not np.allclose(copies[0].xyz[:5], copies[1].xyz[:5])
     again = altered(tagged, "classification", np.random.default_rng(0), stray=OTHER)
-    np.testing.assert_array_equal(again.xyz, made[0].xyz)
+    np.testing.assert_array_equal(again.xyz, copies[0].xyz)
 
 
-def test_many_versions_are_the_same_from_one_process_or_several(folder: Path) -> None:
+def test_versions_do_not_depend_on_the_number_of_processes(folder: Path) -> None:
     classes = Classes.read(folder / "classes.txt")
     files = [folder / f"{name}.npz" for name in SAMPLES[:4]]
     cut = Cut(size=30.0, points=64, scale=5.0)

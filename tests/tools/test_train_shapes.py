@@ -1,4 +1,4 @@
-"""Several networks trained on shapes under one protocol: results, resuming, and that they learn."""
+"""Several networks trained on shapes under one protocol: results, resuming, learning."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ SMALL = "Input - FGNN(32) - FC(64) - GlobalPooling - FC(N)"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("shapes")
-    as_hdf5(make_shapes(8, points=64, seed=0), made)
-    return made
+    place = tmp_path_factory.mktemp("shapes")
+    as_hdf5(make_shapes(8, points=64, seed=0), place)
+    return place
 
 
 def small(folder: Path, **changes: Any) -> Recipe:
@@ -57,7 +57,7 @@ def train(words: list[str], folder: Path, out: Path, *changes: str, votes: int =
     return train_shapes.train_shapes(words, str(folder), **place, device="cpu", votes=votes, changes=list(changes))
 
 
-def test_jobs_leave_weights_logs_and_scores(
+def test_jobs_write_weights_logs_and_scores(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(train_shapes, "_LARGEST", 2 << 20)
@@ -78,8 +78,8 @@ def test_jobs_leave_weights_logs_and_scores(
 
 def test_results_become_weights_and_records(folder: Path, tmp_path: Path) -> None:
     outcomes = train(["fgnn", "dgcnn"], folder, tmp_path, *TINY, "steps=1")
-    kept = ship_shapes(tmp_path / "out", ["shapes-fgnn"], tmp_path / "package", "how it was made")
-    assert kept == ["shapes-fgnn"]
+    shipped = ship_shapes(tmp_path / "out", ["shapes-fgnn"], tmp_path / "package", "how it was made")
+    assert shipped == ["shapes-fgnn"]
     weights = load_weights(tmp_path / "package" / "shapes-fgnn.safetensors")
     assert weights.card["results"] == outcomes[0].scores
     assert weights.card["command"] == "how it was made"
@@ -99,7 +99,7 @@ def test_a_failing_job_does_not_stop_the_next(folder: Path, tmp_path: Path) -> N
     assert outcomes[1].finished
 
 
-def test_a_run_cut_short_ends_in_the_same_weights(folder: Path, tmp_path: Path) -> None:
+def test_an_interrupted_run_ends_in_the_same_weights(folder: Path, tmp_path: Path) -> None:
     recipe = small(folder, augment=True, ema=0.9)
     run(recipe, tmp_path / "whole", device="cpu")
     state, _ = run(recipe, tmp_path / "cut", device="cpu", time_budget=0.0)
@@ -117,13 +117,13 @@ def test_a_second_run_counts_the_epochs_of_the_first(folder: Path, tmp_path: Pat
     assert second[0].epochs == 2 * first[0].epochs == 1.0  # of the 16 shapes of both lists
 
 
-def test_eight_shapes_are_learned_by_heart(folder: Path, tmp_path: Path) -> None:
+def test_eight_shapes_are_memorised(folder: Path, tmp_path: Path) -> None:
     state, _ = run(small(folder, steps=60, log_every=20, checkpoint_every=60), tmp_path / "run", device="cpu")
     assert state.metrics is not None
     assert state.metrics["instance_miou"] > 0.9  # they are held out too in this folder
 
 
-def test_scores_are_those_of_the_labels(folder: Path) -> None:
+def test_scores_match_the_labels(folder: Path) -> None:
     task = PointTask(small(folder))
     shapes = split_shapes(str(folder), "test")
     clouds = split_set(shapes, 64)
@@ -137,13 +137,13 @@ def test_scores_are_those_of_the_labels(folder: Path) -> None:
     some = shapes.select(np.arange(0, len(shapes), 2))  # as if these had been trained on
     rest = score_shapes(task.network, shapes, clouds, [some])[1]
     assert rest.protocol == "one pass, without shapes also trained on"
-    kept = [(kinds[s], truth[s], guess[s]) for s in range(1, len(shapes), 2)]
-    assert (rest.shapes, rest.instance) == (len(kept), shape_score(kept, CATEGORIES, PARTS).instance)
+    fresh = [(kinds[s], truth[s], guess[s]) for s in range(1, len(shapes), 2)]
+    assert (rest.shapes, rest.instance) == (len(fresh), shape_score(fresh, CATEGORIES, PARTS).instance)
     own = [set(PARTS[k]) for k in kinds]
     assert all(set(g.tolist()) <= parts for g, parts in zip(guess, own, strict=True))
 
 
-def test_varied_shapes_keep_their_neighbours_sides() -> None:
+def test_varied_shapes_are_scaled_shifted_and_mirrored() -> None:
     x = torch.rand(2, 5, 3) - 0.5
     still = torch.tensor([4 / 9, 4 / 9, 4 / 9, 0.5, 0.5, 0.5, 0.9])  # scale 1, no shift, not mirrored
     mirrored = torch.tensor([4 / 9, 4 / 9, 4 / 9, 0.5, 0.5, 0.5, 0.1])
@@ -153,7 +153,7 @@ def test_varied_shapes_keep_their_neighbours_sides() -> None:
 
 
 @pytest.mark.parametrize("name", ["fgnn", "dgcnn", "pointnet", "pointcnn"])
-def test_the_four_recipes_differ_in_the_network_alone(name: str) -> None:
+def test_the_four_recipes_differ_only_in_the_network(name: str) -> None:
     mine, other = read_recipe(f"shapes-{name}"), read_recipe("shapes-fgnn")
     assert mine.points.architecture == name
     same = ("data", "optimiser", "schedule", "batch", "epochs", "precision", "ema", "augment", "label_smoothing")

@@ -1,4 +1,4 @@
-"""Checkpoints and weights: one file, whole or refused, bit for bit."""
+"""Checkpoints and weights: bitwise round trips, and truncated or foreign files."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def _checkpoint() -> Checkpoint:
     )
 
 
-def test_reads_back_bit_for_bit(tmp_path: Path) -> None:
-    made = _checkpoint()
-    save_checkpoint(tmp_path / "c", made)
+def test_round_trip_is_bitwise_exact(tmp_path: Path) -> None:
+    written = _checkpoint()
+    save_checkpoint(tmp_path / "c", written)
     read = load_checkpoint(tmp_path / "c")
-    assert same_tensors(made.tensors, read.tensors)
-    assert read.values == made.values
+    assert same_tensors(written.tensors, read.tensors)
+    assert read.values == written.values
     assert read.part("network").keys() == {"w"}
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.02, 0.5, 0.999])
-def test_a_file_cut_short_is_refused_with_one_line(tmp_path: Path, share: float) -> None:
+def test_a_truncated_file_is_refused_in_one_line(tmp_path: Path, share: float) -> None:
     path = tmp_path / "c"
     save_checkpoint(path, _checkpoint())
     data = path.read_bytes()
@@ -67,7 +67,7 @@ def test_another_kind_of_safetensors_is_refused(tmp_path: Path) -> None:
         load_checkpoint(tmp_path / "absent")
 
 
-def test_a_write_that_fails_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "c"
     old = _checkpoint()
     save_checkpoint(path, old)
@@ -82,7 +82,7 @@ def test_a_write_that_fails_leaves_the_old_one(tmp_path: Path, monkeypatch: pyte
     assert [p.name for p in tmp_path.iterdir()] == ["c"]
 
 
-def test_an_optimiser_goes_on_as_if_never_stopped() -> None:
+def test_a_restored_optimiser_continues_exactly() -> None:
     def step(network: nn.Module, optimiser: torch.optim.Optimizer) -> None:
         network(torch.ones(1, 4)).square().sum().backward()
         optimiser.step()
@@ -103,14 +103,14 @@ def test_an_optimiser_goes_on_as_if_never_stopped() -> None:
     assert same_tensors(one.state_dict(), two.state_dict())
 
 
-def test_generators_go_on_where_they_were() -> None:
+def test_restored_generators_continue_exactly() -> None:
     states = {k: t.clone() for k, t in generator_tensors().items()}
     wanted = torch.rand(5)
     load_generators(states)
     assert torch.equal(torch.rand(5), wanted)
 
 
-def test_weights_in_bf16_come_back_in_float32_with_their_card(tmp_path: Path) -> None:
+def test_bf16_weights_load_as_float32_with_their_card(tmp_path: Path) -> None:
     tensors = {"w": torch.tensor([1.0, 2.5]), "count": torch.tensor(7)}
     save_weights(tmp_path / "w.safetensors", tensors, {"name": "w", "metrics": {"agreement": 0.9}}, bf16=True)
     read = load_weights(tmp_path / "w.safetensors")

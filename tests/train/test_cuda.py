@@ -1,4 +1,4 @@
-"""What only a GPU can show."""
+"""Training on a GPU."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("kind", [1, 2, 3])
-def test_labels_on_the_gpu_are_those_of_the_cpu(kind: int) -> None:
+def test_gpu_labels_equal_cpu_labels(kind: int) -> None:
     data = ChainMAP(kind)
     batch = data.sample(500, seed=1, source="cpu")
     assert torch.equal(data.labels(batch.to("cuda")).cpu(), data.labels(batch))
 
 
-def test_batches_cut_from_one_block_are_fresh_mixed_and_labelled() -> None:
+def test_batches_of_one_block_are_fresh_mixed_and_labelled() -> None:
     sets = [ChainMAP(k) for k in (1, 2, 3)]
     source = Endless(sets, 96, 5, World(), torch.device("cuda"))
     first, second = source.batch(0), source.batch(1)
@@ -46,20 +46,20 @@ def test_batches_cut_from_one_block_are_fresh_mixed_and_labelled() -> None:
 
 
 @pytest.mark.parametrize("kind", [1, 2, 3])
-def test_gaps_on_the_gpu_are_those_of_the_cpu_and_can_be_recorded(kind: int) -> None:
+def test_gpu_gaps_equal_cpu_gaps_and_can_be_captured(kind: int) -> None:
     batch = ChainMAP(kind).sample(500, seed=1, source="cpu")
     there, expected = batch.to("cuda"), gaps(batch)
     band = Band.of(there)
     torch.testing.assert_close(gaps(there, band).cpu(), expected)
     with recording() as graph:
-        found = gaps(there, band)
+        on_gpu = gaps(there, band)
     graph.replay()
-    torch.testing.assert_close(found.cpu(), expected)
+    torch.testing.assert_close(on_gpu.cpu(), expected)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's compiler looks at it
-def test_soft_targets_are_recorded_with_the_step(compiled: bool) -> None:
+def test_soft_targets_are_captured_with_the_step(compiled: bool) -> None:
     recipe = small_recipe(
         precision="bf16", batch=64, network=NetworkConfig("deep", width=32, blocks=3), soft=Soft(0.5, 0.1)
     )
@@ -67,14 +67,14 @@ def test_soft_targets_are_recorded_with_the_step(compiled: bool) -> None:
     network = task.network.cuda()
     if compiled:
         compile_network(network)
-    said: list[str] = []
-    step = Step(network, autocast_loss(recipe, task, network, torch.device("cuda")), capture=True, log=said.append)
+    logged: list[str] = []
+    step = Step(network, autocast_loss(recipe, task, network, torch.device("cuda")), capture=True, log=logged.append)
     for n in range(6):
         batch = task.batch(n)
-        found = float(step(batch).loss)
+        loss = float(step(batch).loss)
         with torch.no_grad(), torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
-            assert found == pytest.approx(float(task.loss(network, batch).loss), rel=1e-3)
-    assert step.captured, said
+            assert loss == pytest.approx(float(task.loss(network, batch).loss), rel=1e-3)
+    assert step.captured, logged
     torch.compiler.reset()
 
 
@@ -88,20 +88,20 @@ def test_a_run_in_bf16(tmp_path: Path, compiled: bool) -> None:
     assert state.metrics["agreement"] > 0.7
 
 
-def test_a_resumed_run_goes_on(tmp_path: Path) -> None:
+def test_a_run_resumes(tmp_path: Path) -> None:
     run(small_recipe(), tmp_path / "run", device="cuda", time_budget=1e-9)
     state, _ = run(tmp_path / "run", device="cuda", resume=True)
     assert state.step == 40
 
 
-def test_decoding_gives_the_cpus_scores() -> None:
+def test_gpu_decoding_reaches_the_cpu_scores() -> None:
     batch = ChainMAP(2).sample(300, seed=2, source="cpu")
     one, two = decode(batch, batch.unary), decode(batch.to("cuda"), batch.unary.to("cuda"))
     torch.testing.assert_close(batch.score(one), batch.score(two.cpu()))
 
 
 @pytest.mark.parametrize("data", [ChainMAP(2), ChainMAP(3), GridMAP(5, 5)], ids=str)
-def test_decoding_with_draws_and_refining_on_the_gpu(data: ChainMAP | GridMAP) -> None:
+def test_decoding_with_samples_and_refining(data: ChainMAP | GridMAP) -> None:
     batch = data.sample(200, seed=3, device="cuda")
     best = batch.score(data.labels(batch))
     plain = decode(batch, batch.unary)
@@ -115,14 +115,14 @@ def test_decoding_with_draws_and_refining_on_the_gpu(data: ChainMAP | GridMAP) -
     assert float((scores[3] >= best - 1e-6).double().mean()) > 0.8
 
 
-def test_blocks_drawn_ahead_are_those_drawn_when_asked_for() -> None:
+def test_blocks_drawn_ahead_equal_blocks_drawn_on_demand() -> None:
     sets = [ChainMAP(k) for k in (1, 2)]
     ahead = Endless(sets, 1 << 14, 5, World(), torch.device("cuda"))
     for step in range(6):
-        found = ahead.batch(step)
+        batch = ahead.batch(step)
     alone = Endless(sets, 1 << 14, 5, World(), torch.device("cuda")).batch(5)
-    assert torch.equal(found.models.unary, alone.models.unary)
-    assert torch.equal(found.labels, alone.labels)
+    assert torch.equal(batch.models.unary, alone.models.unary)
+    assert torch.equal(batch.labels, alone.labels)
 
 
 def test_the_bench_runs() -> None:

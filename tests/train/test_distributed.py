@@ -1,4 +1,4 @@
-"""Two processes give the curve of one."""
+"""Training with several processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def test_two_gloo_processes_give_the_one_process_curve(tmp_path: Path) -> None:
+def test_two_gloo_processes_match_one_process(tmp_path: Path) -> None:
     recipe = small_recipe(steps=30, data=Data(chain=ChainData((1, 3), 8, 4, 2)), ema=None)
     file = tmp_path / "recipe.yaml"
     file.write_text(recipe_yaml(recipe), encoding="utf-8")

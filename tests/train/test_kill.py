@@ -1,4 +1,4 @@
-"""`kill -9` at any moment, then resume: the same weights, bit for bit."""
+"""Killed at any moment and resumed, a run ends in bitwise equal weights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _start(arguments: list[str]) -> subprocess.Popen[bytes]:
 
 
 def _killed(arguments: list[str], folder: Path, rng: random.Random) -> None:
-    """Start a run and kill it a random moment after it has got going; the moment may lie inside a write."""
+    """Start a run and kill it at a random moment after its first log, possibly inside a write."""
     before = _size(folder)
     process = _start(arguments)
     deadline = time.monotonic() + 120
@@ -41,7 +41,7 @@ def _killed(arguments: list[str], folder: Path, rng: random.Random) -> None:
 
 
 def _size(folder: Path) -> int:
-    """How much the run has logged; a rewound log counts from its new end."""
+    """Return how much the run has logged; a rewound log counts from its new end."""
     path = folder / "metrics.jsonl"
     return path.stat().st_size if path.is_file() else 0
 

@@ -1,4 +1,4 @@
-"""The loop: a run's folder, resuming, time budgets, and learning."""
+"""The training loop: files of a run, resuming, time budgets, and learning."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tests.tasks.helpers import small_recipe
 
 @pytest.fixture(autouse=True)
 def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Curves are drawn once, where they are looked for; elsewhere they only take time."""
-    if request.node.name != "test_a_run_leaves_everything_behind":
+    """Draw curves only in the test that looks for them."""
+    if request.node.name != "test_a_run_writes_all_its_files":
         monkeypatch.setattr(RunFolder, "draw", lambda self: None)
 
 
@@ -39,7 +39,7 @@ def _numbers(folder: RunFolder) -> list[dict[str, float]]:
     return [{k: v for k, v in line.items() if k not in ("seconds", "per_second")} for line in folder.lines()]
 
 
-def test_a_run_leaves_everything_behind(tmp_path: Path) -> None:
+def test_a_run_writes_all_its_files(tmp_path: Path) -> None:
     state, folder = run(small_recipe(), tmp_path / "run", device="cpu")
     names = {p.name for p in folder.path.iterdir()}
     wanted = {"config.yaml", "environment.json", "metrics.jsonl", "curves.png", "checkpoint.safetensors"}
@@ -67,7 +67,7 @@ def test_a_run_leaves_everything_behind(tmp_path: Path) -> None:
     ],
     ids=["deep", "fixed-set", "dropout", "notation"],
 )
-def test_a_stopped_run_goes_on_to_the_same_numbers(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_a_resumed_run_reaches_the_same_numbers(tmp_path: Path, changes: dict[str, Any]) -> None:
     recipe = small_recipe(**changes)
     _, whole = run(recipe, tmp_path / "whole", device="cpu")
     stopped = run(recipe, tmp_path / "cut", device="cpu", time_budget=1e-9)[0]
@@ -83,7 +83,7 @@ def test_a_stopped_run_goes_on_to_the_same_numbers(tmp_path: Path, changes: dict
     assert _numbers(whole) == _numbers(cut)
 
 
-def test_metrics_after_the_checkpoint_are_written_again(tmp_path: Path) -> None:
+def test_metrics_after_the_checkpoint_are_rewritten(tmp_path: Path) -> None:
     _, folder = run(small_recipe(), tmp_path / "run", device="cpu")
     before = _numbers(folder)
     folder.metrics.write_text(folder.metrics.read_text() + '{"step": 45, "loss": 1.0}\n{"step": 5', encoding="utf-8")
@@ -91,7 +91,7 @@ def test_metrics_after_the_checkpoint_are_written_again(tmp_path: Path) -> None:
     assert _numbers(folder) == before
 
 
-def test_a_run_does_not_write_over_another(tmp_path: Path) -> None:
+def test_a_run_does_not_overwrite_another(tmp_path: Path) -> None:
     run(small_recipe(steps=5), tmp_path / "run", device="cpu")
     with pytest.raises(InputError, match="already holds a run; use --resume"):
         run(small_recipe(steps=5), tmp_path / "run", device="cpu")
@@ -113,7 +113,7 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
 
 
 def _interrupt(step: int) -> Callable[[dict[str, Any]], None]:
-    """What sends the run a SIGTERM when it has come to a step."""
+    """Return a callback that sends the run a SIGTERM at a step."""
 
     def interrupt(line: dict[str, Any]) -> None:
         if line["step"] == step:
@@ -128,20 +128,20 @@ def test_a_signal_stops_with_a_checkpoint(tmp_path: Path) -> None:
     assert load_checkpoint(folder.checkpoint).values["state"]["step"] == 20
 
 
-def test_seconds_become_steps_once_and_for_all(tmp_path: Path) -> None:
+def test_seconds_become_steps_once(tmp_path: Path) -> None:
     state, folder = run(small_recipe(steps=None, seconds=1.5, validate_every=0), tmp_path / "run", device="cpu")
     assert state.total == state.step >= 15  # three windows of five are measured, however slow the machine
     assert load_checkpoint(folder.checkpoint).values["state"]["total"] == state.total
 
 
-def test_a_loss_that_is_lost_ends_in_one_line(tmp_path: Path) -> None:
+def test_a_non_finite_loss_ends_in_one_line(tmp_path: Path) -> None:
     recipe = small_recipe()
     wild = replace(recipe, optimiser=replace(recipe.optimiser, rate=1e30, clip=None))
     with pytest.raises(InputError, match=r"the loss is nan at step \d+; lower optimiser.rate"):
         run(wild, tmp_path / "run", device="cpu")
 
 
-def test_other_weights_to_start_from(tmp_path: Path) -> None:
+def test_a_run_starts_from_other_weights(tmp_path: Path) -> None:
     _, first = run(small_recipe(), tmp_path / "first", device="cpu")
     recipe = small_recipe(steps=5, start_from=str(first.path), ema=None)
     _, second = run(recipe, tmp_path / "second", device="cpu")
@@ -161,7 +161,7 @@ def test_epochs_count_whole_batches() -> None:
 
 
 def test_it_learns(tmp_path: Path) -> None:
-    """A hundred and fifty steps take a network well past what any constant answer reaches."""
+    """After 150 steps a network is far better than any constant answer."""
     recipe = small_recipe(
         steps=150, batch=32, network=NetworkConfig("deep", width=16, blocks=2, bases=3), validation=512
     )
@@ -175,7 +175,7 @@ def test_it_learns(tmp_path: Path) -> None:
 
 
 class Doubling:
-    """A task of one's own: learn y = 2 x, with nothing but what the loop reads."""
+    """The smallest task: learn y = 2 x."""
 
     epoch_steps = None
 

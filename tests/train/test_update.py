@@ -1,4 +1,4 @@
-"""What follows the gradients: rate, clipping, the optimiser and the running average."""
+"""The update after the gradients: rate, clipping, optimiser and average."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def network() -> nn.Linear:
     return nn.Linear(3, 2)
 
 
-def test_the_rate_is_that_of_the_step() -> None:
+def test_the_rate_follows_the_step() -> None:
     net = network()
     update = Update(small_recipe(optimiser=Optimiser("adam", rate=1.0)), net, None, CPU)
     before = net.weight.detach().clone()
@@ -63,7 +63,7 @@ def test_the_average_moves_faster_at_first() -> None:
     torch.testing.assert_close(average.weight - start, torch.full_like(start, 0.001), rtol=1e-3, atol=1e-5)
 
 
-def test_a_share_in_a_tensor_moves_the_average_alike() -> None:
+def test_a_tensor_share_moves_the_average_the_same() -> None:
     one, two, net = network(), network(), network()
     with torch.no_grad():
         net.weight.add_(torch.randn(2, 3))
@@ -79,7 +79,7 @@ def test_only_matrices_decay() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_recorded_step_does_what_an_eager_one_does() -> None:
+def test_a_captured_step_equals_an_eager_one() -> None:
     recipe = small_recipe(ema=0.9, optimiser=Optimiser("adamw", rate=1e-2, clip=1.0))
     device = torch.device("cuda")
     ends = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -62,9 +62,6 @@ class Cell:
     def label(self) -> str:
         """The method, with a star if its numbers are recorded."""
         return self.method + ("*" if self.origin == "recorded" else "")
-
-    def plain(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fgnn.data.ground import FOLDS, GROUND, SAMPLES, read_samples
 from fgnn.errors import InputError
@@ -23,7 +22,7 @@ from fgnn.weights import load_weights
 
 _PACKED = "isprs_filtertest_ground.npz"
 
-# Mean total error over the fifteen samples, and mean kappa where it is printed, both in percent.
+# Mean total error over the fifteen samples, and mean kappa if published, both in percent.
 PUBLISHED: tuple[tuple[str, float | None, float | None, str], ...] = (
     ("SMRF, parameters tuned for each sample", 2.97, 90.02, "Pingel, Clarke and McBride 2013"),
     ("SMRF, one set of parameters", None, 85.4, "Pingel, Clarke and McBride 2013"),
@@ -38,9 +37,6 @@ class GroundRow:
     sample: str
     score: GroundScore
     origin: Origin
-
-    def plain(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def reproduce_ground(setting: Setting, out: str | Path, log: Log) -> Output:

@@ -52,13 +52,13 @@ def _solve(model: ModelBatch, time_limit: float | None) -> NDArray[np.int64]:
         blocks.append(coo_array((np.ones(scopes.size), (place, scopes.reshape(-1))), shape=(len(scopes), size)))
         low.append(u.at_least[0].numpy().astype(float))
         high.append(u.at_most[0].numpy().astype(float))
-    found = milp(
+    result = milp(
         -np.concatenate([unary, worth]),
         integrality=np.concatenate([np.ones(n), np.zeros(count)]),
         bounds=Bounds(0, 1),
         constraints=LinearConstraint(vstack(blocks).tocsr(), np.concatenate(low), np.concatenate(high)),
         options={} if time_limit is None else {"time_limit": time_limit},
     )
-    if found.x is None:
+    if result.x is None:
         return np.zeros(n, dtype=np.int64)
-    return np.asarray(found.x[:n] > 0.5).astype(np.int64)
+    return np.asarray(result.x[:n] > 0.5).astype(np.int64)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fgnn.files import atomic_write
 from fgnn.report.html import Page
@@ -16,19 +16,13 @@ from fgnn.reproduce.experiment import Setting
 from fgnn.runtime.environment import environment
 
 
-class Plain(Protocol):
-    """Anything with plain values."""
-
-    def plain(self) -> dict[str, Any]: ...
-
-
 @dataclass(frozen=True, eq=False)
 class Output:
     """The results of an experiment: its numbers, tables and page."""
 
     name: str
     setting: Setting
-    cells: Sequence[Plain]
+    cells: Sequence[Any]  # dataclasses
     tables: Sequence[Table]
     page: Page
     seconds: float
@@ -38,7 +32,7 @@ class Output:
         return {
             "experiment": self.name,
             "setting": setting,
-            "cells": [cell.plain() for cell in self.cells],
+            "cells": [asdict(cell) for cell in self.cells],
             "seconds": self.seconds,
             "environment": environment(self.setting.device),
         }

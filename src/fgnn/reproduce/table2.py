@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -41,9 +40,6 @@ class RoomRow:
     accuracy: float
     mean_iou: float
     iou: dict[str, float | None]
-
-    def plain(self) -> dict[str, Any]:
-        return asdict(self)
 
     @classmethod
     def of(cls, network: str, protocol: Protocol, areas: tuple[int, ...], counts: NDArray[np.int64]) -> RoomRow:
@@ -152,8 +148,8 @@ def class_table(rows: Sequence[RoomRow]) -> Table:
             if row.network == name:
                 ious = ("–" if v is None else f"{100 * v:.1f}" for v in (row.iou[c] for c in CLASSES))
                 lines.append([f"{printed}, ours, {row.protocol}", *ious])
-        theirs = TABLE2[printed][2:]
-        lines.append([f"{printed}, the paper", *("–" if v is None else f"{v:.1f}" for v in theirs)])
+        paper = TABLE2[printed][2:]
+        lines.append([f"{printed}, the paper", *("–" if v is None else f"{v:.1f}" for v in paper)])
     return Table(["IoU %", *CLASSES], lines, "By class; – where a class neither occurs nor is predicted")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,6 @@ class ShapeRow:
     table: ShapeTable
     card: dict[str, Any]
     origin: Origin = "measured"
-
-    def plain(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def reproduce_table3(setting: Setting, out: str | Path, log: Log) -> Output:

@@ -15,7 +15,7 @@ from fgnn.data.shapenet import CATEGORIES, NUM_PARTS, PARTS, Shapes, load_shapen
 
 def part_names() -> tuple[str, ...]:
     """Return a name for each of the 50 parts, by category."""
-    names = tuple(f"{CATEGORIES[c]} {p - own[0]}" for c, own in enumerate(PARTS) for p in own)
+    names = tuple(f"{CATEGORIES[c]} {p - parts[0]}" for c, parts in enumerate(PARTS) for p in parts)
     assert len(names) == NUM_PARTS
     return names
 

@@ -63,6 +63,6 @@ def clone_tensors(value: Any) -> Any:
 
 def copy_tensors(target: Any, source: Any) -> None:
     """Copy the numbers of one batch into the memory of another of the same signature."""
-    for mine, theirs in zip(tensors_of(target), tensors_of(source), strict=True):
-        if mine.data_ptr() != theirs.data_ptr():
-            mine.copy_(theirs)
+    for to, from_ in zip(tensors_of(target), tensors_of(source), strict=True):
+        if to.data_ptr() != from_.data_ptr():
+            to.copy_(from_)

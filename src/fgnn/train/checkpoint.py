@@ -26,7 +26,7 @@ _FORMAT = "fgnn-checkpoint-1"
 
 @dataclass
 class State:
-    """The position of a run, besides its tensors; ``total`` is None until the number of steps is known."""
+    """The progress of a run; ``total`` is None until the number of steps is known."""
 
     step: int = 0
     total: int | None = None

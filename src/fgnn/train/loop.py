@@ -193,7 +193,7 @@ class _Trainer:
         return improved
 
     def _write(self, line: dict[str, Any], pace: float, improved: bool, stop: bool) -> None:
-        """Log one line of metrics; save weights and a checkpoint where they are due."""
+        """Log one line of metrics; save weights and a checkpoint if they are due."""
         state = self.state
         self.folder.log(line)
         text = f"loss {line['loss']:.4f}  agreement {100 * line['agreement']:.2f} %  {line['per_second']:,.0f}/s"

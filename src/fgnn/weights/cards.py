@@ -60,7 +60,7 @@ def find_weights(place: str | Path) -> Path:
     if str(place) in names:
         return weights_folder() / f"{place}.safetensors"
     close = get_close_matches(str(place)[:100], names, n=1)
-    hint = f"; did you mean '{close[0]}'?" if close else f"; at hand: {', '.join(names) or 'none'}"
+    hint = f"; did you mean '{close[0]}'?" if close else f"; available: {', '.join(names) or 'none'}"
     raise InputError(f"no such weights{hint}", file=place)
 
 
