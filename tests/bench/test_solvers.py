@@ -1,4 +1,4 @@
-"""The benchmarks run on a few models, and what they compare does the same work."""
+"""The solver benchmark on a few models; peers run the same algorithm."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fgnn.data import ChainMAP
 
 
 @pytest.mark.parametrize("kind", [1, 2, 3])
-def test_the_numpy_loop_does_the_work_of_max_product(kind: int) -> None:
+def test_the_numpy_loop_equals_max_product(kind: int) -> None:
     batch = ChainMAP(kind).sample(10, seed=1, dtype=torch.float64)
-    # few, because messages that never settle make other decisions of other roundings in the end
+    # few iterations, because rounding eventually separates messages that do not converge
     ours = fgnn.solve(batch, "max-product", iterations=30, tolerance=1e-3)
     for b in range(10):
         assignment, iterations = numpy_max_product(batch.model(b), iterations=30, tolerance=1e-3)
@@ -41,12 +41,12 @@ def test_the_solver_bench_writes_what_it_prints(
     few = partial(growth.growth, lengths=(20, 40), windows=(8, 10))
     monkeypatch.setattr(solvers, "growth", few)
     result = solvers.run(count=8, out=str(tmp_path))
-    kept = json.loads((tmp_path / "solvers-cpu.json").read_text())
-    assert kept["methods"]["exact"]["optimal"] == 100
-    assert kept["methods"]["NumPy loop"]["agree"] > 50
-    assert kept["ratios"].keys() == result["ratios"].keys()
-    assert [entry["feasible_states"] for entry in kept["windows"]] == [120, 382]
-    assert {"commit", "date", "cpu", "torch"} <= kept["environment"].keys()
+    stored = json.loads((tmp_path / "solvers-cpu.json").read_text())
+    assert stored["methods"]["exact"]["optimal"] == 100
+    assert stored["methods"]["NumPy loop"]["agree"] > 50
+    assert stored["ratios"].keys() == result["ratios"].keys()
+    assert [entry["feasible_states"] for entry in stored["windows"]] == [120, 382]
+    assert {"commit", "date", "cpu", "torch"} <= stored["environment"].keys()
     printed = capsys.readouterr().out
     assert "Growth with the length" in printed
     assert "max-product : NumPy loop" in printed
@@ -54,7 +54,7 @@ def test_the_solver_bench_writes_what_it_prints(
     assert "auto, one model" in (tmp_path / "solvers-cpu.svg").read_text()
 
 
-def test_toulbar2_is_not_asked_about_longer_chains_than_it_can_prove(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_toulbar2_skips_chains_longer_than_it_can_prove(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pytoulbar2")
     monkeypatch.setattr(growth, "_VARIABLES", {"cpu": 1})
     monkeypatch.setattr(growth, "timed", partial(timed, repeats=1, warmup=0))
@@ -65,26 +65,26 @@ def test_toulbar2_is_not_asked_about_longer_chains_than_it_can_prove(monkeypatch
 
 
 @pytest.mark.parametrize("kind", [1, 2])
-def test_pgmax_where_it_is_installed_does_the_work_of_max_product(kind: int) -> None:
+def test_pgmax_agrees_with_max_product(kind: int) -> None:
     pytest.importorskip("pgmax")
     batch = ChainMAP(kind, length=12).sample(4, seed=1)
-    found, _ = pgmax_max_product(batch, iterations=30)
+    assignment, _ = pgmax_max_product(batch, iterations=30)
     ours = fgnn.solve(batch, "max-product", iterations=30, tolerance=-1.0)
-    assert float((found == ours.assignment).double().mean()) > 0.9
+    assert float((assignment == ours.assignment).double().mean()) > 0.9
 
 
-def test_feasible_states_are_those_of_the_last_variables() -> None:
+def test_feasible_states_and_growth_exponent() -> None:
     assert growth.feasible_states(20, 5) == 16_664
     assert growth.growth_exponent([1, 10, 100], [3, 30, 300]) == pytest.approx(1.0)
 
 
 def test_a_timing_is_a_median_with_its_result() -> None:
-    taken = timed(lambda: torch.zeros(10), repeats=3)
-    assert taken.best <= taken.median
-    assert taken.result.shape == (10,)
+    timing = timed(lambda: torch.zeros(10), repeats=3)
+    assert timing.best <= timing.median
+    assert timing.result.shape == (10,)
 
 
-def test_results_go_where_they_are_asked_to(tmp_path: Path) -> None:
+def test_results_are_written_to_a_file_or_folder(tmp_path: Path) -> None:
     assert write_result("a", {}, tmp_path) == tmp_path / "a.json"
     assert write_result("a", {}, tmp_path / "b.json") == tmp_path / "b.json"
 

@@ -32,7 +32,7 @@ def test_a_model_can_be_rebuilt_from_its_networkx_graph(model: GraphicalModel) -
     assert twin == model
 
 
-def test_edges_join_a_factor_to_its_scope_and_say_the_axis() -> None:
+def test_edges_join_a_factor_to_its_scope_with_the_axis() -> None:
     model = GraphicalModel([2, 3, 2])
     model.add_table((1, 0), np.zeros((3, 2)))
     model.add_budget((0, 2), at_most=1)

@@ -47,7 +47,7 @@ def test_a_batch_scores_as_its_models_do(model: GraphicalModel, count: int) -> N
 
 
 @given(models())
-def test_a_model_comes_back_from_a_batch(model: GraphicalModel) -> None:
+def test_a_model_survives_a_batch(model: GraphicalModel) -> None:
     twin = ModelBatch.stack([model]).model(0)
     assert ModelBatch.stack([twin]).model(0) == twin
     x = np.random.default_rng(1).integers(0, model.cardinalities, size=(20, model.num_variables))
@@ -71,7 +71,7 @@ def test_a_budget_over_many_variables_is_never_a_table() -> None:
     assert model.score(x) == -math.inf
 
 
-def test_a_budget_may_ask_for_a_number() -> None:
+def test_a_budget_may_have_a_lower_bound() -> None:
     model = GraphicalModel([2, 2, 2])
     model.add_budget((0, 1, 2), at_least=1, at_most=2)
     assert [model.score(x) for x in ([0, 0, 0], [1, 0, 0], [1, 1, 1])] == [-math.inf, 0.0, -math.inf]
@@ -85,7 +85,7 @@ def test_evidence_leaves_one_state_and_keeps_the_ids() -> None:
     assert model.score([0, 1]) == 0.0
 
 
-def test_equality_sees_every_number() -> None:
+def test_equality_compares_every_number() -> None:
     def make(value: float = 1.0, k: int = 1) -> GraphicalModel:
         model = GraphicalModel([2, 2])
         model.add_table((0, 1), [[0, value], [0, 0]])
@@ -98,7 +98,7 @@ def test_equality_sees_every_number() -> None:
     assert make() != "a model"
 
 
-def test_repr_says_what_it_is() -> None:
+def test_repr() -> None:
     model = GraphicalModel([2, 3])
     model.add_table((0, 1), np.zeros((2, 3)))
     assert repr(model) == "GraphicalModel(2 variables of 2-3 states, 1 table of arity <= 2)"
@@ -138,7 +138,7 @@ def test_repr_says_what_it_is() -> None:
         (lambda: ModelBatch.stack([GraphicalModel([2]), GraphicalModel([3])]), "got other cardinalities in model 1"),
     ],
 )
-def test_mistakes_say_what_was_expected(build: Callable[[], object], message: str) -> None:
+def test_errors_say_what_was_expected(build: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError) as caught:
         build()
     assert message in str(caught.value)

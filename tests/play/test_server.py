@@ -1,4 +1,4 @@
-"""The playground's server: what it answers, and what it refuses."""
+"""The playground's server: replies and rejected requests."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def ask(server: Playground, path: str, body: Any = None, **headers: str) -> tupl
     return reply.status, json.loads(text) if kind == "application/json" else text, reply.headers
 
 
-def test_a_client_that_goes_away_is_not_shown(server: Playground, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_dropped_connection_is_not_shown(server: Playground, capfd: pytest.CaptureFixture[str]) -> None:
     for _ in range(5):
         client = socket.create_connection(("127.0.0.1", server.server_port))
         client.sendall(b"GET / HT")
-        # closed at once, with what was sent thrown away: the other side is told by a reset
+        # close with a reset
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.close()
     assert ask(server, "/")[0] == 200
@@ -61,7 +61,7 @@ def test_a_client_that_goes_away_is_not_shown(server: Playground, capfd: pytest.
     assert capfd.readouterr().err == ""
 
 
-def test_the_page_loads_and_may_talk_to_nobody_else(server: Playground) -> None:
+def test_the_page_loads_and_may_contact_no_other_server(server: Playground) -> None:
     status, text, headers = ask(server, "/")
     assert status == 200
     assert b"fgnn playground" in text
@@ -70,21 +70,21 @@ def test_the_page_loads_and_may_talk_to_nobody_else(server: Playground) -> None:
     assert b"https://" not in text
 
 
-def test_it_listens_on_this_machine_alone(server: Playground) -> None:
+def test_it_listens_on_the_loopback_interface_only(server: Playground) -> None:
     assert server.server_address[0] == "127.0.0.1"
 
 
 @pytest.mark.parametrize("method", ["auto", "exact", "max-product", "lp"])
 def test_solving(server: Playground, method: str) -> None:
     model = ask(server, "/api/example", {"name": "chain"})[1]
-    status, found, _ = ask(server, "/api/solve", {"model": model, "method": method})
-    assert status == 200, found
-    assert len(found["assignment"]) == 10
+    status, solution, _ = ask(server, "/api/solve", {"model": model, "method": method})
+    assert status == 200, solution
+    assert len(solution["assignment"]) == 10
     best = ask(server, "/api/solve", {"model": model, "method": "brute-force"})[1]
     if method in ("auto", "exact"):
-        assert found["score"] == pytest.approx(best["score"])
-        assert found["status"] == "optimal"
-    assert found["bound"] == "inf" or found["bound"] >= best["score"] - 1e-6
+        assert solution["score"] == pytest.approx(best["score"])
+        assert solution["status"] == "optimal"
+    assert solution["bound"] == "inf" or solution["bound"] >= best["score"] - 1e-6
 
 
 @pytest.mark.parametrize("name", api.EXAMPLES)
@@ -103,8 +103,8 @@ def test_stepping_shows_messages_and_the_network_agrees(name: str) -> None:
 @given(models(max_variables=4))
 def test_the_network_agrees_on_any_model(model: GraphicalModel) -> None:
     if model.num_variables:
-        asked = {"model": model_to_json(model), "iterations": 4, "network": True}
-        assert api.belief_steps(asked)["gap"] < 1e-9
+        request = {"model": model_to_json(model), "iterations": 4, "network": True}
+        assert api.belief_steps(request)["gap"] < 1e-9
 
 
 def test_steps_equal_the_solver() -> None:
@@ -121,7 +121,7 @@ def test_steps_equal_the_solver() -> None:
 @given(models(max_variables=5))
 def test_a_model_survives_the_page(model: GraphicalModel) -> None:
     twin = model_from_json(parse_json(json.dumps(model_to_json(model))))
-    twin.constant = model.constant  # the page has no use for it
+    twin.constant = model.constant  # not part of the JSON
     assert twin == model
 
 
@@ -174,14 +174,14 @@ def test_import_and_export(server: Playground) -> None:
         ("/api/nothing", {}, 404, "no such call"),
     ],
 )
-def test_odd_requests_get_one_line(server: Playground, path: str, body: Any, code: int, message: str) -> None:
-    status, found, _ = ask(server, path, body)
+def test_invalid_requests_get_one_line(server: Playground, path: str, body: Any, code: int, message: str) -> None:
+    status, reply, _ = ask(server, path, body)
     assert status == code
-    assert message in found["error"]
-    assert "\n" not in found["error"]
+    assert message in reply["error"]
+    assert "\n" not in reply["error"]
 
 
-def test_other_pages_and_other_names_are_refused(server: Playground) -> None:
+def test_other_origins_and_host_names_are_refused(server: Playground) -> None:
     assert ask(server, "/", Host="evil.example")[0] == 403
     assert ask(server, "/api/example", {"name": "grid"}, Origin="http://evil.example")[0] == 403
     assert ask(server, "/api/example", b"{}", Content_Type="text/plain")[0] == 415
@@ -209,6 +209,6 @@ def test_many_clients_at_once(server: Playground) -> None:
         assert set(pool.map(once, range(48))) == {200}
 
 
-def test_too_large_a_model_is_sent_to_the_command_line() -> None:
+def test_a_model_that_is_too_large_is_refused_with_advice() -> None:
     with pytest.raises(InputError, match="fgnn solve"):
         model_to_json(GraphicalModel([2] * (MAX_VARIABLES + 1)))

@@ -48,11 +48,11 @@ FLOATS = st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True, wid
 
 @given(st.lists(st.lists(FLOATS, min_size=2, max_size=2), min_size=1, max_size=4), st.booleans())
 def test_bars_of_any_numbers_are_a_picture(values: list[list[float | None]], log: bool) -> None:
-    made = bars(["a <b>", "c"], {f"s{n} & co": v for n, v in enumerate(values)}, "y", log=log)
-    root = ElementTree.fromstring(made)
+    chart = bars(["a <b>", "c"], {f"s{n} & co": v for n, v in enumerate(values)}, "y", log=log)
+    root = ElementTree.fromstring(chart)
     for node in root.iter("rect"):
         assert float(node.attrib["height"]) >= 0
-    assert "nan" not in made
+    assert "nan" not in chart
 
 
 @given(st.lists(st.tuples(st.floats(width=32), st.floats(width=32)), max_size=6), st.booleans(), st.booleans())
@@ -143,15 +143,15 @@ def test_growth_is_drawn_as_curves() -> None:
 
 
 def test_a_stored_result_gets_its_page_and_other_files_are_refused(tmp_path: Path) -> None:
-    kept = tmp_path / "knn.json"
-    kept.write_text(
+    stored = tmp_path / "knn.json"
+    stored.write_text(
         json.dumps({"benchmark": "knn", "environment": {"torch": "2"}, "seed": 3, "a": {"ours": {"ms": 1.0}}})
     )
-    assert page_of_file(kept) == tmp_path / "knn.html"
+    assert page_of_file(stored) == tmp_path / "knn.html"
     for text in ("{", "[]", '{"a": 1}'):
-        kept.write_text(text)
+        stored.write_text(text)
         with pytest.raises(InputError, match="Expected a result of fgnn bench"):
-            page_of_file(kept)
+            page_of_file(stored)
 
 
 def test_every_number_of_a_result_is_in_some_table() -> None:
@@ -184,8 +184,8 @@ def test_a_labelled_scan_has_a_page(tmp_path: Path) -> None:
 def test_an_empty_scan_has_a_page(tmp_path: Path) -> None:
     sample = Cloud(np.zeros((0, 3)), {"label": np.zeros(0, np.uint8), "confidence": np.zeros(0)})
     scan = LabelledScan("e.ply", "o.ply", "m", ["a"], {"a": 0}, sample, seconds=0.1)
-    made = write_segment_page(tmp_path / "e.html", scan, {"command": "fgnn segment e.ply"})
-    assert "0 points" in made.read_text(encoding="utf-8")
+    page = write_segment_page(tmp_path / "e.html", scan, {"command": "fgnn segment e.ply"})
+    assert "0 points" in page.read_text(encoding="utf-8")
 
 
 # ---- reproduce --------------------------------------------------------------------------------------------------

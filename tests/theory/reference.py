@@ -1,4 +1,4 @@
-"""Max-product as it is written, eq. (max_product): dictionaries of messages and plain loops."""
+"""Max-product as in eq. (max_product), with dictionaries of messages and plain loops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Beliefs = list[np.ndarray]
 
 
 def factors_of(model: GraphicalModel) -> list[tuple[tuple[int, ...], np.ndarray]]:
-    """All factors as tables, budgets written out."""
+    """All factors as tables, budgets expanded."""
     factors = [(t.scope, t.values) for t in model.tables()]
     for u in model.budgets():
         ones = sum(np.indices((2,) * len(u.scope)))
@@ -21,7 +21,7 @@ def factors_of(model: GraphicalModel) -> list[tuple[tuple[int, ...], np.ndarray]
 
 
 def max_product(model: GraphicalModel, iterations: int, variant: str, normalise: bool) -> list[Beliefs]:
-    """The beliefs b_i after every iteration of flooding, from messages 0, undamped."""
+    """The beliefs b_i after every iteration: flooding, messages 0 at the start, no damping."""
     factors = factors_of(model)
     unary = [model.unary(i) for i in range(model.num_variables)]
     message = {(c, i): np.zeros(len(unary[i])) for c, (scope, _) in enumerate(factors) for i in scope}

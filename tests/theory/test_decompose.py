@@ -17,7 +17,7 @@ from fgnn.theory import decompose, decompose_budget
 
 @st.composite
 def tables(draw: st.DrawFn) -> np.ndarray:
-    """Tables of arity up to 4 and up to 4 states, with values that repeat or not, some of them -inf."""
+    """Tables of arity and cardinality up to 4, with repeated or distinct values, some of them -inf."""
     shape = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     distinct = draw(st.sampled_from([1, 2, 5, None]))
@@ -53,7 +53,7 @@ def test_repeated_values_share_terms() -> None:
     assert decompose(np.zeros((3, 4, 2))).num_terms == 1
     # x_0 alone decides, the other two variables are free
     assert decompose(np.broadcast_to(np.array([1.0, 2.0, 5.0])[:, None, None], (3, 4, 2))).num_terms == 3
-    # the low value reaches under the high one: a box for all of the table, one for the corner
+    # the box of the low value covers the whole table, that of the high value the corner
     corner = np.zeros((4, 4))
     corner[2:, 2:] = 1.0
     assert decompose(corner).num_terms == 2
@@ -66,14 +66,14 @@ def test_a_forbidden_table_has_no_terms() -> None:
 
 
 @pytest.mark.parametrize("n", range(1, 9))
-def test_budgets_take_the_fewest_boxes_there_can_be(n: int) -> None:
+def test_budgets_need_the_minimum_number_of_boxes(n: int) -> None:
     ones = sum(np.indices((2,) * n))
     for low in range(n + 1):
         for high in range(low, n + 1):
             d = decompose_budget(n, low, high)
             wanted = np.where((low <= ones) & (ones <= high), 0.0, -np.inf)
             assert np.array_equal(d.reconstruct().numpy(), wanted), (n, low, high)
-            # a box inside the feasible set meets the lowest and the highest level at most once each
+            # a feasible box contains at most one configuration of the lowest and of the highest level
             assert d.num_terms == max(comb(n, low), comb(n, high)), (n, low, high)
 
 
@@ -93,6 +93,6 @@ def test_a_large_budget_is_never_expanded() -> None:
         (lambda: decompose_budget(3, 4), "at_least <= at_most"),
     ],
 )
-def test_what_cannot_be_decomposed_is_refused(call: Callable[[], object], message: str) -> None:
+def test_invalid_arguments_are_refused(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()

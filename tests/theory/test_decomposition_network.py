@@ -15,20 +15,20 @@ from fgnn.theory import decomposition_network, maximum_of_terms
 
 @settings(max_examples=25)
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=3), st.integers(0, 99))
-def test_the_terms_give_every_table_back_and_unaries_are_kept(shape: list[int], seed: int) -> None:
+def test_the_terms_reconstruct_every_table_and_unaries_are_preserved(shape: list[int], seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     arity, n = len(shape), len(shape) + 1
     scopes = torch.stack([torch.randperm(n, generator=generator)[:arity] for _ in range(4)])
     tables = 1 + 5 * torch.rand(4, *shape, dtype=torch.float64, generator=generator)
     unaries = torch.randn(n, max(shape), dtype=torch.float64, generator=generator)
-    kept, terms = decomposition_network(shape)(scopes, unaries, tables)
+    f, terms = decomposition_network(shape)(scopes, unaries, tables)
     touched = scopes.unique()
-    assert torch.equal(kept[touched], unaries[touched])
+    assert torch.equal(f[touched], unaries[touched])
     for c in range(4):
         torch.testing.assert_close(maximum_of_terms([t[c] for t in terms]), tables[c], rtol=1e-14, atol=0)
 
 
-def test_entries_are_those_of_the_proof() -> None:
+def test_the_entries_match_the_proof() -> None:
     table = torch.tensor([[1.0, 2.0, 4.0], [1.5, 3.0, 7.0]]).double()
     _, terms = decomposition_network((2, 3))(torch.tensor([[0, 1]]), torch.zeros(2, 3).double(), table[None])
     largest = table.max()
@@ -41,15 +41,15 @@ def test_entries_are_those_of_the_proof() -> None:
                     assert theta[0, state, z] < -largest
 
 
-def test_it_is_one_layer_whose_weights_know_only_the_shape() -> None:
+def test_it_is_one_layer_whose_weights_depend_only_on_the_shape() -> None:
     net = decomposition_network((2, 2, 2))
     assert [type(child) for child in net.children()] == [FGNNLayer]
     twin = decomposition_network((2, 2, 2))
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), twin.parameters(), strict=True))
 
 
-def test_the_printed_matrix_would_not_do() -> None:
-    """Negative "other entries" in rows that match spoil them, and zeros in foreign slots erase the negative entries."""
+def test_the_printed_matrix_is_wrong() -> None:
+    """Negative "other entries" corrupt matching rows, and zeros in other slots erase negative entries."""
     net = decomposition_network((2, 2))
     vf = net.layer.variable_to_factor["factor"].edge_messages.matrix
     scope, unaries = torch.tensor([[0, 1]]), torch.zeros(2, 2).double()
@@ -65,7 +65,7 @@ def test_the_printed_matrix_would_not_do() -> None:
         assert not torch.allclose(maximum_of_terms([t[0] for t in terms]), table)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_invalid_shapes_are_refused() -> None:
     net = decomposition_network((2, 2))
     scope, unaries = torch.tensor([[0, 1]]), torch.zeros(2, 2).double()
     with pytest.raises(ValueError, match=r"at least 1, as Prop. 2 does \(got 0\)"):

@@ -27,7 +27,7 @@ def matched_graph(n: int, extra: int, seed: int) -> FactorGraph:
 
 
 def knn_graph(n: int, k: int, seed: int) -> FactorGraph:
-    """A factor for each point: the point and its k nearest neighbours."""
+    """One factor per point: the point and its k nearest neighbours."""
     points = torch.rand(n, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     return FactorGraph(n, {"c": FactorGroup(torch.cdist(points, points).topk(k + 1, largest=False).indices)})
 
@@ -86,7 +86,7 @@ def test_it_equals_the_layer_on_knn_graphs(k: int) -> None:
         {"width": 11},
     ],
 )
-def test_it_equals_layers_of_other_kinds(options: dict[str, object]) -> None:
+def test_it_equals_layers_with_other_options(options: dict[str, object]) -> None:
     graph = matched_graph(9, 3, seed=4)
     layer, f, gs, edges = layer_and_features(graph, **options)
     if "bias" in options:
@@ -95,7 +95,7 @@ def test_it_equals_layers_of_other_kinds(options: dict[str, object]) -> None:
     assert_equal(to_mpnn(layer, graph).run(f, gs, edges), layer(graph, f, gs, edges))
 
 
-def test_features_by_place_and_edges_without_features() -> None:
+def test_features_by_position_and_edges_without_features() -> None:
     graph = knn_graph(20, 3, seed=0)
     layer, f, gs, _ = layer_and_features(graph)
     edges = {"c": torch.randn(4, 6, dtype=torch.float64)}
@@ -114,23 +114,23 @@ def test_it_is_an_mpnn_layer_on_super_nodes() -> None:
     plain = MPNNLayer.forward(mpnn, mpnn.neighbours, nodes, e)
     assert plain.shape == (2, 8, 4 + 7)
     assert_equal(mpnn.split(plain), layer(graph, f, gs, edges))
-    # N(i): those in the scope of i's factor, and those whose factor holds i
+    # N(i): the scope of i's factor, and the variables whose factor contains i
     scopes, h = graph.groups["c"].lists(), mpnn.matching.factor.tolist()
     for i, around in enumerate(mpnn.neighbours.lists()):
         assert around == [j for j in range(8) if j in scopes[h[i]] or i in scopes[h[j]]]
 
 
-def test_without_gates_unrelated_nodes_are_heard_too() -> None:
+def test_without_gates_unrelated_nodes_exchange_messages() -> None:
     graph = matched_graph(12, 3, seed=2)
     layer, f, gs, edges = layer_and_features(graph)
     mpnn, relaxed = to_mpnn(layer, graph), to_mpnn(layer, graph, gated=False)
     one, two = mpnn.run(f, gs, edges), relaxed.run(f, gs, edges)
-    # a maximum over more messages is nowhere less, and here somewhere more
+    # a maximum over more messages is at least as large, and larger somewhere here
     assert (two[0] >= one[0] - 1e-12).all()
     assert (two[0] > one[0] + 1e-6).any()
 
 
-def test_without_gates_nothing_changes_where_neighbourhoods_are_symmetric() -> None:
+def test_gates_make_no_difference_if_neighbourhoods_are_symmetric() -> None:
     ring = torch.stack([torch.arange(9), (torch.arange(9) + 1) % 9, (torch.arange(9) - 1) % 9], 1)
     graph = FactorGraph(9, {"c": FactorGroup(ring)})
     layer, f, gs, edges = layer_and_features(graph)
@@ -158,8 +158,8 @@ def test_gradients_flow_to_the_features() -> None:
     f.requires_grad_()
     grads = []
     for run in (lambda: to_mpnn(layer, graph).run(f, gs, edges), lambda: layer(graph, f, gs, edges)):
-        made = run()
-        grads.append(torch.autograd.grad(made[0].square().sum() + made[1]["c"].square().sum(), f)[0])
+        outputs = run()
+        grads.append(torch.autograd.grad(outputs[0].square().sum() + outputs[1]["c"].square().sum(), f)[0])
     torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-12)
 
 

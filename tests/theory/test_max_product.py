@@ -22,7 +22,7 @@ VARIANTS = ("paper", "standard")
 
 
 def assert_same_beliefs(net: MaxProductNetwork, wanted: list[list[np.ndarray]]) -> None:
-    """Equal at every iteration: -inf at the same states, and to 1e-9 of the belief's size elsewhere."""
+    """Equal at every iteration: -inf at the same states, relative error 1e-9 elsewhere."""
     got = net.beliefs()
     assert len(got) == len(wanted)
     for t, (after, reference) in enumerate(zip(got, wanted, strict=True)):
@@ -41,7 +41,7 @@ def test_beliefs_equal_the_equation_at_every_iteration(variant: str, model: Grap
     assert_same_beliefs(net, max_product(model, 10, variant, normalise))
 
 
-def test_it_is_made_of_fgnn_layers_and_a_linear_layer(loopy: GraphicalModel) -> None:
+def test_it_consists_of_fgnn_layers_and_a_linear_layer(loopy: GraphicalModel) -> None:
     net = max_product_network(loopy, iterations=3)
     assert len(net.layers) == 3
     assert all(isinstance(layer, layers.FGNNLayer) for layer in net.layers)
@@ -52,13 +52,13 @@ def test_it_is_made_of_fgnn_layers_and_a_linear_layer(loopy: GraphicalModel) -> 
         *(layers.Message, layers.TableMatrix, nn.Linear, nn.ModuleDict, nn.ModuleList),
     )
     inner = [m for m in net.layer.modules() if not isinstance(m, allowed)]
-    assert {type(m).__name__ for m in inner} <= {"Output"}  # without bias, norm or activation: nothing
+    assert {type(m).__name__ for m in inner} <= {"Output"}  # the identity: no bias, norm or activation
     assert all(not list(m.parameters()) and m.activation is None for m in inner)
 
 
 @pytest.fixture
 def loopy() -> GraphicalModel:
-    """A loop of tables of arity 2 and 3 with mixed cardinalities, a budget, -inf entries and a variable alone."""
+    """A loop of tables of arity 2 and 3, mixed cardinalities, a budget, -inf entries and an isolated variable."""
     rng = np.random.default_rng(3)
     model = GraphicalModel([2, 3, 2, 4, 2, 3])
     model.add_unaries(rng.normal(size=16))
@@ -94,7 +94,7 @@ def test_overlapping_factors_of_four_variables_of_four_states(variant: str) -> N
 
 def test_messages_are_the_summands_of_the_beliefs(loopy: GraphicalModel) -> None:
     net = max_product_network(loopy, iterations=4)
-    assert net.scopes[-1] == (5,)  # the constant factor of the variable alone
+    assert net.scopes[-1] == (5,)  # the constant factor of the isolated variable
     for beliefs, messages in zip(net.beliefs(), net.messages(), strict=True):
         assert set(messages) == {(c, i) for c, scope in enumerate(net.scopes) for i in scope}
         for i, belief in enumerate(beliefs):
@@ -134,7 +134,7 @@ def test_on_trees_the_standard_variant_reaches_the_exact_map(model: GraphicalMod
     states = np.stack(np.meshgrid(*[np.arange(k) for k in model.cardinalities], indexing="ij"), -1)
     scores = model.score(states.reshape(-1, model.num_variables)).reshape(states.shape[:-1])
     assert [int(b.argmax()) for b in last] == list(np.unravel_index(scores.argmax(), scores.shape))
-    # up to a constant, the belief of a state is the best score of an assignment with it
+    # up to a constant, the belief of a state is its max-marginal
     for i, belief in enumerate(last):
         best = scores.max(axis=tuple(a for a in range(scores.ndim) if a != i))
         np.testing.assert_allclose(belief - belief.max(), best - best.max(), atol=1e-9)
@@ -164,7 +164,7 @@ def first_best(beliefs: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_on_chains_the_network_and_the_solver_choose_alike_after_each_iteration(variant: str) -> None:
+def test_on_chains_the_network_and_the_solver_agree_after_each_iteration(variant: str) -> None:
     batch = chains(200)
     net = max_product_network(batch.model(0), iterations=10, variant=variant, normalise=True)
     history, chosen = net.beliefs(batch), net.assignments(batch)
@@ -175,7 +175,7 @@ def test_on_chains_the_network_and_the_solver_choose_alike_after_each_iteration(
         theirs = solved.info["beliefs"] - solved.info["beliefs"].amax(2, keepdim=True)
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
         assert torch.equal(chosen[t - 1], first_best(theirs)), t
-        # The solver's own choice is the same wherever there is one: beliefs of equal states differ by rounding alone.
+        # The solver agrees unless states tie, when beliefs differ only by rounding.
         tied = mine.amin(2) > -1e-9
         assert torch.equal(mine.argmax(2)[~tied], solved.assignment[~tied]), t
         assert tied.double().mean() < 0.01, t
@@ -188,7 +188,7 @@ def test_on_loopy_models_the_network_and_the_solver_have_the_same_beliefs(varian
     history = max_product_network(model, iterations=10, variant=variant).beliefs()
     batch = ModelBatch.stack([model])
     for t in (1, 2, 5, 10):
-        # a negative tolerance: go on although messages stand still up to a constant, which still grows
+        # negative tolerance: continue although messages have converged up to a constant
         options: dict[str, Any] = {
             "iterations": t,
             "damping": 0.0,
@@ -216,7 +216,7 @@ def test_one_network_serves_all_models_of_its_structure() -> None:
                 torch.testing.assert_close(together[t][i][b], alone[t][i], rtol=1e-12, atol=1e-12)
 
 
-def test_a_network_is_refused_other_boxes() -> None:
+def test_tables_with_other_boxes_are_refused() -> None:
     def pair(values: list[list[float]]) -> GraphicalModel:
         model = GraphicalModel([2, 2])
         model.add_table((0, 1), values)
@@ -224,9 +224,9 @@ def test_a_network_is_refused_other_boxes() -> None:
 
     net = max_product_network(pair([[0.0, 0.0], [0.0, 1.0]]), iterations=1)
     assert net.beliefs(pair([[0.5, 0.5], [0.5, 7.0]]))
-    with pytest.raises(ValueError, match="Expected tables with the boxes"):
+    with pytest.raises(ValueError, match="Expected tables .* boxes"):
         net.beliefs(pair([[0.0, 1.0], [2.0, 3.0]]))
-    with pytest.raises(ValueError, match="Expected tables with the boxes"):
+    with pytest.raises(ValueError, match="Expected tables .* boxes"):
         net.beliefs(pair([[0.0, -np.inf], [0.0, 3.0]]))
     with pytest.raises(ValueError, match="Expected models with the factors"):
         net.beliefs(GraphicalModel([2, 2]))
@@ -235,7 +235,7 @@ def test_a_network_is_refused_other_boxes() -> None:
         net.beliefs(clamped)
 
 
-def test_a_network_is_refused_other_scopes_and_budgets() -> None:
+def test_models_with_other_scopes_or_budgets_are_refused() -> None:
     def model(scope: tuple[int, int], at_most: int) -> GraphicalModel:
         made = GraphicalModel([2, 2, 2])
         made.add_table(scope, [[0.0, 0.1], [0.2, 1.0]])
@@ -251,7 +251,7 @@ def test_a_network_is_refused_other_scopes_and_budgets() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_it_runs_alike_on_a_gpu(variant: str) -> None:
+def test_a_gpu_gives_the_same_beliefs(variant: str) -> None:
     batch = chains(4, length=12)
     net = max_product_network(batch.model(0), iterations=5, variant=variant, normalise=True)
     here = net.beliefs(batch)
@@ -264,6 +264,6 @@ def test_it_runs_alike_on_a_gpu(variant: str) -> None:
     ("options", "message"),
     [({"variant": "loopy"}, "variant paper or standard"), ({"iterations": 0}, r"at least one iteration \(got 0\)")],
 )
-def test_bad_requests_are_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         max_product_network(GraphicalModel([2]), **({"iterations": 1} | options))

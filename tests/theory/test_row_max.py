@@ -1,4 +1,4 @@
-"""Prop. 3: the maximum over rows as a ReLU network of the stated depth, and its true number of units."""
+"""Prop. 3: the row maximum as a ReLU network of the stated depth, and its actual number of units."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_it_is_the_maximum_of_every_row(n: int, rows: int) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 6, 8, 16])
-def test_fewer_units_do_for_entries_known_to_be_non_negative(n: int) -> None:
+def test_non_negative_entries_need_fewer_units(n: int) -> None:
     net = row_max_network(n, nonnegative=True)
     x = torch.rand(100, 1, n, dtype=torch.float64, generator=torch.Generator().manual_seed(n))
     torch.testing.assert_close(net(x), x.amax(-1), rtol=1e-14, atol=1e-14)
@@ -29,14 +29,14 @@ def test_fewer_units_do_for_entries_known_to_be_non_negative(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [2, 4, 8, 16, 32])
-def test_depth_and_width_are_those_of_the_proposition(n: int) -> None:
+def test_depth_and_width_match_the_proposition(n: int) -> None:
     net = row_max_network(n)
     levels = int(log2(n))
-    # two layers a level as the paper counts; the linear one of each level is merged with the next
+    # the paper counts two layers per level; the linear one merges with the next level
     assert len(net.hidden_units) == levels
     assert len(net.message.tail) + 1 == levels + 1
     assert max(net.hidden_units) == 3 * n // 2 <= 2 * n
-    # over all layers there are more than the 2n units the paper states, except for non-negative entries
+    # the total exceeds the paper's 2n units, except for non-negative entries
     assert sum(net.hidden_units) == 3 * (n - 1)
     assert sum(row_max_network(n, nonnegative=True).hidden_units) == 2 * (n - 1) <= 2 * n
     assert (sum(net.hidden_units) > 2 * n) == (n >= 4)
@@ -47,7 +47,7 @@ def test_depth_for_any_number_of_columns() -> None:
         assert len(row_max_network(n).hidden_units) == ceil(log2(n))
 
 
-def test_it_is_an_m_and_nothing_else() -> None:
+def test_it_is_a_single_message_network() -> None:
     assert [type(child) for child in row_max_network(5).children()] == [Message]
 
 

@@ -21,7 +21,7 @@ def test_the_sum_over_rows(rows: int, columns: int, seed: int) -> None:
     torch.testing.assert_close(sum_through_max(rows, columns, signed=True)(x), x.sum(1), rtol=1e-14, atol=1e-14)
 
 
-def test_it_is_the_statement_with_constant_tensors() -> None:
+def test_it_matches_the_statement_with_constant_tensors() -> None:
     net = sum_through_max(3, 4)
     x = matrix(3, 4, 1)[0].abs()
     assert net.w.shape == (3, 4, 12)
@@ -31,15 +31,15 @@ def test_it_is_the_statement_with_constant_tensors() -> None:
     torch.testing.assert_close(net.q @ y.amax(0), x.sum(0))
 
 
-def test_no_feature_is_lost_on_the_way() -> None:
+def test_the_aggregation_is_lossless() -> None:
     x = matrix(4, 3, 2).abs()
     torch.testing.assert_close(sum_through_max(4, 3).slots(x), x.flatten(1), rtol=0, atol=0)
 
 
-def test_negative_features_are_refused_where_they_would_be_lost() -> None:
+def test_negative_features_are_refused_unless_signed() -> None:
     with pytest.raises(ValueError, match="non-negative entries"):
         sum_through_max(2, 2)(torch.tensor([[1.0, 2.0], [3.0, -1.0]]).double())
-    # the maximum with the zeros of other slots would have erased it
+    # the maximum with the zeros of other slots would erase it
     net = sum_through_max(2, 2)
     y = torch.einsum("ij,ijk->ik", torch.tensor([[1.0, 2.0], [3.0, -1.0]]).double(), net.w)
     assert (net.q @ y.amax(0)).tolist() == [4.0, 2.0]

@@ -1,4 +1,4 @@
-"""Broken model files, each with the place and the reason that its refusal must name."""
+"""Broken model files, each with the place and the reason that the error must name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BIG = b"1000000000000"
 
 Edits = dict[str, tuple[bytes, bytes, str, str]]
 
-# one place of a good file changed: from, to, the place, what is wrong
+# edits of a valid file: old, new, the place, part of the message
 UAI_EDITS: Edits = {
     "wrong kind": (b"MARKOV", b"GIBBS", "line 1", "Expected MARKOV or BAYES (got 'GIBBS')"),
     "not utf8": (b" 0.5 1.5", b" 0.5 \xff\xfe", "line 11, table 0", "got '\\xff\\xfe'"),
@@ -44,7 +44,7 @@ UAI_EDITS: Edits = {
     "word in a table": (b"7 8 9", b"7 eight 9", "line 15, table 2", "(got 'eight')"),
 }
 
-# one place of a good file changed: from, to, the place, what is wrong
+# edits of a valid file: old, new, the place, part of the message
 FG_EDITS: Edits = {
     "huge": (b"2\n\n2\n", BIG + b"\n\n2\n", "line 2", "declares 1000000000000 factors but"),
     "cardinality 0": (b"\n2 3\n6", b"\n2 0\n6", "line 6, factor 0", "of at least 1 (got 0)"),
@@ -59,7 +59,7 @@ FG_EDITS: Edits = {
     "nan": (b"5 6\n", b"5 NaN\n", "line 13, factor 0, entry 5", "(got 'NaN')"),
 }
 
-# one place of a good file changed: from, to, the place, what is wrong
+# edits of a valid file: old, new, the place, part of the message
 BIF_EDITS: Edits = {
     "not utf8": (b"consequence", b"cons\xe9quence", "line 2", "Expected UTF-8 text (got byte 0xe9)"),
     "open comment": (b"(no)", b"/* (no)", "line 10, probability of 'Wet'", "(got the end of the file)"),
@@ -86,7 +86,7 @@ BIF_EDITS: Edits = {
     ),
 }
 
-# one place of a good file changed: from, to, the place, what is wrong
+# edits of a valid file: old, new, the place, part of the message
 WCSP_EDITS: Edits = {
     "huge": (b"test 3 3", b"test " + BIG + b" 3", "line 1", "declares 1000000000000"),
     "domain 0": (b"\n2 3 2\n", b"\n2 0 2\n", "line 2, variable 1", "got a domain of size 0"),
@@ -107,7 +107,7 @@ WCSP_EDITS: Edits = {
     "negative default": (b"2 0 1 1 2", b"2 0 1 -7 2", "line 3, cost function 0", "(got '-7')"),
 }
 
-# one place of a good file changed: from, to, the place, what is wrong
+# edits of a valid file: old, new, the place, part of the message
 CFN_EDITS: Edits = {
     "no bound": (b"<10.0", b"10.0", "line 1, problem", "Expected a bound such as"),
     "bound nan": (b"<10.0", b"<nan", "line 1, problem", "Expected a bound such as"),
@@ -125,7 +125,7 @@ CFN_EDITS: Edits = {
     "weights": (b"[1 1]", b"[1 1 1]", "line 9, function 'count'", "Expected 2 weights (got 3)"),
 }
 
-# whole files: name, bytes, the place, what is wrong
+# whole files: name, bytes, the place, part of the message
 WHOLE: dict[str, tuple[str, bytes, str, str]] = {
     "uai empty": ("a.uai", b"", "line 1", "got the end of the file"),
     "uai blank": ("a.uai", b"\n \n", "line 3", "got the end of the file"),
@@ -252,7 +252,7 @@ WHOLE: dict[str, tuple[str, bytes, str, str]] = {
 }
 
 
-# evidence for the good UAI file: bytes, the place, what is wrong
+# evidence for the valid UAI file: bytes, the place, part of the message
 EVIDENCE: dict[str, tuple[bytes, str, str]] = {
     "empty": (b"", "line 1", "got an empty file"),
     "junk": (b"\x00\xff\x80", "line 1, number 0", "integer of at least 0"),
@@ -278,7 +278,7 @@ def _edited(base: bytes, suffix: str, edits: Edits) -> dict[str, tuple[str, byte
     }
 
 
-# all of them: name of the file, its bytes, the place, what is wrong
+# all of them: file name, bytes, the place, part of the message
 BROKEN = (
     _edited(UAI, "uai", UAI_EDITS)
     | _edited(FG, "fg", FG_EDITS)

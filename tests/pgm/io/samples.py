@@ -1,4 +1,4 @@
-"""Small good files, one or more of each format, from which the tests of bad input are made."""
+"""Small valid files of each format, from which broken files are derived."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ EVID = b"2 0 1 1 2\n"
 
 
 def native() -> bytes:
-    """A file in our own format, with tables of two shapes, -inf and a budget."""
+    """A native file with tables of two shapes, -inf and a budget."""
     model = GraphicalModel([2, 3, 2])
     model.add_unary(0, [0.5, -np.inf])
     model.add_table((0, 1), np.arange(6.0).reshape(2, 3))
@@ -123,13 +123,13 @@ GOOD: dict[str, bytes] = {
 
 
 def swap(data: bytes, old: bytes, new: bytes) -> bytes:
-    """The data with the one occurrence of ``old`` replaced."""
+    """Replace the only occurrence of ``old``."""
     assert data.count(old) == 1, (old, data.count(old))
     return data.replace(old, new)
 
 
 def header(edit: Callable[[bytes], bytes]) -> bytes:
-    """A native file whose JSON header is edited; its length is put right."""
+    """A native file with an edited JSON header of the right length."""
     data = native()
     (length,) = struct.unpack("<Q", data[:8])
     text = edit(data[8 : 8 + length])

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.data
 
 NOT_MODELS = (".ub", ".evid", ".MAP", ".out")
 
-# What tables and budgets cannot say, and one file that is not well formed.
+# Files that tables and budgets cannot express, and one malformed file.
 REFUSED = {
     "lipa30a_invalldiff.wcsp.xz": "cost function 465: Expected a variable, an integer (got '29-1')",
     "lipa30a_invgcc.wcsp.xz": "(got 'gcc')",
@@ -73,9 +73,9 @@ def test_the_best_known_assignments_of_the_uai_competition_score_as_listed(archi
 
 @pytest.mark.parametrize(("folder", "count"), [("tbval", 55), ("fg", 14), ("bif", 26)])
 def test_every_file_is_read_or_refused_in_one_line(archives: Path, folder: str, count: int) -> None:
-    seen = 0
+    files = 0
     for path in models_in(archives / folder):
-        seen += 1
+        files += 1
         if path.name in REFUSED:
             with pytest.raises(InputError) as caught:
                 read_model(path)
@@ -85,7 +85,7 @@ def test_every_file_is_read_or_refused_in_one_line(archives: Path, folder: str, 
             model = read_network(path) if folder == "bif" else read_model(path)
             assert model.num_variables > 0
             assert model.num_tables > 0
-    assert seen == count
+    assert files == count
 
 
 def test_small_networks_have_the_optimum_toulbar2_states(archives: Path) -> None:
@@ -115,9 +115,9 @@ def test_all_networks_have_the_optimum_toulbar2_states(archives: Path) -> None:
         model = read_model(path)
         solution = fgnn.solve(model, "toulbar2", time_limit=60)
         if solution.status != "optimal":
-            continue  # how far a solver gets is another test's matter
+            continue  # not solved in time
         if path.name == "alarm.cfn.gz":
-            # toulbar2 counts the least cost of a table over four variables or more twice; the others are unique
+            # toulbar2 counts the least cost of a table over four or more variables twice
             optimum += sum(float(t.values.max()) for t in model.tables() if len(t.scope) > 3)
         assert solution.score == pytest.approx(optimum if path.name.startswith("maxi") else -optimum), path.name
         checked += 1
@@ -140,7 +140,7 @@ def test_bayesian_networks_sum_to_one_over_the_child(archives: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["tbval/pedigree9.uai.xz", "fg/alarm.fg", "bif/hailfinder.bif.gz", "tbval/example.wcsp"]
 )
-def test_a_real_model_survives_both_formats_we_write(archives: Path, tmp_path: Path, name: str) -> None:
+def test_a_real_model_survives_both_written_formats(archives: Path, tmp_path: Path, name: str) -> None:
     model = read_model(archives / name)
     for suffix in (".fgm.xz", ".uai.gz"):
         write_model(model, tmp_path / f"a{suffix}")

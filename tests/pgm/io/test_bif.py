@@ -32,7 +32,7 @@ def test_a_table_runs_over_the_child_first_and_then_the_parents(tmp_path: Path) 
     assert read(tmp_path, table) == read(tmp_path, BIF)
 
 
-def test_a_default_row_stands_for_those_not_given(tmp_path: Path) -> None:
+def test_a_default_row_replaces_missing_rows(tmp_path: Path) -> None:
     data = swap(BIF, b"(no) 0.9, 0.1, 0.0;", b"default 0.9, 0.1, 0.0;")
     assert read(tmp_path, data) == read(tmp_path, BIF)
 
@@ -65,5 +65,5 @@ def test_rows_name_the_parents_states_in_the_order_of_the_block(tmp_path: Path) 
         (b"probability ( Wet | Rain )", b"probability ( Wet , Rain )"),
     ],
 )
-def test_freedoms_of_the_format(tmp_path: Path, old: bytes, new: bytes) -> None:
+def test_optional_syntax(tmp_path: Path, old: bytes, new: bytes) -> None:
     assert read(tmp_path, swap(BIF, old, new)) == read(tmp_path, BIF)

@@ -1,4 +1,4 @@
-"""Bad input: every broken file is refused in one line that names the file and the place, quickly and in little room."""
+"""Every broken file is refused in one line that names the file and the place, quickly and in little memory."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from tests.pgm.io.samples import EVID, GOOD, UAI
 
 
 def refused(path: Path, **options: Any) -> tuple[str, float, float]:
-    """The one line, the seconds and the bytes it took."""
+    """The error message, the seconds and the peak memory."""
     tracemalloc.start()
     start = time.perf_counter()
     with pytest.raises(InputError) as caught:
         read_model(path, **options)
     seconds = time.perf_counter() - start
-    room = tracemalloc.get_traced_memory()[1]
+    memory = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    return str(caught.value), seconds, room
+    return str(caught.value), seconds, memory
 
 
-def check(line: str, file: Path, place: str, what: str, seconds: float, room: float) -> None:
+def check(line: str, file: Path, place: str, what: str, seconds: float, memory: float) -> None:
     assert "\n" not in line
     assert line.isprintable()
-    where, _, told = line.partition(": ")
+    where, _, reason = line.partition(": ")
     assert where.startswith(str(file))
     assert place in where.removeprefix(str(file)), line
-    assert what in told, line
-    assert len(told) < 250
-    assert seconds < 5  # on a busy machine and under the memory tracer; well below a second otherwise
-    assert room < 200e6
+    assert what in reason, line
+    assert len(reason) < 250
+    assert seconds < 5  # generous: a busy machine and the memory tracer
+    assert memory < 200e6
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -45,8 +45,8 @@ def test_a_broken_file_is_refused_in_one_line(tmp_path: Path, name: str) -> None
     file, data, place, what = BROKEN[name]
     path = tmp_path / file
     path.write_bytes(data)
-    line, seconds, room = refused(path)
-    check(line, path, place, what, seconds, room)
+    line, seconds, memory = refused(path)
+    check(line, path, place, what, seconds, memory)
 
 
 @pytest.mark.parametrize("name", EVIDENCE)
@@ -55,11 +55,11 @@ def test_wrong_evidence_is_refused_in_one_line(tmp_path: Path, name: str) -> Non
     (tmp_path / "a.uai").write_bytes(UAI)
     path = tmp_path / "a.uai.evid"
     path.write_bytes(data)
-    line, seconds, room = refused(tmp_path / "a.uai", evidence=path)
-    check(line, path, place, what, seconds, room)
+    line, seconds, memory = refused(tmp_path / "a.uai", evidence=path)
+    check(line, path, place, what, seconds, memory)
 
 
-def test_there_are_many_and_the_files_they_are_made_from_are_good(tmp_path: Path) -> None:
+def test_there_are_many_broken_files_and_their_originals_are_valid(tmp_path: Path) -> None:
     assert len(BROKEN) + len(EVIDENCE) >= 45
     for name, data in GOOD.items():
         (tmp_path / name).write_bytes(data)
@@ -69,7 +69,7 @@ def test_there_are_many_and_the_files_they_are_made_from_are_good(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", [n for n in GOOD if not n.endswith((".gz", ".xz"))])
-def test_a_file_cut_anywhere_is_refused_or_still_whole(tmp_path: Path, name: str) -> None:
+def test_a_truncated_file_is_refused_or_still_valid(tmp_path: Path, name: str) -> None:
     data = GOOD[name].rstrip()
     path = tmp_path / name
     path.write_bytes(data)
@@ -82,7 +82,7 @@ def test_a_file_cut_anywhere_is_refused_or_still_whole(tmp_path: Path, name: str
         except InputError as error:
             line = str(error)
         else:
-            # a cut in the last number, or between two blocks of a network, leaves a file that reads as whole
+            # a cut in the last number, or between two blocks of a network, leaves a valid file
             assert model.num_variables <= whole.num_variables
             assert size > len(data) - 6 or name == "good.bif"
             continue

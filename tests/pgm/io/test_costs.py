@@ -21,14 +21,14 @@ def test_a_wcsp_score_is_minus_the_cost(tmp_path: Path) -> None:
     # by hand: f01 has default 1, f2 costs 3 at 1, a constant 2, f012 costs 7 at (1, 1, 1), f0 costs 5 at 1
     assert model.score([0, 0, 0]) == -(1 + 0 + 2 + 0 + 0)
     assert model.score([0, 2, 1]) == -(4 + 3 + 2 + 0 + 0)
-    assert model.score([1, 1, 1]) == -(1 + 3 + 2 + 7 + 5)  # in sum above the bound, but no entry is
+    assert model.score([1, 1, 1]) == -(1 + 3 + 2 + 7 + 5)  # the sum exceeds the bound, but no entry does
 
 
 def test_a_cost_that_reaches_the_bound_forbids(tmp_path: Path) -> None:
     assert read(tmp_path, "a.wcsp", WCSP).score([1, 0, 0]) == -math.inf
 
 
-def test_a_shared_table_is_used_again_whatever_default_is_given(tmp_path: Path) -> None:
+def test_a_shared_table_ignores_the_default_cost(tmp_path: Path) -> None:
     text = "t 3 2 3 9\n2 2 2\n-2 0 1 4 1\n0 1 3\n2 1 2 1 -1\n2 2 0 4 -1\n"
     model = read(tmp_path, "a.wcsp", text)
     assert [t.scope for t in model.tables()] == [(0, 1), (1, 2), (2, 0)]
@@ -48,12 +48,12 @@ def test_a_cfn_score_is_minus_the_cost(tmp_path: Path) -> None:
     assert model.score([1, 2, 0]) == pytest.approx(-(6 + 0.5 + 2 + 1))
     assert model.score([0, 1, 1]) == pytest.approx(-(2 + 2.5 + 1 + 2))
     assert model.score([1, 0, 1]) == -math.inf  # 12 in two tables, above the bound
-    assert model.score([0, 0, 0]) == -math.inf  # breaks the knapsack
+    assert model.score([0, 0, 0]) == -math.inf  # violates the knapsack
     (budget,) = model.budgets()
     assert (budget.scope, budget.at_least, budget.at_most) == ((0, 2), 1, 2)
 
 
-def test_cfn_names_quotes_and_punctuation_are_free(tmp_path: Path) -> None:
+def test_cfn_names_quotes_and_punctuation_are_optional(tmp_path: Path) -> None:
     terse = b"""[[test <10.0] [[x y] 3 [p q]]
     [ [[0 1] [1 2 3 4 5 6]] [[2] 0.5 [1 2.5]] [[0 2] later] later [[2 0] [0 1 2 12]] [[0 2] knapsack [1 [1 1]]] ] ]"""
     assert read(tmp_path, "b.cfn", terse) == read(tmp_path, "a.cfn", CFN)

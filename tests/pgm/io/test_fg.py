@@ -25,12 +25,12 @@ def test_the_first_variable_of_a_scope_varies_fastest(tmp_path: Path) -> None:
     assert model.score([1, 0]) == pytest.approx(math.log(2 * 0.5))
 
 
-def test_what_is_not_listed_is_zero(tmp_path: Path) -> None:
+def test_unlisted_entries_are_zero(tmp_path: Path) -> None:
     model = read(tmp_path, FG)
     assert model.score([0, 1]) == -math.inf
 
 
-def test_labels_are_numbered_in_their_order(tmp_path: Path) -> None:
+def test_variables_are_sorted_by_label(tmp_path: Path) -> None:
     model = read(tmp_path, b"1\n\n2\n70 5\n2 3\n1\n5 2.0\n")  # entry 5: label 70 in state 1, label 5 in state 2
     assert model.cardinalities.tolist() == [3, 2]
     assert model.score([2, 1]) == pytest.approx(math.log(2))

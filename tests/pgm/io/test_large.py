@@ -1,4 +1,4 @@
-"""A file of 100 MB: it is read once, and held little more than once."""
+"""Files of 100 MB are read quickly and in little more memory than their arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-# In a process of its own, whose largest size is this reading's.
+# Run in a separate process to measure its peak memory.
 MEASURE = """
 import json, resource, sys, time
 import fgnn
@@ -30,7 +30,7 @@ print(json.dumps({"seconds": seconds, "extra": extra, "arrays": arrays, "tables"
 
 
 def write_pairs(path: Path, count: int) -> None:
-    """Binary variables in pairs, four numbers of twelve digits each."""
+    """Pairs of binary variables, four numbers of twelve digits each."""
     rng = np.random.default_rng(0)
     first = rng.integers(0, 19_999, size=count)
     with path.open("w") as file:
@@ -55,7 +55,7 @@ def write_wide(path: Path, variables: int) -> None:
 
 
 def write_mixed(path: Path, count: int) -> None:
-    """Tables of one, two and three variables of two or three states, in no order."""
+    """Tables of one to three variables of two or three states, in random order."""
     rng = np.random.default_rng(0)
     cards = rng.integers(2, 4, size=20_000)
     places = zip(rng.integers(0, 1000, size=count).tolist(), rng.integers(1, 4, size=count).tolist(), strict=True)
@@ -72,7 +72,7 @@ def write_mixed(path: Path, count: int) -> None:
 @pytest.mark.parametrize(
     ("write", "size", "megabytes"), [(write_pairs, 1_320_000, 95), (write_wide, 22, 95), (write_mixed, 560_000, 95)]
 )
-def test_a_large_file_is_read_in_one_go(
+def test_a_large_file_is_read_quickly_in_little_memory(
     tmp_path: Path, write: Callable[[Path, int], object], size: int, megabytes: int
 ) -> None:
     path = tmp_path / "large.uai"
@@ -80,11 +80,11 @@ def test_a_large_file_is_read_in_one_go(
     length = path.stat().st_size
     assert length > megabytes * 1e6
     run = subprocess.run([sys.executable, "-c", MEASURE, str(path)], capture_output=True, text=True, check=True)
-    found = json.loads(run.stdout)
-    rate = length / found["seconds"] / 1e6
-    ratio = found["extra"] / found["arrays"]
-    speed = f"{length / 1e6:.0f} MB in {found['seconds']:.1f} s of processor time, {rate:.1f} MB/s"
-    room = f"{found['extra'] / 1e6:.0f} MB at most, {ratio:.2f} times the arrays' {found['arrays'] / 1e6:.0f} MB"
+    cost = json.loads(run.stdout)
+    rate = length / cost["seconds"] / 1e6
+    ratio = cost["extra"] / cost["arrays"]
+    speed = f"{length / 1e6:.0f} MB in {cost['seconds']:.1f} s of CPU time, {rate:.1f} MB/s"
+    room = f"{cost['extra'] / 1e6:.0f} MB at most, {ratio:.2f} times the arrays' {cost['arrays'] / 1e6:.0f} MB"
     print(f"\n{write.__name__}: {speed}; {room}")
     assert ratio < 2.5
     assert rate > 5  # twice that on an idle machine

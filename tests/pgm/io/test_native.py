@@ -1,4 +1,4 @@
-"""Our own format: everything comes back, exactly."""
+"""The native format is lossless."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_model_comes_back_equal(
     assert [t.scope for t in twin.tables()] == [t.scope for t in model.tables()]
 
 
-def test_every_bit_of_a_float_is_kept(tmp_path: Path) -> None:
+def test_floats_are_stored_exactly(tmp_path: Path) -> None:
     values = np.array([[0.1, 1 / 3, 5e-324], [-1.7976931348623157e308, -np.inf, math.pi]])
     model = GraphicalModel([2, 3])
     model.add_table((0, 1), values)
@@ -83,12 +83,12 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.bif", "a.fg", "a.wcsp", "a.cfn", "a.txt", "a", "a.gz"])
-def test_a_format_we_do_not_write_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_read_only_format_is_not_written(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match=rf"{name}.*\.fgm, \.uai"):
         write_model(GraphicalModel([2]), tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file or directory"):
         write_model(GraphicalModel([2]), tmp_path / "none" / "a.fgm")

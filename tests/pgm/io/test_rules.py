@@ -1,4 +1,4 @@
-"""Cost functions given by a rule: every assignment's cost, against toulbar2's own and by hand."""
+"""Cost functions given by a rule: the cost of every assignment, against toulbar2 and by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from fgnn import GraphicalModel, read_model
 from fgnn.errors import InputError
 
-# (cardinalities, the function as a .wcsp file has it); the bound is 1000
+# (cardinalities, the function in .wcsp syntax); the bound is 1000
 CASES: dict[str, tuple[list[int], str]] = {
     **{f"relation {op}": ([4, 3], f"2 0 1 -1 {op} 1 1") for op in (">=", ">", "<=", "<", "=")},
     **{f"relation {op} reversed": ([4, 3], f"2 1 0 -1 {op} -1 2") for op in (">=", ">", "<=", "<", "=")},
@@ -55,7 +55,7 @@ BUDGETS = {
     "clique of ones": (0, 1),
 }
 
-# Run apart from the tests, because the library ends the process on some errors.
+# Run in a separate process, because the library exits on some errors.
 ORACLE = """
 import itertools, json, pathlib, sys
 import pytoulbar2
@@ -95,7 +95,7 @@ def toulbar2_costs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[f
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_assignment_costs_what_toulbar2_says(
+def test_every_assignment_has_the_cost_of_toulbar2(
     tmp_path: Path, toulbar2_costs: dict[str, list[float | None]], name: str
 ) -> None:
     cards, function = CASES[name]
@@ -121,16 +121,16 @@ def test_a_linear_constraint_over_many_variables_is_a_budget(tmp_path: Path) -> 
     assert (budget.at_least, budget.at_most) == (0, 3)
 
 
-def test_a_linear_constraint_nothing_meets_is_infeasible(tmp_path: Path) -> None:
+def test_an_unsatisfiable_linear_constraint_is_infeasible(tmp_path: Path) -> None:
     assert read(tmp_path, [2, 2], "2 0 1 -1 knapsack 3 1 1").score([1, 1]) == -math.inf
 
 
-def test_a_linear_constraint_everything_meets_is_nothing(tmp_path: Path) -> None:
+def test_a_trivial_linear_constraint_adds_nothing(tmp_path: Path) -> None:
     model = read(tmp_path, [2, 2], "2 0 1 -1 knapsack -2 -1 -1")
     assert (model.num_budgets, model.num_tables, model.score([1, 1])) == (0, 0, 0.0)
 
 
-def test_a_hard_all_different_of_any_size_is_pairs(tmp_path: Path) -> None:
+def test_a_hard_all_different_becomes_pairs(tmp_path: Path) -> None:
     model = read(tmp_path, [9] * 9, f"9 {' '.join(map(str, range(9)))} -1 salldiff var 5", upper=5)
     assert model.num_tables == 36
     assert model.score(list(range(9))) == 0.0
@@ -145,6 +145,6 @@ def test_a_hard_all_different_of_any_size_is_pairs(tmp_path: Path) -> None:
         ([2] * 4, "4 0 1 2 3 -1 sregular var 1 2 1 0 2 0 1 3 0 0 0 0 1 1 1 1 1"),
     ],
 )
-def test_what_tables_and_budgets_cannot_say_is_refused(tmp_path: Path, cards: list[int], function: str) -> None:
+def test_an_inexpressible_rule_is_refused(tmp_path: Path, cards: list[int], function: str) -> None:
     with pytest.raises(InputError, match=r"a\.wcsp, (line 3, )?cost function 0: Expected"):
         read(tmp_path, cards, function)

@@ -1,4 +1,4 @@
-"""Opening files: compression, its limits, and what is no file."""
+"""Opening files: compression and its limits, and paths that are not files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.pgm.io.samples import GOOD, UAI
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, lzma.compress])
-def test_members_follow_one_another(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+def test_several_members_are_concatenated(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     suffix = ".gz" if pack is gzip.compress else ".xz"
     path = tmp_path / f"a{suffix}"
     path.write_bytes(pack(UAI[:50]) + pack(UAI[50:]))
@@ -54,7 +54,7 @@ def test_a_bomb_is_refused_at_once(
     start = time.perf_counter()
     with pytest.raises(InputError, match="bomb"):
         read_model(path, limits=Limits(decompressed=4 << 20))
-    assert time.perf_counter() - start < 5  # on a busy machine; well below a second otherwise
+    assert time.perf_counter() - start < 5  # generous: a busy machine
 
 
 def test_a_bomb_of_evidence_is_refused_as_well(tmp_path: Path, bombs: dict[tuple[str, bytes], bytes]) -> None:
@@ -82,14 +82,14 @@ def test_by_default_a_file_may_expand_to_64_mebibytes_or_256_fold(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", [n for n in GOOD if n.endswith((".gz", ".xz"))])
-def test_a_compressed_file_cut_anywhere_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_truncated_compressed_file_is_refused(tmp_path: Path, name: str) -> None:
     for size in range(0, len(GOOD[name]), 7):
         (tmp_path / name).write_bytes(GOOD[name][:size])
         with pytest.raises(InputError, match=name):
             read_model(tmp_path / name)
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.uai").mkdir()
     for path, what in [
         (tmp_path / "none.uai", "no such file"),
@@ -103,7 +103,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
             read_model(path)
 
 
-def test_a_device_is_not_read_for_ever(tmp_path: Path) -> None:
+def test_a_device_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "zero.uai").symlink_to("/dev/zero")
     with pytest.raises(InputError, match="Expected a file"):
         read_model(tmp_path / "zero.uai")

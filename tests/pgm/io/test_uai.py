@@ -1,4 +1,4 @@
-"""UAI files: what the numbers mean, and what comes back from a file we wrote."""
+"""UAI files: the meaning of the numbers, and round trips."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def assignments(model: GraphicalModel) -> np.ndarray:
 def test_the_last_variable_of_a_scope_varies_fastest(tmp_path: Path) -> None:
     model = read_model(put(tmp_path, "a.uai", UAI))
     assert model.cardinalities.tolist() == [2, 3, 2]
-    # worked out by hand: phi_0 phi_01 phi_210 / 4 at (x0, x1, x2) = (1, 2, 0) and (0, 1, 1)
+    # by hand: phi_0 phi_01 phi_210 / 4 at (x0, x1, x2) = (1, 2, 0) and (0, 1, 1)
     assert model.score([1, 2, 0]) == pytest.approx(math.log(1.5 * 6 * 6 * 0.25))
     assert model.score([0, 1, 1]) == pytest.approx(math.log(0.5 * 2 * 9 * 0.25))
     scopes = [t.scope for t in model.tables()]
@@ -54,7 +54,7 @@ def test_zero_becomes_minus_infinity(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("evidence", ["2 0 1 1 2", "1\n2 0 1 1 2\n", " 2\n0 1\n1 2"])
-def test_evidence_comes_plain_or_as_one_sample(tmp_path: Path, evidence: str) -> None:
+def test_evidence_is_plain_or_one_sample(tmp_path: Path, evidence: str) -> None:
     path = put(tmp_path, "a.uai", UAI)
     model = read_model(path, evidence=put(tmp_path, "a.uai.evid", evidence))
     assert model == read_model(path).condition({0: 1, 1: 2})
@@ -68,13 +68,13 @@ def test_no_evidence_changes_nothing(tmp_path: Path, evidence: str) -> None:
     assert read_model(path, evidence=put(tmp_path, "e.evid", evidence)) == read_model(path)
 
 
-def test_one_observation_is_not_taken_for_a_sample_count(tmp_path: Path) -> None:
+def test_one_observation_is_not_mistaken_for_a_sample_count(tmp_path: Path) -> None:
     path = put(tmp_path, "a.uai", UAI)
     for text in ("1 1 2", "1 1 1 2"):
         assert read_model(path, evidence=put(tmp_path, "e.evid", text)) == read_model(path).condition({1: 2})
 
 
-def test_evidence_given_by_hand_is_checked(tmp_path: Path) -> None:
+def test_evidence_as_a_mapping_is_checked(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="evidence: Expected a state below 3 for variable 1"):
         read_model(put(tmp_path, "a.uai", UAI), evidence={1: 3})
 
@@ -130,7 +130,7 @@ def test_a_small_budget_becomes_a_table_and_a_large_one_is_refused(tmp_path: Pat
         (lambda m: m.add_unary(1, [0.0, -1e9]), "unary 1: .*fgm"),
     ],
 )
-def test_what_a_uai_file_cannot_hold_is_refused_with_the_way_out(
+def test_a_model_beyond_the_uai_format_is_refused_with_advice(
     tmp_path: Path, build: Callable[[GraphicalModel], object], what: str
 ) -> None:
     model = GraphicalModel([2, 2])
@@ -140,14 +140,14 @@ def test_what_a_uai_file_cannot_hold_is_refused_with_the_way_out(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_infeasible_model_stays_so(tmp_path: Path) -> None:
+def test_an_infeasible_model_stays_infeasible(tmp_path: Path) -> None:
     model = GraphicalModel([2])
     model.constant = -math.inf
     write_model(model, tmp_path / "a.uai")
     assert read_model(tmp_path / "a.uai").score([0]) == -math.inf
 
 
-def test_a_model_without_variables_comes_back(tmp_path: Path) -> None:
+def test_a_model_without_variables_survives(tmp_path: Path) -> None:
     model = GraphicalModel([])
     model.constant = 1.5
     write_model(model, tmp_path / "a.uai")
@@ -155,7 +155,7 @@ def test_a_model_without_variables_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("block", [7, 64, 1 << 20])
-def test_words_may_lie_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+def test_words_may_cross_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     rng = np.random.default_rng(3)
     model = GraphicalModel(rng.integers(1, 4, size=30))
     for _ in range(60):
@@ -169,9 +169,7 @@ def test_words_may_lie_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyP
     np.testing.assert_allclose(twin.score(x), model.score(x), rtol=1e-12)
 
 
-def test_many_tables_are_put_together_by_shape_and_score_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_tables_are_grouped_by_shape_and_score_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(4)
     model = GraphicalModel(rng.integers(2, 4, size=40))
     for _ in range(300):
@@ -186,6 +184,6 @@ def test_many_tables_are_put_together_by_shape_and_score_the_same(
     np.testing.assert_allclose(twin.score(x), model.score(x), rtol=1e-12)
 
 
-def test_the_door_is_at_the_top() -> None:
+def test_the_functions_are_exported_at_the_top() -> None:
     assert fgnn.read_model is read_model
     assert fgnn.write_model is write_model
