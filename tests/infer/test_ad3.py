@@ -280,7 +280,9 @@ def test_simplices_are_projected_and_forbidden_entries_stay_empty() -> None:
 def test_consistent_tables_are_the_nearest() -> None:
     rng = np.random.default_rng(3)
     shape = (2, 3, 4)
-    table = TableLayout(0, torch.zeros(1, dtype=torch.int64), shape, ((0, 1), (1, 4), (4, 8)), (0, 24))
+    table = TableLayout(
+        0, torch.zeros(1, dtype=torch.int64), shape, (slice(0, 1), slice(1, 4), slice(4, 8)), slice(0, 24)
+    )
     cells = rng.random(shape)
     cells /= cells.sum()
     edges = [rng.random(1), *(x / x.sum() for x in (rng.random(3), rng.random(4)))]

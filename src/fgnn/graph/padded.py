@@ -40,9 +40,6 @@ class PaddedIncidence:
         """``targets[s]`` is the target of slot s, one of ``count``."""
         return cls(slots_by_target(targets, count))
 
-    def to(self, device: torch.device) -> PaddedIncidence:
-        return PaddedIncidence(self.slots.to(device))
-
     def sum(self, values: Tensor) -> Tensor:
         """(R, S, ...) over slots to (R, T, ...) over targets."""
         return self._gather(values, 0).sum(2)

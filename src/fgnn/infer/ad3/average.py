@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fgnn.infer.ad3.layout import Layout
-from fgnn.infer.ad3.steps import State, Terms, disagreement, factor_step, take, variable_step
+from fgnn.infer.ad3.steps import State, Terms, disagreement, factor_step, variable_step
 
 CHECK = 25  # iterations between two decisions
 # Start a new average if the disagreement has halved since the last restart, or has shrunk by a tenth and is growing
@@ -57,9 +57,6 @@ class Average:
         self.z.mul_(~due)
         self.cells.mul_(~due)
         self.count = self.count * ~due
-
-    def select(self, which: Tensor) -> Average:
-        return Average(*(take(x, which) for x in vars(self).values()))
 
 
 def advance(layout: Layout, terms: Terms, state: State, average: Average, done: int, steps: int, blocks: int) -> None:

@@ -25,7 +25,7 @@ def marginals_of(layout: Layout, p: Tensor, like: Tensor) -> Tensor:
     out[:, layout.binary, 1] = p[: len(layout.binary)].T
     out[:, layout.binary, 0] = 1.0 - p[: len(layout.binary)].T
     for k, members, rows in layout.many:
-        out[:, members, :k] = fold(p[slice(*rows)], -1, k).permute(2, 0, 1)
+        out[:, members, :k] = fold(p[rows], -1, k).permute(2, 0, 1)
     return out
 
 

@@ -38,7 +38,7 @@ def dual_value(
         value = reduced[:free].clamp(min=0.0).sum(0)
     value = value + numbers.constant
     for k, _, rows in layout.many:
-        value = value + fold(reduced[slice(*rows)], -1, k).amax(1).sum(0)
+        value = value + fold(reduced[rows], -1, k).amax(1).sum(0)
     for pair, x in zip(layout.pairs, numbers.pairs, strict=True):
         value = value + _pair_maxima(pair, x, multipliers, bounds).sum(0)
     for table, theta in zip(layout.tables, numbers.tables, strict=True):
@@ -50,7 +50,7 @@ def dual_value(
 
 def _pair_maxima(pair: PairLayout, x: PairNumbers, multipliers: Tensor, bounds: _Bounds) -> Tensor:
     """The largest value of each pair over its allowed states, (C, B)."""
-    first, second = slice(*pair.first), slice(*pair.second)
+    first, second = pair.first, pair.second
     a, b = x.alpha + multipliers[first], x.beta + multipliers[second]
     values = torch.stack([torch.zeros_like(a), b, a, a + b + x.gamma])  # states 00, 01, 10, 11
     if bounds is not None:
@@ -66,7 +66,7 @@ def _table_maxima(table: TableLayout, theta: Tensor, multipliers: Tensor) -> Ten
     """The largest value of each table, (C, B)."""
     cells = theta
     for place, (k, axis) in enumerate(zip(table.shape, table.axes, strict=True)):
-        lam = fold(multipliers[slice(*axis)], len(table.tables), -1)  # shape: (C, w, B)
+        lam = fold(multipliers[axis], len(table.tables), -1)  # shape: (C, w, B)
         if k == 2:
             lam = torch.cat([torch.zeros_like(lam), lam], 1)
         cells = cells + along_axis(lam, table, place)
@@ -75,7 +75,7 @@ def _table_maxima(table: TableLayout, theta: Tensor, multipliers: Tensor) -> Ten
 
 def _budget_bounds(budget: BudgetLayout, y: BudgetNumbers, tau: Tensor, multipliers: Tensor, bounds: _Bounds) -> Tensor:
     """An upper bound on the largest value of each budget, (C, 1, B): the better of τ and 0."""
-    edges = slice(*budget.edges)
+    edges = budget.edges
     lam = fold(multipliers[edges], -1, budget.size)
 
     def bound_at(tau: Tensor) -> Tensor:

@@ -35,8 +35,9 @@ class Fused:
             return None
         if max(widest, layout.padded.shape[1]) > _WIDEST:
             return None
-        ends = [torch.stack([torch.arange(*x.first), torch.arange(*x.second)], 1) for x in layout.pairs]
-        scopes = [torch.arange(*b.edges).reshape(-1, b.size) for b in layout.budgets]
+        every = torch.arange(layout.num_edges)
+        ends = [torch.stack([every[x.first], every[x.second]], 1) for x in layout.pairs]
+        scopes = [every[b.edges].reshape(-1, b.size) for b in layout.budgets]
         edges = layout.padded.masked_fill(layout.padded == layout.num_edges, -1)
         return cls(
             index_rows(ends, 2, device),

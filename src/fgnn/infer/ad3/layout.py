@@ -14,10 +14,10 @@ from torch import Tensor
 
 from fgnn.graph import Structure, padded_width, slots_by_target
 from fgnn.graph.derived import Derived
+from fgnn.infer.map_tensors import map_tensors
 from fgnn.pgm import ModelBatch
 from fgnn.pgm.batch import TableBatch
 
-Span = tuple[int, int]
 _ALONE = 1e-6  # the degree of a variable without factors: almost nothing keeps it from its best state
 
 
@@ -27,8 +27,8 @@ class PairLayout:
 
     group: int  # which group of the batch's tables
     tables: Tensor  # shape: (C,), which tables of that group
-    first: Span
-    second: Span
+    first: slice
+    second: slice
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +38,8 @@ class TableLayout:
     group: int
     tables: Tensor  # shape: (C,)
     shape: tuple[int, ...]
-    axes: tuple[Span, ...]  # the edges of each axis: C of them, of width 1 (binary) or k
-    cells: Span
+    axes: tuple[slice, ...]  # the edges of each axis: C of them, of width 1 (binary) or k
+    cells: slice
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class BudgetLayout:
 
     group: int  # which group of the batch's budgets
     size: int  # variables in each
-    edges: Span
+    edges: slice
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class Layout(Derived):
     cardinalities: tuple[int, ...]
     row: Tensor  # shape: (N,), a variable's first row; -1 if it has one state
     binary: Tensor  # shape: (Vb,), the binary variables in the order of their rows
-    many: tuple[tuple[int, Tensor, Span], ...]  # cardinality, variables (n_k,), rows
+    many: tuple[tuple[int, Tensor, slice], ...]  # cardinality, variables (n_k,), rows
     num_rows: int
     num_edges: int
     num_cells: int
@@ -105,15 +105,15 @@ class _Edges:
         self.rows = [torch.zeros(0, dtype=torch.int64)]
         self.count = 0
 
-    def add(self, rows: Tensor) -> Span:
+    def add(self, rows: Tensor) -> slice:
         self.rows.append(rows.reshape(-1))
         self.count += rows.numel()
-        return self.count - rows.numel(), self.count
+        return slice(self.count - rows.numel(), self.count)
 
 
 def _compile(structure: Structure, shapes: tuple[tuple[int, ...], ...], finite: tuple[Tensor, ...]) -> Layout:
     assert structure.cardinalities is not None
-    device, cards = structure.device, tuple(structure.cardinalities.tolist())
+    cards = tuple(structure.cardinalities.tolist())
     row, binary, many, height = _variable_rows(cards)
     edges = _Edges()
     pairs: list[PairLayout] = []
@@ -128,7 +128,7 @@ def _compile(structure: Structure, shapes: tuple[tuple[int, ...], ...], finite: 
         rows = row[structure.groups[f"table{g}"].scopes.cpu()[:, list(axes)]]  # shape: (C, A), first rows
         if mask.any():
             first, second = (edges.add(ends) for ends in rows[mask].unbind(1))
-            pairs.append(PairLayout(g, mask.nonzero().squeeze(1).to(device), first, second))
+            pairs.append(PairLayout(g, mask.nonzero().squeeze(1), first, second))
         if not mask.all():
             others, sizes = (~mask).nonzero().squeeze(1), tuple(shape[a] for a in axes)
             spans = tuple(
@@ -136,7 +136,7 @@ def _compile(structure: Structure, shapes: tuple[tuple[int, ...], ...], finite: 
                 for starts, k in zip(rows[others].unbind(1), sizes, strict=True)
             )
             end = cells + len(others) * prod(sizes)
-            tables.append(TableLayout(g, others.to(device), sizes, spans, (cells, end)))
+            tables.append(TableLayout(g, others, sizes, spans, slice(cells, end)))
             cells = end
     budgets = []
     for g in range(len(structure.groups) - len(shapes)):
@@ -144,25 +144,26 @@ def _compile(structure: Structure, shapes: tuple[tuple[int, ...], ...], finite: 
         budgets.append(BudgetLayout(g, scopes.shape[1], edges.add(row[scopes])))
     edge_row = torch.cat(edges.rows)
     few = padded_width(edge_row, height) * height <= 4 * edges.count + 1024
-    return Layout(
+    layout = Layout(
         cardinalities=cards,
-        row=row.to(device),
-        binary=binary.to(device),
-        many=tuple((k, members.to(device), span) for k, members, span in many),
+        row=row,
+        binary=binary,
+        many=tuple(many),
         num_rows=height,
         num_edges=edges.count,
         num_cells=cells,
         pairs=tuple(pairs),
         tables=tuple(tables),
         budgets=tuple(budgets),
-        edge_row=edge_row.to(device),
-        degree=torch.bincount(edge_row, minlength=height).double().clamp(min=_ALONE)[:, None].to(device),
-        padded=slots_by_target(edge_row, height).to(device) if few else None,
+        edge_row=edge_row,
+        degree=torch.bincount(edge_row, minlength=height).double().clamp(min=_ALONE)[:, None],
+        padded=slots_by_target(edge_row, height) if few else None,
         dropped=tuple(dropped),
     )
+    return map_tensors(layout, lambda x: x.to(structure.device))
 
 
-def _variable_rows(cards: tuple[int, ...]) -> tuple[Tensor, Tensor, list[tuple[int, Tensor, Span]], int]:
+def _variable_rows(cards: tuple[int, ...]) -> tuple[Tensor, Tensor, list[tuple[int, Tensor, slice]], int]:
     """`Layout.row`, `binary`, `many` and `num_rows`, on the CPU."""
     sizes = torch.tensor(cards, dtype=torch.int64)
     row = torch.full((len(cards),), -1, dtype=torch.int64)
@@ -172,6 +173,6 @@ def _variable_rows(cards: tuple[int, ...]) -> tuple[Tensor, Tensor, list[tuple[i
     for k in sorted({k for k in cards if k > 2}):
         members = (sizes == k).nonzero().squeeze(1)
         row[members] = height + k * torch.arange(len(members))
-        many.append((k, members, (height, height + k * len(members))))
+        many.append((k, members, slice(height, height + k * len(members))))
         height += k * len(members)
     return row, binary, many, height

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -45,25 +44,6 @@ class Numbers:
     constant: Tensor  # shape: (B,)
     scale: Tensor  # shape: (B,)
     infeasible: Tensor  # shape: (B,), bool: some factor or variable allows nothing
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> Numbers:
-        """The same with every tensor changed."""
-        return Numbers(
-            change(self.unary),
-            None if self.lower is None else change(self.lower),
-            None if self.upper is None else change(self.upper),
-            None if self.push is None else change(self.push),
-            tuple(PairNumbers(change(x.alpha), change(x.beta), change(x.gamma)) for x in self.pairs),
-            tuple(change(x) for x in self.tables),
-            tuple(BudgetNumbers(change(x.low), change(x.high)) for x in self.budgets),
-            change(self.constant),
-            change(self.scale),
-            change(self.infeasible),
-        )
-
-    def select(self, which: Tensor) -> Numbers:
-        """The models at ``which``."""
-        return self.map(lambda x: x.index_select(x.dim() - 1, which))
 
 
 def build_numbers(batch: ModelBatch, layout: Layout, scale: Tensor | None = None) -> Numbers:

@@ -36,13 +36,6 @@ class PairTerms:
         middle = (sign * beta - first + weight + (1.0 - sign) / 2) / 2
         return cls(first, beta + gamma, weight, middle, sign if bool((gamma < 0).any()) else None)
 
-    def select(self, which: Tensor) -> PairTerms:
-        sign = None if self.sign is None else self.sign.index_select(1, which)
-        first, second, weight, middle = (
-            x.index_select(1, which) for x in (self.first, self.second, self.weight, self.middle)
-        )
-        return PairTerms(first, second, weight, middle, sign)
-
 
 def project_pairs(a: Tensor, b: Tensor, pair: PairTerms, u: Tensor, v: Tensor) -> None:
     r"""Into u and v: the marginals that maximise α u + β v + γ P(1,1) - ρ/2 ((u - a)² + (v - b)²).

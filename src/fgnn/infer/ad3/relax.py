@@ -18,6 +18,7 @@ from fgnn.infer.ad3.numbers import Numbers
 from fgnn.infer.ad3.projections import cell_weight
 from fgnn.infer.ad3.rounding import objective_rows, round_rows, score_rows
 from fgnn.infer.ad3.steps import RHO, State, Terms, initial_state
+from fgnn.infer.map_tensors import take_models
 from fgnn.infer.tolerances import PROOF
 
 _RESIDUAL = 10.0  # marginals must agree to this many tolerances
@@ -146,8 +147,7 @@ def relax(
         if len(going) <= 0.75 * len(here):
             out.keep_end(state, here)
             here, lowest = here[going], lowest[going]
-            state, average = state.select(going), average.select(going)
-            terms, exact = terms.select(going), exact.select(going)
+            state, average, terms, exact = take_models((state, average, terms, exact), going)
     return out
 
 
@@ -173,8 +173,8 @@ def _evaluate(
 
     slack = reduced.clone()
     for k, _, rows in layout.many:
-        block = fold(reduced[slice(*rows)], -1, k)
-        slack[slice(*rows)] = (block.amax(1, keepdim=True) - block).flatten(0, 1)
+        block = fold(reduced[rows], -1, k)
+        slack[rows] = (block.amax(1, keepdim=True) - block).flatten(0, 1)
     solved = _is_solved(layout, exact, state, multipliers, bound, value, limits.tolerance)
     tight = score >= bound - PROOF * bound.abs().clamp(min=1e-3)
     out.bound[here], out.score[here], out.value[here] = bound, score, value
@@ -199,9 +199,8 @@ def _is_solved(
     torn = (multipliers * difference).sum(0)  # what disagreement adds to the value of the relaxation
     residual = difference.abs().amax(0) if len(difference) else state.z.new_zeros(len(bound))
     for t in layout.tables:
-        cells = slice(*t.cells)
-        apart = state.s[cells] - state.mu[cells]
-        force = (state.cells[cells] - state.mu[cells]) * (cell_weight(t) * RHO)
+        apart = state.s[t.cells] - state.mu[t.cells]
+        force = (state.cells[t.cells] - state.mu[t.cells]) * (cell_weight(t) * RHO)
         torn = torn + (force * apart).double().sum(0)
         residual = torch.maximum(residual, apart.abs().amax(0))
     primal = objective_rows(layout, exact, state.p.double(), state.q.double(), state.s.double())
@@ -215,7 +214,7 @@ def _lowest_score(layout: Layout, numbers: Numbers) -> Tensor:
     total = numbers.constant.clone()
     total = total + numbers.unary[: len(layout.binary)].clamp(max=0.0).sum(0)
     for k, _, rows in layout.many:
-        total = total + _lowest_finite(fold(numbers.unary[slice(*rows)], -1, k)).sum(0)
+        total = total + _lowest_finite(fold(numbers.unary[rows], -1, k)).sum(0)
     for x in numbers.pairs:
         zero = torch.zeros_like(x.alpha)
         total = total + torch.stack([zero, x.alpha, x.beta, x.alpha + x.beta + x.gamma]).amin(0).sum(0)

@@ -268,7 +268,7 @@ def _excluded(layout: Layout, relaxed: Relaxed, which: Tensor, cutoff: Tensor, f
     out[:, layout.binary, 0] = undecided & (gain >= gap[:, None])
     out[:, layout.binary, 1] = undecided & (-gain >= gap[:, None])
     for k, members, rows in layout.many:
-        block = fold(slack[slice(*rows)] >= gap, -1, k)  # shape: (n_k, k, W)
+        block = fold(slack[rows] >= gap, -1, k)  # shape: (n_k, k, W)
         out[:, members, :k] = block.permute(2, 0, 1)
     return out
 

@@ -36,11 +36,6 @@ RELAXATION = 1.9  # α
 RHO = 0.4  # ρ, for potentials whose mean range is 1
 
 
-def take(x: Tensor, which: Tensor) -> Tensor:
-    """The models ``which`` of a batch-last tensor."""
-    return x.index_select(x.dim() - 1, which)
-
-
 @dataclass(frozen=True, eq=False)
 class Terms:
     """The numbers as used by the iterations: divided by ρ and by degrees, in the working precision."""
@@ -76,21 +71,6 @@ class Terms:
             tuple(BudgetNumbers(cast(x.low), cast(x.high)) for x in numbers.budgets),
         )
 
-    def select(self, which: Tensor) -> Terms:
-        def bound(x: Tensor | None) -> Tensor | None:
-            return None if x is None else take(x, which)
-
-        return Terms(
-            take(self.unary, which),
-            self.share,
-            bound(self.lower),
-            bound(self.upper),
-            bound(self.push),
-            tuple(x.select(which) for x in self.pairs),
-            tuple(take(x, which) for x in self.tables),
-            tuple(BudgetNumbers(take(x.low, which), take(x.high, which)) for x in self.budgets),
-        )
-
 
 @dataclass(eq=False)
 class State:
@@ -104,13 +84,6 @@ class State:
     s: Tensor  # shape: (cells, B)
     taus: list[Tensor]  # shape: (., 1, B) each: of the budgets, then the tables, then the variables of many states
     reflected: Tensor  # shape: (E + 1, B), with a last row of zeros for padding
-
-    def select(self, which: Tensor) -> State:
-        names = ("z", "q", "p", "cells", "mu", "s")
-        tensors = {name: take(getattr(self, name), which) for name in names}
-        return State(
-            **tensors, taus=[take(t, which) for t in self.taus], reflected=self.reflected[:, : len(which)].contiguous()
-        )
 
     def twin(self, z: Tensor, cells: Tensor) -> State:
         """A state at another point, with the same thresholds."""
@@ -126,13 +99,13 @@ def initial_state(layout: Layout, terms: Terms) -> State:
         return torch.full((rows, batch), value, dtype=kind, device=device)
 
     p = new(layout.num_rows, 0.5)
-    for k, _, (start, end) in layout.many:
-        p[start:end] = 1.0 / k
+    for k, _, rows in layout.many:
+        p[rows] = 1.0 / k
     cells = new(layout.num_cells)
     for t in layout.tables:
-        cells[slice(*t.cells)] = 1.0 / prod(t.shape)
+        cells[t.cells] = 1.0 / prod(t.shape)
     z = p[layout.edge_row]
-    counts = [(b.edges[1] - b.edges[0]) // b.size for b in layout.budgets]
+    counts = [(b.edges.stop - b.edges.start) // b.size for b in layout.budgets]
     counts += [len(t.tables) for t in layout.tables] + [len(members) for _, members, _ in layout.many]
     taus = [new(count)[:, None] for count in counts]
     return State(z, z.clone(), p, cells, cells.clone(), cells.clone(), taus, new(layout.num_edges + 1))
@@ -142,19 +115,17 @@ def factor_step(layout: Layout, terms: Terms, state: State) -> None:
     """Update q and μ from z, for all factors."""
     a = state.z if terms.push is None else state.z + terms.push
     for pair, x in zip(layout.pairs, terms.pairs, strict=True):
-        first, second = slice(*pair.first), slice(*pair.second)
-        project_pairs(a[first], a[second], x, state.q[first], state.q[second])
+        project_pairs(a[pair.first], a[pair.second], x, state.q[pair.first], state.q[pair.second])
     for k, (budget, y) in enumerate(zip(layout.budgets, terms.budgets, strict=True)):
-        edges = slice(*budget.edges)
-        target, out = fold(a[edges], -1, budget.size), fold(state.q[edges], -1, budget.size)
+        target, out = (fold(x[budget.edges], -1, budget.size) for x in (a, state.q))
         state.taus[k] = project_budgets(target, y.low, y.high, state.taus[k], out)
     for t in layout.tables:
-        cells = fold(state.cells[slice(*t.cells)], -1, *t.shape)
-        edges_of = [fold(state.z[slice(*axis)], len(t.tables), -1) for axis in t.axes]
+        cells = fold(state.cells[t.cells], -1, *t.shape)
+        edges_of = [fold(state.z[axis], len(t.tables), -1) for axis in t.axes]
         mu, marginals = project_consistent(t, cells, edges_of)
-        state.mu[slice(*t.cells)] = mu.flatten(0, -2)
+        state.mu[t.cells] = mu.flatten(0, -2)
         for axis, q in zip(t.axes, marginals, strict=True):
-            state.q[slice(*axis)] = q.flatten(0, 1)
+            state.q[axis] = q.flatten(0, 1)
 
 
 def variable_step(layout: Layout, terms: Terms, state: State) -> None:
@@ -173,13 +144,13 @@ def variable_step(layout: Layout, terms: Terms, state: State) -> None:
         p[:free].clamp_(0.0, 1.0)
     at = len(layout.budgets) + len(layout.tables)
     for k, (states, _, rows) in enumerate(layout.many, start=at):
-        block, state.taus[k] = project_simplex(fold(p[slice(*rows)], -1, states), state.taus[k])
-        p[slice(*rows)] = block.flatten(0, 1)
+        block, state.taus[k] = project_simplex(fold(p[rows], -1, states), state.taus[k])
+        p[rows] = block.flatten(0, 1)
     state.p = p
     state.z.add_(p.index_select(0, layout.edge_row).sub_(state.q), alpha=RELAXATION)
     at = len(layout.budgets)
     for k, (t, theta) in enumerate(zip(layout.tables, terms.tables, strict=True), start=at):
-        cells = slice(*t.cells)
+        cells = t.cells
         target = fold(torch.lerp(state.cells[cells], state.mu[cells], 2.0), len(t.tables), -1).add_(theta)
         block, state.taus[k] = project_simplex(target, state.taus[k])
         state.s[cells] = block.flatten(0, 1)
@@ -190,6 +161,6 @@ def disagreement(layout: Layout, state: State) -> Tensor:
     """The squared distance between the two sides (B,), 0 at a solution."""
     apart = (state.p.index_select(0, layout.edge_row) - state.q).square_().sum(0)
     for t in layout.tables:
-        cells = slice(*t.cells)
+        cells = t.cells
         apart = apart + (state.s[cells] - state.mu[cells]).square_().sum(0) * cell_weight(t)
     return apart

@@ -22,6 +22,7 @@ from fgnn.infer.exact.parts import Split
 from fgnn.infer.exact.problem import Problem, free_problem
 from fgnn.infer.exact.shapes import Shape
 from fgnn.infer.exact.states import TooManyStates
+from fgnn.infer.map_tensors import map_tensors
 
 # Random restarts will not improve an order enough whose steps have 2^this times the states allowed for one.
 _OUT_OF_REACH = 10.0
@@ -63,7 +64,7 @@ class ExactPlan:
         moved: dict[int, Shape] = {}
         for step in self.steps:
             if id(step.shape) not in moved:
-                moved[id(step.shape)] = step.shape.to(device)
+                moved[id(step.shape)] = map_tensors(step.shape, lambda t: t.to(device))
         return replace(self, steps=tuple(replace(s, shape=moved[id(s.shape)]) for s in self.steps))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,9 +18,6 @@ class Term:
 
     slot: int
     rows: Tensor | None  # shape: (n,), int32
-
-    def to(self, device: torch.device) -> Term:
-        return self if self.rows is None else replace(self, rows=self.rows.to(device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,16 +51,6 @@ class ListedShape:
         """The number of states of the result."""
         return len(self.message)
 
-    def to(self, device: torch.device) -> ListedShape:
-        return replace(
-            self,
-            merges=tuple(tuple(t.to(device) for t in terms) for terms in self.merges),
-            blocks=tuple(tuple(t.to(device) for t in terms) for terms in self.blocks),
-            starts=self.starts.to(device),
-            digits=self.digits.to(device),
-            child_rows=tuple(rows.to(device) for rows in self.child_rows),
-        )
-
 
 @dataclass(frozen=True, eq=False)
 class DenseInput:
@@ -75,9 +62,6 @@ class DenseInput:
     rows: Tensor | None  # shape: (n,), int32
     shape: tuple[int, ...]
     gaps: bool  # whether there are rows -1
-
-    def to(self, device: torch.device) -> DenseInput:
-        return self if self.rows is None else replace(self, rows=self.rows.to(device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,13 +86,6 @@ class DenseShape:
     @property
     def rows(self) -> int:
         return int(np.prod(self.cardinalities[:-1], dtype=object))
-
-    def to(self, device: torch.device) -> DenseShape:
-        return replace(
-            self,
-            inputs=tuple(i.to(device) for i in self.inputs),
-            listed_rows=tuple(None if r is None else r.to(device) for r in self.listed_rows),
-        )
 
 
 Shape = ListedShape | DenseShape

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fgnn.graph import PaddedIncidence, Structure
+from fgnn.infer.map_tensors import map_tensors
 
 # Budgets times pairs up to which budgets are summed over pairs by a matrix product rather than by gathers.
 _SMALL_MATRIX = 1 << 16
@@ -71,33 +72,27 @@ class MoveIndex:
             shapes: The shapes of the tables in each group.
             max_pairs: Groups of factors give pair moves, in order, as long as there are at most this many.
         """
-        device, n = structure.device, structure.num_variables
+        n, cards = structure.num_variables, structure.cardinalities
+        assert cards is not None
         scopes = [group.scopes.cpu() for group in structure.groups.values()]
         pairs, pair_of_slot = _pairs(scopes, n, max_pairs)
-        to_variable = [PaddedIncidence.of(s.reshape(-1), n).to(device) for s in scopes]
+        to_variable = [PaddedIncidence.of(s.reshape(-1), n) for s in scopes]
         tables = []
         for g, shape in enumerate(shapes):
             first, second = axes = torch.triu_indices(len(shape), len(shape), 1)
-            swapped = (scopes[g][:, first] > scopes[g][:, second])[:, :, None, None].to(device)
-            strides = torch.tensor([prod(shape[a + 1 :]) for a in range(len(shape))], dtype=torch.int64, device=device)
-            to_pair = PaddedIncidence.of(pair_of_slot[g], len(pairs)).to(device) if len(pair_of_slot[g]) else None
-            tables.append(TableIndex(scopes[g].to(device), strides, axes.to(device), swapped, to_variable[g], to_pair))
+            swapped = (scopes[g][:, first] > scopes[g][:, second])[:, :, None, None]
+            strides = torch.tensor([prod(shape[a + 1 :]) for a in range(len(shape))], dtype=torch.int64)
+            to_pair = PaddedIncidence.of(pair_of_slot[g], len(pairs)) if len(pair_of_slot[g]) else None
+            tables.append(TableIndex(scopes[g], strides, axes, swapped, to_variable[g], to_pair))
         budgets = []
         for g in range(len(shapes), len(scopes)):
             of_pairs = _budgets_of_pairs(pair_of_slot[g], len(scopes[g]), len(pairs))
-            moved = None if of_pairs is None else of_pairs.to(device)
-            budgets.append(BudgetIndex(scopes[g].to(device), to_variable[g], moved))
-        assert structure.cardinalities is not None
-        most_states = int(structure.cardinalities.max()) if n else 1
-        offset = torch.arange(1, max(2, most_states), device=device)
-        return cls(
-            pairs.to(device),
-            PaddedIncidence.of(pairs.t().reshape(-1), n).to(device),
-            offset,
-            offset < structure.cardinalities[:, None],
-            tuple(tables),
-            tuple(budgets),
-        )
+            budgets.append(BudgetIndex(scopes[g], to_variable[g], of_pairs))
+        offset = torch.arange(1, max(2, int(cards.max()) if n else 1))
+        possible = offset < cards.cpu()[:, None]
+        pair_to_variable = PaddedIncidence.of(pairs.t().reshape(-1), n)
+        index = cls(pairs, pair_to_variable, offset, possible, tuple(tables), tuple(budgets))
+        return map_tensors(index, lambda t: t.to(structure.device))
 
     @property
     def groups(self) -> list[tuple[Tensor, PaddedIncidence]]:

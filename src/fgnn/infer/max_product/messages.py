@@ -12,7 +12,6 @@ with ``-inf`` for impossible ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -96,11 +95,6 @@ class PairClamp:
             low=(torch.minimum(*ends[0]), torch.minimum(*ends[1])),
             high=(torch.maximum(*ends[0]), torch.maximum(*ends[1])),
         )
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> PairClamp:
-        """The same with every tensor changed."""
-        shift, low, high = ((change(one), change(two)) for one, two in (self.shift, self.low, self.high))
-        return PairClamp(change(self.sign), shift, low, high)
 
     def ratios(self, nu: Tensor, out: Tensor) -> Tensor:
         """The messages (2, C, B) for incoming ratios (2, C, B), which ``out`` may overwrite."""

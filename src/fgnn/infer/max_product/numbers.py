@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fgnn.infer.map_tensors import map_tensors, take_models
 from fgnn.infer.max_product.messages import Bound, PairClamp, budget_messages, budget_ratios, table_messages
 from fgnn.infer.max_product.wiring import Group, Wiring, subtract_best
 from fgnn.pgm import ModelBatch
@@ -39,15 +39,11 @@ class Numbers:
 
     def columns(self, which: Tensor) -> Numbers:
         """The numbers of the models at an index tensor."""
-
-        def pick(tensor: Tensor) -> Tensor:
-            return tensor if tensor.shape[-1] == 1 else tensor.index_select(-1, which)
-
-        return Numbers(self.unary.index_select(1, which), tuple(_map(f, pick) for f in self.factors))
+        return Numbers(self.unary.index_select(1, which), take_models(self.factors, which))
 
     def some(self, group: int, factors: Tensor) -> Potentials:
         """The potentials of some factors of a group."""
-        return _map(self.factors[group], lambda tensor: tensor.index_select(-2, factors))
+        return map_tensors(self.factors[group], lambda tensor: tensor.index_select(-2, factors))
 
 
 def group_messages(
@@ -73,16 +69,6 @@ def can_forbid(batch: ModelBatch) -> bool:
     if any(bool(t.distinct("values").isneginf().any()) for t in batch.tables):
         return True
     return any(bool(((u.at_most == 0) | (u.at_least == u.scopes.shape[1])).any()) for u in batch.budgets)
-
-
-def _map(potentials: Potentials, change: Callable[[Tensor], Tensor]) -> Potentials:
-    """The same potentials with every tensor changed."""
-    if isinstance(potentials, Tensor):
-        return change(potentials)
-    if isinstance(potentials, PairClamp):
-        return potentials.map(change)
-    low, high = potentials
-    return low if isinstance(low, int) else change(low), high if isinstance(high, int) else change(high)
 
 
 def _ratios(batch: ModelBatch) -> Tensor:
