@@ -9,13 +9,14 @@ from torch import Tensor
 from fgnn import FactorGroup
 from fgnn.graph import Incidence, Side
 from fgnn.nn import Aggregation, aggregate_messages
+from fgnn.nn.backends.edge_call import EdgeCall
 from fgnn.nn.backends.torch import chunks, cpu_projection
 from fgnn.nn.backends.torch.cpu_projection import project_all, project_max
 from fgnn.nn.backends.torch.edge_inputs import EdgeInputs
 from fgnn.nn.backends.torch.reduce import first_max, reduce_edges
 
 
-def problem(batch: int, shared: bool, *, seed: int = 0) -> tuple[EdgeInputs, Tensor, Tensor]:
+def problem(batch: int, shared: bool, *, seed: int = 0) -> EdgeInputs:
     """7 factors over 3 of 5 variables each."""
     rng = torch.Generator().manual_seed(seed)
 
@@ -25,12 +26,14 @@ def problem(batch: int, shared: bool, *, seed: int = 0) -> tuple[EdgeInputs, Ten
     scopes = torch.stack([torch.randperm(5, generator=rng)[:3] for _ in range(7)])
     incidence = Incidence.of(FactorGroup(scopes), 5)
     phi = normal(21, 4) if shared else normal(batch, 21, 4)
-    return EdgeInputs(normal(7, batch, 6), normal(5, batch, 6), incidence, True), phi, normal(4, 2, 6)
+    call = EdgeCall(incidence, "factor", True, Aggregation(), None, batch)
+    return EdgeInputs(normal(7, batch, 6), normal(5, batch, 6), phi, normal(4, 2, 6), call)
 
 
-def messages_one_by_one(parts: EdgeInputs, phi: Tensor, weight: Tensor) -> Tensor:
+def messages_one_by_one(parts: EdgeInputs) -> Tensor:
     """Q h with Q built.  # shape: (E, B, m)"""
     assert parts.b is not None
+    phi, weight = parts.coefficients, parts.weight
     made = []
     for e in range(parts.incidence.num_edges):
         h = (parts.a[parts.incidence.factor[e]] + parts.b[parts.incidence.variable[e]]).relu()
@@ -52,28 +55,28 @@ def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
 @pytest.mark.parametrize(("batch", "shared"), [(1, True), (3, True), (3, False)])
 def test_whatever_the_chunk(batch: int, shared: bool, narrow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_projection, "_NARROW", 512 if narrow else 0)
-    parts, phi, weight = problem(batch, shared)
-    expected = messages_one_by_one(parts, phi, weight)
-    torch.testing.assert_close(project_all(parts, phi, weight, torch.empty_like(expected)), expected)
-    values, edges = project_max(parts, phi, weight, arg=True)
+    parts = problem(batch, shared)
+    expected = messages_one_by_one(parts)
+    torch.testing.assert_close(project_all(parts, torch.empty_like(expected)), expected)
+    values, edges = project_max(parts, arg=True)
     best = expected.view(7, 3, batch, 2).max(1)
     torch.testing.assert_close(values, best.values)
     assert edges is not None
     assert torch.equal(edges, best.indices + 3 * torch.arange(7).view(-1, 1, 1))
-    alone, none = project_max(parts, phi, weight, arg=False)
+    alone, none = project_max(parts, arg=False)
     assert none is None
     assert torch.equal(alone, values)
 
 
 def test_a_maximum_does_not_change_what_it_reads() -> None:
     """Buffers are written over, inputs never: not even where they are the messages themselves."""
-    parts, phi, weight = problem(2, False)
+    parts = problem(2, False)
     assert parts.b is not None
-    inputs = (parts.a, parts.b, phi, weight)
-    given = [t.clone() for t in inputs]
-    project_max(parts, phi, weight, arg=True)
-    assert all(torch.equal(x, y) for x, y in zip(inputs, given, strict=True))
-    messages = messages_one_by_one(parts, phi, weight)
+    inputs = (parts.a, parts.b, parts.coefficients, parts.weight)
+    copies = [t.clone() for t in inputs]
+    project_max(parts, arg=True)
+    assert all(torch.equal(x, y) for x, y in zip(inputs, copies, strict=True))
+    messages = messages_one_by_one(parts)
     before = messages.clone()
     sides: tuple[Side, Side] = ("factor", "variable")
     for towards in sides:

@@ -42,16 +42,16 @@ class _Aggregate(torch.autograd.Function):
     def forward(
         ctx: Any, a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, call: EdgeCall, differentiate: bool
     ) -> Tensor:
-        inputs = EdgeInputs(a, b, call.incidence, call.relu)
+        inputs = EdgeInputs(a, b, phi, weight, call)
         ctx.call = call
-        per_sample = phi is not None and not edge_messages.shares_matrices(phi, inputs.batch)
-        if phi is not None and per_sample and _sums(call):
+        per_sample = phi is not None and not edge_messages.shares_matrices(inputs)
+        if per_sample and _sums(call):
             ctx.save_for_backward(a, b, phi, weight, None, None)
-            return forward_sum(inputs, phi, weight, call.towards)
-        if phi is not None and per_sample and _factor_max_on_cpu(call, phi):
-            out, arg = project_max(inputs, phi, weight, differentiate)
+            return forward_sum(inputs)
+        if per_sample and a.is_cpu and _factor_max(call):
+            out, arg = project_max(inputs, differentiate)
         else:
-            messages = edge_messages.forward(inputs, phi, call.types, weight)
+            messages = edge_messages.forward(inputs)
             out, arg = reduce_edges(messages, call.incidence, call.towards, call.aggregation, arg=differentiate)
         softmax = differentiate and call.aggregation.kind == "softmax"
         ctx.save_for_backward(a, b, phi, weight, arg, out if softmax else None)
@@ -68,16 +68,15 @@ class _Aggregate(torch.autograd.Function):
     def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         a, b, phi, weight, arg, out = ctx.saved_tensors
         call: EdgeCall = ctx.call
-        inputs = EdgeInputs(a, b, call.incidence, call.relu)
+        inputs = EdgeInputs(a, b, phi, weight, call)
         wants = ctx.needs_input_grad[:4]
-        per_sample = phi is not None and not edge_messages.shares_matrices(phi, inputs.batch)
+        per_sample = phi is not None and not edge_messages.shares_matrices(inputs)
         if per_sample and arg is not None:
-            d_node, d_phi, d_weight = backward_max(grad, arg, inputs, phi, weight, call.towards, wants)
+            d_node, d_phi, d_weight = backward_max(grad, arg, inputs, wants)
         elif per_sample and _sums(call):
-            d_node, d_phi, d_weight = backward_sum(grad, inputs, phi, weight, call.towards, wants)
+            d_node, d_phi, d_weight = backward_sum(grad, inputs, wants)
         else:
-            upstream = _edge_gradient(call, grad, arg, out, inputs, phi, weight)
-            d_node, d_phi, d_weight = edge_messages.backward(upstream, inputs, phi, call.types, weight, wants)
+            d_node, d_phi, d_weight = edge_messages.backward(_edge_gradient(inputs, grad, arg, out), inputs, wants)
         d_a = d_b = None
         if d_node is not None and b is None:
             d_a = d_node
@@ -92,21 +91,14 @@ def _sums(call: EdgeCall) -> bool:
     return call.aggregation.kind in ("sum", "mean")
 
 
-def _factor_max_on_cpu(call: EdgeCall, phi: Tensor) -> bool:
-    """Whether the messages of a factor are contiguous and need not leave the cache."""
-    return phi.is_cpu and call.towards == "factor" and call.aggregation.kind == "max" and bool(call.incidence.arity)
+def _factor_max(call: EdgeCall) -> bool:
+    """Whether it is a maximum over messages that are contiguous, so that they need not leave the cache."""
+    return call.towards == "factor" and call.aggregation.kind == "max" and bool(call.incidence.arity)
 
 
-def _edge_gradient(
-    call: EdgeCall,
-    grad: Tensor,  # shape: (D, B, m)
-    arg: Tensor | None,
-    out: Tensor | None,
-    inputs: EdgeInputs,
-    phi: Tensor | None,
-    weight: Tensor,
-) -> Tensor:
-    """The gradient at each edge's message.  # shape: (E, B, m)"""
+def _edge_gradient(inputs: EdgeInputs, grad: Tensor, arg: Tensor | None, out: Tensor | None) -> Tensor:
+    """The gradient at each edge's message.  # shape: (D, B, m) -> (E, B, m)"""
+    call = inputs.call
     if arg is not None:
         spread = grad.new_zeros((call.incidence.num_edges, *grad.shape[1:]))
         if not call.incidence.has_empty(call.towards):
@@ -117,6 +109,6 @@ def _edge_gradient(
     destination = call.incidence.destination(call.towards)
     spread = grad.index_select(0, destination)
     if out is not None:  # softmax: each edge's share
-        messages = edge_messages.forward(inputs, phi, call.types, weight)
+        messages = edge_messages.forward(inputs)
         spread = spread * (call.aggregation.gamma * (messages - out.index_select(0, destination))).exp_()
     return spread

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fgnn.graph import Block, Side
+from fgnn.graph import Block
 from fgnn.nn.backends.torch.chunks import cut, limit
 from fgnn.nn.backends.torch.edge_inputs import EdgeInputs
 from fgnn.nn.backends.torch.edge_messages import EdgeGradients
@@ -32,31 +32,26 @@ from fgnn.nn.backends.torch.edge_messages import EdgeGradients
 _LARGER = 4
 
 
-def forward_sum(inputs: EdgeInputs, phi: Tensor, weight: Tensor, towards: Side) -> Tensor:
+def forward_sum(inputs: EdgeInputs) -> Tensor:
     """The sum at each destination, zero without edges.  # shape: (D, B, m)"""
+    weight = inputs.weight
     terms, width, inner = weight.shape
     flat = weight.transpose(1, 2).reshape(terms * inner, width)
-    out = weight.new_zeros((inputs.incidence.num_destinations(towards), inputs.batch, width))
-    for rows in _row_blocks(inputs, phi, towards, width):
+    out = weight.new_zeros((inputs.incidence.num_destinations(inputs.call.towards), inputs.batch, width))
+    for rows in _row_blocks(inputs):
         z = torch.bmm(rows.phi.transpose(1, 2), rows.h)  # shape: (rows, T, n)
         out[rows.to] = (z.flatten(1) @ flat).view(-1, inputs.batch, width)
     return out
 
 
-def backward_sum(
-    grad: Tensor,  # shape: (D, B, m)
-    inputs: EdgeInputs,
-    phi: Tensor,
-    weight: Tensor,
-    towards: Side,
-    wants: Sequence[bool],
-) -> EdgeGradients:
-    """Gradients at σ's argument (E, B, n), at φ and at W; None for those not wanted."""
+def backward_sum(grad: Tensor, inputs: EdgeInputs, wants: Sequence[bool]) -> EdgeGradients:
+    """Gradients at σ's argument (E, B, n), at φ and at W; None for those not wanted.  # grad shape: (D, B, m)"""
+    weight = inputs.weight
     terms, width, inner = weight.shape
     flat = weight.transpose(0, 1).reshape(width, terms * inner)
-    found = _Gradients(inputs, phi, weight, wants)
+    found = _Gradients(inputs, wants)
     d_flat = torch.zeros_like(flat) if wants[3] else None
-    for rows in _row_blocks(inputs, phi, towards, width):
+    for rows in _row_blocks(inputs):
         up = grad[rows.to].flatten(0, 1)  # shape: (rows, m)
         if d_flat is not None:
             d_flat.addmm_(up.T, torch.bmm(rows.phi.transpose(1, 2), rows.h).flatten(1))
@@ -67,23 +62,16 @@ def backward_sum(
             rows.put(found.node, inputs.through_activation(torch.bmm(rows.phi, d_z), rows.h))
         if found.phi is not None:
             rows.put(found.phi, torch.bmm(rows.h, d_z.transpose(1, 2)))
-    return *found.by_edge(phi), None if d_flat is None else d_flat.view(width, terms, inner).transpose(0, 1)
+    return *found.by_edge(), None if d_flat is None else d_flat.view(width, terms, inner).transpose(0, 1)
 
 
-def backward_max(
-    grad: Tensor,  # shape: (D, B, m)
-    winner: Tensor,  # shape: (D, B, m), edges
-    inputs: EdgeInputs,
-    phi: Tensor,
-    weight: Tensor,
-    towards: Side,
-    wants: Sequence[bool],
-) -> EdgeGradients:
-    """Gradients at σ's argument (E, B, n), at φ and at W; None for those not wanted."""
+def backward_max(grad: Tensor, winner: Tensor, inputs: EdgeInputs, wants: Sequence[bool]) -> EdgeGradients:
+    """The same for a maximum, from the edges that attained it.  # winner shape: (D, B, m)"""
+    weight = inputs.weight
     by_entry = weight.transpose(0, 1).contiguous()  # shape: (m, T, n)
-    found = _Gradients(inputs, phi, weight, wants)
+    found = _Gradients(inputs, wants)
     d_weight = torch.zeros_like(by_entry) if wants[3] else None
-    for rows in _row_blocks(inputs, phi, towards, weight.shape[1]):
+    for rows in _row_blocks(inputs):
         count, places = rows.edges.shape
         hit = winner[rows.to].unsqueeze(2) == rows.edges.view(count, 1, places, 1)
         if rows.padding is not None:
@@ -99,23 +87,24 @@ def backward_max(
             rows.put(found.node, inputs.through_activation(back, rows.h))
         if found.phi is not None:
             rows.put(found.phi, torch.bmm(mask, torch.bmm(u, by_entry.transpose(1, 2)).transpose(0, 1)))
-    return *found.by_edge(phi), None if d_weight is None else d_weight.transpose(0, 1)
+    return *found.by_edge(), None if d_weight is None else d_weight.transpose(0, 1)
 
 
 class _Gradients:
     """Gradients by edge, (E + 1, B, ·): padding writes to the last row."""
 
-    def __init__(self, inputs: EdgeInputs, phi: Tensor, weight: Tensor, wants: Sequence[bool]) -> None:
-        shape = inputs.incidence.num_edges + 1, inputs.batch
+    def __init__(self, inputs: EdgeInputs, wants: Sequence[bool]) -> None:
+        shape, weight = (inputs.incidence.num_edges + 1, inputs.batch), inputs.weight
         self.node = weight.new_zeros((*shape, weight.shape[2])) if wants[0] or wants[1] else None
-        self.phi = weight.new_zeros((*shape, phi.shape[-1])) if wants[2] else None
+        self.phi = weight.new_zeros((*shape, weight.shape[0])) if wants[2] else None
+        self.shared = inputs.coefficients.dim() == 2
 
-    def by_edge(self, phi: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def by_edge(self) -> tuple[Tensor | None, Tensor | None]:
         """Without the last row; φ's in φ's shape, summed over samples that share it."""
         node = None if self.node is None else self.node[:-1]
         if self.phi is None:
             return node, None
-        return node, self.phi[:-1].sum(1) if phi.dim() == 2 else self.phi[:-1].transpose(0, 1)
+        return node, self.phi[:-1].sum(1) if self.shared else self.phi[:-1].transpose(0, 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,10 +133,11 @@ class _RowBlock:
         target[at.reshape(-1)] = by_edge
 
 
-def _row_blocks(inputs: EdgeInputs, phi: Tensor, towards: Side, width: int) -> Iterator[_RowBlock]:
-    """All destinations with edges, in chunks sized by ``width`` = m."""
-    batch, inner, terms = inputs.batch, int(inputs.a.shape[2]), int(phi.shape[-1])
-    for block in inputs.incidence.blocks(towards):
+def _row_blocks(inputs: EdgeInputs) -> Iterator[_RowBlock]:
+    """All destinations with edges, in chunks."""
+    batch, phi = inputs.batch, inputs.coefficients
+    terms, width, inner = inputs.weight.shape
+    for block in inputs.incidence.blocks(inputs.call.towards):
         each = batch * (2 * block.width * (width + inner) + 2 * max(width, terms) * (inner + terms))
         for rows in cut(block.rows, _LARGER * limit(phi.device) // each):
             edges, padding = _edges(block, rows, phi.device)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fgnn.nn.backends.torch.chunks import cut, limit, row_chunks
-from fgnn.nn.backends.torch.edge_inputs import EdgeInputs, phi_chunk
+from fgnn.nn.backends.torch.edge_inputs import EdgeInputs
 from fgnn.nn.backends.torch.reduce import first_max
 
 # Fewer rows than this do not pay for reading W.
@@ -21,8 +21,8 @@ _NARROW = 512
 class Projection:
     """Messages of a chunk of rows, edges times samples; all chunks share buffers, which stay in the cache."""
 
-    def __init__(self, inputs: EdgeInputs, phi: Tensor, weight: Tensor, largest: int) -> None:
-        self.inputs, self.phi = inputs, phi
+    def __init__(self, inputs: EdgeInputs, largest: int) -> None:
+        self.inputs, weight = inputs, inputs.weight
         self.terms, self.width, self.inner = weight.shape
         self.flat = weight.reshape(self.terms * self.width, self.inner).T  # shape: (n, T·m)
         each = self.terms * self.width
@@ -37,7 +37,7 @@ class Projection:
         edges, samples = es.stop - es.start, bs.stop - bs.start
         total = edges * samples
         h = self.inputs(es, bs, self.h[:total].view(edges, samples, self.inner)).reshape(total, self.inner)
-        f = phi_chunk(self.phi, es, bs).expand(-1, samples, -1).reshape(total, 1, self.terms)
+        f = self.inputs.phi_chunk(es, bs).expand(-1, samples, -1).reshape(total, 1, self.terms)
         out = self.out[:total]
         for rows in cut(total, self.buffer.shape[0]):
             buffer = self.buffer[: rows.stop - rows.start]
@@ -51,26 +51,27 @@ class Projection:
         return out.view(edges, samples, self.width)
 
 
-def project_all(inputs: EdgeInputs, phi: Tensor, weight: Tensor, out: Tensor) -> Tensor:
+def project_all(inputs: EdgeInputs, out: Tensor) -> Tensor:
     """The message of each edge, into ``out``.  # shape: (E, B, m)"""
     edges, batch = out.shape[:2]
-    chunks = list(row_chunks(edges, batch, _row_size(weight), out.device, inputs.incidence.arity))
-    project = Projection(inputs, phi, weight, _largest(chunks))
+    chunks = list(row_chunks(edges, batch, _row_size(inputs.weight), out.device, inputs.incidence.arity))
+    project = Projection(inputs, _largest(chunks))
     for es, bs in chunks:
         out[es, bs] = project(es, bs)
     return out
 
 
-def project_max(inputs: EdgeInputs, phi: Tensor, weight: Tensor, arg: bool) -> tuple[Tensor, Tensor | None]:
+def project_max(inputs: EdgeInputs, arg: bool) -> tuple[Tensor, Tensor | None]:
     """The maximum at each factor of A edges, taken while its messages are in the cache.
 
     Returns:
         values (C, B, m) and, with ``arg``, the edge of the first maximum (C, B, m), else None.
     """
-    arity, factors, batch, width = inputs.incidence.arity, inputs.incidence.num_factors, inputs.batch, weight.shape[1]
+    weight, batch = inputs.weight, inputs.batch
+    arity, factors, width = inputs.incidence.arity, inputs.incidence.num_factors, weight.shape[1]
     assert arity
     chunks = list(row_chunks(factors, batch, arity * _row_size(weight), weight.device))
-    project = Projection(inputs, phi, weight, arity * _largest(chunks))
+    project = Projection(inputs, arity * _largest(chunks))
     values = weight.new_empty((factors, batch, width))
     edges = weight.new_empty(values.shape, dtype=torch.long) if arg else None
     for cs, bs in chunks:

@@ -1,4 +1,4 @@
-"""The inputs of the messages, h_e and φ_e, for a chunk of edges and samples."""
+"""What messages Q(t_e) · h_e are computed from: h_e and φ_e of a chunk of edges and samples, and W."""
 
 from __future__ import annotations
 
@@ -8,16 +8,29 @@ import torch
 from torch import Tensor
 
 from fgnn.graph import Incidence
+from fgnn.nn.backends.edge_call import EdgeCall
 
 
 @dataclass(frozen=True, eq=False)
 class EdgeInputs:
-    """h_e = σ(a_c + b_i), computed on demand from node features (node, B, n)."""
+    """h_e = σ(a_c + b_i), computed on demand from node features (node, B, n), and what Q is made of."""
 
     a: Tensor
     b: Tensor | None
-    incidence: Incidence
-    relu: bool
+    phi: Tensor | None  # shape: (E, T) or (B, E, T)
+    weight: Tensor  # shape: (T, m, n)
+    call: EdgeCall
+
+    @property
+    def incidence(self) -> Incidence:
+        """The edges."""
+        return self.call.incidence
+
+    @property
+    def coefficients(self) -> Tensor:
+        """φ, for messages that are not typed."""
+        assert self.phi is not None
+        return self.phi
 
     @property
     def batch(self) -> int:
@@ -30,7 +43,7 @@ class EdgeInputs:
         a = self.a if every else self.a[:, samples]
         if self.b is None:
             h = a[edges]
-            return h.relu() if self.relu else h
+            return h.relu() if self.call.relu else h
         b = self.b if every else self.b[:, samples]
         h = torch.index_select(b, 0, self.incidence.variable[edges], out=out)
         arity = self.incidence.arity
@@ -39,13 +52,13 @@ class EdgeInputs:
             h.view(-1, arity, *h.shape[1:]).add_(whole.unsqueeze(1))
         else:
             h.add_(a.index_select(0, self.incidence.factor[edges]))
-        return h.relu_() if self.relu else h
+        return h.relu_() if self.call.relu else h
 
     def through_activation(self, grad: Tensor, h: Tensor) -> Tensor:
         """The gradient at σ's argument, from the gradient at h."""
-        return grad * (h > 0) if self.relu else grad
+        return grad * (h > 0) if self.call.relu else grad
 
-
-def phi_chunk(phi: Tensor, es: slice, bs: slice) -> Tensor:
-    """φ of a chunk.  # shape: (Ec, Bc or 1, T)"""
-    return phi[bs, es].transpose(0, 1) if phi.dim() == 3 else phi[es].unsqueeze(1)
+    def phi_chunk(self, es: slice, bs: slice) -> Tensor:
+        """φ of a chunk.  # shape: (Ec, Bc or 1, T)"""
+        phi = self.coefficients
+        return phi[bs, es].transpose(0, 1) if phi.dim() == 3 else phi[es].unsqueeze(1)

@@ -18,7 +18,7 @@ from torch import Tensor
 from fgnn.graph import EdgeTypes
 from fgnn.nn.backends.torch.chunks import cut, limit, row_chunks
 from fgnn.nn.backends.torch.cpu_projection import project_all
-from fgnn.nn.backends.torch.edge_inputs import EdgeInputs, phi_chunk
+from fgnn.nn.backends.torch.edge_inputs import EdgeInputs
 
 # From this many samples on, building Q once per edge beats φ ⊗ h for each sample.
 _SHARED = 4
@@ -26,15 +26,15 @@ _SHARED = 4
 EdgeGradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
-def forward(inputs: EdgeInputs, phi: Tensor | None, types: EdgeTypes | None, weight: Tensor) -> Tensor:
+def forward(inputs: EdgeInputs) -> Tensor:
     """The message of each edge.  # shape: (E, B, m)"""
-    edges, batch = inputs.incidence.num_edges, inputs.batch
+    edges, batch, weight, types = inputs.incidence.num_edges, inputs.batch, inputs.weight, inputs.call.types
     terms, width, inner = weight.shape
     out = weight.new_empty((edges, batch, width))
     if types is not None:
         return _typed_forward(inputs, types, weight.transpose(1, 2), out)
-    assert phi is not None
-    if shares_matrices(phi, batch):
+    if shares_matrices(inputs):
+        phi = inputs.coefficients
         flat = weight.reshape(terms, width * inner)
         for es, parts in _shared_chunks(edges, batch, width * inner, inner, out.device):
             q = (phi[es] @ flat).view(-1, width, inner)
@@ -42,43 +42,36 @@ def forward(inputs: EdgeInputs, phi: Tensor | None, types: EdgeTypes | None, wei
                 out[es, part] = torch.bmm(inputs(es, part), q.transpose(1, 2))
         return out
     if out.is_cpu:
-        return project_all(inputs, phi, weight, out)
+        return project_all(inputs, out)
     flat = weight.transpose(1, 2).reshape(terms * inner, width)
     for es, bs in row_chunks(edges, batch, terms * inner, out.device, inputs.incidence.arity):
-        outer = _outer(phi_chunk(phi, es, bs), inputs(es, bs))
+        outer = _outer(inputs.phi_chunk(es, bs), inputs(es, bs))
         out[es, bs] = (outer.flatten(0, 1).flatten(1) @ flat).view(outer.shape[0], outer.shape[1], width)
     return out
 
 
-def backward(
-    upstream: Tensor,  # shape: (E, B, m)
-    inputs: EdgeInputs,
-    phi: Tensor | None,
-    types: EdgeTypes | None,
-    weight: Tensor,
-    wants: Sequence[bool],
-) -> EdgeGradients:
-    """Gradients at σ's argument (E, B, n), at φ and at W; None for those not wanted."""
+def backward(upstream: Tensor, inputs: EdgeInputs, wants: Sequence[bool]) -> EdgeGradients:
+    """Gradients at σ's argument (E, B, n), at φ and at W, from those at the messages; None for those not wanted."""
     edges, batch = upstream.shape[:2]
+    weight, types = inputs.weight, inputs.call.types
     d_node = weight.new_empty((edges, batch, weight.shape[2])) if wants[0] or wants[1] else None
     if types is not None:
-        return d_node, None, _typed_backward(upstream, inputs, types, weight, d_node, wants[3])
-    assert phi is not None
-    d_phi = torch.zeros_like(phi) if wants[2] else None
-    run = _shared_backward if shares_matrices(phi, batch) else _outer_backward
-    return d_node, d_phi, run(upstream, inputs, phi, weight, d_node, d_phi, wants[3])
+        return d_node, None, _typed_backward(upstream, inputs, types, d_node, wants[3])
+    d_phi = torch.zeros_like(inputs.coefficients) if wants[2] else None
+    run = _shared_backward if shares_matrices(inputs) else _outer_backward
+    return d_node, d_phi, run(upstream, inputs, d_node, d_phi, wants[3])
 
 
-def shares_matrices(phi: Tensor, batch: int) -> bool:
+def shares_matrices(inputs: EdgeInputs) -> bool:
     """Whether to build Q for each edge of a chunk, once for all samples."""
-    return phi.dim() == 2 and batch >= _SHARED
+    return inputs.phi is not None and inputs.phi.dim() == 2 and inputs.batch >= _SHARED
 
 
 def _shared_backward(
-    upstream: Tensor, inputs: EdgeInputs, phi: Tensor, weight: Tensor, d_node: Tensor | None, d_phi: Tensor | None,
-    want_weight: bool,
-) -> Tensor | None:  # fmt: skip
+    upstream: Tensor, inputs: EdgeInputs, d_node: Tensor | None, d_phi: Tensor | None, want_weight: bool
+) -> Tensor | None:
     """Fill ``d_node`` and ``d_phi``; return the gradient at W."""
+    phi, weight = inputs.coefficients, inputs.weight
     edges, batch, width = upstream.shape
     terms, _, inner = weight.shape
     flat = weight.reshape(terms, width * inner)
@@ -99,16 +92,16 @@ def _shared_backward(
 
 
 def _outer_backward(
-    upstream: Tensor, inputs: EdgeInputs, phi: Tensor, weight: Tensor, d_node: Tensor | None, d_phi: Tensor | None,
-    want_weight: bool,
-) -> Tensor | None:  # fmt: skip
+    upstream: Tensor, inputs: EdgeInputs, d_node: Tensor | None, d_phi: Tensor | None, want_weight: bool
+) -> Tensor | None:
     """Fill ``d_node`` and ``d_phi``; return the gradient at W."""
+    weight = inputs.weight
     edges, batch, width = upstream.shape
     terms, _, inner = weight.shape
     flat = weight.transpose(0, 1).reshape(width, terms * inner)
     d_flat = torch.zeros_like(flat) if want_weight else None
     for es, bs in row_chunks(edges, batch, terms * inner, weight.device):
-        h, f = inputs(es, bs), phi_chunk(phi, es, bs)
+        h, f = inputs(es, bs), inputs.phi_chunk(es, bs)
         g = upstream[es, bs].flatten(0, 1)
         if d_flat is not None:
             d_flat.addmm_(g.T, _outer(f, h).flatten(0, 1).flatten(1))
@@ -120,7 +113,7 @@ def _outer_backward(
             d_node[es, bs] = inputs.through_activation(torch.bmm(f_rows, d_outer).view_as(h), h)
         if d_phi is not None:
             d_f = torch.bmm(d_outer, h.flatten(0, 1).unsqueeze(2)).view(h.shape[0], h.shape[1], terms)
-            if phi.dim() == 3:
+            if d_phi.dim() == 3:
                 d_phi[bs, es] = d_f.transpose(0, 1)
             else:
                 d_phi[es] += d_f.sum(1)
@@ -138,11 +131,11 @@ def _typed_forward(inputs: EdgeInputs, types: EdgeTypes, flat: Tensor, out: Tens
 
 
 def _typed_backward(
-    upstream: Tensor, inputs: EdgeInputs, types: EdgeTypes, weight: Tensor, d_node: Tensor | None, want_weight: bool
+    upstream: Tensor, inputs: EdgeInputs, types: EdgeTypes, d_node: Tensor | None, want_weight: bool
 ) -> Tensor | None:
     """Fill ``d_node``; return the gradient at W."""
     batch, width = upstream.shape[1:]
-    inner = weight.shape[2]
+    weight, inner = inputs.weight, inputs.weight.shape[2]
     d_weight = torch.zeros_like(weight) if want_weight else None
     for kinds, start, stop in _type_segments(types, batch * (inner + width), upstream.device):
         order = types.order[start:stop]
