@@ -19,8 +19,8 @@ def graphed(module: nn.Module, *example: Any) -> Graphed:
     than running them; a CUDA graph launches all at once. Floating-point tensors among the arguments, also in dicts and
     tuples, may change from call to call. Their shapes and everything else (the graph, edge types, autocast) must match
     the example; a call that does not runs without the recording. So do all calls without a GPU, and calls of a module
-    that cannot be recorded, for example because it synchronises with the host, as a layer does that reads edge types from a tensor instead of
-    ``EdgeTypes``; see ``recorded``.
+    that cannot be recorded, for example because it synchronises with the host, as reading edge types from a tensor
+    (instead of ``EdgeTypes``) does; see ``recorded``.
 
     The next call overwrites the results of a call and the gradients it leaves: read or copy them first, and set
     gradients to None (not to zero) between steps.

@@ -201,9 +201,7 @@ def test_a_family_says_what_it_does_not_know() -> None:
     paper = Family.of(one.sample(2), fixed=("budget", "table2x2"))
     assert paper.refusal(one.sample(3, seed=1)) is None
     assert str(paper.refusal(CHAIN.sample(1))).startswith("table2x2 of [0.0, 0.1")
-    assert str(paper.refusal(ChainMAP(1, 9, 4, 3).sample(1))) == (
-        "budget of [0.0, 2.0] in every model, as it was trained on (got others)"
-    )
+    assert str(paper.refusal(ChainMAP(1, 9, 4, 3).sample(1))).startswith("budget of [0.0, 2.0]")
     banned = GraphicalModel([2, 2])
     banned.add_table((0, 1), [[0, -np.inf], [0, 0]])
     assert family.refusal(ModelBatch.stack([banned])) == "finite log-potentials (got -inf)"

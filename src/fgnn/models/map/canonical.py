@@ -1,4 +1,4 @@
-"""The same model in one canonical form, so that a network need not learn that many forms mean one thing."""
+"""Canonical form: models that differ only by a reparametrisation look the same to a network."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fgnn.pgm import ModelBatch
 
 
 def canonical(batch: ModelBatch) -> ModelBatch:
-    """An equivalent batch whose finite 2 × 2 tables have their one interaction in the corner.
+    """An equivalent batch of binary models whose 2 × 2 tables are zero except for the entry (1, 1).
 
-    θ(x, y) = θ₀₀ + (θ₁₀ − θ₀₀) x + (θ₀₁ − θ₀₀) y + w xy with w = θ₁₁ − θ₁₀ − θ₀₁ + θ₀₀: the constant goes to the
-    constant, the two linear terms to the unaries, and [[0, 0], [0, w]] stays. Scores are the same up to rounding; other
-    tables stay as they are.
+    θ(x, y) = θ₀₀ + (θ₁₀ − θ₀₀) x + (θ₀₁ − θ₀₀) y + w xy with w = θ₁₁ − θ₁₀ − θ₀₁ + θ₀₀: the first term moves to the
+    model's constant, the linear terms move to the unaries, and the table becomes [[0, 0], [0, w]]. Scores do not change
+    beyond rounding. Other tables, and other models, are returned unchanged. Entries must be finite.
     """
     unary, constant, tables = batch.unary, batch.constant, []
     if batch.unary.shape[2] != 2:
@@ -37,8 +37,8 @@ def canonical(batch: ModelBatch) -> ModelBatch:
 
 
 def finite_tables(batch: ModelBatch) -> Tensor:
-    """Whether no table and no real unary of the batch holds -inf: a 0-dimensional bool tensor."""
-    found = torch.isfinite(batch.unary[:, batch.state_mask]).all()
+    """Whether all tables and all unaries of real states are finite: a 0-dimensional bool tensor."""
+    finite = torch.isfinite(batch.unary[:, batch.state_mask]).all()
     for t in batch.tables:
-        found = found & torch.isfinite(t.distinct("values")).all()
-    return found
+        finite = finite & torch.isfinite(t.distinct("values")).all()
+    return finite

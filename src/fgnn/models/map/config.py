@@ -1,4 +1,4 @@
-"""What a network is, as plain values that recipes and cards hold."""
+"""The settings of a network on graphical models, as recipes and cards hold them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a network can be applied to: the family of models its weights know."""
+"""The family of models that a network can read."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from fgnn.pgm import ModelBatch
 
 @dataclass(frozen=True)
 class Family:
-    """Models of one make: how many states, which tables, budgets over how many variables.
+    """Models of the same kind: the number of states, the shapes of tables, the sizes of budgets.
 
-    ``fixed`` names groups whose numbers are the same in all models, so that a network does not read them;
-    ``constants`` are these numbers. ``any_size`` says that budgets of other sizes than those trained on can be read
-    too. ``density``, tables per variable, tells chains from grids where weights are to be chosen.
+    Attributes:
+        fixed: Groups whose numbers are the same in all models, so that a network does not read them.
+        finite: Whether all log-potentials are finite.
+        any_size: Whether budgets of sizes not trained on can be read too.
+        constants: The numbers of each fixed group.
+        density: Tables per variable, by which weights are chosen: it distinguishes chains from grids.
     """
 
     states: int
@@ -47,7 +50,7 @@ class Family:
         )
 
     def refusal(self, batch: ModelBatch) -> str | None:
-        """Why the batch's models are not of this family; None where they are."""
+        """Why the models of a batch are not of this family; None where they are."""
         states = int(batch.unary.shape[2])
         if states != self.states or bool((batch.cardinalities > self.states).any()):
             return f"variables of {self.states} states (got {states})"
@@ -64,9 +67,11 @@ class Family:
         if self.finite and not bool(finite_tables(batch)):
             return "finite log-potentials (got -inf)"
         for group, wanted in zip(self.fixed, self.constants, strict=False):
-            found = _numbers(group, batch) if group in group_names(batch) else None
-            if found is not None and not torch.allclose(found, found.new_tensor(wanted).expand_as(found), atol=1e-5):
-                return f"{group} of {list(wanted)} in every model, as it was trained on (got others)"
+            if group not in group_names(batch):
+                continue
+            numbers = _numbers(group, batch)
+            if not torch.allclose(numbers, numbers.new_tensor(wanted).expand_as(numbers), atol=1e-5):
+                return f"{group} of {list(wanted)} in every model, as in training (got other numbers)"
         return None
 
 
@@ -75,7 +80,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def _numbers(group: str, batch: ModelBatch) -> Tensor:
-    """The numbers of all factors of a group, a row for each: a table's entries, a budget's bounds."""
+    """The entries of each table or the bounds of each budget of a group.  # shape: (factors of all models, ·)"""
     if group == "budget":
         bounds = [torch.stack([u.at_least, u.at_most], -1).flatten(0, 1) for u in batch.budgets]
         return torch.cat(bounds).double()

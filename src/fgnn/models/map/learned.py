@@ -1,4 +1,4 @@
-"""`method="fgnn"`: a trained network's ranking, decoded."""
+"""`method="fgnn"`: a trained network scores the states, and decoding turns scores into a feasible assignment."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from fgnn.pgm import ModelBatch
 from fgnn.weights import load_weights, weight_names
 from fgnn.weights.cards import read_card
 
-# Models are scored in slices of about this many edges: what fits a CPU's cache, or fills a GPU.
+# Edges and variables scored at once: as many as fit a CPU's cache or fill a GPU.
 _ENTRIES, _ENTRIES_GPU = 1 << 15, 1 << 22
 
 
 def load_network(place: str | Path, device: torch.device | str = "cpu") -> tuple[MAPNetwork, Mapping[str, Any]]:
-    """A trained network, ready to score models, and its card; by packaged name, weights file or run folder."""
+    """A trained network in evaluation mode, and its card; by packaged name, weights file or run folder."""
     weights = load_weights(place)
     if weights.card.get("task") != "map":
         raise InputError(f"Expected weights of a MAP network (got {weights.card.get('task', 'others')})", file=place)
@@ -38,14 +38,13 @@ def load_network(place: str | Path, device: torch.device | str = "cpu") -> tuple
     try:
         network.load_state_dict(dict(weights.tensors))
     except RuntimeError as error:
-        raise InputError("Expected the tensors that the card names (got others)", file=place) from error
+        raise InputError("Expected the tensors of the network on the card (got others)", file=place) from error
     return network.to(device).eval(), weights.card
 
 
 def family_of(card: Mapping[str, Any]) -> Family:
-    """The family a card names."""
-    values: dict[str, Any] = {k: _tuples(v) for k, v in card["family"].items()}
-    return Family(**values)
+    """The family of models on a card."""
+    return Family(**{name: _tuples(value) for name, value in card["family"].items()})
 
 
 def _tuples(value: Any) -> Any:
@@ -72,22 +71,22 @@ def solve_fgnn(
     """Score the states with a trained network, then repair and improve its answer (`fgnn.infer.local_search.decode`).
 
     Args:
-        batch: Models of a family that the weights know.
-        time_limit: Seconds; decoding stops then with the best so far.
+        batch: Models of the weights' family.
+        time_limit: Seconds, after which decoding returns the best assignment so far.
         seed: Seeds the samples.
-        progress: Not called: the whole takes milliseconds per model.
-        weights: A packaged name, a weights file or a run's folder; by default the package's best for the models.
-        decode: False returns the network's argmax as it is, feasible or not.
-        samples: Further starting points drawn from the network's scores.
-        rounds: Of `fgnn.infer.local_search.refine` after decoding; None goes on until the time limit.
-        both_ways: Average the network's scores over the model and its mirror image, where the structure is its own.
+        progress: Never called: a model takes milliseconds.
+        weights: A packaged name, a weights file or a run folder; by default the best packaged weights for the models.
+        decode: False returns the argmax of the scores, which may be infeasible.
+        samples: Further starting points drawn from the scores.
+        rounds: Rounds of `fgnn.infer.local_search.refine` after decoding; None continues until the time limit.
+        both_ways: Average the scores over the model and its mirror image, where the structure has one.
     """
     start = time.perf_counter()
     place = str(weights) if weights is not None else choose_weights(batch)
     network = _network(place, str(batch.device))
     reason = network.family.refusal(batch)
     if reason is not None:
-        raise ValueError(f"Expected models that the weights {place!r} know: {reason}")
+        raise ValueError(f"Expected models of the family of the weights {place!r}: {reason}")
     scores = score(network, batch, both_ways=both_ways)
     answer = scores.argmax(2)
     timed_out = False
@@ -110,8 +109,11 @@ def _left(start: float, limit: float | None) -> float | None:
 
 @torch.no_grad()
 def score(network: nn.Module, batch: ModelBatch, *, both_ways: bool = False) -> Tensor:
-    """The network's scores (B, N, K), in slices that bound memory; ``both_ways``: the mean of those of the models and
-    of their mirror images, which mean the same, so that what the network does differently on the two cancels."""
+    """The network's scores (B, N, K), computed in slices to bound memory.
+
+    With ``both_ways``, the mean over the models and their mirror images, which are equivalent: where the network treats
+    them differently, its errors average out.
+    """
     image = mirrored(batch) if both_ways else None
     if image is not None:
         return (score(network, batch) + score(network, image).flip(1)) / 2
@@ -119,37 +121,36 @@ def score(network: nn.Module, batch: ModelBatch, *, both_ways: bool = False) -> 
     entries = _ENTRIES if batch.device.type == "cpu" else _ENTRIES_GPU
     step = max(1, entries // max(1, edges + batch.num_variables))
     parts = [slice(at, at + step) for at in range(0, len(batch), step)]
-    found: list[Tensor | None] = [None] * len(parts)
+    scores: list[Tensor | None] = [None] * len(parts)
 
     def work(which: Sequence[int]) -> None:
-        with torch.no_grad():  # which is each thread's own
+        with torch.no_grad():  # a setting of the thread
             for n in which:
-                found[n] = network(batch.select(parts[n]))
+                scores[n] = network(batch.select(parts[n]))
 
     compiled = any(getattr(m, "_compiled_call_impl", None) is not None for m in network.modules())
     if len(parts) < 2 or compiled or not worth_threads(len(batch), edges + batch.num_variables, batch.device):
         work(range(len(parts)))
     else:
-        # slices side by side: every operation on all cores at once waits for the slowest of them, thousands of times
-        with torch.no_grad():
-            network(batch.select(slice(0, 1)))  # the structure is read once, by one
-        crew = range(min(torch.get_num_threads(), len(parts)))
-        side_by_side([partial(work, range(k, len(parts), len(crew))) for k in crew], lambda: None)
-    scores = [scored for scored in found if scored is not None]
-    return torch.cat(scores) if scores else batch.unary.clone()
+        # One thread per slice: with all cores on each small operation, every operation waits for the slowest core.
+        network(batch.select(slice(0, 1)))  # compile the structure once, not in every thread
+        threads = min(torch.get_num_threads(), len(parts))
+        side_by_side([partial(work, range(k, len(parts), threads)) for k in range(threads)], lambda: None)
+    done = [part for part in scores if part is not None]
+    return torch.cat(done) if done else batch.unary.clone()
 
 
 def _measured(card: Mapping[str, Any]) -> float:
-    """The share of instances solved to the optimum after decoding, as the card has it, over the kinds tested."""
+    """The share of instances solved to optimality after decoding, averaged over the data sets on the card."""
     shares = [float(result["decoded"]["optimal"]) for result in card.get("results", {}).values()]
     return sum(shares) / len(shares) if shares else 0.0
 
 
 def choose_weights(batch: ModelBatch) -> str:
-    """The package's weights for a batch's models: of those that know them, trained on the likest (as many tables per
-    variable, budgets of the same sizes), the best measured."""
+    """The packaged weights for the models of a batch: among those whose family they are of, the weights trained on the
+    most similar models (by tables per variable, then by sizes of budgets), then those with the best results."""
     reasons = []
-    known: list[tuple[float, int, float, str]] = []
+    candidates: list[tuple[float, int, float, str]] = []
     density = Family.of(batch).density
     sizes = {int(u.scopes.shape[1]) for u in batch.budgets}
     for name in weight_names():
@@ -159,14 +160,14 @@ def choose_weights(batch: ModelBatch) -> str:
         family = family_of(card)
         reason = family.refusal(batch)
         if reason is None:
-            apart = round(abs(math.log((density + 0.1) / (family.density + 0.1))), 1)
-            known.append((apart, -len(sizes & set(family.budgets)), -_measured(card), name))
+            distance = round(abs(math.log((density + 0.1) / (family.density + 0.1))), 1)
+            candidates.append((distance, -len(sizes & set(family.budgets)), -_measured(card), name))
         else:
             reasons.append(f"{name} expects {reason}")
-    if not known:
-        told = "".join(f"; {reason}" for reason in reasons[:1])
+    if not candidates:
+        reason = f"; {reasons[0]}" if reasons else ""
         raise ValueError(
-            f"Expected models of a family that the package's weights know (got another{told}); "
-            "train a network on yours with 'fgnn train FOLDER' and name its run by the option weights"
+            f"Expected models of a family of the packaged weights (got another{reason}); "
+            "train a network on your models with 'fgnn train FOLDER' and give its run folder as the option weights"
         )
-    return min(known)[3]
+    return min(candidates)[3]

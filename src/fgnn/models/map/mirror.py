@@ -1,41 +1,44 @@
-"""A model read backwards: where its structure is its own mirror image, a second reading by the same network."""
+"""Mirror images of models: where variable i may be renamed to N - 1 - i, a network can read a model twice."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from fgnn.pgm import BudgetBatch, ModelBatch, TableBatch
+from fgnn.graph import Structure
+from fgnn.pgm import ModelBatch
 
 
 def mirrored(batch: ModelBatch) -> ModelBatch | None:
-    """The same models with variable i renamed to N - 1 - i, in the scopes they have now; None where these scopes are
-    not their own mirror image. Chains with windows are (read from the other end), and grids (turned by half)."""
-    last = batch.num_variables - 1
-    if not torch.equal(batch.cardinalities, batch.cardinalities.flip(0)):
+    """The same models with variable i renamed to N - 1 - i, in the same structure; None where the structure differs
+    from its mirror image. Chains with windows have one (the chain reversed), and grids (turned by 180 degrees)."""
+    orders = batch.structure.derived("mirror", lambda: _orders(batch.structure))
+    if orders is None or any(t.shape != t.shape[::-1] for t in batch.tables):
         return None
-    tables, budgets = [], []
-    for t in batch.tables:
-        order = _order(t.scopes, last)
-        if order is None or t.shape != t.shape[::-1]:
-            return None
-        axes = range(2 + len(t.shape) - 1, 1, -1)
-        tables.append(TableBatch(t.scopes, t.values[:, order].permute(0, 1, *axes).contiguous()))
-    for u in batch.budgets:
-        order = _order(u.scopes, last)
-        if order is None:
-            return None
-        budgets.append(BudgetBatch(u.scopes, u.at_least[:, order], u.at_most[:, order]))
+    tables = [t.changed(len(batch), partial(_mirror, order=orders[f"table{k}"])) for k, t in enumerate(batch.tables)]
+    budgets = [u.changed(len(batch), partial(_mirror, order=orders[f"budget{k}"])) for k, u in enumerate(batch.budgets)]
     return replace(batch, unary=batch.unary.flip(1), tables=tuple(tables), budgets=tuple(budgets))
 
 
-def _order(scopes: Tensor, last: int) -> Tensor | None:
-    """For each scope the place of its mirror image; None where some have none."""
-    image = (last - scopes).flip(1)
-    known = {tuple(scope): place for place, scope in enumerate(scopes.tolist())}
-    places = [known.get(tuple(scope)) for scope in image.tolist()]
-    if len(known) != len(places) or None in places:
+def _mirror(numbers: Tensor, order: Tensor) -> Tensor:
+    """Factors in their new order, with the axes of each table reversed.  # shape: (B, C, ...)"""
+    axes = range(numbers.dim() - 1, 1, -1)
+    return numbers.index_select(1, order).permute(0, 1, *axes).contiguous()
+
+
+def _orders(structure: Structure) -> dict[str, Tensor] | None:
+    """For each group the factor whose scope is the mirror image of each scope; None where some have none."""
+    cards, last = structure.cardinalities, structure.num_variables - 1
+    if cards is None or not torch.equal(cards, cards.flip(0)):
         return None
-    return torch.tensor(places, dtype=torch.int64, device=scopes.device)
+    orders = {}
+    for name, group in structure.groups.items():
+        factor = {tuple(scope): c for c, scope in enumerate(group.lists())}
+        images = [factor.get(tuple(last - i for i in reversed(scope))) for scope in factor]
+        if len(factor) != group.num_factors or None in images:
+            return None
+        orders[name] = torch.tensor(images, dtype=torch.int64, device=structure.device)
+    return orders
