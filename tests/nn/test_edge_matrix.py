@@ -1,4 +1,4 @@
-"""The three forms of Q agree where they express the same function."""
+"""The forms of Q agree where they express the same function."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fgnn import FactorGraph, FactorGroup
 from fgnn.graph import EdgeTypes
 from fgnn.nn import (
     BasisMatrix,
+    CosineMatrix,
     DenseMatrix,
     EdgeMatrix,
     FGNNLayer,
     Message,
-    PlaceMatrix,
     TableMatrix,
     VariableToFactor,
     make_edge_matrix,
@@ -104,16 +104,16 @@ def test_a_matrix_of_new_parameters_keeps_the_scale_of_messages(form: type) -> N
 
 def test_a_sum_over_places_keeps_the_scale_of_messages() -> None:
     torch.manual_seed(0)
-    q = PlaceMatrix(64, 64, bases=6, fan=8)
+    q = CosineMatrix(64, 64, bases=6, fan=8)
     incidence = FactorGraph(8, {"x": FactorGroup([list(range(8))])}).incidence("x")
-    at = q.at_places(q.places(incidence, 8))  # shape: (8, 64, 64)
+    at = q.at_positions(q.cosines(incidence, 8))  # shape: (8, 64, 64)
     total = torch.einsum("amn,abn->bm", at, torch.randn(8, 500, 64))
     assert 0.3 < total.var() / 2 < 3
 
 
 @pytest.mark.parametrize("arity", [1, 2, 5, 12])
 def test_places_are_told_apart_by_orthogonal_cosines(arity: int) -> None:
-    q = PlaceMatrix(3, 2, bases=4).double()
+    q = CosineMatrix(3, 2, bases=4).double()
     group = FactorGroup(torch.arange(2 * arity).reshape(2, arity))
     incidence = FactorGraph(2 * arity, {"x": group}).incidence("x")
     positions, weight = q(None, incidence)
@@ -122,7 +122,7 @@ def test_places_are_told_apart_by_orthogonal_cosines(arity: int) -> None:
         cosines = [math.cos(math.pi * tau * (a + 0.5) / arity) for tau in range(4)]
         expected = sum(c * w for c, w in zip(cosines, q.weight, strict=True))
         torch.testing.assert_close(weight[a], expected)
-    phi = PlaceMatrix(3, 2, bases=arity).double().places(incidence, arity)
+    phi = CosineMatrix(3, 2, bases=arity).double().cosines(incidence, arity)
     gram = phi.T @ phi
     torch.testing.assert_close(gram, torch.diag(gram.diagonal()))
 
@@ -156,7 +156,7 @@ def test_a_cosine_q_reads_no_edge_features() -> None:
     with pytest.raises(ValueError, match="edge_in 2"):
         make_edge_matrix("cosine", 2, 3, 3)
     with pytest.raises(ValueError, match="Tensor"):
-        PlaceMatrix(3, 3)(ONE_HOT, INCIDENCE)
+        CosineMatrix(3, 3)(ONE_HOT, INCIDENCE)
 
 
 def test_shapes_are_named() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fgnn import FactorGraph, FactorGroup
-from fgnn.nn import PlaceMatrix, ResidualFGNNLayer, ResidualNetwork, ResidualUpdate, RMSNorm
+from fgnn.nn import CosineMatrix, ResidualFGNNLayer, ResidualNetwork, ResidualUpdate, RMSNorm
 from fgnn.nn.backends.torch.slots import Slots, relu_sum, variables_to_slots
 from tests.nn.graphs import features, graphs, ragged_graph, uniform_graph
 
@@ -29,7 +29,7 @@ def _update(update: ResidualUpdate, x: Tensor, normed: Tensor, incoming: Tensor)
     return x + update.outer.weight @ (hidden * hidden.sigmoid()) + update.outer.bias
 
 
-def _q(matrix: PlaceMatrix, place: int, arity: int) -> Tensor:
+def _q(matrix: CosineMatrix, place: int, arity: int) -> Tensor:
     cosines = [math.cos(math.pi * tau * (place + 0.5) / arity) for tau in range(matrix.terms)]
     return sum((c * w for c, w in zip(cosines, matrix.weight, strict=True)), torch.zeros(()))
 

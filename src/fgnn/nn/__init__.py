@@ -5,7 +5,7 @@ from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.choice import choose_backend, use_backend
 from fgnn.nn.blocks import DR, FC, MLP, GlobalPooling, Res
 from fgnn.nn.direction import EdgeMessages, FactorToVariable, VariableToFactor
-from fgnn.nn.edge_matrix import BasisMatrix, DenseMatrix, EdgeMatrix, PlaceMatrix, TableMatrix, make_edge_matrix
+from fgnn.nn.edge_matrix import BasisMatrix, CosineMatrix, DenseMatrix, EdgeMatrix, TableMatrix, make_edge_matrix
 from fgnn.nn.functional import aggregate_messages
 from fgnn.nn.graphed import Graphed, graphed
 from fgnn.nn.layer import FGNNLayer
@@ -23,6 +23,7 @@ __all__ = [
     "MLP",
     "Aggregation",
     "BasisMatrix",
+    "CosineMatrix",
     "DenseMatrix",
     "EdgeMatrix",
     "EdgeMessages",
@@ -35,7 +36,6 @@ __all__ = [
     "MessagePassing",
     "Network",
     "NotationError",
-    "PlaceMatrix",
     "RMSNorm",
     "Res",
     "ResidualFGNNLayer",

@@ -11,7 +11,7 @@ EdgeFeatures = Tensor | EdgeTypes
 
 
 def flatten_edges(t: Tensor, incidence: Incidence, width: int | None) -> tuple[Tensor, bool]:
-    """Features (or types, with ``width`` None) as one row per edge or one row per place in the scope.
+    """Features (or types, with ``width`` None) as one row per edge or one row per position in the scope.
 
     Returns:
         (E, ·) or (B, E, ·) and False; or (A, ·) and True.
@@ -43,7 +43,7 @@ def edge_types(t: EdgeFeatures | None, incidence: Incidence, num_types: int) -> 
     A tensor is read and sorted at every call, with host synchronisation; ``EdgeTypes`` are checked and sorted once.
 
     Returns:
-        ``EdgeTypes``; or, by place, types (A,); or, where samples have their own, types (B, E).
+        ``EdgeTypes``; or, by position, types (A,); or, where samples have their own, types (B, E).
     """
     if isinstance(t, EdgeTypes):
         if t.num_types != num_types or t.index.numel() != incidence.num_edges:
@@ -56,14 +56,14 @@ def edge_types(t: EdgeFeatures | None, incidence: Incidence, num_types: int) -> 
             raise ValueError(f"Expected edge types 0 to {num_types - 1} (got none)")
         return incidence.one_type
     if t.dtype.is_floating_point:
-        one_hot, by_place = flatten_edges(t, incidence, num_types)
+        one_hot, by_position = flatten_edges(t, incidence, num_types)
         types = one_hot.argmax(-1)
         if bool((torch.nn.functional.one_hot(types, num_types) != one_hot).any()):
             raise ValueError("Expected one-hot edge features or integer types for q='table' (got other values)")
     else:
-        flat, by_place = flatten_edges(t, incidence, None)
+        flat, by_position = flatten_edges(t, incidence, None)
         types = flat.long()
-    if by_place or types.dim() == 2:
+    if by_position or types.dim() == 2:
         EdgeTypes(types.reshape(-1), num_types)  # checks the range
         return types
     return EdgeTypes(types, num_types).prepare()

@@ -1,4 +1,4 @@
-"""Q: the matrix that an edge feature selects, in three forms that never store one matrix for each edge."""
+"""Q: a matrix for each edge feature, in four forms. None of them stores a matrix per edge."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ Form = Literal["dense", "basis", "table", "cosine"]
 
 
 class EdgeMatrix(nn.Module, ABC):
-    r"""What all forms share: :math:`\mathcal{Q}(t) = \sum_\tau \varphi_\tau(t)\, W_\tau`, an m×n matrix.
+    r"""Base of all forms: :math:`\mathcal{Q}(t) = \sum_\tau \varphi_\tau(t)\, W_\tau`, an m×n matrix.
 
-    A form says how φ comes from t; ``weight`` is W (T, m, n). Calling it gives what ``aggregate_messages`` reads:
-    coefficients in edge order, and W. Where t depends on the place in the scope alone, W is first summed up to one
-    matrix for each place.
+    A form defines φ(t); ``weight`` is W (T, m, n). A call returns the input of ``aggregate_messages``: coefficients in
+    edge order, and W. Where t depends on the position in the scope only, the sum is evaluated once per position.
     """
 
     def __init__(self, edge_in: int, rows: int, columns: int, terms: int) -> None:
@@ -39,21 +38,21 @@ class EdgeMatrix(nn.Module, ABC):
         """φ(t).  # shape: (..., edge_in) -> (..., T)"""
 
     def matrix(self, t: Tensor) -> Tensor:
-        """Q(t) itself, to look at and to test with; layers never build it.  # shape: (..., m, n)"""
+        """Q(t) itself, for inspection and tests; layers never build it.  # shape: (..., m, n)"""
         return torch.einsum("...t,tmn->...mn", self.coefficients(t), self.weight)
 
     def forward(self, t: EdgeFeatures | None, incidence: Incidence) -> tuple[Coefficients, Tensor]:
         """Coefficients and W for all edges.
 
         Args:
-            t: Features (E, edge_in) or, where all factors have A edges, (C, A, edge_in), either with B in front where
-                samples have their own; or (A, edge_in), the same for every factor.
+            t: Features (E, edge_in) or, where all factors have A edges, (C, A, edge_in), with B in front where samples
+                have their own; or (A, edge_in), the same for every factor.
         """
         if not isinstance(t, Tensor):
             raise ValueError(f"Expected edge features of length {self.edge_in} (got {type(t).__name__})")  # noqa: TRY004
-        flat, by_place = flatten_edges(t, incidence, self.edge_in)
+        flat, by_position = flatten_edges(t, incidence, self.edge_in)
         phi = self.coefficients(flat)
-        if by_place:
+        if by_position:
             return incidence.positions, torch.einsum("at,tmn->amn", phi, self.weight)
         return phi, self.weight
 
@@ -108,10 +107,10 @@ class BasisMatrix(EdgeMatrix):
 
 
 class TableMatrix(EdgeMatrix):
-    """One matrix for each of K edge types: t is a type, or one-hot.
+    """One matrix for each of K edge types; t is a type, or one-hot.
 
-    Besides features, calls take types: integers (E,), (C, A) or, by place, (A,), which are read at every call; or
-    ``EdgeTypes``, which are checked and sorted once.
+    Types are integers (E,), (C, A) or, by position, (A,), which are read at every call; or ``EdgeTypes``, which are
+    checked and sorted once.
     """
 
     def __init__(self, types: int, rows: int, columns: int) -> None:
@@ -133,18 +132,18 @@ class TableMatrix(EdgeMatrix):
         types = edge_types(t, incidence, self.terms)
         if isinstance(types, EdgeTypes):
             return types, self.weight
-        if types.dim() == 1:  # by place
+        if types.dim() == 1:  # by position
             return incidence.positions, self.weight.index_select(0, types)
         return self.coefficients(types), self.weight
 
 
-class PlaceMatrix(EdgeMatrix):
-    r"""One matrix for each place a = 0, ..., A - 1 in a scope, from cosines of the place:
+class CosineMatrix(EdgeMatrix):
+    r"""One matrix for each position a = 0, ..., A - 1 in a scope, from cosines of the position:
 
     .. math:: \mathcal{Q}(t_a) = \sum_{\tau=0}^{T-1} \cos\Big(\pi \tau\, \frac{a + \frac12}{A}\Big)\, W_\tau
 
-    It reads no edge features and works for any arity: the cosines are smooth in the relative place, so matrices carry
-    over to arities not trained on, and orthogonal over the places of a scope, so T = A terms tell all places apart.
+    It reads no edge features and works for any arity. The cosines are smooth in the relative position, so it
+    generalises to arities not trained on; they are orthogonal over a scope, so T = A terms distinguish all positions.
 
     Args:
         rows, columns: m and n.
@@ -166,8 +165,8 @@ class PlaceMatrix(EdgeMatrix):
         tau = torch.arange(self.terms, dtype=t.dtype, device=t.device)
         return torch.cos(torch.pi * tau * t[..., :1] / t[..., 1:])
 
-    def places(self, incidence: Incidence, arity: int) -> Tensor:
-        """φ at the places of a scope of this arity, kept with the edges.  # shape: (A, T)"""
+    def cosines(self, incidence: Incidence, arity: int) -> Tensor:
+        """φ at the positions of a scope of this arity, kept with the edges.  # shape: (A, T)"""
         like = self.weight
 
         def make() -> Tensor:
@@ -176,16 +175,16 @@ class PlaceMatrix(EdgeMatrix):
 
         return incidence.derived(("cosines", arity, self.terms, like.dtype), make)
 
-    def at_places(self, phi: Tensor) -> Tensor:
-        """Q at each place.  # shape: (A, T) -> (A, m, n)"""
+    def at_positions(self, phi: Tensor) -> Tensor:
+        """Q at each position, from their φ.  # shape: (A, T) -> (A, m, n)"""
         return (phi @ self.weight.flatten(1)).view(-1, self.rows, self.columns)
 
     def forward(self, t: EdgeFeatures | None, incidence: Incidence) -> tuple[Coefficients, Tensor]:
-        """The places and a matrix for each; for scopes of several lengths the cosines of each edge, and W."""
+        """The positions and a matrix for each; for scopes of different arities the cosines of each edge, and W."""
         if t is not None:
-            raise ValueError(f"Expected no edge features for q='cosine', which reads places (got {type(t).__name__})")
+            raise ValueError(f"Expected no edge features for q='cosine' (got {type(t).__name__})")
         if incidence.arity is not None:
-            return incidence.positions, self.at_places(self.places(incidence, max(1, incidence.arity)))
+            return incidence.positions, self.at_positions(self.cosines(incidence, max(1, incidence.arity)))
         key = ("cosines", self.terms, self.weight.dtype)
         return incidence.derived(key, lambda: self._by_edge(incidence)), self.weight
 
@@ -197,13 +196,13 @@ class PlaceMatrix(EdgeMatrix):
 
 
 def make_edge_matrix(form: Form, edge_in: int, rows: int, columns: int, **options: Any) -> EdgeMatrix:
-    """A Q of the named form; edges without features (``edge_in`` 0) share one matrix, unless Q reads the place."""
+    """A Q of the named form; edges without features (``edge_in`` 0) share one matrix unless the form is "cosine"."""
     if form not in _FORMS:
         raise ValueError(f"Expected q among {list(_FORMS)} (got {form!r})")
     if form == "cosine":
         if edge_in:
             raise ValueError(f"Expected no edge features for q='cosine' (got edge_in {edge_in})")
-        return PlaceMatrix(rows, columns, **options)
+        return CosineMatrix(rows, columns, **options)
     if edge_in == 0:
         return TableMatrix(1, rows, columns)
     return _FORMS[form](edge_in, rows, columns, **options)
@@ -213,7 +212,7 @@ _FORMS: dict[Form, Callable[..., EdgeMatrix]] = {
     "dense": DenseMatrix,
     "basis": BasisMatrix,
     "table": TableMatrix,
-    "cosine": PlaceMatrix,
+    "cosine": CosineMatrix,
 }
 
 
@@ -228,7 +227,7 @@ class EdgeNet(nn.Sequential):
             self.append(EdgeLinear(i, o))
 
     def forward(self, x: Tensor, relu: bool = False) -> Tensor:
-        """With ``relu``, also after the last.  # shape: (..., widths[0]) -> (..., widths[-1])"""
+        """Apply all layers; with ``relu``, also after the last.  # shape: (..., widths[0]) -> (..., widths[-1])"""
         layers = [layer for layer in self if isinstance(layer, EdgeLinear)]
         if not relu and has_kernel(x, layers[0].weight):
             from fgnn.nn.backends.triton.edge_mlp import edge_mlp, fits
@@ -241,23 +240,23 @@ class EdgeNet(nn.Sequential):
 
 
 class EdgeLinear(nn.Linear):
-    """A linear layer that is also fast where few features come in, as edge features do, from a GPU's matrix units."""
+    """A linear layer that uses a GPU's tensor cores also for few input features, as edges have."""
 
     def forward(self, x: Tensor, relu: bool = False) -> Tensor:
-        """σ(x Θᵀ + β), σ being ReLU or nothing.  # shape: (..., in_features) -> (..., out_features)"""
-        lack = -self.in_features % 8
-        if not lack or not x.is_cuda or has_kernel(x, self.weight):
+        """σ(x Θᵀ + β), where σ is ReLU or the identity.  # shape: (..., in_features) -> (..., out_features)"""
+        missing = -self.in_features % 8
+        if not missing or not x.is_cuda or has_kernel(x, self.weight):
             return linear(x, self.weight, self.bias, relu=relu)
-        # a library's rows are of 16 bytes; any other length takes a path that is several times slower
+        # cuBLAS is several times slower on rows that are not a multiple of 16 bytes
         if torch.is_autocast_enabled("cuda"):
             x = x.to(torch.get_autocast_dtype("cuda"))
         pad = nn.functional.pad
-        made = nn.functional.linear(pad(x, (0, lack)), pad(self.weight, (0, lack)), self.bias)
-        return made.relu() if relu else made
+        y = nn.functional.linear(pad(x, (0, missing)), pad(self.weight, (0, missing)), self.bias)
+        return y.relu() if relu else y
 
 
 def _reset_mlp(net: nn.Sequential) -> None:
-    """Keep the scale of t through the layers, so that φ has about unit variance."""
+    """Keep the scale of t through the layers, so that φ has unit variance, roughly."""
     for layer in net:
         if isinstance(layer, nn.Linear):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")

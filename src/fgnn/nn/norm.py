@@ -1,4 +1,4 @@
-"""Normalisation of node features, whatever stands before the feature axis."""
+"""Normalisation of node features over the last axis or over all nodes."""
 
 from __future__ import annotations
 
@@ -44,28 +44,28 @@ class NodeBatchNorm(nn.Module):
     def forward(
         self, x: Tensor, bias: Tensor | None = None, relu: bool = False, residual: Tensor | None = None
     ) -> Tensor:
-        """Of x plus a bias, with a ReLU after it where asked for, plus a residual.  # shape: (..., d), kept"""
+        """σ(norm(x + bias)) + residual, where σ is ReLU or the identity.  # shape: (..., d), kept"""
         rows = x.reshape(-1, x.shape[-1])
         if self.fused(rows):
-            taken = residual is not None and residual.shape == x.shape and residual.dtype == x.dtype
-            rest = residual.reshape(rows.shape) if residual is not None and taken else None
+            fits = residual is not None and residual.shape == x.shape and residual.dtype == x.dtype
+            rest = residual.reshape(rows.shape) if residual is not None and fits else None
             y = self._train_fused(rows, bias, relu, rest).reshape(x.shape)
-            return y if residual is None or taken else y + residual
+            return y if residual is None or fits else y + residual
         if bias is not None:
             rows = rows + bias
         if self.training and rows.shape[0] <= 1:
-            # one row has no spread to normalise by; the running statistics stand in
+            # one row has no variance: use the running statistics
             norm = self.norm
-            made = nn.functional.batch_norm(rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, False)
+            rows = nn.functional.batch_norm(rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, False)
         else:
-            made = self.norm(rows)
-        y = (made.relu() if relu else made).reshape(x.shape)
+            rows = self.norm(rows)
+        y = (rows.relu() if relu else rows).reshape(x.shape)
         return y if residual is None else y + residual
 
     def fused(self, x: Tensor) -> bool:
-        """Whether the kernels of a GPU take features such as x; only then is a bias better left to the norm."""
-        few = x.numel() <= x.shape[-1]  # one row
-        if not self.training or few or torch.compiler.is_compiling() or self.norm.momentum is None:
+        """Whether features such as x are normalised by a fused kernel, which also adds bias and residual."""
+        one_row = x.numel() <= x.shape[-1]
+        if not self.training or one_row or torch.compiler.is_compiling() or self.norm.momentum is None:
             return False
         return choose_backend(device=x.device, dtype=x.dtype) == "triton"
 
@@ -85,7 +85,7 @@ class NodeBatchNorm(nn.Module):
 
 
 def make_norm(kind: Norm, width: int) -> nn.Module | None:
-    """The named normalisation of features of this width; None for none."""
+    """The normalisation ``kind`` of features of this width; None where ``kind`` is None."""
     if kind is None:
         return None
     if kind not in _NORMS:

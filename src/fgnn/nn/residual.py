@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fgnn.graph import FactorGraph, Incidence
 from fgnn.nn.backends.torch.slots import Slots, relu_sum, variables_to_slots
 from fgnn.nn.edge_features import EdgeFeatures
-from fgnn.nn.edge_matrix import PlaceMatrix
+from fgnn.nn.edge_matrix import CosineMatrix
 from fgnn.nn.norm import RMSNorm
 
 # The arity that first weights are scaled for where factors may have any.
@@ -44,7 +44,7 @@ class _ToFactors(nn.Module):
 
     def __init__(self, width: int, bases: int, fan: int) -> None:
         super().__init__()
-        self.matrix = PlaceMatrix(2 * width, width, bases=bases, fan=fan)
+        self.matrix = CosineMatrix(2 * width, width, bases=bases, fan=fan)
         self.norm = RMSNorm(width)
         self.update = ResidualUpdate(width, 2 * width)
 
@@ -53,7 +53,7 @@ class _ToFactors(nn.Module):
         slots, q = Slots.of(incidence), self.matrix
         parts = []
         for (_, arity), x in zip(slots.runs, slots.slots_by_run(variables_to_slots(f, slots)), strict=True):
-            at = q.at_places(q.places(incidence, arity))  # shape: (A, 2d, d)
+            at = q.at_positions(q.cosines(incidence, arity))  # shape: (A, 2d, d)
             parts.append(nn.functional.linear(x, at.permute(1, 0, 2).reshape(q.rows, arity * q.columns)))
         new: Tensor = self.update(g, self.norm(g), slots.from_runs(parts))
         return new
@@ -64,7 +64,7 @@ class _ToVariables(nn.Module):
 
     def __init__(self, width: int, bases: int) -> None:
         super().__init__()
-        self.matrix = PlaceMatrix(width, width, bases=bases)
+        self.matrix = CosineMatrix(width, width, bases=bases)
         self.norm = RMSNorm(width)
         self.variable = nn.Linear(width, width)
         self.out = nn.Linear(width, 2 * width, bias=False)
@@ -74,7 +74,7 @@ class _ToVariables(nn.Module):
         slots, q = Slots.of(incidence), self.matrix
         parts = []
         for (count, arity), x in zip(slots.runs, slots.to_runs(self.norm(g)), strict=True):
-            at = q.at_places(q.places(incidence, arity))  # shape: (A, d, d)
+            at = q.at_positions(q.cosines(incidence, arity))  # shape: (A, d, d)
             sent = nn.functional.linear(x, at.reshape(arity * q.rows, q.columns))
             parts.append(sent.view(x.shape[0], count * arity, q.rows))
         messages = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
@@ -91,10 +91,10 @@ class ResidualFGNNLayer(nn.Module):
         f_i &\leftarrow f_i + V_f\, \sigma\Big(U_f \hat f_i + b_f + \sum_k W_k \sum_{c: (c,i)}
             \mathrm{ReLU}\big(\mathcal{Q}(t_{ci} \mid \Phi_{FV})\, \hat g_c + P_k \hat f_i + p_k\big)\Big)
 
-    with σ = SiLU, k the group of c and parameters of its own for each group (its index on Q, U, V and b of g is left
-    out). Q is a :class:`PlaceMatrix`, so one group may hold factors of any arity. Messages to factors are linear: their
-    sum over a scope of A variables is one matrix product of inner length A·d. A node without edges keeps its features
-    and is updated from them alone.
+    with σ = SiLU and k the group of c. Q and the parameters of g also belong to the group. Q is a
+    :class:`CosineMatrix`, so one group may hold factors of any arity. Messages to factors are linear: their sum over a
+    scope of A variables is one matrix product of inner length A·d. A node without edges is updated from its own
+    features.
 
     Args:
         width: d, the length of f_i and of every g_c.
@@ -147,7 +147,7 @@ class ResidualFGNNLayer(nn.Module):
         for name in graph.groups:
             incidence, half = graph.incidence(name), self._half(name)
             for _, arity in Slots.of(incidence).runs:
-                half.matrix.places(incidence, arity)
+                half.matrix.cosines(incidence, arity)
 
     def _half(self, name: str) -> _ToFactors:
         if name not in self.to_factors:

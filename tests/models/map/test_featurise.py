@@ -53,7 +53,7 @@ def test_edges_carry_their_place_in_the_scope(model: GraphicalModel) -> None:
         assert isinstance(types, EdgeTypes)
         assert types.index.tolist() == places
     assert featurise(model, positions="none").edges == {}
-    wider = [featurise(model, positions=p, places={"budget": 5}).edge_in for p in ("one-hot", "index")]
+    wider = [featurise(model, positions=p, arity={"budget": 5}).edge_in for p in ("one-hot", "index")]
     assert wider == [{"table2x2": 2, "table3x2": 2, "budget": 5}] * 2
 
 

@@ -27,7 +27,7 @@ class Features:
     graph: FactorGraph
     variables: Tensor  # shape: (B, N, variable_in)
     factors: Mapping[str, Tensor]  # by group, shape: (B, C, factor_in); stride 0 along B where all models share them
-    edges: Mapping[str, EdgeFeatures]  # by group: by place (A, edge_in), or by edge (E, edge_in), or types
+    edges: Mapping[str, EdgeFeatures]  # by group: by position (A, edge_in), or by edge (E, edge_in), or types
 
     @property
     def variable_in(self) -> int:
@@ -49,7 +49,7 @@ def featurise(
     models: GraphicalModel | ModelBatch,
     *,
     positions: Positions = "one-hot",
-    places: Mapping[str, int] | None = None,
+    arity: Mapping[str, int] | None = None,
     centre: bool = False,
     fixed: Collection[str] = (),
     masks: bool | None = None,
@@ -66,7 +66,7 @@ def featurise(
     - of a group in ``fixed``: the constant 1, since a network need not read what never changes;
     - of the group ``single``: the constant 1. It holds a factor for every variable that is in no other, since an FGNN
       layer drops the features of a variable without edges;
-    - of an edge: its place in the scope, one-hot or as a type (for one learned matrix per place).
+    - of an edge: its position in the scope, one-hot or as a type (for one learned matrix per position).
 
     An entry -inf (or a state a variable does not have) becomes -10; with ``masks``, 1 for each such entry and 0 for the
     others is appended.
@@ -74,7 +74,7 @@ def featurise(
     Args:
         models: A model, or a batch of one structure.
         positions: ``one-hot``, ``index``, or ``none`` for edges without features.
-        places: How many places a scope may have, by group; by default as many as the largest scope has.
+        arity: The largest arity that positions allow for, by group; by default the largest of the group.
         centre: Whether unaries are taken relative to state 0.
         fixed: Groups whose numbers are the same in all models; see `constant_groups`.
         masks: Whether to mark -inf entries; by default in the groups of this batch that have any.
@@ -108,7 +108,8 @@ def featurise(
         else:
             parts = [_budget(u, batch.dtype) for u in batch.budgets]
             factors[name] = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-    return Features(graph, _finite(batch.unary, masks, centre), factors, _edges(graph, positions, places, batch.dtype))
+    edges = _edges(graph, positions, arity or {}, batch.dtype)
+    return Features(graph, _finite(batch.unary, masks, centre), factors, edges)
 
 
 def group_names(batch: ModelBatch) -> list[str]:
@@ -163,7 +164,7 @@ def _constant(values: Tensor) -> bool:
 
 
 def _table_names(batch: ModelBatch) -> dict[str, int]:
-    """The place of each group of tables among ``batch.tables``."""
+    """The index of each group of tables in ``batch.tables``."""
     names: dict[str, int] = {}
     for at, table in enumerate(batch.tables):
         name = "table" + "x".join(map(str, table.shape))
@@ -191,9 +192,9 @@ def _join(scopes: list[Tensor]) -> FactorGroup:
 
 
 def _edges(
-    graph: FactorGraph, positions: Positions, places: Mapping[str, int] | None, dtype: torch.dtype
+    graph: FactorGraph, positions: Positions, arity: Mapping[str, int], dtype: torch.dtype
 ) -> dict[str, EdgeFeatures]:
-    """The place of each edge in its scope, kept with the graph."""
+    """The position of each edge in its scope, kept with the graph."""
     if positions not in ("one-hot", "index", "none"):
         raise ValueError(f"Expected positions among one-hot, index, none (got {positions!r})")
     if positions == "none":
@@ -201,16 +202,17 @@ def _edges(
     edges = {}
     for name in graph.groups:
         incidence = graph.incidence(name)
-        width = (places or {}).get(name, incidence.positions.num_types)
-        make = partial(_places, incidence, positions, width, dtype)
-        edges[name] = incidence.derived(("places", positions, width, dtype), make)
+        width = arity.get(name, incidence.positions.num_types)
+        make = partial(_positions, incidence, positions, width, dtype)
+        edges[name] = incidence.derived(("positions", positions, width, dtype), make)
     return edges
 
 
-def _places(incidence: Incidence, positions: Positions, width: int, dtype: torch.dtype) -> EdgeFeatures:
+def _positions(incidence: Incidence, positions: Positions, width: int, dtype: torch.dtype) -> EdgeFeatures:
     types = incidence.positions
     if positions == "index":
         return types if width == types.num_types else EdgeTypes(types.index, width).prepare()
-    by_place = incidence.arity is not None
-    index = torch.arange(incidence.arity or 0, device=types.index.device) if by_place else types.index
+    index = types.index
+    if incidence.arity is not None:  # the same for every factor
+        index = torch.arange(incidence.arity, device=index.device)
     return torch.nn.functional.one_hot(index, width).to(dtype)

@@ -20,7 +20,7 @@ PAPER = """FGNN(64) - Res[FC(64) - FGNN(64) - FC(64)] - MLP(128) - Res[FC(64) - 
 - Res[FC(64) - FGNN(64) - FC(256)] - FC(128) - Res[FC(64) - FGNN(64) - FC(128)] - FC(64)
 - Res[FC(64) - FGNN(64) - FC(64)] - FGNN(N)"""
 
-# How edges tell their place in the scope, by the form of Q; one-hot for the others.
+# How edges encode their position in the scope, by the form of Q; one-hot for the others.
 _POSITIONS: dict[str, Positions] = {"table": "index", "cosine": "none"}
 
 
@@ -98,7 +98,7 @@ class MAPNetwork(nn.Module):
         features = featurise(
             canonical(batch) if self.deep else batch,
             positions="none" if self.deep else _POSITIONS.get(self.config.q, "one-hot"),
-            places=self.arity,
+            arity=self.arity,
             centre=self.deep,
             fixed=[name for name in self.family.fixed if name in present],
             masks=not self.family.finite,

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from fgnn.graph import Incidence
 
-# Variables are padded to the largest degree unless that takes this many times the room of edges and variables.
+# Variables are padded to the largest degree, unless that makes more slots than this many per edge and variable.
 _MOST_PADDING = 4
 
 
@@ -26,7 +26,7 @@ class Slots:
         variable: (E,) the variable of each slot.
         of_variable: (N, D) the slots of each variable, padded with 0; None where degrees differ too much for padding.
         mask: (N, D, 1) 0 where padded, else 1.
-        place: (E,) the place of each slot among the N·D.
+        position: (E,) the position of each slot among the N·D.
     """
 
     runs: tuple[tuple[int, int], ...]
@@ -35,7 +35,7 @@ class Slots:
     variable: Tensor
     of_variable: Tensor | None
     mask: Tensor | None
-    place: Tensor | None
+    position: Tensor | None
 
     @classmethod
     def of(cls, incidence: Incidence) -> Slots:
@@ -74,7 +74,7 @@ class Slots:
 
 
 def _by_variable(variable: Tensor, incidence: Incidence) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """``of_variable``, ``mask`` and ``place`` of :class:`Slots`."""
+    """``of_variable``, ``mask`` and ``position`` of :class:`Slots`."""
     n, edges = incidence.num_variables, variable.numel()
     degree = incidence.degree("variable")
     width = int(degree.max()) if edges else 0
@@ -87,9 +87,9 @@ def _by_variable(variable: Tensor, incidence: Incidence) -> tuple[Tensor | None,
     mask = torch.zeros(n, width, 1, device=slot.device)
     of_variable[owner, within] = slot
     mask[owner, within] = 1.0
-    place = torch.empty_like(slot)
-    place[slot] = owner * width + within
-    return of_variable, mask, place
+    position = torch.empty_like(slot)
+    position[slot] = owner * width + within
+    return of_variable, mask, position
 
 
 class _VariablesToSlots(torch.autograd.Function):
@@ -113,18 +113,18 @@ class _VariablesToSlots(torch.autograd.Function):
 
 
 class _SlotsToVariables(torch.autograd.Function):
-    """(B, E, d) to (B, N·D, d). Each slot has one place there, so the adjoint is a gather."""
+    """(B, E, d) to (B, N·D, d). Each slot has one position there, so the adjoint is a gather."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, of_variable: Tensor, place: Tensor) -> Tensor:
-        ctx.save_for_backward(place)
+    def forward(ctx: Any, x: Tensor, of_variable: Tensor, position: Tensor) -> Tensor:
+        ctx.save_for_backward(position)
         return x.index_select(1, of_variable.reshape(-1))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (place,) = ctx.saved_tensors
-        return grad.index_select(1, place), None, None
+        (position,) = ctx.saved_tensors
+        return grad.index_select(1, position), None, None
 
 
 def variables_to_slots(f: Tensor, slots: Slots) -> Tensor:
@@ -138,6 +138,6 @@ def relu_sum(x: Tensor, f: Tensor, slots: Slots) -> Tensor:
     if slots.of_variable is None or slots.mask is None:
         messages = (x + variables_to_slots(f, slots)).relu()
         return messages.new_zeros(messages.shape[0], *f.shape[1:]).index_add(1, slots.variable, messages)
-    gathered: Tensor = _SlotsToVariables.apply(x, slots.of_variable, slots.place)  # type: ignore[no-untyped-call]
+    gathered: Tensor = _SlotsToVariables.apply(x, slots.of_variable, slots.position)  # type: ignore[no-untyped-call]
     messages = gathered.view(x.shape[0], *slots.of_variable.shape, x.shape[2]) + f[:, :, None]
     return (messages.relu() * slots.mask.to(x.dtype)).sum(2)
