@@ -224,9 +224,9 @@ def test_tables_with_other_boxes_are_refused() -> None:
 
     net = max_product_network(pair([[0.0, 0.0], [0.0, 1.0]]), iterations=1)
     assert net.beliefs(pair([[0.5, 0.5], [0.5, 7.0]]))
-    with pytest.raises(ValueError, match="Expected tables .* boxes"):
+    with pytest.raises(ValueError, match=r"Expected tables .* boxes"):
         net.beliefs(pair([[0.0, 1.0], [2.0, 3.0]]))
-    with pytest.raises(ValueError, match="Expected tables .* boxes"):
+    with pytest.raises(ValueError, match=r"Expected tables .* boxes"):
         net.beliefs(pair([[0.0, -np.inf], [0.0, 3.0]]))
     with pytest.raises(ValueError, match="Expected models with the factors"):
         net.beliefs(GraphicalModel([2, 2]))

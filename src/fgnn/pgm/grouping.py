@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,47 +16,35 @@ BudgetChunk = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]  # 
 
 def group_tables(chunks: list[TableChunk]) -> tuple[TableGroup, ...]:
     """Group tables by shape, in insertion order."""
-    by_shape: dict[tuple[int, ...], list[tuple[int, NDArray[np.int64], NDArray[np.float64]]]] = {}
-    start = 0
-    for scopes, values in chunks:
-        by_shape.setdefault(values.shape[1:], []).append((start, scopes, values))
-        start += len(scopes)
-    return tuple(
-        TableGroup(
-            np.concatenate([s for _, s, _ in parts]),
-            np.concatenate([v for _, _, v in parts]),
-            np.concatenate([np.arange(at, at + len(s)) for at, s, _ in parts]),
-        )
-        for parts in by_shape.values()
-    )
+    return tuple(TableGroup(*columns) for columns in _grouped(chunks, lambda chunk: chunk[1].shape[1:]))
+
+
+def group_budgets(chunks: list[BudgetChunk]) -> tuple[BudgetGroup, ...]:
+    """Group budgets by size, in insertion order."""
+    return tuple(BudgetGroup(*columns) for columns in _grouped(chunks, lambda chunk: chunk[0].shape[1:]))
 
 
 def as_views(chunks: list[TableChunk], groups: tuple[TableGroup, ...]) -> list[TableChunk]:
     """The chunks as views into the groups, so that large tables are stored once."""
     by_shape = {group.shape: group for group in groups}
-    taken = dict.fromkeys(by_shape, 0)
+    used = dict.fromkeys(by_shape, 0)
     views = []
     for scopes, values in chunks:
         shape = values.shape[1:]
-        part = slice(taken[shape], taken[shape] + len(scopes))
-        taken[shape] = part.stop
+        part = slice(used[shape], used[shape] + len(scopes))
+        used[shape] = part.stop
         views.append((by_shape[shape].scopes[part], by_shape[shape].values[part]))
     return views
 
 
-def group_budgets(chunks: list[BudgetChunk]) -> tuple[BudgetGroup, ...]:
-    """Group budgets by size, in insertion order."""
-    by_size: dict[int, list[tuple[int, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]] = {}
+def _grouped(
+    chunks: Sequence[tuple[NDArray[Any], ...]], shape_of: Callable[[Any], tuple[int, ...]]
+) -> list[list[NDArray[Any]]]:
+    """The columns of the chunks of each shape concatenated, with the insertion order as the last column."""
+    by_shape: dict[tuple[int, ...], list[tuple[NDArray[Any], ...]]] = {}
     start = 0
-    for scopes, lower, upper in chunks:
-        by_size.setdefault(scopes.shape[1], []).append((start, scopes, lower, upper))
-        start += len(scopes)
-    return tuple(
-        BudgetGroup(
-            np.concatenate([s for _, s, _, _ in parts]),
-            np.concatenate([low for _, _, low, _ in parts]),
-            np.concatenate([high for _, _, _, high in parts]),
-            np.concatenate([np.arange(at, at + len(s)) for at, s, _, _ in parts]),
-        )
-        for parts in by_size.values()
-    )
+    for chunk in chunks:
+        stop = start + len(chunk[0])
+        by_shape.setdefault(shape_of(chunk), []).append((*chunk, np.arange(start, stop)))
+        start = stop
+    return [[np.concatenate(column) for column in zip(*parts, strict=True)] for parts in by_shape.values()]

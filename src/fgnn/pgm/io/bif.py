@@ -104,14 +104,10 @@ def _read_states(text: Text) -> dict[str, int]:
     text.expect("]")
     text.expect("{")
     states: dict[str, int] = {}
-    while not text.is_mark("}"):
-        state = text.name("a state")
+    for state in text.names_until("}", "a state"):
         if state in states:
             text.fail(f"Expected distinct states (got {shown(state)} twice)")
         states[state] = len(states)
-        if text.is_mark(","):
-            text.expect(",")
-    text.expect("}")
     if len(states) != count:
         text.fail(f"Expected {count} states (got {len(states)})")
     text.expect(";")
@@ -121,14 +117,10 @@ def _read_states(text: Text) -> dict[str, int]:
 def _read_probability(text: Text, network: _Network, allowance: Allowance) -> None:
     text.expect("(")
     names: list[str] = []
-    while not text.is_mark(")"):
-        name = text.name("a variable")
+    for name in text.names_until(")", "a variable", ",|"):
         if name not in network.variables:
             text.fail(f"Expected a declared variable (got {shown(name)})")
         names.append(name)
-        if text.is_mark(",|"):
-            text.next("',' or '|'")
-    text.expect(")")
     if not names:
         text.fail("Expected a variable (got none)")
     text.place = f"probability of {shown(names[0])}"
@@ -207,17 +199,13 @@ def _read_key(text: Text, parents: list[_Variable]) -> tuple[int, ...]:
     """The states of the parents that a row is for."""
     text.expect("(")
     key: list[int] = []
-    while not text.is_mark(")"):
-        state = text.name("a state")
+    for state in text.names_until(")", "a state"):
         if len(key) == len(parents):
             text.fail(f"Expected {len(parents)} states of the parents (got more)")
         states = parents[len(key)].states
         if state not in states:
             text.fail(f"Expected a state of parent {len(key)} (got {shown(state)})")
         key.append(states[state])
-        if text.is_mark(","):
-            text.expect(",")
-    text.expect(")")
     if len(key) < len(parents) or not parents:
         text.fail(f"Expected {len(parents)} states of the parents (got {len(key)})")
     return tuple(key)

@@ -7,6 +7,7 @@ altogether (``{problem: {name: p mustbe: <5}}`` or ``{{p <5}}``); only the order
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,14 @@ class _Reader:
             self.text.fail(f"Expected '}}' or ']' after {what} (got {self._ahead()})", at=self.text.at)
         self.text.next(what)
 
+    def items(self, what: str, *, tag: str = "") -> Iterator[None]:
+        """Iterate over the items between an opening and a closing mark; the body takes one item."""
+        self.tag(tag)
+        self.open(what)
+        while not self.closes():
+            yield
+        self.close(what)
+
     def closes(self) -> bool:
         return self.text.is_mark(_CLOSE)
 
@@ -101,9 +110,7 @@ class _Reader:
 
     def _read_variables(self) -> None:
         text = self.text
-        self.tag("variables")
-        self.open("the variables")
-        while not self.closes():
+        for _ in self.items("the variables", tag="variables"):
             index = len(self.cardinalities)
             text.place = f"variable {index}"
             name = f"x{index}"
@@ -123,17 +130,14 @@ class _Reader:
             self._states.append(states)
             self.cardinalities.append(size)
             text.place = ""
-        self.close("the variables")
 
     def _read_states(self) -> dict[str, int]:
-        self.open("the states")
         states: dict[str, int] = {}
-        while not self.closes():
+        for _ in self.items("the states"):
             state = self.text.name("a state")
             if state in states:
                 self.text.fail(f"Expected distinct states (got {shown(state)} twice)")
             states[state] = len(states)
-        self.close("the states")
         return states
 
     def _read_functions(self) -> None:
@@ -191,12 +195,7 @@ class _Reader:
         return costs, scope
 
     def _read_scope(self) -> list[int]:
-        self.tag("scope")
-        self.open("the scope")
-        scope = []
-        while not self.closes():
-            scope.append(self.variable())
-        self.close("the scope")
+        scope = [self.variable() for _ in self.items("the scope", tag="scope")]
         self.network.check_scope(scope, self.text.place)
         return scope
 
@@ -269,10 +268,8 @@ class _CfnParameters:
         return values
 
     def rows(self, tag: str, width: int) -> list[list[float]]:
-        self._reader.tag(tag)
-        self._reader.open(tag)
         rows: list[list[float]] = []
-        while not self._reader.closes():
+        for _ in self._reader.items(tag, tag=tag):
             if width == 1:
                 rows.append([self._text.number(tag)])
                 continue
@@ -284,7 +281,6 @@ class _CfnParameters:
             if len(row) != width:
                 self._text.fail(f"Expected {width} numbers in each of the {tag} (got {len(row)})")
             rows.append(row)
-        self._reader.close(tag)
         return rows
 
     def sets(self, tag: str, count: int) -> list[list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -100,6 +101,14 @@ class Text:
         if len(word) > self.source.limits.word:
             self.fail(f"Expected {what} (got a word of more than {self.source.limits.word} characters)")
         return word
+
+    def names_until(self, close: str, what: str, separators: str = ",") -> Iterator[str]:
+        """Take names with optional separators, and the closing mark after them."""
+        while not self.is_mark(close):
+            yield self.name(what)
+            if self.is_mark(separators):
+                self.next(what)
+        self.expect(close)
 
     def integer(self, what: str, low: int, high: int) -> int:
         """Take an integer in ``low..high``."""
