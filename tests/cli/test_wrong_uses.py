@@ -267,7 +267,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "integers": (lambda: layer(F.long(), G, T), "(got torch.int64)….float()"),
     "double": (lambda: layer(F.double(), G, T), "(got torch.float64)….to(torch.float32)…autocast"),
     "an array": (lambda: layer(F.numpy(), G, T), "(got ndarray)…torch.as_tensor"),
-    "q": (lambda: fgnn.nn.FGNNLayer(2, {"a": 4}, {"a": 2}, out=8, q="bases"), "['dense', 'basis', 'table']"),
+    "q": (lambda: fgnn.nn.FGNNLayer(2, {"a": 4}, {"a": 2}, out=8, q="bases"), "'dense', 'basis', 'table'"),
     "aggregate": (
         lambda: fgnn.nn.FGNNLayer(2, {"a": 4}, {"a": 2}, out=8, aggregate="maximum"),
         "['max', 'sum', 'mean', 'softmax']",
