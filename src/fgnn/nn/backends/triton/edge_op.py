@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fgnn.nn.backends.triton import row_launch, typed_launch
-from fgnn.nn.backends.triton.launch import Operands, Plan, Sizes, gradients, outputs
+from fgnn.nn.backends.triton.launch import Operands, Plan, Sizes
 
 _FAMILIES: dict[str, Any] = {"rows": row_launch, "typed": typed_launch}
 
@@ -74,7 +74,7 @@ def _op(
 
 @_op.register_fake
 def _(dst, src, coef, weight, family, index, sizes, relu, maximum):  # type: ignore[no-untyped-def]
-    return outputs(src, weight, Sizes(*sizes), maximum)
+    return Plan(family, index, Sizes(*sizes), relu, maximum).outputs(Operands(dst, src, coef, weight))
 
 
 @torch.library.custom_op("fgnn::aggregate_edges_backward", mutates_args=())
@@ -89,7 +89,7 @@ def _op_backward(
 
 @_op_backward.register_fake
 def _(grad, arg, dst, src, coef, weight, family, index, sizes, relu, maximum, wants):  # type: ignore[no-untyped-def]
-    return tuple(gradients(Operands(dst, src, coef, weight), wants))
+    return tuple(Operands(dst, src, coef, weight).gradients(wants))
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fgnn.nn.backends.triton.tile_sizes import block, cdiv, dtype_of, precision_of
+from fgnn.nn.backends.triton.tile_sizes import Tile, block, cdiv, dtype_of, precision_of
 
 _SUM_COLUMNS = 64
 
@@ -20,6 +20,22 @@ class Operands(NamedTuple):
     src: Tensor  # shape: (B, S, n)
     coef: Tensor | None  # φ (E, T) or (B, E, T), or types (E,)
     weight: Tensor  # shape: (T, m, n)
+
+    def gradients(self, wants: Sequence[bool]) -> list[Tensor]:
+        """Buffers for the gradient of each operand, empty if it is not wanted."""
+        return [
+            self.src.new_empty(0) if operand is None or not wanted else operand.new_empty(operand.shape)
+            for operand, wanted in zip(self, wants, strict=True)
+        ]
+
+    def source_buffer(self, edges: int, wanted: bool) -> Tensor:
+        """Float32 sums for the gradient at src: by source with atomics, by edge if results must be deterministic."""
+        batch, sources, n = self.src.shape
+        if not wanted:
+            return self.src.new_empty(0, dtype=torch.float32)
+        if atomic():
+            return self.src.new_zeros((batch, sources, n), dtype=torch.float32)
+        return self.src.new_empty((batch, edges, n), dtype=torch.float32)
 
 
 class Sizes(NamedTuple):
@@ -41,58 +57,42 @@ class Plan(NamedTuple):
     relu: bool
     maximum: bool
 
+    def options(self, x: Operands, tile: Tile) -> dict[str, Any]:
+        """Compile-time options of all kernels."""
+        return {
+            "N": x.src.shape[2],
+            "M": x.weight.shape[1],
+            "A": self.sizes.arity,
+            "BN": tile.inner,
+            "BM": tile.columns,
+            "RELU": self.relu,
+            "HAS_DST": x.dst is not None,
+            "MAX": self.maximum,
+            "CT": dtype_of(x.src.dtype),
+            "PREC": precision_of(x.src.dtype),
+            "num_warps": tile.warps,
+            "num_stages": tile.stages,
+        }
 
-def flags(x: Operands, plan: Plan) -> dict[str, Any]:
-    """Compile-time options of all kernels."""
-    return {
-        "N": x.src.shape[2],
-        "M": x.weight.shape[1],
-        "A": plan.sizes.arity,
-        "RELU": plan.relu,
-        "HAS_DST": x.dst is not None,
-        "MAX": plan.maximum,
-        "CT": dtype_of(x.src.dtype),
-        "PREC": precision_of(x.src.dtype),
-    }
-
-
-def outputs(src: Tensor, weight: Tensor, sizes: Sizes, maximum: bool) -> tuple[Tensor, Tensor]:
-    """Buffers for the result (B, D, m) and, for a maximum, the place of the edge that attained it."""
-    shape = (src.shape[0], sizes.destinations, weight.shape[1])
-    dtype = torch.uint8 if sizes.longest <= 256 else torch.int32
-    return src.new_empty(shape), src.new_empty(shape if maximum else (0,), dtype=dtype)
-
-
-def gradients(x: Operands, wants: Sequence[bool]) -> list[Tensor]:
-    """Buffers for the gradient of each operand, empty if it is not wanted."""
-    return [
-        x.src.new_empty(0) if operand is None or not wanted else operand.new_empty(operand.shape)
-        for operand, wanted in zip(x, wants, strict=True)
-    ]
-
-
-def source_buffer(x: Operands, edges: int, wanted: bool) -> Tensor:
-    """Float32 sums for the gradient at src: by source with atomics, by edge if results must be deterministic."""
-    batch, sources, n = x.src.shape
-    if not wanted:
-        return x.src.new_empty(0, dtype=torch.float32)
-    if atomic():
-        return x.src.new_zeros((batch, sources, n), dtype=torch.float32)
-    return x.src.new_empty((batch, edges, n), dtype=torch.float32)
-
-
-def source_gradient(buffer: Tensor, source: Tensor, d_src: Tensor) -> Tensor:
-    """The gradient at src from a `source_buffer` that the kernel has filled."""
-    if atomic() or not d_src.numel():
-        return buffer.to(d_src.dtype)
-    counts = torch.bincount(source, minlength=d_src.shape[1])
-    segment_sum(buffer, torch.argsort(source, stable=True), torch.cat([counts.new_zeros(1), counts.cumsum(0)]), d_src)
-    return d_src
+    def outputs(self, x: Operands) -> tuple[Tensor, Tensor]:
+        """Buffers for the result (B, D, m) and, for a maximum, the place of the edge that attained it."""
+        shape = (x.src.shape[0], self.sizes.destinations, x.weight.shape[1])
+        dtype = torch.uint8 if self.sizes.longest <= 256 else torch.int32
+        return x.src.new_empty(shape), x.src.new_empty(shape if self.maximum else (0,), dtype=dtype)
 
 
 def atomic() -> bool:
     """Whether kernels may add atomically, in an order that changes from run to run."""
     return not torch.are_deterministic_algorithms_enabled()
+
+
+def source_gradient(buffer: Tensor, source: Tensor, d_src: Tensor) -> Tensor:
+    """The gradient at src from a `source_buffer` after the kernel has filled it."""
+    if atomic() or not d_src.numel():
+        return buffer.to(d_src.dtype)
+    counts = torch.bincount(source, minlength=d_src.shape[1])
+    segment_sum(buffer, torch.argsort(source, stable=True), torch.cat([counts.new_zeros(1), counts.cumsum(0)]), d_src)
+    return d_src
 
 
 def segment_sum(values: Tensor, order: Tensor | None, ptr: Tensor, out: Tensor) -> None:

@@ -11,17 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fgnn.nn.backends.triton.launch import (
-    Operands,
-    Plan,
-    atomic,
-    flags,
-    gradients,
-    outputs,
-    segment_sum,
-    source_buffer,
-    source_gradient,
-)
+from fgnn.nn.backends.triton.launch import Operands, Plan, atomic, segment_sum, source_gradient
 from fgnn.nn.backends.triton.tile_sizes import Tile, block, cdiv, rows_tile, splits_of, weight_terms
 from fgnn.runtime.triton_support import power_of_two
 
@@ -43,16 +33,12 @@ class _Launch:
         self.index = source, edge if edge.numel() else None, table
         self.counts = sizes.rows, self.total, sizes.destinations, sources, source.shape[0]
         self.options: dict[str, Any] = {
-            **flags(x, plan),
+            **plan.options(x, self.tile),
             "W": sizes.width,
             "BR": self.rows,
-            "BN": self.tile.inner,
-            "BM": self.tile.columns,
             "HAS_EDGE": edge.numel() > 0,
             "TYPED": not x.coef.is_floating_point(),
             "OWN_COEF": x.coef.dim() == 3,
-            "num_warps": self.tile.warps,
-            "num_stages": self.tile.stages,
         }
 
 
@@ -63,7 +49,7 @@ def forward(x: Operands, plan: Plan) -> tuple[Tensor, Tensor]:
     batch = x.src.shape[0]
     terms, m, _ = x.weight.shape
     launch = _Launch("forward", x, plan)
-    out, arg = outputs(x.src, x.weight, plan.sizes, plan.maximum)
+    out, arg = plan.outputs(x)
     whole = plan.sizes.arity > 0  # a row holds all edges of its destination
     value = out if whole else x.src.new_empty((launch.total, m), dtype=torch.float32)
     place = arg if whole else x.src.new_empty((launch.total, m) if plan.maximum else (0,), dtype=torch.uint8)
@@ -88,7 +74,7 @@ def backward(
     grad: Tensor, arg: Tensor, x: Operands, plan: Plan, wants: Sequence[bool], weight_dtype: torch.dtype
 ) -> list[Tensor]:
     """Gradients at the operands; an empty tensor for those not wanted."""
-    found = gradients(x, wants)
+    found = x.gradients(wants)
     if not x.src.shape[0] * plan.sizes.rows:
         return [g.zero_() for g in found]
     if any(wants[:3]):
@@ -113,7 +99,7 @@ def _edge_gradients(
     blocks = cdiv(n, launch.tile.inner)
     whole = plan.sizes.arity > 0
     by_row = d_dst if whole else x.src.new_empty((batch, plan.sizes.rows, n) if want_dst else 0, dtype=torch.float32)
-    by_source = source_buffer(x, edges, want_src)
+    by_source = x.source_buffer(edges, want_src)
     final = blocks == 1 and (coef.dim() == 3 or batch == 1)  # the kernel writes φ's gradient itself, not parts of it
     by_block = x.src.new_empty(
         (blocks, batch, edges, terms) if want_coef else 0, dtype=coef.dtype if final and want_coef else torch.float32

@@ -12,16 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fgnn.nn.backends.triton.launch import (
-    Operands,
-    Plan,
-    atomic,
-    flags,
-    gradients,
-    outputs,
-    source_buffer,
-    source_gradient,
-)
+from fgnn.nn.backends.triton.launch import Operands, Plan, atomic, source_gradient
 from fgnn.nn.backends.triton.tile_sizes import Tile, cdiv, splits_of, typed_tile
 
 
@@ -38,21 +29,14 @@ class _Launch:
         self.tiles = cdiv(self.items, self.tile.lines)
         index: Sequence[Any] = [*plan.tensors, *[None] * 6] if self.by_place else plan.tensors
         self.source, self.ptr, self.node_ptr, self.kind, self.by_kind, self.kind_ptr, self.walk = index
-        self.options: dict[str, Any] = {
-            **flags(x, plan),
-            "BI": self.tile.lines,
-            "BN": self.tile.inner,
-            "BM": self.tile.columns,
-            "num_warps": self.tile.warps,
-            "num_stages": self.tile.stages,
-        }
+        self.options = plan.options(x, self.tile) | {"BI": self.tile.lines}
 
 
 def forward(x: Operands, plan: Plan) -> tuple[Tensor, Tensor]:
     """Aggregate towards each destination; also the place of the first maximum (empty for a sum)."""
     from fgnn.nn.backends.triton import typed_edge_kernels as kernels
 
-    out, arg = outputs(x.src, x.weight, plan.sizes, plan.maximum)
+    out, arg = plan.outputs(x)
     if out.numel():
         launch = _Launch("forward", x, plan)
         nodes = 1 if launch.by_place else launch.count
@@ -67,7 +51,7 @@ def backward(
     grad: Tensor, arg: Tensor, x: Operands, plan: Plan, wants: Sequence[bool], weight_dtype: torch.dtype
 ) -> list[Tensor]:
     """Gradients at the operands; an empty tensor for those not wanted."""
-    found = gradients(x, wants)
+    found = x.gradients(wants)
     if not grad.numel() or not plan.tensors[0].numel():
         return [g.zero_() for g in found]
     if wants[0] or wants[1]:
@@ -104,7 +88,7 @@ def _place_gradients(
 
     launch = _Launch("places", x, plan)
     source = plan.tensors[0]
-    by_source = source_buffer(x, source.shape[0], wants[1])
+    by_source = x.source_buffer(source.shape[0], wants[1])
     kernels.places_backward[(launch.tiles, cdiv(launch.n, launch.tile.inner))](
         x.dst, x.src, x.weight, source, grad, arg, found[0], by_source, launch.items, launch.count, launch.sources,
         source.shape[0], NEED_DST=wants[0], NEED_SRC=wants[1], ATOMIC=atomic(), **launch.options,
