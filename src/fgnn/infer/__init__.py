@@ -1,4 +1,4 @@
-"""MAP inference: one file per solver, and `solve` in front of them."""
+"""MAP inference: `solve` and the solvers behind it."""
 
 from fgnn.infer.api import SOLVERS, solve
 from fgnn.infer.solution import Answer, Progress, Solution, SolutionBatch

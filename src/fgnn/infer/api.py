@@ -145,7 +145,9 @@ def solver_named(method: str) -> Solver:
 
 
 def _check_options(method: str, solver: Solver, options: dict[str, Any]) -> None:
-    """Refuse options that the solver does not have, and values of another type than its annotations say."""
+    """Refuse options that the solver does not have, and values that do not fit its annotations."""
+    if not options:
+        return
     try:
         parameters = inspect.signature(solver, eval_str=True).parameters
     except NameError:  # an annotation that only type checkers can resolve
@@ -165,7 +167,7 @@ def _check_options(method: str, solver: Solver, options: dict[str, Any]) -> None
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value can be of the annotated type; numbers of any library fit, and what is no class is not checked."""
+    """Whether a value fits an annotation; numbers of any library do, and only classes are checked."""
     origin = get_origin(kind) or kind
     if origin in (Union, UnionType):
         return any(_fits(value, member) for member in get_args(kind))

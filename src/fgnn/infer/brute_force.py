@@ -1,4 +1,4 @@
-"""The oracle: every assignment is tried."""
+"""`brute-force`: try every assignment, the reference for all other methods."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from fgnn.infer.solution import Answer, OnProgress
 from fgnn.pgm import ModelBatch
 
-# Candidates scored at once, over the batch together.
+# Assignments scored at once, over the whole batch.
 _CHUNK = 1 << 16
 
 
@@ -23,14 +23,14 @@ def solve_brute_force(
     progress: OnProgress | None = None,
     max_states: int = 1 << 22,
 ) -> Answer:
-    """Score all joint states in lexicographic order and keep the first of the best.
+    """Score all joint states in lexicographic order and keep the first best one.
 
     Args:
-        batch: Models of one structure.
-        time_limit: Seconds; the best assignment tried by then is returned.
-        seed: Not used: nothing is random.
+        batch: Models of the same structure.
+        time_limit: Seconds after which the best assignment so far is returned.
+        seed: Not used.
         progress: Not used.
-        max_states: The most joint states to go through.
+        max_states: The most joint states to try.
     """
     cards = batch.cardinalities.tolist()
     total = math.prod(cards)
@@ -48,7 +48,7 @@ def solve_brute_force(
         states = _unravel(torch.arange(tried, min(tried + step, total), device=device), cards)  # shape: (S, N)
         scores = batch.score(states.expand(len(batch), -1, -1))  # shape: (B, S)
         value = scores.amax(1)
-        # argmax does not say which of several maxima it takes; the first True of a comparison is the first.
+        # On ties, argmax of floats returns any maximum; argmax of this comparison returns the first.
         first = (scores == value[:, None]).to(torch.int8).argmax(1)
         better = value > best
         best = torch.where(better, value, best)
@@ -66,7 +66,7 @@ def solve_brute_force(
 
 
 def _unravel(index: Tensor, cards: list[int]) -> Tensor:
-    """The states of numbered assignments, the last variable varying fastest, shape (S, N)."""
+    """The states of assignments by index, the last variable varying fastest.  # shape: (S, N)"""
     columns = []
     for k in reversed(cards):
         columns.append(index % k)

@@ -1,4 +1,4 @@
-"""Whether a model's numbers can be added up at all."""
+"""Check that sums of log-potentials do not overflow."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from torch import Tensor
 
 from fgnn.pgm import ModelBatch
 
-# The largest sum of log-potentials, in size, that leaves every method room for its own sums and differences.
+# The largest absolute sum of log-potentials that leaves every method room for its own sums and differences.
 _MOST = {torch.float64: 1e300}
-_MOST_ELSE = 1e30  # float32, and what becomes it
-_CHUNK = 1 << 24  # entries looked at together, which bounds the temporaries
+_MOST_ELSE = 1e30  # float32, and types that are converted to it
+_CHUNK = 1 << 24  # entries examined at a time, to bound temporary memory
 
 
 def check_magnitude(batch: ModelBatch) -> None:
     r"""Refuse models whose scores could overflow, :math:`\sum_c \max_{x_c} |\theta_c(x_c)|` over the finite entries.
 
-    Beyond the limit (1e300 in float64, 1e30 in float32) a sum may become infinite, and then a feasible assignment
-    looks forbidden or two different ones look equal. NaN and ``+inf``, which no log-potential is, are refused with it.
+    Beyond the limit (1e300 in float64, 1e30 in float32) a sum may become infinite, so that a feasible assignment would
+    look forbidden or two different ones equal. NaN and ``+inf`` are refused too.
     """
     most = _MOST.get(batch.dtype, _MOST_ELSE)
     parts = [(batch.unary, batch.num_variables), *((t.distinct("values"), len(t.scopes)) for t in batch.tables)]
-    # the largest entry times the number of factors is enough almost always, and needs no sum per model
+    # The largest entry times the number of factors nearly always suffices and needs no sum per model.
     total = sum((_largest(values) * count for values, count in parts), _largest(batch.constant[:, None]))
     if float(total) <= most:
         return
@@ -40,11 +40,11 @@ def check_magnitude(batch: ModelBatch) -> None:
 
 
 def _largest(values: Tensor) -> Tensor:
-    """The largest finite entry in size, as float64; NaN or inf where there is one that is not allowed."""
+    """The largest absolute finite entry, as float64; NaN or inf if there is an entry of NaN or +inf."""
     step = max(1, _CHUNK // max(1, values[:1].numel()))
     starts = range(0, len(values), step) if values.numel() else range(0)
-    found = [_finite(values[at : at + step]).abs().amax() for at in starts]
-    return torch.stack(found).amax().double() if found else torch.zeros((), dtype=torch.float64)
+    maxima = [_finite(values[at : at + step]).abs().amax() for at in starts]
+    return torch.stack(maxima).amax().double() if maxima else torch.zeros((), dtype=torch.float64)
 
 
 def _finite(values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a solver gives back, for one model and for a batch."""
+"""Answers of solvers, for one model and for a batch."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Status = Literal["optimal", "feasible", "infeasible", "time-limit"]
 
 @dataclass(frozen=True)
 class Progress:
-    """News from a long solve; ``score`` and ``bound`` are the best so far (``∓inf``: none yet).
+    """Progress of a long solve; ``score`` and ``bound`` are the best so far (``∓inf``: none yet).
 
-    A solver that sends its best ``assignment`` along lets an interrupted `solve` return it.
+    A solver that includes its best ``assignment`` lets an interrupted `solve` return it.
     """
 
     method: str
@@ -36,10 +36,10 @@ OnProgress = Callable[[Progress], None]
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What a solver itself knows, before `solve` scores it: every tensor is over the batch.
+    """A solver's result, before `solve` scores it; tensors have a row per model.
 
-    ``proved`` says that the assignment is optimal, or, where it scores ``-inf``, that no feasible one exists.
-    ``bound`` is an upper bound on the optimum, ``+inf`` where the method gives none.
+    ``proved`` means that the assignment is optimal or, if it scores ``-inf``, that no feasible one exists. ``bound`` is
+    an upper bound on the optimum, ``+inf`` if the method has none.
     """
 
     assignment: Tensor  # shape: (B, N), int64
@@ -52,8 +52,8 @@ class Answer:
     info: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, assignment: Tensor, **known: Any) -> Answer:
-        """An answer with defaults for what a method does not report: no bound, no proof, converged at once."""
+    def of(cls, assignment: Tensor, **values: Any) -> Answer:
+        """Create an answer; by default without bound or proof, converged, in time, after 0 iterations."""
         b, device = assignment.shape[0], assignment.device
         defaults: dict[str, Any] = {
             "bound": torch.full((b,), torch.inf, dtype=torch.float64, device=device),
@@ -62,7 +62,7 @@ class Answer:
             "iterations": torch.zeros(b, dtype=torch.int64, device=device),
             "timed_out": torch.zeros(b, dtype=torch.bool, device=device),
         }
-        return cls(assignment=assignment, **(defaults | known))
+        return cls(assignment=assignment, **(defaults | values))
 
     @classmethod
     def join(cls, parts: Sequence[Answer]) -> Answer:
@@ -91,9 +91,10 @@ def _join_info(values: list[Any], parts: Sequence[Answer]) -> Any:
 class Solution:
     """The answer for one model.
 
-    ``status`` is ``optimal`` (proved), ``feasible`` (a feasible assignment, not proved best), ``time-limit`` (the limit
-    came first; see ``feasible``) or ``infeasible`` (the assignment breaks a constraint; proved that all do exactly
-    where ``bound`` is ``-inf``). ``bound`` is an upper bound on the best score, ``inf`` where the method has none.
+    ``status`` is ``optimal`` (proved), ``feasible`` (a feasible assignment, not proved optimal), ``time-limit`` (the
+    limit was reached first; see ``feasible``) or ``infeasible`` (the assignment breaks a constraint; if ``bound`` is
+    ``-inf``, every assignment provably does). ``bound`` is an upper bound on the best score, ``inf`` if the method has
+    none.
     """
 
     assignment: NDArray[np.int64]  # shape: (N,)
@@ -110,7 +111,7 @@ class Solution:
 
 @dataclass(frozen=True, eq=False)
 class SolutionBatch:
-    """The answers for a batch, under the names of `Solution`; ``solutions[b]`` is one of them.
+    """The answers for a batch, with the fields of `Solution`; ``solutions[b]`` is the `Solution` of model b.
 
     ``seconds`` is the time of the whole batch.
     """
@@ -145,15 +146,15 @@ class SolutionBatch:
 
     def __repr__(self) -> str:
         counts = {s: self.status.count(s) for s in dict.fromkeys(self.status)}
-        told = ", ".join(f"{n} {s}" for s, n in counts.items())
-        return f"SolutionBatch({len(self)} models by {self.method}: {told}; {self.seconds:.3g} s)"
+        statuses = ", ".join(f"{n} {s}" for s, n in counts.items())
+        return f"SolutionBatch({len(self)} models by {self.method}: {statuses}; {self.seconds:.3g} s)"
 
 
 def conclude(batch: ModelBatch, answer: Answer, seconds: float) -> SolutionBatch:
-    """Score an answer in float64 and name its status; no solver's own arithmetic is trusted here."""
+    """Score an answer in float64 and set its status; a solver's own scores are not trusted."""
     score = batch.score(answer.assignment)
     feasible = score > -torch.inf
-    # A bound from floating-point work may fall a rounding below the score it bounds; a true bound never does.
+    # Rounding can put a computed bound slightly below the score.
     bound = torch.where(answer.proved, score, torch.maximum(answer.bound.to(score), score))
     code = torch.where(feasible, 1, 2)
     code = torch.where(answer.timed_out, 3, code)

@@ -1,4 +1,4 @@
-"""Parts of a CPU's work side by side, each on a thread of its own."""
+"""Divide the models of a batch among CPU threads."""
 
 from __future__ import annotations
 
@@ -8,56 +8,56 @@ from itertools import pairwise
 
 import torch
 
-# Rows of messages, over all of its models, below which a thread of their own is not worth starting.
+# A thread must have at least this many rows of messages, over all of its models, to be worth starting.
 _FEWEST = 16_384
 
 
 def shares(models: int, rows: int, device: torch.device) -> list[slice]:
-    """The models of each thread, ``rows`` messages each: on a CPU about as many for every core, else all together."""
+    """The models of each thread, at ``rows`` messages per model: on a CPU an equal share per core, else one share."""
     threads = torch.get_num_threads() if device.type == "cpu" else 1
     parts = max(1, min(threads, models, models * rows // _FEWEST))
     return [slice(a, b) for a, b in pairwise([models * i // parts for i in range(parts + 1)])]
 
 
 def worth_threads(models: int, rows: int, device: torch.device) -> bool:
-    """Whether `side_by_side` is the quicker way, be it for one share; one model alone has all cores work on it."""
+    """Whether `side_by_side` is faster, even for one share; a single model uses all cores within each operation."""
     return device.type == "cpu" and models > 1 and models * rows >= _FEWEST
 
 
 def side_by_side(jobs: Sequence[Callable[[], None]], stop: Callable[[], None]) -> None:
-    """Run all jobs, each on one core; ``stop`` asks them to end when one of them, or the wait for them, breaks off.
+    """Run all jobs, each on one core; if one of them or the wait for them fails, ``stop`` asks the others to end.
 
-    Two halves of a batch on two cores are quicker than every operation on both: nothing waits after each, and what a
-    core works on stays in its cache. Tiny numbers count as zero on these threads: a damped message that fades away
-    halves itself down through them, at a hundred times the cost of others.
+    Two halves of a batch on two cores are faster than every operation on both: there is no synchronisation after each,
+    and a core's data stay in its cache. The threads flush denormal numbers to zero: a vanishing damped message passes
+    through many of them, and each costs a hundred times as much as a normal number.
     """
     threads = torch.get_num_threads()
-    inference, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()  # each thread's own, as its threads
-    broken: list[BaseException] = []
+    inference, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()  # per thread
+    errors: list[BaseException] = []
 
     def work(job: Callable[[], None]) -> None:
         torch.set_num_threads(1)
-        torch.set_flush_denormal(True)  # of this thread, which ends with its job
+        torch.set_flush_denormal(True)  # per thread
         try:
             with torch.inference_mode(inference), torch.set_grad_enabled(grad):
                 job()
         except BaseException as error:
-            broken.append(error)
+            errors.append(error)
             stop()
 
-    crew = [threading.Thread(target=work, args=(job,), daemon=True) for job in jobs]
+    workers = [threading.Thread(target=work, args=(job,), daemon=True) for job in jobs]
     try:
-        for one in crew:
-            one.start()
-        for one in crew:
-            one.join()
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
     except BaseException:
         stop()
-        for one in crew:
-            if one.ident is not None:
-                one.join()
+        for worker in workers:
+            if worker.ident is not None:
+                worker.join()
         raise
     finally:
-        torch.set_num_threads(threads)  # what the next new thread begins with
-    if broken:
-        raise broken[0]
+        torch.set_num_threads(threads)  # the default of new threads
+    if errors:
+        raise errors[0]

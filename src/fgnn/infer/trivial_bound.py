@@ -1,4 +1,4 @@
-"""What every factor allows on its own: the cheapest bound there is."""
+"""The cheapest upper bound: every factor at its own maximum."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from fgnn.pgm import ModelBatch
 
 
 def factor_maxima(batch: ModelBatch) -> Tensor:
-    """Each factor at its best regardless of the others: an upper bound on every score, float64 (B,)."""
-    total = batch.constant.double() + _flat(batch.unary.double(), 2).amax(2).sum(1)
+    """The sum of all factors' maxima, an upper bound on every score.  # shape: (B,), float64"""
+    total = batch.constant.double() + batch.unary.double().amax(2).sum(1)
     for t in batch.tables:
-        total = total + _flat(t.values, 2).amax(2).double().sum(1)
+        values = t.values.flatten(2) if t.values.dim() > 2 else t.values.unsqueeze(2)
+        total = total + values.amax(2).double().sum(1)
     return total
-
-
-def _flat(values: Tensor, dim: int) -> Tensor:
-    return values.flatten(dim) if values.dim() > dim else values.unsqueeze(dim)
