@@ -1,4 +1,4 @@
-"""Max-marginals: against every assignment, against elimination, and without a word to the host."""
+"""Max-marginals: against every assignment, against elimination, and without host synchronisation."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from fgnn import GraphicalModel, ModelBatch, solve
 from fgnn.data import ChainMAP
 from fgnn.infer.exact.max_marginals import Band, gaps, max_marginals
+from fgnn.infer.map_tensors import map_tensors
 
 
 def by_trying_all(batch: ModelBatch) -> Tensor:
@@ -96,5 +97,5 @@ def test_no_models_and_no_factors_are_fine() -> None:
 def test_with_the_structure_known_the_host_is_never_asked(kind: int) -> None:
     """On meta tensors nothing can be read back; on a GPU such a function can be recorded."""
     batch = ChainMAP(kind, 12, 5, 3).sample(16)
-    band = Band.of(batch).to("meta")
+    band = map_tensors(Band.of(batch), lambda t: t.to("meta"))
     assert gaps(batch.to("meta"), band).shape == (16, 12)

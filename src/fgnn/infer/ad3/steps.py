@@ -31,6 +31,7 @@ from fgnn.infer.ad3.projections import (
     project_pairs,
     project_simplex,
 )
+from fgnn.infer.map_tensors import map_tensors
 
 RELAXATION = 1.9  # α
 RHO = 0.4  # ρ, for potentials whose mean range is 1
@@ -54,21 +55,17 @@ class Terms:
         def cast(x: Tensor) -> Tensor:
             return x.to(dtype).contiguous()
 
-        def bound(x: Tensor | None) -> Tensor | None:
-            return None if x is None else cast(x)
-
+        lower, upper, push, budgets = map_tensors((numbers.lower, numbers.upper, numbers.push, numbers.budgets), cast)
+        tables = zip(layout.tables, numbers.tables, strict=True)
         return cls(
             cast(numbers.unary / (RHO * layout.degree)),
             cast(1.0 / layout.degree),
-            bound(numbers.lower),
-            bound(numbers.upper),
-            bound(numbers.push),
+            lower,
+            upper,
+            push,
             tuple(PairTerms.of(*(cast(x / RHO) for x in (y.alpha, y.beta, y.gamma))) for y in numbers.pairs),
-            tuple(
-                cast(x.flatten(1, -2) / (RHO * cell_weight(t)))
-                for t, x in zip(layout.tables, numbers.tables, strict=True)
-            ),
-            tuple(BudgetNumbers(cast(x.low), cast(x.high)) for x in numbers.budgets),
+            tuple(cast(x.flatten(1, -2) / (RHO * cell_weight(t))) for t, x in tables),
+            budgets,
         )
 
 
@@ -161,6 +158,5 @@ def disagreement(layout: Layout, state: State) -> Tensor:
     """The squared distance between the two sides (B,), 0 at a solution."""
     apart = (state.p.index_select(0, layout.edge_row) - state.q).square_().sum(0)
     for t in layout.tables:
-        cells = t.cells
-        apart = apart + (state.s[cells] - state.mu[cells]).square_().sum(0) * cell_weight(t)
+        apart = apart + (state.s[t.cells] - state.mu[t.cells]).square_().sum(0) * cell_weight(t)
     return apart

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -59,14 +59,6 @@ class Band:
                     pieces[last].append(Piece(group, index, reach, rows))
         widest = max([p.reach for pieces, _ in scopes for at in pieces for p in at], default=1)
         return cls(max(2, widest), tuple(map(tuple, tables)), tuple(map(tuple, budgets)))
-
-    def to(self, device: torch.device | str) -> Band:
-        """The same structure on another device."""
-
-        def moved(pieces: tuple[tuple[Piece, ...], ...]) -> tuple[tuple[Piece, ...], ...]:
-            return tuple(tuple(replace(p, rows=p.rows.to(device)) for p in at) for at in pieces)
-
-        return replace(self, tables=moved(self.tables), budgets=moved(self.budgets))
 
 
 def max_marginals(batch: ModelBatch, band: Band | None = None, *, dtype: torch.dtype = torch.float64) -> Tensor:

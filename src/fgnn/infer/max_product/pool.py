@@ -37,22 +37,15 @@ class Pool:
         """The models where a mask holds."""
         which = mask.nonzero().flatten()
         return Pool(
-            self.models[which],
-            self.numbers.columns(which),
-            self.messages.index_select(1, which),
-            self.active[which],
-            self.converged[which],
-            self.done[which],
+            self.models[which], self.numbers.columns(which), *(t.index_select(-1, which) for t in self._progress)
         )
 
     def joined(self, other: Pool, numbers: Numbers) -> Pool:
         """These models and others; ``numbers`` are those of the whole batch."""
         models = torch.cat([self.models, other.models])
-        return Pool(
-            models,
-            numbers.columns(models),
-            torch.cat([self.messages, other.messages], 1),
-            torch.cat([self.active, other.active]),
-            torch.cat([self.converged, other.converged]),
-            torch.cat([self.done, other.done]),
-        )
+        progress = (torch.cat(pair, -1) for pair in zip(self._progress, other._progress, strict=True))
+        return Pool(models, numbers.columns(models), *progress)
+
+    @property
+    def _progress(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.messages, self.active, self.converged, self.done
