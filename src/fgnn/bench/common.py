@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,8 @@ from statistics import median
 from typing import Any
 
 import torch
+
+from fgnn.runtime.devices import synchronised_time
 
 RESULTS = Path("benchmarks/results")
 
@@ -41,11 +42,9 @@ def timed(
     where = torch.device(device)
 
     def once() -> tuple[float, Any]:
-        _wait(where)
-        start = time.perf_counter()
+        start = synchronised_time(where)
         result = work()
-        _wait(where)
-        return time.perf_counter() - start, result
+        return synchronised_time(where) - start, result
 
     gc.collect()
     before = _reset_peak(where)
@@ -109,11 +108,6 @@ def number(value: float | None, digits: int = 3) -> str | None:
     if value is None:
         return None
     return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
-
-
-def _wait(where: torch.device) -> None:
-    if where.type == "cuda":
-        torch.cuda.synchronize(where)
 
 
 def _reset_peak(where: torch.device) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -15,7 +14,7 @@ import torch
 
 from fgnn.bench.common import write_result
 from fgnn.pgm import ModelBatch
-from fgnn.runtime.devices import pick_device
+from fgnn.runtime.devices import pick_device, synchronised_time
 from fgnn.runtime.environment import environment
 from fgnn.tasks.labelled_models import Endless, draw
 from fgnn.tasks.map import MAPTask
@@ -83,10 +82,10 @@ def bench_training(
     loop = _Loop(recipe, here, compile)
     loop.run(0, warmup)
     parts = loop.time_parts(warmup, steps)
-    start = _now(here)
+    start = synchronised_time(here)
     loop.run(warmup + steps, steps)
     replayed = loop.step.captured
-    seconds = (_now(here) - start) / steps
+    seconds = (synchronised_time(here) - start) / steps
     kernels = _kernels(partial(loop.run, warmup + 2 * steps, steps), steps, here) if profile else []
     return StepTimes(
         recipe=recipe.name,
@@ -129,9 +128,9 @@ class _Loop:
         seconds: dict[str, list[float]] = {part: [] for part in PARTS}
 
         def timed(part: str, work: Callable[[], Any]) -> Any:
-            start = _now(self.device)
+            start = synchronised_time(self.device)
             result = work()
-            seconds[part].append(_now(self.device) - start)
+            seconds[part].append(synchronised_time(self.device) - start)
             return result
 
         source = self.task.source
@@ -169,7 +168,7 @@ def _kernels(work: Callable[[], object], steps: int, device: torch.device) -> li
     activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if cuda else [ProfilerActivity.CPU]
     with profile(activities=activities, acc_events=True) as profiler:
         work()
-        _now(device)
+        synchronised_time(device)
     totals: dict[str, tuple[float, int]] = {}
     for entry in profiler.key_averages():
         micros = float(entry.self_device_time_total if cuda else entry.self_cpu_time_total)
@@ -178,12 +177,6 @@ def _kernels(work: Callable[[], object], steps: int, device: torch.device) -> li
             totals[entry.key] = (before[0] + micros, before[1] + int(entry.count))
     kernels = [(name, micros / 1e3 / steps, -(-count // steps)) for name, (micros, count) in totals.items()]
     return sorted(kernels, key=lambda entry: -entry[1])
-
-
-def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
 
 
 def report(times: StepTimes) -> str:

@@ -1,8 +1,9 @@
-"""Choose, check and name the device that computes."""
+"""Choose, check, name and time the device that computes."""
 
 from __future__ import annotations
 
 import os
+import time
 
 import torch
 
@@ -31,3 +32,10 @@ def device_name(device: torch.device | str) -> str:
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
     return f"{device.type}, {os.cpu_count()} cores"
+
+
+def synchronised_time(device: torch.device) -> float:
+    """Wait for the device to finish its queued work; return the time in seconds."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

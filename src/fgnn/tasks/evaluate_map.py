@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fgnn.errors import InputError
 from fgnn.infer.local_search.decode import decode
 from fgnn.models.map.learned import load_network, score
 from fgnn.models.map.network import MAPNetwork
+from fgnn.runtime.devices import synchronised_time
 from fgnn.tasks.dataclass_io import parse
 from fgnn.tasks.labelled_models import Examples
 from fgnn.tasks.map import data_sets, draw_many
@@ -47,14 +46,17 @@ def evaluate_network(
     score(
         network, models.select(slice(0, min(len(models), 64)))
     )  # warm up: the first call prepares structures and kernels
-    scores, raw_seconds = _timed(lambda: score(network, models), models.device)
-    answer, decode_seconds = _timed(lambda: decode(models, scores, samples=samples), models.device)
+    start = synchronised_time(models.device)
+    scores = score(network, models)
+    scored = synchronised_time(models.device)
+    answer = decode(models, scores, samples=samples)
+    decoded = synchronised_time(models.device)
     averaged = score(network, models, both_ways=True) if both_ways else None
     return Evaluation(
         raw=Quality.of(models, scores.argmax(2), examples.labels),
         decoded=Quality.of(models, answer, examples.labels),
-        raw_ms=1e3 * raw_seconds / len(examples),
-        decoded_ms=1e3 * (raw_seconds + decode_seconds) / len(examples),
+        raw_ms=1e3 * (scored - start) / len(examples),
+        decoded_ms=1e3 * (decoded - start) / len(examples),
         both_ways=None if averaged is None else Quality.of(models, averaged.argmax(2), examples.labels),
     )
 
@@ -95,13 +97,3 @@ def data_to_test(
         return {f"grid {grid.height} x {grid.width}": Data(grid=grid)}
     assert chain is not None
     return {f"kind {kind}": Data(chain=replace(chain, kinds=(kind,))) for kind in sorted(set(chain.kinds))}
-
-
-def _timed(work: Callable[[], Tensor], device: torch.device) -> tuple[Tensor, float]:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    start = time.perf_counter()
-    result = work()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return result, time.perf_counter() - start
