@@ -1,4 +1,4 @@
-"""`fgnn segment` on generated scans, in a process of its own: speed and memory."""
+"""Speed and memory of `fgnn segment` on generated scans, in a subprocess."""
 
 from __future__ import annotations
 

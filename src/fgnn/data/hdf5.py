@@ -105,9 +105,9 @@ def _shapes(
         for dim, length in zip(dims, shape, strict=False):
             fits = fits and length == (int(dim) if dim.isdigit() else lengths.setdefault(dim, length))
         if not fits:
-            known = ", ".join(f"{d} = {n}" for d, n in lengths.items())
-            given = f" with {known}" if known else ""
-            raise InputError(f"Expected {name!r} of shape ({pattern}){given} (got {kind} {shape})", file=file)
+            sizes = ", ".join(f"{d} = {n}" for d, n in lengths.items())
+            condition = f" with {sizes}" if sizes else ""
+            raise InputError(f"Expected {name!r} of shape ({pattern}){condition} (got {kind} {shape})", file=file)
         shapes[name] = shape[: len(dims)]
     return shapes
 

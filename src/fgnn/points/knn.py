@@ -46,7 +46,7 @@ def knn(
         Indices (…, M, k) int64 and squared distances (…, M, k) float32.
     """
     if points.dim() not in (2, 3) or (queries is not None and queries.dim() != points.dim()):
-        raise ValueError(f"Expected points (N, 3) or (B, N, 3), queries alike (got {tuple(points.shape)})")
+        raise ValueError(f"Expected points and queries (N, 3) or (B, N, 3) (got points {tuple(points.shape)})")
     if queries is not None and queries.shape[-1] != points.shape[-1]:
         raise ValueError(f"Expected queries of length {points.shape[-1]} (got {queries.shape[-1]})")
     most = points.shape[-2] - (queries is None and not include_self)
@@ -54,19 +54,19 @@ def knn(
         raise ValueError(f"Expected k from 1 to {most}, the number of points (got {k})")
     points = points.detach()
     queries = None if queries is None else queries.detach()
-    flat = points if points.dim() == 3 else points.unsqueeze(0)
-    asked = queries if queries is None or queries.dim() == 3 else queries.unsqueeze(0)
-    flat, asked = _local(flat, asked)
-    exclude = asked is None and not include_self
-    if flat.shape[-1] != 3:
-        index, distance = _by_product(flat, flat if asked is None else asked, k, exclude)
-    elif can_launch(flat.device) and k <= _WIDEST:
-        index, distance = _on_gpu(flat, asked, k, exclude)
-    elif flat.device.type == "cpu":
-        index, distance = _by_tree(flat, asked, k, exclude)
+    clouds = points if points.dim() == 3 else points.unsqueeze(0)
+    targets = queries if queries is None or queries.dim() == 3 else queries.unsqueeze(0)
+    clouds, targets = _local(clouds, targets)
+    exclude = targets is None and not include_self
+    if clouds.shape[-1] != 3:
+        index, distance = _by_product(clouds, clouds if targets is None else targets, k, exclude)
+    elif can_launch(clouds.device) and k <= _WIDEST:
+        index, distance = _on_gpu(clouds, targets, k, exclude)
+    elif clouds.device.type == "cpu":
+        index, distance = _by_tree(clouds, targets, k, exclude)
     else:
-        moved = None if asked is None else asked.cpu()
-        index, distance = (x.to(flat.device) for x in _by_tree(flat.cpu(), moved, k, exclude))
+        on_cpu = None if targets is None else targets.cpu()
+        index, distance = (x.to(clouds.device) for x in _by_tree(clouds.cpu(), on_cpu, k, exclude))
     if points.dim() == 2:
         return index[0], distance[0]
     return index, distance
@@ -86,33 +86,67 @@ def _local(points: Tensor, queries: Tensor | None) -> tuple[Tensor, Tensor | Non
 def _by_tree(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> tuple[Tensor, Tensor]:
     """On the CPU: a k-d tree proposes candidates, float32 distances rank them."""
     results = [
-        _tree_one(cloud, cloud if queries is None else queries[b].numpy(), k, exclude)
+        _TreeSearch(cloud, cloud if queries is None else queries[b].numpy(), k, exclude).run()
         for b, cloud in enumerate(points.numpy())
     ]
     index, distance = (torch.from_numpy(np.stack(arrays)) for arrays in zip(*results, strict=True))
     return index, distance
 
 
-def _tree_one(points: Any, queries: Any, k: int, exclude: bool) -> tuple[Any, Any]:
-    own = np.arange(len(queries)) if exclude else None
-    index = np.empty((len(queries), k), np.int64)
-    distance = np.empty((len(queries), k), np.float32)
-    tree = _Tree(points)
-    rows = np.arange(len(queries))
-    left = np.concatenate(
-        [
-            _search(tree, points, None, queries, own, rows[start : start + _CHUNK], index, distance)
-            for start in range(0, len(queries), _CHUNK)
-        ]
-    )
-    if left.size:
-        # many points coincide: search distinct places and take the lowest indices at each
-        places, members = _places(points, k + exclude)
-        tree = _Tree(places)
-        step = max(_CHUNK // members.shape[1], 1)
-        for start in range(0, left.size, step):
-            _search(tree, points, members, queries, own, left[start : start + step], index, distance)
-    return index, distance
+class _TreeSearch:
+    """The search of one cloud, (N, 3) and (M, 3) float32."""
+
+    def __init__(self, points: Any, queries: Any, k: int, exclude: bool) -> None:
+        self.points, self.queries, self.k, self.exclude = points, queries, k, exclude
+        self.index = np.empty((len(queries), k), np.int64)
+        self.distance = np.empty((len(queries), k), np.float32)
+
+    def run(self) -> tuple[Any, Any]:
+        """Indices and squared distances, both (M, k)."""
+        tree, rows = _Tree(self.points), np.arange(len(self.queries))
+        parts = [self._fill(tree, None, rows[start : start + _CHUNK]) for start in range(0, len(rows), _CHUNK)]
+        left = np.concatenate(parts)
+        if left.size:
+            # many points coincide: search distinct places and take the lowest indices at each
+            places, members = _places(self.points, self.k + self.exclude)
+            tree = _Tree(places)
+            step = max(_CHUNK // members.shape[1], 1)
+            for start in range(0, left.size, step):
+                self._fill(tree, members, left[start : start + step])
+        return self.index, self.distance
+
+    def _fill(self, tree: _Tree, members: Any, rows: Any) -> Any:
+        """Fill in ``rows``; returns those left because too many points are equally near."""
+        k, total = self.k, tree.size
+        ask = min(k + 2 + self.exclude, total)
+        while rows.size and (members is not None or ask <= 8 * k + 64 or ask == total):
+            far, near = tree(self.queries[rows], ask)
+            if members is not None:
+                near = members[near].reshape(len(rows), -1)
+            exact = self._rank(rows, near)
+            sure = far > exact[:, k - 1].astype(np.float64) * (1 + _MARGIN) + _TINY
+            if ask == total:
+                sure[:] = True
+            self.index[rows[sure]], self.distance[rows[sure]] = near[sure, :k], exact[sure, :k]
+            rows = rows[~sure]
+            ask = min(2 * ask, total)
+        return rows
+
+    def _rank(self, rows: Any, near: Any) -> Any:
+        """Sort candidates (M, c) in place by (float32 squared distance, index), self and -1 last; the distances."""
+        points, queries = self.points, self.queries[rows]
+        delta = [queries[:, None, axis] - points[near, axis] for axis in range(3)]
+        exact = delta[0] * delta[0] + delta[1] * delta[1] + delta[2] * delta[2]
+        if self.exclude:
+            exact[near == rows[:, None]] = np.inf
+        exact[near < 0] = np.inf
+        key = (exact.view(np.int32).astype(np.int64) << 32) | (near & 0xFFFFFFFF)
+        wrong = np.flatnonzero((key[:, 1:] < key[:, :-1]).any(1))  # most rows are already in order
+        if wrong.size:
+            rank = np.argsort(key[wrong], axis=1)
+            near[wrong] = np.take_along_axis(near[wrong], rank, 1)
+            exact[wrong] = np.take_along_axis(exact[wrong], rank, 1)
+        return exact
 
 
 class _Tree:
@@ -140,40 +174,6 @@ class _Tree:
         """Squared distance of the k-th nearest point (M,), and indices of the k nearest (M, k)."""
         far, near = self._query(queries.astype(np.float64), k)
         return far.reshape(-1, k)[:, -1], near.reshape(-1, k).astype(np.int64)
-
-
-def _search(tree: Any, points: Any, members: Any, queries: Any, own: Any, todo: Any, index: Any, distance: Any) -> Any:
-    """Fill in the rows ``todo``; returns those left because too many points are equally near."""
-    k, total = index.shape[1], tree.size
-    ask = min(k + 2 + (own is not None), total)
-    while todo.size and (members is not None or ask <= 8 * k + 64 or ask == total):
-        far, near = tree(queries[todo], ask)
-        if members is not None:
-            near = members[near].reshape(len(todo), -1)
-        chosen, exact = _ranked(points, queries[todo], near, None if own is None else own[todo])
-        sure = far > exact[:, k - 1].astype(np.float64) * (1 + _MARGIN) + _TINY
-        if ask == total:
-            sure[:] = True
-        index[todo[sure]], distance[todo[sure]] = chosen[sure, :k], exact[sure, :k]
-        todo = todo[~sure]
-        ask = min(2 * ask, total)
-    return todo
-
-
-def _ranked(points: Any, queries: Any, near: Any, own: Any) -> tuple[Any, Any]:
-    """Sort candidates (M, c) by (float32 squared distance, index); a query's own index and -1 go last."""
-    delta = [queries[:, None, axis] - points[near, axis] for axis in range(3)]
-    exact = delta[0] * delta[0] + delta[1] * delta[1] + delta[2] * delta[2]
-    if own is not None:
-        exact[near == own[:, None]] = np.inf
-    exact[near < 0] = np.inf
-    key = (exact.view(np.int32).astype(np.int64) << 32) | (near & 0xFFFFFFFF)
-    wrong = np.flatnonzero((key[:, 1:] < key[:, :-1]).any(1))  # most rows are already in order
-    if wrong.size:
-        rank = np.argsort(key[wrong], axis=1)
-        near[wrong] = np.take_along_axis(near[wrong], rank, 1)
-        exact[wrong] = np.take_along_axis(exact[wrong], rank, 1)
-    return near, exact
 
 
 def _places(points: Any, most: int) -> tuple[Any, Any]:

@@ -28,18 +28,18 @@ def by_tiles(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> t
     from fgnn.points import knn_kernels as kernels
 
     columns = points.transpose(1, 2).contiguous()
-    asked = columns if queries is None else queries.transpose(1, 2).contiguous()
+    targets = columns if queries is None else queries.transpose(1, 2).contiguous()
     batch, _, total = columns.shape
-    count = asked.shape[2]
+    count = targets.shape[2]
     tiles = -(-count // _TILE)
-    classes, room = _classes(k, 128)
-    keys, counts, index, distance = _buffers(points, batch * tiles * _TILE, room, (batch, count, k))
-    same = {"K": k, "BQ": _TILE, "CAP": room, "SELF": not exclude, "num_warps": 4, **_EXACT}
+    classes, capacity = _classes(k, 128)
+    keys, counts, index, distance = _buffers(points, batch * tiles * _TILE, capacity, (batch, count, k))
+    options = {"K": k, "BQ": _TILE, "CAP": capacity, "SELF": not exclude, "num_warps": 4, **_EXACT}
     kernels.nearest_brute[(tiles, batch)](
-        columns, asked, keys, counts, index, distance, total, count, BC=classes, BP=_BLOCK, **same
+        columns, targets, keys, counts, index, distance, total, count, BC=classes, BP=_BLOCK, **options
     )
     kernels.crowded[(tiles, batch)](
-        columns, asked, None, None, counts, index, distance, total, count, BP=64, GRID=False, **same
+        columns, targets, None, None, counts, index, distance, total, count, BP=64, GRID=False, **options
     )
     return index, distance
 
@@ -55,28 +55,29 @@ def by_grid(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> tu
     starts = torch.zeros(gx * gy * gz + 1, dtype=torch.int32, device=points.device)
     starts[1:] = torch.bincount(flat, minlength=gx * gy * gz).cumsum(0)
     columns = points[order].t().contiguous()
-    asked = points if queries is None else queries
-    where = cell if queries is None else _cell_of(asked, origin, side, shape)
-    path = _interleave(where)
-    path, own = path.sort()
+    targets = points if queries is None else queries
+    target_cell = cell if queries is None else _cell_of(targets, origin, side, shape)
+    path = _interleave(target_cell)
+    path, rows = path.sort()
     tiles = _tiles(path >> 3)  # blocks of two by two by two cells
-    asked, where = asked[own], where[own]
-    lines = torch.cat([asked.t(), ((asked - origin) / side).t()]).contiguous()  # shape: (6, M)
-    classes, room = _classes(k, 32)
+    targets, target_cell = targets[rows], target_cell[rows]
+    lines = torch.cat([targets.t(), ((targets - origin) / side).t()]).contiguous()  # shape: (6, M)
+    classes, capacity = _classes(k, 32)
     step = min(_TILES, tiles.numel() - 1)
-    keys, counts, index, distance = _buffers(points, step * _GRID_TILE, room, (asked.shape[0], k))
-    same = {"K": k, "BQ": _GRID_TILE, "CAP": room, "SELF": not exclude, **_EXACT}
-    names, where, whole = order.to(torch.int32), where.t().to(torch.int32).contiguous(), points.t().contiguous()
+    keys, counts, index, distance = _buffers(points, step * _GRID_TILE, capacity, (targets.shape[0], k))
+    options = {"K": k, "BQ": _GRID_TILE, "CAP": capacity, "SELF": not exclude, **_EXACT}
+    names, whole = order.to(torch.int32), points.t().contiguous()
+    target_cell = target_cell.t().to(torch.int32).contiguous()
     for begin in range(0, tiles.numel() - 1, step):
         part = tiles[begin : begin + step + 1].contiguous()
         programs = (part.numel() - 1, 1)
         kernels.nearest_grid[programs](
-            columns, names, lines, where, own, part, starts, keys, counts, index, distance, side.reshape(1),
-            points.shape[0], asked.shape[0], gx, gy, gz, BP=classes, MOST=_MOST_LINES, num_warps=1, **same,
+            columns, names, lines, target_cell, rows, part, starts, keys, counts, index, distance, side.reshape(1),
+            points.shape[0], targets.shape[0], gx, gy, gz, BP=classes, MOST=_MOST_LINES, num_warps=1, **options,
         )  # fmt: skip
         kernels.crowded[programs](
-            whole, lines, own, part, counts, index, distance, points.shape[0], asked.shape[0],
-            BP=64, GRID=True, num_warps=4, **same,
+            whole, lines, rows, part, counts, index, distance, points.shape[0], targets.shape[0],
+            BP=64, GRID=True, num_warps=4, **options,
         )  # fmt: skip
     return index, distance
 
@@ -91,9 +92,9 @@ def _tiles(block: Tensor) -> Tensor:
     return torch.cat([first + number * _GRID_TILE, size.new_tensor([block.numel()])]).to(torch.int32)
 
 
-def _buffers(points: Tensor, lines: int, room: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _buffers(points: Tensor, lines: int, capacity: int, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
     """Buffers for keys, counters and the result."""
-    keys = points.new_empty((lines, room), dtype=torch.int64)
+    keys = points.new_empty((lines, capacity), dtype=torch.int64)
     counts = points.new_empty((lines, 2), dtype=torch.int32)
     return keys, counts, points.new_empty(shape, dtype=torch.int64), points.new_empty(shape)
 

@@ -163,27 +163,6 @@ def _label(store: TileStore, segmenter: Segmenter, report: OnChunk | None, clock
     return Labelling(label, confidence, counts)
 
 
-def _write(reader: CloudReader, store: TileStore, labelling: Labelling, out: str | Path, keep: int) -> Cloud | None:
-    """Write the scan again with its labels; returns about ``keep`` of its points."""
-    step = max(1, -(-store.count // keep)) if keep else 0
-    sample: list[Cloud] = []
-
-    def labelled() -> Iterator[Cloud]:
-        start = 0
-        for part in reader.chunks() if store.count else [reader.header.empty()]:
-            rows = slice(start, start + len(part))
-            label, confidence = np.array(labelling.label[rows]), np.array(labelling.confidence[rows])
-            start = rows.stop
-            store.release()
-            part = part.with_fields(label=label, confidence=confidence)
-            if step:
-                sample.append(part[::step])
-            yield part
-
-    write_chunks(labelled(), out, count=store.count)
-    return join_clouds(sample) if sample else None
-
-
 def _vote(store: TileStore, segmenter: Segmenter, report: OnChunk | None, clock: Clock) -> NDArray[np.float32]:
     """Class probabilities of each point summed over its tiles, on disk.  # shape: (slots, K)"""
     votes: NDArray[np.float32] = np.asarray(store.new_map("votes", np.float32, (store.valid, len(segmenter.classes))))
@@ -217,3 +196,24 @@ def _add(votes: NDArray[np.float32], slots: Sequence[NDArray[np.int64]], probabi
     for piece, p in zip(slots, probabilities, strict=True):
         # without the padding, no slot occurs twice in a piece
         votes[piece] = np.take(votes, piece, axis=0) + p[: len(piece)]
+
+
+def _write(reader: CloudReader, store: TileStore, labelling: Labelling, out: str | Path, keep: int) -> Cloud | None:
+    """Write the scan again with its labels; returns about ``keep`` of its points."""
+    step = max(1, -(-store.count // keep)) if keep else 0
+    sample: list[Cloud] = []
+
+    def labelled() -> Iterator[Cloud]:
+        start = 0
+        for part in reader.chunks() if store.count else [reader.header.empty()]:
+            rows = slice(start, start + len(part))
+            label, confidence = np.array(labelling.label[rows]), np.array(labelling.confidence[rows])
+            start = rows.stop
+            store.release()
+            part = part.with_fields(label=label, confidence=confidence)
+            if step:
+                sample.append(part[::step])
+            yield part
+
+    write_chunks(labelled(), out, count=store.count)
+    return join_clouds(sample) if sample else None

@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -120,9 +119,7 @@ class TileStore:
     def __enter__(self) -> TileStore:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -132,10 +129,6 @@ class TileStore:
             if hasattr(self, name):
                 delattr(self, name)
         self._folder.cleanup()
-
-    def __len__(self) -> int:
-        """Number of tiles."""
-        return len(self._corners())
 
     def release(self) -> None:
         """Release resident mapped pages, which would grow with the scan; the data stay in the page cache."""

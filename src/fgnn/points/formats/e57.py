@@ -225,7 +225,7 @@ class _Pages:
         inner = self.page - _CHECKSUM
         number, inside = divmod(at, self.page)
         if at > self.path.stat().st_size:
-            raise InputError("points behind its own end", file=self.path)
+            raise InputError("points beyond the end of the file", file=self.path)
         self.file.seek(number * self.page)
         raw = self.file.read(-(-(inside + length) // inner) * self.page)
         whole = len(raw) // self.page

@@ -87,9 +87,9 @@ def write(parts: Iterator[Cloud], path: Path, count: int) -> None:
     laspy = need("laspy")
     first = next(parts)
     header = _header_for(laspy, first)
-    known = set(header.point_format.dimension_names)
+    dimensions = set(header.point_format.dimension_names)
     for name, values in first.fields.items():
-        if name not in known:
+        if name not in dimensions:
             header.add_extra_dim(laspy.ExtraBytesParams(name=name[:32], type=_storable(values.dtype)))
     with atomic_write(path, "wb") as out:
         # laspy closes its file, but atomic_write must still sync it: give laspy a duplicate

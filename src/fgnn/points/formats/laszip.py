@@ -59,15 +59,15 @@ def _check_record(record: bytes, point_size: int, most: int) -> tuple[int, int]:
     if len(record) < _RECORD.size:
         raise _Refusal("no record of its compression")
     compressor, coder, _, _, _, _, chunk, _, _, count = _RECORD.unpack_from(record)
-    known = _ITEMS.get(compressor)
-    if known is None or coder != 0:
+    items = _ITEMS.get(compressor)
+    if items is None or coder != 0:
         raise _Refusal(f"compressed in an unknown way, {compressor} and {coder}")
-    if not 1 <= count <= len(known):
+    if not 1 <= count <= len(items):
         raise _Refusal(f"its compression record declares {count} items")
     total = layers = 0
     for n in range(count):
         kind, size, _ = _ITEM.unpack_from(record, _RECORD.size + n * _ITEM.size)
-        if kind not in known or known[kind] not in (None, size):
+        if kind not in items or items[kind] not in (None, size):
             raise _Refusal(f"its compression record has an unknown item, {kind} of {size} bytes")
         total += size
         layers += _LAYERS.get(kind, size) if compressor == 3 else 0
