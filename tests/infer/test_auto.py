@@ -1,4 +1,4 @@
-"""`auto` eliminates what it can, searches the rest, and keeps the best of everything."""
+"""`auto` eliminates what it can, searches the rest, and keeps the best answer."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.infer.oracle import best_score, chain
 from tests.infer.test_exact import grid
 from tests.strategies import models
 
-# Too little for any elimination with two variables in a step, so that the other methods must answer.
+# Too few states for any elimination of two variables at once, so that the other methods must answer.
 NARROW = {"max_states": 2}
 
 
 @pytest.fixture
 def without(monkeypatch: pytest.MonkeyPatch) -> object:
-    """Take methods away, as if what they need were not installed."""
+    """Make methods unavailable, as if their packages were not installed."""
 
     def take(*methods: str) -> None:
         for method in methods:
@@ -40,7 +40,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> object:
 
 
 @given(models())
-def test_it_is_exact_where_the_width_allows(model: GraphicalModel) -> None:
+def test_it_eliminates_where_the_width_allows(model: GraphicalModel) -> None:
     solution = solve(model, "auto")
     assert solution.method == "auto:exact"
     assert solution.score == pytest.approx(best_score(model), abs=1e-9)
@@ -49,7 +49,7 @@ def test_it_is_exact_where_the_width_allows(model: GraphicalModel) -> None:
 
 @settings(max_examples=12)
 @given(models())
-def test_it_is_right_where_the_width_does_not_allow(model: GraphicalModel) -> None:
+def test_it_is_optimal_where_the_width_does_not_allow_elimination(model: GraphicalModel) -> None:
     pytest.importorskip("pytoulbar2")
     best = best_score(model)
     solution = solve(model, "auto", time_limit=20, **NARROW)
@@ -59,7 +59,7 @@ def test_it_is_right_where_the_width_does_not_allow(model: GraphicalModel) -> No
 
 @settings(max_examples=15)
 @given(models())
-def test_what_it_says_without_toulbar2_is_true(model: GraphicalModel) -> None:
+def test_scores_and_bounds_are_right_without_toulbar2(model: GraphicalModel) -> None:
     best = best_score(model)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(api.SOLVERS, "toulbar2", "fgnn.infer.not_installed:solve")
@@ -72,7 +72,7 @@ def test_what_it_says_without_toulbar2_is_true(model: GraphicalModel) -> None:
         assert solution.bound <= max(bound, solution.score) + 1e-9
 
 
-def test_it_names_the_methods_and_why_others_were_passed_over(without: Callable[..., None]) -> None:
+def test_it_names_the_methods_used_and_why_others_were_skipped(without: Callable[..., None]) -> None:
     without("toulbar2", "ad3")
     solution = solve(grid(6), "auto", **NARROW)
     assert [stage[0] for stage in solution.info["stages"]] == ["max-product", "local-search"]
@@ -83,7 +83,7 @@ def test_it_names_the_methods_and_why_others_were_passed_over(without: Callable[
     assert "not_installed" in solution.info["skipped"]["toulbar2"]
 
 
-def test_components_are_taken_apart() -> None:
+def test_components_are_solved_separately() -> None:
     """A chain that elimination solves, a grid too wide for it, and an observed variable that touches both."""
     pytest.importorskip("pytoulbar2")
     side, rng = 5, np.random.default_rng(0)
@@ -168,21 +168,21 @@ def test_a_stage_that_runs_out_of_memory_is_retried_by_halves(
         assert solutions.score[b].item() == pytest.approx(best_score(model), abs=1e-9)
 
 
-def test_news_carry_the_best_assignment_so_far() -> None:
-    news: list[Progress] = []
+def test_progress_includes_the_best_assignment_so_far() -> None:
+    updates: list[Progress] = []
     model = grid(6)
-    solve(model, "auto", progress=news.append, **NARROW)
-    told = [n for n in news if n.assignment is not None]
-    assert told
-    for n in told:
-        assert n.assignment is not None
-        assert model.score(n.assignment[0].numpy()) == pytest.approx(n.score, abs=1e-9)
-    scores = [n.score for n in told]
+    solve(model, "auto", progress=updates.append, **NARROW)
+    updates = [u for u in updates if u.assignment is not None]
+    assert updates
+    for u in updates:
+        assert u.assignment is not None
+        assert model.score(u.assignment[0].numpy()) == pytest.approx(u.score, abs=1e-9)
+    scores = [u.score for u in updates]
     assert scores == sorted(scores)
 
 
 class TestBest:
-    """How answers are put together."""
+    """How answers are merged."""
 
     def model(self) -> ModelBatch:
         m = GraphicalModel([2, 2])
@@ -207,7 +207,7 @@ class TestBest:
         self.take(best, [1, 0], bound=torch.tensor([9.0], dtype=torch.float64))
         assert (best.bound.item(), best.proved.item()) == (3.0, True)
 
-    def test_a_proof_that_a_known_assignment_contradicts_is_none(self) -> None:
+    def test_a_proof_contradicted_by_a_better_assignment_is_discarded(self) -> None:
         best = Best(self.model(), None, 0.0)
         self.take(best, [1, 0])
         best.proved[:] = False
@@ -234,10 +234,10 @@ def _check(data_dir: Path, folder: Path, wanted: set[str] | None) -> int:
             continue
         path = folder / "uai2012_pe" / f"{name}.uai"
         solution = solve(read_model(path, evidence=path.with_name(path.name + ".evid")), "auto", time_limit=20)
-        found = solution.score / math.log(10)
-        assert found >= best - 1e-4 or not (proved or solution.status == "optimal"), name
+        score = solution.score / math.log(10)
+        assert score >= best - 1e-4 or not (proved or solution.status == "optimal"), name
         if proved:
-            assert found == pytest.approx(best, abs=1e-4), name
+            assert score == pytest.approx(best, abs=1e-4), name
         checked += 1
     return checked
 

@@ -1,4 +1,4 @@
-"""Models shared among cores: the same answers, the caller's settings left alone, and an end when one breaks off."""
+"""Models divided among threads: the same answers, unchanged settings of the caller, and an end when one fails."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def two_threads() -> Iterator[None]:
 @pytest.mark.parametrize(("method", "options"), [("max-product", {"keep_beliefs": True}), ("ad3", {})])
 @pytest.mark.parametrize("inference", [False, True])
 @pytest.mark.usefixtures("two_threads")
-def test_shares_answer_as_the_whole_does(
+def test_shares_give_the_answers_of_the_whole(
     method: str, options: dict[str, Any], inference: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "_FEWEST", 1000)
@@ -52,21 +52,21 @@ def test_every_model_is_in_one_share() -> None:
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_jobs_have_one_core_each_and_the_caller_keeps_its_own() -> None:
-    seen: list[tuple[int, bool, float]] = []
+def test_jobs_use_one_core_each_and_the_caller_keeps_its_settings() -> None:
+    settings: list[tuple[int, bool, float]] = []
 
     def look() -> None:
         tiny = torch.tensor([1e-30]) * torch.tensor([1e-12])
-        seen.append((torch.get_num_threads(), torch.is_grad_enabled(), float(tiny)))
+        settings.append((torch.get_num_threads(), torch.is_grad_enabled(), float(tiny)))
 
     with torch.no_grad():
         side_by_side([look, look], lambda: None)
-    assert [found[:2] for found in seen] == [(1, False)] * 2
+    assert [setting[:2] for setting in settings] == [(1, False)] * 2
     assert torch.get_num_threads() == 2
     assert float(torch.tensor([1e-30]) * torch.tensor([1e-12])) > 0  # no zero here
 
 
-def test_one_that_breaks_off_ends_the_others() -> None:
+def test_one_that_fails_ends_the_others() -> None:
     stop = threading.Event()
 
     def fail() -> None:
@@ -84,13 +84,13 @@ def _wait_for(stop: threading.Event) -> None:
 def test_a_time_limit_reaches_every_share() -> None:
     batch = ChainMAP(3, length=60).sample(400, seed=0)
     for method in ("max-product", "ad3"):
-        found = fgnn.solve(batch, method, iterations=10**7, tolerance=1e-30, time_limit=0.5)
-        assert "time-limit" in found.status[:200]
-        assert "time-limit" in found.status[200:]
+        solutions = fgnn.solve(batch, method, iterations=10**7, tolerance=1e-30, time_limit=0.5)
+        assert "time-limit" in solutions.status[:200]
+        assert "time-limit" in solutions.status[200:]
 
 
-@pytest.mark.parametrize("method", ["exact", "max-product", "ad3"])
-def test_no_models_have_no_answers(method: str) -> None:
-    found = fgnn.solve(ChainMAP(1).sample(2, seed=0).select(slice(0, 0)), method)
-    assert len(found) == 0
-    assert found.assignment.shape == (0, 30)
+@pytest.mark.parametrize("method", ["auto", "exact", "lp", "max-product", "ad3"])
+def test_an_empty_batch_has_no_answers(method: str) -> None:
+    solutions = fgnn.solve(ChainMAP(1).sample(2, seed=0).select(slice(0, 0)), method)
+    assert len(solutions) == 0
+    assert solutions.assignment.shape == (0, 30)

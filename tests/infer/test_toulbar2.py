@@ -1,4 +1,4 @@
-"""toulbar2 finds the optimum by our own score, keeps to its time, and survives its own failures."""
+"""toulbar2 finds the optimum, keeps the time limit, and recovers from crashes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_every_search_proves_the_optimum_of_a_chain(search: str) -> None:
         assert solution.status == "optimal"
 
 
-def test_a_batch_answers_as_its_models_do_with_any_number_of_children() -> None:
+def test_a_batch_gives_the_answers_of_its_models_with_any_number_of_children() -> None:
     each = [chain(seed, length=12, window=4, at_most=2) for seed in range(6)]
     impossible = each[0].copy()
     impossible.add_unary(0, [-np.inf, 0.0])
@@ -77,7 +77,7 @@ def test_scores_far_apart_and_far_from_zero_keep_their_digits() -> None:
     assert solution.score == pytest.approx(best_score(model), rel=1e-12)
 
 
-def test_rounding_that_could_hide_the_optimum_is_not_called_a_proof() -> None:
+def test_no_proof_is_claimed_when_rounding_could_hide_the_optimum() -> None:
     model = GraphicalModel([2, 2])
     model.add_unary(0, [0.0, 1e-9])
     model.add_table((0, 1), [[0.0, -1e12], [0.0, -1e12]])
@@ -86,7 +86,7 @@ def test_rounding_that_could_hide_the_optimum_is_not_called_a_proof() -> None:
     assert solution.bound >= 1e-9
 
 
-def test_odd_models() -> None:
+def test_degenerate_models() -> None:
     assert fgnn.solve(GraphicalModel([]), "toulbar2").status == "optimal"
     single = GraphicalModel([1, 2, 1])
     single.add_table((0, 1, 2), [[[1.0], [3.0]]])
@@ -118,14 +118,14 @@ def test_the_time_limit_returns_the_best_so_far_with_a_bound() -> None:
         for j in rng.choice(120, 6, replace=False):
             if i != j:
                 hard.add_table((i, int(j)), rng.normal(size=(2, 2)) * 3)
-    news: list[fgnn.infer.Progress] = []
+    updates: list[fgnn.infer.Progress] = []
     begin = time.monotonic()
-    solution = fgnn.solve(hard, "toulbar2", time_limit=1.5, progress=news.append)
+    solution = fgnn.solve(hard, "toulbar2", time_limit=1.5, progress=updates.append)
     assert time.monotonic() - begin < 4.0
     assert (solution.status, solution.feasible) == ("time-limit", True)
     assert solution.bound > solution.score
-    assert news
-    assert news[-1].bound >= solution.score
+    assert updates
+    assert updates[-1].bound >= solution.score
 
 
 def _pretend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str) -> None:
@@ -188,7 +188,7 @@ def test_a_child_does_not_outlive_its_parent() -> None:
         for i in range(100):
             for j in range(i):
                 hard.add_table((j, i), rng.normal(size=(2, 2)))
-        def leave(news):
+        def leave(update):
             import psutil
             print(psutil.Process().children()[0].pid, flush=True)
             os.kill(os.getpid(), 9)
@@ -203,7 +203,7 @@ def test_a_child_does_not_outlive_its_parent() -> None:
     pytest.fail(f"the child {child} is still there")
 
 
-def test_a_wrong_solution_is_not_believed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_wrong_solution_is_rejected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     _pretend(
         monkeypatch,
         tmp_path,

@@ -61,12 +61,7 @@ def solve_lp(
     program = _program(batch)
     results = _solve_all(program, _numbers(batch, program), deadline, jobs, progress)
 
-    # Without an LP solution: the best states by the unaries alone.
-    marginals = np.zeros(batch.unary.shape)
-    np.put_along_axis(marginals, batch.unary.argmax(2, keepdim=True).cpu().numpy(), 1.0, axis=2)
-    for b, result in enumerate(results):
-        if result.states is not None:
-            marginals[b] = _marginals(program, result.states, marginals.shape[2])
+    marginals = _marginals(batch, program, results)
 
     def column(name: str, dtype: torch.dtype) -> Tensor:
         return torch.tensor([getattr(r, name) for r in results], dtype=dtype, device=batch.device)
@@ -285,10 +280,14 @@ def _solve_one(program: _Program, numbers: _Numbers, b: int, deadline: float | N
     return _Result(solution.x[: program.num_states], constant - scale * float(value), iterations=iterations)
 
 
-def _marginals(program: _Program, states: Floats, most: int) -> Floats:
-    """Marginals (N, K) from the columns of states from 1 on."""
-    p = np.zeros((len(program.cardinalities), most))
-    real = np.arange(1, most) < program.cardinalities[:, None]
-    p[:, 1:][real] = np.clip(states, 0.0, 1.0)
-    p[:, 0] = np.maximum(1.0 - p[:, 1:].sum(1), 0.0)
-    return p
+def _marginals(batch: ModelBatch, program: _Program, results: list[_Result]) -> Floats:
+    """Marginals (B, N, K); of a model without an LP solution, the best states by its unaries alone."""
+    marginals = np.zeros(batch.unary.shape)
+    np.put_along_axis(marginals, batch.unary.argmax(2, keepdim=True).cpu().numpy(), 1.0, axis=2)
+    real = np.arange(1, marginals.shape[2]) < program.cardinalities[:, None]
+    for p, result in zip(marginals, results, strict=True):
+        if result.states is not None:
+            p[:] = 0.0
+            p[:, 1:][real] = np.clip(result.states, 0.0, 1.0)
+            p[:, 0] = np.maximum(1.0 - p[:, 1:].sum(1), 0.0)
+    return marginals

@@ -65,21 +65,13 @@ def check_layer(
     for _ in range(trials):
         graphs = [random_graph(factor_in, rng) for _ in range(2)]
         samples = [_features(g, widths, edge_in or {}, edge_types, generator) for g in graphs]
-        (graph, other), ((f, gs, edges), (other_f, other_gs, other_edges)) = graphs, samples
+        graph, (f, gs, edges) = graphs[0], samples[0]
         with torch.no_grad():
-            alone = call_layer(layer, graph, f, gs, edges)
             if reference is not None:
                 expected = call_layer(partial(reference, layer), graph, f, gs, edges)
-                assert_same(alone, expected, "The result differs from the reference")
-            both = _join([alone, call_layer(layer, other, other_f, other_gs, other_edges)], torch.cat)
-            joined_f, joined_gs = _join([(f, gs), (other_f, other_gs)], torch.cat)
-            joined_edges = {name: torch.cat([t, other_edges[name]]) for name, t in edges.items()}
-            joined = call_layer(layer, FactorGraph.concat(graphs), joined_f, joined_gs, joined_edges)
-            assert_same(joined, both, "Joined graphs differ from the graphs one by one")
-            shifted = call_layer(layer, graph, f + 1, gs, edges)
-            stacked_f, stacked_gs = _join([(f, gs), (f + 1, gs)], torch.stack)
-            batch = call_layer(layer, graph, stacked_f, stacked_gs, edges)
-            assert_same(batch, _join([alone, shifted], torch.stack), "A batch of samples differs from its samples")
+                result = call_layer(layer, graph, f, gs, edges)
+                assert_same(result, expected, "The result differs from the reference")
+            _check_batching(layer, graphs, samples)
         assert_permutation_equivariant(layer, graph, f, gs, edges, seed=seed)
         _check_gradients(layer, graph, (f, gs, edges), generator)
 
@@ -164,6 +156,20 @@ def _features(
         count = graph.groups[name].num_edges
         edges[name] = torch.randint(width, (count,), generator=rng) if types else normal(count, width)
     return normal(graph.num_variables, widths["f"]), gs, edges
+
+
+def _check_batching(layer: nn.Module, graphs: list[FactorGraph], samples: list[Features]) -> None:
+    """Compare joined graphs with each graph, and two samples on one graph with each sample."""
+    alone = [call_layer(layer, graph, *features) for graph, features in zip(graphs, samples, strict=True)]
+    f, gs = _join([(f, gs) for f, gs, _ in samples], torch.cat)
+    edges = {name: torch.cat([edges[name] for _, _, edges in samples]) for name in samples[0][2]}
+    joined = call_layer(layer, FactorGraph.concat(graphs), f, gs, edges)
+    assert_same(joined, _join(alone, torch.cat), "Joined graphs differ from the graphs one by one")
+
+    f, gs, edges = samples[0]
+    expected = _join([alone[0], call_layer(layer, graphs[0], f + 1, gs, edges)], torch.stack)
+    batch = call_layer(layer, graphs[0], *_join([(f, gs), (f + 1, gs)], torch.stack), edges)
+    assert_same(batch, expected, "A batch of samples differs from its samples")
 
 
 def _join(
