@@ -40,7 +40,7 @@ def assert_gradients_equal_loop(layer: FGNNLayer, graph: FactorGraph, f, gs, edg
 @pytest.mark.parametrize("structure", GRAPHS)
 @pytest.mark.parametrize("aggregate", AGGREGATIONS)
 @pytest.mark.parametrize("q", FORMS)
-def test_equal_those_of_the_loop(q: str, aggregate: str, structure: str, batch: int) -> None:
+def test_gradients_equal_those_of_the_loop(q: str, aggregate: str, structure: str, batch: int) -> None:
     graph = GRAPHS[structure]()
     layer, factor_in, edge_in = make(graph, q, aggregate=aggregate)
     assert_gradients_equal_loop(layer, graph, *features(graph, 4, factor_in, edge_in, batch=batch, types=q == "table"))
@@ -48,7 +48,7 @@ def test_equal_those_of_the_loop(q: str, aggregate: str, structure: str, batch: 
 
 @pytest.mark.parametrize("q", FORMS)
 @pytest.mark.parametrize("batch", [1, 5])
-def test_chunks_do_not_show(q: str, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_do_not_depend_on_the_chunk_size(q: str, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(chunks._CHUNK, "cpu", 50)
     graph = ragged_graph()
     layer, factor_in, edge_in = make(graph, q)
@@ -139,7 +139,7 @@ def test_on_a_tie_of_groups_the_earlier_group_gets_all() -> None:
     assert second.matrix.weight.grad.abs().sum() == 0
 
 
-def test_only_what_is_asked_for_is_computed() -> None:
+def test_a_gradient_can_be_computed_for_each_input_alone() -> None:
     graph = ragged_graph()
     incidence = graph.incidence("any")
     a, b = torch.randn(6, 3), torch.randn(8, 3)

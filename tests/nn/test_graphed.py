@@ -1,4 +1,4 @@
-"""Recorded calls give what the module gives, for new numbers, and step aside where the call differs."""
+"""A recorded module gives the module's results for new inputs, and runs unrecorded if a call differs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _case(q: str, device: str = "cpu") -> tuple[FGNNLayer, Any, Any]:
     return layer, graph.to(device), inputs
 
 
-def test_without_a_gpu_it_is_the_module() -> None:
+def test_without_a_gpu_the_module_runs() -> None:
     layer, graph, inputs = _case("basis")
     f, gs, edges = inputs(0)
     fast = graphed(layer, graph, f, gs, edges)
@@ -39,10 +39,10 @@ def test_without_a_gpu_it_is_the_module() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("q", ["basis", "table"])
-def test_a_recording_follows_new_numbers_and_new_parameters(q: str, half: bool) -> None:
+def test_a_recording_uses_new_inputs_and_parameters(q: str, half: bool) -> None:
     layer, graph, inputs = _case(q, "cuda")
     f, gs, edges = inputs(0)
-    held, _ = layer(graph, f, gs, edges)  # its graph of gradients ties the parameters to the default stream
+    held, _ = layer(graph, f, gs, edges)  # its autograd graph ties the parameters to the default stream
     held.sum().backward(retain_graph=True)
     with torch.autocast("cuda", torch.bfloat16, enabled=half):
         fast = graphed(layer, graph, f, gs, edges)
@@ -56,9 +56,9 @@ def test_a_recording_follows_new_numbers_and_new_parameters(q: str, half: bool) 
             for call in (layer, fast):
                 layer.zero_grad()
                 f.grad = None
-                made, _ = call(graph, f, gs, edges)
-                made.float().square().mean().backward()
-                results.append([made.detach().clone(), f.grad.clone(), *(p.grad.clone() for p in layer.parameters())])
+                out, _ = call(graph, f, gs, edges)
+                out.float().square().mean().backward()
+                results.append([out.detach().clone(), f.grad.clone(), *(p.grad.clone() for p in layer.parameters())])
             for mine, other in zip(*results, strict=True):
                 torch.testing.assert_close(mine, other, rtol=1e-2, atol=1e-4)
 

@@ -1,4 +1,4 @@
-"""A layer at 4,096 points, k = 16, 64 -> 64, adds at most 120 MiB in every form of Q."""
+"""A layer on 4,096 points, k = 16, 64 -> 64, needs at most 120 MiB of additional peak memory in every form of Q."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-# In a process of its own: the peak of a process never falls.
+# In a separate process, because the peak of a process never falls.
 SCRIPT = """
 import gc, sys
 import torch, fgnn
@@ -45,10 +45,10 @@ def status(name):
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith(name + ":")) / 1024  # MiB
 
-run(*inputs(64))  # what the first call loads does not count
+run(*inputs(64))  # exclude what the first call loads
 big = inputs(4096)
 gc.collect()
-# A process starts with the peak of the one that made it, and keeps that of its imports: begin anew here.
+# Reset the peak, which includes that of the parent process and of the imports.
 with open("/proc/self/clear_refs", "w") as file:
     file.write("5")
 before = status("VmRSS")
@@ -58,7 +58,7 @@ print(status("VmHWM") - before)
 
 
 def added_memory(q: str, mode: str) -> float:
-    """MiB by which a call raises the peak of a fresh process."""
+    """Additional peak memory (MiB) of a call in a fresh process."""
     run = subprocess.run([sys.executable, "-c", SCRIPT, q, mode], capture_output=True, text=True, check=True)
     return float(run.stdout)
 
@@ -80,7 +80,7 @@ def test_added_memory(q: str, mode: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_a_matrix_for_each_edge_would_take_gigabytes() -> None:
+def test_one_matrix_per_edge_takes_gigabytes() -> None:
     """PyG's NNConv, one direction only: E·m·n numbers."""
     pytest.importorskip("torch_geometric")
     theirs = added_memory("nnconv", "inference")

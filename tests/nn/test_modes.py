@@ -1,4 +1,4 @@
-"""Layers under autocast, torch.compile, no_grad and saving, and with an implementation forced."""
+"""Layers under autocast, torch.compile and no_grad, saved and loaded, and with a forced backend."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_autocast(q: str, aggregate: str) -> None:
     ],
 )
 def test_compile(q: str, backend: str, whole: bool) -> None:
-    """In one graph where index tensors are prepared and types sorted; with a break where types are looked at."""
+    """One graph if index tensors are prepared and types sorted; a graph break if types are read."""
     graph = FactorGraph(4, {"pair": FactorGroup([[0, 1], [1, 2], [3, 1]])}).prepare()
     torch.manual_seed(0)
     layer = FGNNLayer(2, {"pair": 3}, {"pair": 3}, 4, q=q)
@@ -93,7 +93,7 @@ def test_parameters_are_saved_and_loaded() -> None:
     assert torch.equal(one, other)
 
 
-def test_an_implementation_can_be_forced() -> None:
+def test_a_backend_can_be_forced() -> None:
     graph, layer, (f, gs, edges) = setup()
     with use_backend("torch"):
         assert layer.backend == "torch"

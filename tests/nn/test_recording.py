@@ -1,4 +1,4 @@
-"""Recordings replay what was recorded, and one that fails leaves the device as it was."""
+"""A recording replays, and a failed one leaves the device usable."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def test_a_recording_replays() -> None:
     assert doubled.tolist() == [6, 6, 6, 6]
 
 
-def test_random_numbers_go_on_after_a_recording_that_failed() -> None:
+def test_random_numbers_continue_after_a_failed_recording() -> None:
     torch.cuda.manual_seed(7)
     expected = torch.rand(8, device="cuda")
     torch.cuda.manual_seed(7)
     x = torch.ones(4, device="cuda")
     with pytest.raises(RuntimeError), recording():
-        x.sum().item()  # reads a number back, which cannot be recorded
+        x.sum().item()  # host synchronisation cannot be recorded
     torch.testing.assert_close(torch.rand(8, device="cuda"), expected, rtol=0, atol=0)
     with recording() as graph:
         noise = torch.rand(8, device="cuda")

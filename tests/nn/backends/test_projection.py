@@ -1,4 +1,4 @@
-"""Messages and maxima made chunk by chunk in reused buffers, against one product for each edge."""
+"""Messages and maxima computed chunk by chunk in reused buffers, against one product per edge."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def messages_one_by_one(parts: EdgeInputs) -> Tensor:
     """Q h with Q built.  # shape: (E, B, m)"""
     assert parts.b is not None
     phi, weight = parts.coefficients, parts.weight
-    made = []
+    messages = []
     for e in range(parts.incidence.num_edges):
         h = (parts.a[parts.incidence.factor[e]] + parts.b[parts.incidence.variable[e]]).relu()
         rows = phi[e].expand(parts.batch, -1) if phi.dim() == 2 else phi[:, e]
-        made.append(torch.einsum("bt,tmn,bn->bm", rows, weight, h))
-    return torch.stack(made)
+        messages.append(torch.einsum("bt,tmn,bn->bm", rows, weight, h))
+    return torch.stack(messages)
 
 
 @pytest.fixture(params=[1 << 19, 300, 60, 20, 1], ids=lambda size: f"chunk {size}")
 def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """From all rows in one chunk down to one row, and one sample, in each."""
+    """From one chunk for all rows down to one row and one sample per chunk."""
     monkeypatch.setitem(chunks._CHUNK, "cpu", request.param)
     monkeypatch.setattr(cpu_projection, "_MIN_ROWS", 1)
     return int(request.param)
@@ -53,7 +53,9 @@ def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
 @pytest.mark.usefixtures("chunk")
 @pytest.mark.parametrize("narrow", [True, False])
 @pytest.mark.parametrize(("batch", "shared"), [(1, True), (3, True), (3, False)])
-def test_whatever_the_chunk(batch: int, shared: bool, narrow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_do_not_depend_on_the_chunk_size(
+    batch: int, shared: bool, narrow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cpu_projection, "_NARROW", 512 if narrow else 0)
     parts = problem(batch, shared)
     expected = messages_one_by_one(parts)
@@ -68,8 +70,8 @@ def test_whatever_the_chunk(batch: int, shared: bool, narrow: bool, monkeypatch:
     assert torch.equal(alone, values)
 
 
-def test_a_maximum_does_not_change_what_it_reads() -> None:
-    """Buffers are written over, inputs never: not even where they are the messages themselves."""
+def test_a_maximum_does_not_modify_its_inputs() -> None:
+    """Buffers are overwritten, inputs never, even if they are the messages themselves."""
     parts = problem(2, False)
     assert parts.b is not None
     inputs = (parts.a, parts.b, parts.coefficients, parts.weight)
@@ -87,25 +89,25 @@ def test_a_maximum_does_not_change_what_it_reads() -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("width", [1, 2, 16, 255, 256, 300])
 def test_the_first_maximum(width: int, dtype: torch.dtype) -> None:
-    """Few values, hence many ties; infinities are values as others."""
+    """Few values, hence many ties; infinities are ordinary values."""
     rng = torch.Generator().manual_seed(width)
     rows = torch.randint(0, 4, (5, width, 3), generator=rng).to(dtype)
     rows[0, :, 0], rows[1, :, 1], rows[2, -1, 2] = float("-inf"), -0.0, float("inf")
-    kept = rows.clone()
+    original = rows.clone()
     for spend in (False, True):
         values, place = first_max(rows, spend=spend)
         for r in range(5):
             for j in range(3):
-                column = kept[r, :, j].tolist()
+                column = original[r, :, j].tolist()
                 assert values[r, j] == max(column)
                 assert place[r, j] == column.index(max(column))
-        assert spend or torch.equal(rows, kept)
+        assert spend or torch.equal(rows, original)
 
 
 @pytest.mark.parametrize("towards", ["factor", "variable"])
 @pytest.mark.parametrize("scopes", [[[0, 1, 2], [2, 3, 1]], [[0, 1, 2], [3], [2, 1]]], ids=["uniform", "ragged"])
-def test_a_message_that_is_no_number_is_not_lost(scopes: list[list[int]], towards: Side) -> None:
-    """NaN is the maximum of what it is among, there and nowhere else, and gradients can still be taken."""
+def test_a_nan_message_is_not_lost(scopes: list[list[int]], towards: Side) -> None:
+    """NaN is the maximum at its destination and nowhere else, and gradients can still be computed."""
     incidence = Incidence.of(FactorGroup(scopes), 4)
     h = torch.zeros(incidence.num_edges, 2)
     h[1] = float("nan")

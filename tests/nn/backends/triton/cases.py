@@ -1,4 +1,4 @@
-"""Random calls of ``aggregate_messages`` and their value and gradients by a plain float64 loop over destinations."""
+"""Random calls of ``aggregate_messages``, and their value and gradients from a float64 loop over destinations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Case:
 
 
 def incidence_of(case: Case, device: str = "cpu") -> Incidence:
-    """A random group; ragged ones have scopes of every length from 0 to the arity."""
+    """A random group; scopes of a ragged one have lengths from 0 to the arity."""
     make = torch.Generator().manual_seed(case.seed)
     lengths = [case.arity] * case.factors
     if case.ragged:
@@ -57,7 +57,7 @@ def incidence_of(case: Case, device: str = "cpu") -> Incidence:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The tensors of a call, and a gradient to send back."""
+    """The tensors of a call, and an upstream gradient."""
 
     a: Tensor
     b: Tensor | None
@@ -80,7 +80,7 @@ class Inputs:
 
 
 def draw(case: Case, incidence: Incidence) -> Inputs:
-    """Normal numbers, or whole ones from -2 to 2, so that many messages are equal."""
+    """Normal numbers, or integers from -2 to 2, so that many messages are equal."""
     make = torch.Generator().manual_seed(case.seed + 1)
 
     def numbers(*shape: int) -> Tensor:
@@ -103,7 +103,7 @@ def draw(case: Case, incidence: Incidence) -> Inputs:
 
 
 def types_of(case: Case, incidence: Incidence) -> EdgeTypes:
-    """Types of the edges, random or by place."""
+    """Edge types, random or by place."""
     if case.q == "places":
         return incidence.positions
     make = torch.Generator().manual_seed(case.seed + 2)
@@ -112,7 +112,7 @@ def types_of(case: Case, incidence: Incidence) -> EdgeTypes:
 
 
 def reference(case: Case, incidence: Incidence, inputs: Inputs) -> tuple[Tensor, list[Tensor]]:
-    """Value and gradients in float64, one destination after the other; -inf (max) or 0 without edges."""
+    """Value and gradients in float64, one destination at a time; -inf (max) or 0 without edges."""
     leaves = [x.detach().cpu().double().requires_grad_() for x in inputs.leaves()]
     rest = iter(leaves)
     a = next(rest)
@@ -123,23 +123,23 @@ def reference(case: Case, incidence: Incidence, inputs: Inputs) -> tuple[Tensor,
     h = a if b is None else a[..., factor, :] + b[..., variable, :]
     h = h.relu() if case.activation == "relu" else h
     if phi is None:
-        made = torch.einsum("emn,...en->...em", weight[types_of(case, incidence).index.cpu()], h)
+        messages = torch.einsum("emn,...en->...em", weight[types_of(case, incidence).index.cpu()], h)
     else:
-        made = torch.einsum("...et,tmn,...en->...em", phi, weight, h)
+        messages = torch.einsum("...et,tmn,...en->...em", phi, weight, h)
     to = factor if case.towards == "factor" else variable
-    found = []
+    reduced = []
     for d in range(incidence.num_destinations(case.towards)):
-        mine = made[..., to == d, :]
+        mine = messages[..., to == d, :]
         if case.kind == "sum":
-            found.append(mine.sum(-2))
+            reduced.append(mine.sum(-2))
         elif mine.shape[-2] == 0:
-            found.append(mine.new_full((*mine.shape[:-2], case.m), -torch.inf))
+            reduced.append(mine.new_full((*mine.shape[:-2], case.m), -torch.inf))
         else:
             first = torch.from_numpy(mine.detach().numpy().argmax(-2, keepdims=True))  # numpy's is the first maximum
-            found.append(mine.gather(-2, first).squeeze(-2))
-    out = torch.stack(found, -2) if found else made[..., :0, :]
+            reduced.append(mine.gather(-2, first).squeeze(-2))
+    out = torch.stack(reduced, -2) if reduced else messages[..., :0, :]
     loss = (torch.where(torch.isfinite(out), out, 0.0) * inputs.upstream.cpu().double()).sum()
-    loss = loss + sum((x.sum() * 0 for x in leaves), torch.zeros(()))  # where no edge is, no gradient, but zeros
+    loss = loss + sum((x.sum() * 0 for x in leaves), torch.zeros(()))  # zeros without edges, not None
     return out.detach(), list(torch.autograd.grad(loss, leaves))
 
 
@@ -157,7 +157,7 @@ def call(case: Case, incidence: Incidence, inputs: Inputs, backend: str) -> tupl
 
 
 def distance(found: Tensor, wanted: Tensor) -> float:
-    """‖found - wanted‖ / ‖wanted‖ over finite entries; infinite where the others differ."""
+    """‖found - wanted‖ / ‖wanted‖ over finite entries; infinite if the others differ."""
     found = found.detach().cpu().double()
     if not torch.equal(torch.isfinite(found), torch.isfinite(wanted)):
         return float("inf")
@@ -168,7 +168,7 @@ def distance(found: Tensor, wanted: Tensor) -> float:
 
 
 def worst(case: Case, backend: str, dtype: torch.dtype, device: str = "cpu") -> float:
-    """The largest distance from the reference, over the value and all gradients, on the same rounded inputs."""
+    """The largest distance from the reference over the value and all gradients, on the same rounded inputs."""
     incidence = incidence_of(case, device)
     inputs = draw(case, incidence).to(dtype, device)
     out, grads = call(case, incidence, inputs, backend)

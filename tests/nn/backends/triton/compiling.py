@@ -1,4 +1,4 @@
-"""Compiles every kernel for a GPU without one at hand; a program of its own, as the interpreter is chosen at import."""
+"""Compile every kernel for a GPU without having one; a separate program, because import selects the interpreter."""
 
 from __future__ import annotations
 

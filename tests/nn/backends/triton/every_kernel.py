@@ -1,4 +1,4 @@
-"""One small call of each kernel, value and gradients, for a checker that watches memory; see benchmarks/sanitize.sh."""
+"""One small call of each kernel, value and gradients, for a memory checker; see benchmarks/sanitize.sh."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def main() -> None:
     x.requires_grad_()
     weight.requires_grad_()
     with torch.autocast("cuda", torch.bfloat16):
-        made = linear(x, weight, bias, relu=True).sum()
+        total = linear(x, weight, bias, relu=True).sum()
         for part in linear_parts(x, weight, bias, x[:100], weight):
-            made = made + part.float().sum()
-    made.backward()  # type: ignore[no-untyped-call]
+            total = total + part.float().sum()
+    total.backward()  # type: ignore[no-untyped-call]
     print("linear", bool(torch.isfinite(x.grad).all()) if x.grad is not None else None)
     index, _ = knn(torch.rand(2, 333, 3, device="cuda"), 16)
     print("knn", int(index.max()) < 333)

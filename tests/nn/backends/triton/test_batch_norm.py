@@ -1,4 +1,4 @@
-"""Batch normalisation with its ReLU by kernels: by Triton's interpreter on the CPU, or on a GPU, against torch's."""
+"""The batch normalisation kernels against torch's: by Triton's interpreter on the CPU, or on a GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INTERPRETED = (
     and os.environ.get("TRITON_INTERPRET") == "1"
 )
 PLACES = [
-    pytest.param("cpu", marks=pytest.mark.skipif(not INTERPRETED, reason="triton's interpreter is not chosen")),
+    pytest.param("cpu", marks=pytest.mark.skipif(not INTERPRETED, reason="needs Triton's interpreter")),
     pytest.param(
         "cuda",
         marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")],
@@ -61,7 +61,7 @@ def test_values_gradients_and_running_statistics(
     y.backward(upstream)
     exact = x.detach().double().requires_grad_()
     wanted = oracle(exact + bias.detach().double())
-    # near zero the two may disagree on which side of the ReLU an entry is; it then weighs nothing in either
+    # near zero the two may disagree about the side of the ReLU; such entries are ignored in both
     sure = (wanted.detach().abs() > 10 * BOUND[dtype]) | (not relu)
     if relu:
         assert bool(((y.detach() > 0) == (wanted.detach() > 0))[sure].all())
@@ -75,16 +75,16 @@ def test_values_gradients_and_running_statistics(
     assert oracle.bias.grad is not None
     assert mine.norm.weight.grad is not None
     assert mine.norm.bias.grad is not None
-    scale = float(exact.grad.abs().max()) + 1e-3  # two rows have next to no gradient
+    scale = float(exact.grad.abs().max()) + 1e-3  # two rows have almost no gradient
     assert float((x.grad.double() - exact.grad).abs().max()) < BOUND[dtype] * scale + 1e-5
     assert relative(mine.norm.weight.grad, oracle.weight.grad) < BOUND[dtype]
     assert relative(mine.norm.bias.grad, oracle.bias.grad) < BOUND[dtype]
     assert bias.grad is not None
     assert not bias.grad.any()
-    kept, wanted_kept = mine.norm.state_dict(), oracle.state_dict()
-    assert relative(kept["running_mean"], wanted_kept["running_mean"]) < 1e-5
-    assert relative(kept["running_var"], wanted_kept["running_var"]) < 1e-5
-    assert int(kept["num_batches_tracked"]) == 1
+    state, wanted_state = mine.norm.state_dict(), oracle.state_dict()
+    assert relative(state["running_mean"], wanted_state["running_mean"]) < 1e-5
+    assert relative(state["running_var"], wanted_state["running_var"]) < 1e-5
+    assert int(state["num_batches_tracked"]) == 1
 
 
 @pytest.mark.parametrize("device", PLACES)
@@ -106,15 +106,15 @@ def test_a_network_trains_to_the_same_numbers(device: str) -> None:
 
 @pytest.mark.parametrize("device", PLACES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)  # the interpreter has no bfloat16 products
-def test_a_residual_is_added_and_gets_the_gradient(device: str, dtype: torch.dtype) -> None:
+def test_a_residual_is_added_and_receives_the_gradient(device: str, dtype: torch.dtype) -> None:
     torch.manual_seed(1)
     res = fgnn.nn.Res([fgnn.nn.FC(5, {"pair": 5}, 7, norm="batch"), fgnn.nn.FC(7, {"pair": 7}, 5, norm="batch")])
     res = res.to(device)
     graph = fgnn.FactorGraph(9, {"pair": fgnn.FactorGroup([[0, 1], [1, 2]])})
-    given = [torch.randn(3, n, 5, device=device).to(dtype) for n in (9, 2)]
+    features = [torch.randn(3, n, 5, device=device).to(dtype) for n in (9, 2)]
     found = []
     for backend in ("torch", "triton"):
-        f, g = (x.clone().requires_grad_() for x in given)
+        f, g = (x.clone().requires_grad_() for x in features)
         with use_backend(backend), torch.autocast(device, dtype, enabled=dtype != torch.float32):
             y, gs = res(graph, f, {"pair": g})
         (y.double().square().sum() + gs["pair"].double().sin().sum()).backward()
@@ -126,7 +126,7 @@ def test_a_residual_is_added_and_gets_the_gradient(device: str, dtype: torch.dty
 
 
 @pytest.mark.parametrize("device", PLACES)
-def test_far_from_zero_no_digits_are_lost(device: str) -> None:
+def test_precision_is_kept_far_from_zero(device: str) -> None:
     mine, oracle = pair(4, device)
     x = 1000 + torch.randn(300, 4, device=device)
     with use_backend("triton"):

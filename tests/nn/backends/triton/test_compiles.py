@@ -1,4 +1,4 @@
-"""Every kernel compiles for a GPU without one at hand: what the interpreter takes, the compiler may refuse."""
+"""Every kernel compiles for a GPU: the compiler may refuse what the interpreter accepts."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ ROOT = Path(__file__).parents[4]
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 def test_the_kernels_compile() -> None:
-    told = subprocess.run(
+    run = subprocess.run(
         [sys.executable, "-m", "tests.nn.backends.triton.compiling"],
         cwd=ROOT, env=os.environ | {"TRITON_INTERPRET": "0"}, capture_output=True, text=True,
     )  # fmt: skip
-    assert told.returncode == 0, told.stderr[-2000:]
-    assert told.stdout.endswith("compiled\n")
+    assert run.returncode == 0, run.stderr[-2000:]
+    assert run.stdout.endswith("compiled\n")

@@ -1,4 +1,4 @@
-"""The fused kernels on a GPU: value and gradients within the bound of the precision, ties and empty ones included."""
+"""The fused kernels on a GPU: value and gradients within the precision's bound, with ties and empty destinations."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ CASES = [
 
 @pytest.mark.parametrize("dtype", BOUND, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_value_and_gradients_are_float64s(case: Case, dtype: torch.dtype) -> None:
-    # under half precision a near tie may go to another edge, so maxima are taken of whole numbers, exact in all
+def test_value_and_gradients_match_float64(case: Case, dtype: torch.dtype) -> None:
+    # in half precision a near tie may go to another edge, so maxima use integers, which are exact in all precisions
     whole = dtype != torch.float32 and case.kind == "max"
     assert worst(replace(case, whole=whole), "triton", dtype, "cuda") < BOUND[dtype]
 
@@ -62,21 +62,14 @@ def tf32() -> Iterator[None]:
 
 @pytest.mark.usefixtures("tf32")
 @pytest.mark.parametrize("case", [CASES[0], CASES[2], CASES[5], CASES[7]], ids=str)
-def test_tf32_where_torch_was_told_so(case: Case) -> None:
+def test_tf32_if_torch_allows_it(case: Case) -> None:
     found = worst(replace(case, kind="sum"), "triton", torch.float32, "cuda")
     assert found < 2e-3
 
 
-@pytest.fixture
-def deterministic() -> Iterator[None]:
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
 @pytest.mark.usefixtures("deterministic")
 @pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[7]], ids=str)
-def test_deterministic_gradients_repeat_bit_by_bit(case: Case) -> None:
+def test_deterministic_gradients_are_bitwise_repeatable(case: Case) -> None:
     incidence = incidence_of(case, "cuda")
     inputs = draw(case, incidence).to(torch.float32, "cuda")
     _, first = call(case, incidence, inputs, "triton")
@@ -85,10 +78,10 @@ def test_deterministic_gradients_repeat_bit_by_bit(case: Case) -> None:
     assert worst(case, "triton", torch.float32, "cuda") < 5e-6
 
 
-def test_nothing_is_written_or_read_outside() -> None:
-    """Sizes one off the tiles, beside memory that holds NaN."""
+def test_no_access_is_out_of_bounds() -> None:
+    """Sizes off by one from the tiles, next to memory that holds NaN."""
     for case in (replace(CASES[0], factors=257, n=63, m=65, terms=7), replace(CASES[5], n=33, m=31, batch=65)):
-        torch.full((64, 1 << 20), torch.nan, device="cuda")  # freed at once: the next allocations reuse it
+        torch.full((64, 1 << 20), torch.nan, device="cuda")  # freed at once and reused by the next allocations
         assert worst(case, "triton", torch.float32, "cuda") < 5e-6
 
 
@@ -101,7 +94,7 @@ def _layer_and_inputs(device: str = "cuda"):  # type: ignore[no-untyped-def]
     return layer, graph, f, {"p": torch.randn(50, 4, device=device)}, {"p": torch.randn(400, 3, device=device)}
 
 
-def test_the_layer_chooses_the_kernels_by_itself() -> None:
+def test_a_layer_chooses_the_kernels() -> None:
     layer, graph, f, g, t = _layer_and_inputs()
     assert layer.backend == "triton"
     found, _ = layer(graph, f, g, t)

@@ -1,4 +1,4 @@
-"""The small linear layer's kernel, by Triton's interpreter and on a GPU, against float64."""
+"""The kernel of the small linear layer, by Triton's interpreter and on a GPU, against float64."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEVICES = [
     pytest.param(
         "cpu",
         marks=pytest.mark.skipif(
-            not _TRITON or os.environ.get("TRITON_INTERPRET") != "1", reason="triton's interpreter is not chosen"
+            not _TRITON or os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter"
         ),
     ),
     pytest.param(
@@ -43,12 +43,12 @@ def _distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("lead", "k", "o"), SHAPES, ids=str)
-def test_value_and_gradients_are_float64s(
+def test_value_and_gradients_match_float64(
     lead: tuple[int, ...], k: int, o: int, bias: bool, relu: bool, device: str
 ) -> None:
     x, weight, beta, upstream = _draw(lead, k, o, device)
     dtype = torch.float16
-    given = [t.to(dtype).float().requires_grad_() for t in (x, weight, beta)]  # kept in float32, exact in half
+    given = [t.to(dtype).float().requires_grad_() for t in (x, weight, beta)]  # exact in half precision
     exact = [t.detach().double().requires_grad_() for t in given]
     with use_backend("triton"), torch.autocast(device, dtype):
         assert has_kernel(given[0], given[1])
@@ -69,7 +69,7 @@ def test_value_and_gradients_are_float64s(
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize(("k", "k2", "rows", "rows2"), [(5, 20, 300, 40), (64, 64, 70, 200), (128, 3, 10, 10)])
-def test_two_layers_at_once_are_two_layers(k: int, k2: int, rows: int, rows2: int, frozen: bool, device: str) -> None:
+def test_two_layers_at_once_equal_two_layers(k: int, k2: int, rows: int, rows2: int, frozen: bool, device: str) -> None:
     first, second = _draw((rows,), k, 33, device), _draw((2, rows2), k2, 33, device)
     dtype = torch.float16
     given = [t.to(dtype).float().requires_grad_() for t in (*first[:3], *second[:2])]
@@ -91,7 +91,7 @@ def test_two_layers_at_once_are_two_layers(k: int, k2: int, rows: int, rows2: in
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_gradient_of_any_strides_is_read_as_it_lies(device: str) -> None:
+def test_a_gradient_may_have_any_strides(device: str) -> None:
     x, weight, _, upstream = _draw((50,), 6, 7, device)
     dtype = torch.float16
     grads = []
@@ -103,7 +103,7 @@ def test_a_gradient_of_any_strides_is_read_as_it_lies(device: str) -> None:
     torch.testing.assert_close(grads[0], grads[1], rtol=0, atol=0)
 
 
-def test_elsewhere_it_is_torchs() -> None:
+def test_torch_serves_without_a_gpu() -> None:
     x, weight, beta, _ = _draw((4,), 5, 6, "cpu")
     assert not has_kernel(x, weight)
     torch.testing.assert_close(linear(x, weight, beta), torch.nn.functional.linear(x, weight, beta), rtol=0, atol=0)
