@@ -77,7 +77,7 @@ def test_a_seed_gives_the_same_models_and_another_seed_others() -> None:
     assert not same(data.sample(5, seed=4), data.sample(5, seed=5))
 
 
-def test_a_stream_can_be_taken_up_anywhere() -> None:
+def test_a_stream_can_be_resumed_at_any_batch() -> None:
     data = ChainMAP(2)
     whole = list(itertools.islice(data.batches(4, seed=1), 4))
     later = list(itertools.islice(data.batches(4, seed=1, start=2), 2))
@@ -109,7 +109,7 @@ def test_wrong_parameters_are_named(wrong: dict[str, int], message: str) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_set_comes_back_from_its_folder(kind: int, tmp_path: Path) -> None:
+def test_a_saved_set_is_loaded_unchanged(kind: int, tmp_path: Path) -> None:
     data = ChainMAP(kind, length=12, window=4, budget=2)
     written = data.save(tmp_path / "set", count=6, seed=3)
     read = ChainMAP.load(tmp_path / "set")
@@ -123,14 +123,14 @@ def test_a_set_comes_back_from_its_folder(kind: int, tmp_path: Path) -> None:
 
 @dataclass(frozen=True)
 class Doubled(ChainMAP):
-    """A family of one's own."""
+    """A user-defined family."""
 
     def sample(self, *args: Any, **options: Any) -> ModelBatch:
         batch = super().sample(*args, **options)
         return replace(batch, unary=2 * batch.unary)
 
 
-def test_a_family_of_ones_own_is_kept_too(tmp_path: Path) -> None:
+def test_a_user_defined_family_is_saved_too(tmp_path: Path) -> None:
     data = Doubled(length=10)
     read = data.save(tmp_path, count=3)
     assert read.family == data

@@ -44,11 +44,11 @@ def test_damped_max_product_is_not_enough() -> None:
     data = GridMAP()
     batch = data.sample(60, seed=2)
     best = batch.score(data.labels(batch))
-    found = fgnn.solve(batch, "max-product")
-    assert (found.score > best - 1e-6).float().mean() < 0.3
+    solution = fgnn.solve(batch, "max-product")
+    assert (solution.score > best - 1e-6).float().mean() < 0.3
 
 
-def test_a_set_comes_back_from_its_folder(tmp_path: Path) -> None:
+def test_a_saved_set_is_loaded_unchanged(tmp_path: Path) -> None:
     data = GridMAP(4, 4, patch=(2, 3), stride=(2, 1))
     data.save(tmp_path, count=3, seed=8)
     read = GridMAP.load(tmp_path)

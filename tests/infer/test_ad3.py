@@ -101,9 +101,9 @@ def chains() -> ModelBatch:
 
 def test_chains_converge_to_the_linear_program(chains: ModelBatch) -> None:
     exact = fgnn.solve(chains, "lp")
-    found = fgnn.solve(chains, "ad3")
-    assert bool(found.converged.all())
-    gap = (found.bound - exact.bound) / exact.bound
+    result = fgnn.solve(chains, "ad3")
+    assert bool(result.converged.all())
+    gap = (result.bound - exact.bound) / exact.bound
     assert float(gap.min()) > -1e-9
     assert float(gap.max()) < 1e-4
     rounded = fgnn.solve(chains, "ad3", rounding="argmax")
@@ -159,29 +159,31 @@ def test_models_of_a_batch_may_forbid_different_entries() -> None:
         model.add_unary(int(rng.integers(2)), [-np.inf, 0.0])
         model.add_budget((0, 1, 3), at_most=2, at_least=1)
         each.append(model)
-    found = fgnn.solve(ModelBatch.stack(each), "ad3")
+    result = fgnn.solve(ModelBatch.stack(each), "ad3")
     exact = [fgnn.solve(m, "lp").bound for m in each]
-    assert found.bound.tolist() == pytest.approx(exact, rel=1e-4, abs=1e-6)
+    assert result.bound.tolist() == pytest.approx(exact, rel=1e-4, abs=1e-6)
 
 
 def test_the_bound_holds_however_early_it_stops(chains: ModelBatch) -> None:
     exact = fgnn.solve(chains, "lp")
     for iterations in (1, 10, 60):
-        found = fgnn.solve(chains, "ad3", iterations=iterations)
-        assert bool((found.bound >= exact.bound - 1e-9).all())
-        assert not bool(found.converged.all())
-        assert int(found.iterations.max()) <= iterations
+        result = fgnn.solve(chains, "ad3", iterations=iterations)
+        assert bool((result.bound >= exact.bound - 1e-9).all())
+        assert not bool(result.converged.all())
+        assert int(result.iterations.max()) <= iterations
 
 
 def test_the_time_limit_returns_the_best_so_far_with_a_bound() -> None:
     long = ModelBatch.stack([chain(0, length=400), chain(1, length=400)])
     for search in (False, True):
         begin = time.monotonic()
-        news: list[fgnn.infer.Progress] = []
-        found = fgnn.solve(long, "ad3", time_limit=0.3, tolerance=1e-12, branch_and_bound=search, progress=news.append)
+        reports: list[fgnn.infer.Progress] = []
+        result = fgnn.solve(
+            long, "ad3", time_limit=0.3, tolerance=1e-12, branch_and_bound=search, progress=reports.append
+        )
         assert time.monotonic() - begin < 5.0
-        assert found.status == ["time-limit"] * 2
-        assert bool((found.bound < np.inf).all())
+        assert result.status == ["time-limit"] * 2
+        assert bool((result.bound < np.inf).all())
 
 
 def test_more_nodes_than_allowed_leave_an_honest_bound(chains: ModelBatch) -> None:

@@ -18,7 +18,7 @@ from fgnn.infer.exact.plan import build_plan
 from fgnn.infer.exact.run import run_plan
 from tests.strategies import models
 
-# Settings that send small models down the paths large ones take.
+# Settings that make small models take the paths of large ones.
 PATHS: dict[str, dict[str, object]] = {
     "as it comes": {},
     "every budget counted": {"counters._THRESHOLDS": (-1.0,)},
@@ -62,7 +62,7 @@ def batches(draw: st.DrawFn) -> ModelBatch:
 def test_elimination_agrees_with_brute_force(path: str, batch: ModelBatch) -> None:
     truth = solve(batch, "brute-force").score
     with taking(path):
-        plan = build_plan(allowed_states(batch))  # past the cache of plans, which knows nothing of the settings
+        plan = build_plan(allowed_states(batch))  # not cached: the cache ignores these settings
         if plan.steps is None:
             assert bool((truth == -torch.inf).all())
             return

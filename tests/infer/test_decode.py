@@ -32,7 +32,7 @@ def _finite_score(model: GraphicalModel, x: np.ndarray) -> float:
 
 
 @given(models(max_variables=5), st.integers(0, 999))
-def test_moves_say_what_flipping_one_or_two_variables_does(model: GraphicalModel, seed: int) -> None:
+def test_moves_give_the_effect_of_changing_one_or_two_variables(model: GraphicalModel, seed: int) -> None:
     batch = ModelBatch.stack([model, model])
     rng = np.random.default_rng(seed)
     x = np.stack([rng.integers(model.cardinalities) for _ in range(3)])
@@ -67,12 +67,12 @@ def test_never_worse_than_any_start_and_locally_best(model: GraphicalModel, seed
     starts = [torch.tensor(np.stack([rng.integers(model.cardinalities) for _ in range(2)])) for _ in range(3)]
     batch = ModelBatch.stack([model, model])
     scores = torch.tensor(rng.normal(size=batch.unary.shape))
-    found = decode(batch, scores, starts=starts)
+    decoded = decode(batch, scores, starts=starts)
     best = torch.stack([batch.score(s) for s in [*starts, scores.masked_fill(~batch.state_mask, -torch.inf).argmax(2)]])
-    ours = batch.score(found)
+    ours = batch.score(decoded)
     assert (ours >= best.amax(0) - 1e-9).all()
     for b in range(2):
-        x = found[b].numpy()
+        x = decoded[b].numpy()
         if not np.isfinite(model.score(x)):
             continue
         for i, k in enumerate(model.cardinalities):
@@ -113,11 +113,11 @@ def test_repair_gives_up_what_the_network_is_least_sure_of() -> None:
     model = GraphicalModel([2] * 4)
     model.add_budget(range(4), at_most=2)
     scores = torch.tensor([[[0.0, 3.0], [0.0, 0.1], [0.0, 2.0], [0.0, 0.2]]])
-    found = decode(ModelBatch.stack([model]), scores, pairs=False)
-    assert found.tolist() == [[1, 0, 1, 0]]
+    decoded = decode(ModelBatch.stack([model]), scores, pairs=False)
+    assert decoded.tolist() == [[1, 0, 1, 0]]
 
 
-def test_a_right_ranking_gives_the_optimum_back() -> None:
+def test_perfect_scores_give_the_optimum() -> None:
     batch = _chain(16)
     optimum = torch.stack([_best(batch.model(b)) for b in range(16)])
     scores = torch.nn.functional.one_hot(optimum, 2).double()
@@ -139,8 +139,8 @@ def test_equal_strengths_do_not_flip_together() -> None:
     for i in range(6):
         model.add_unary(i, [0.0, 1.0])
     model.add_budget(range(6), at_most=1)
-    found = decode(ModelBatch.stack([model]), starts=[torch.zeros(1, 6, dtype=torch.int64)])
-    assert found.sum() == 1
+    decoded = decode(ModelBatch.stack([model]), starts=[torch.zeros(1, 6, dtype=torch.int64)])
+    assert decoded.sum() == 1
 
 
 def test_a_model_without_factors_or_without_an_answer() -> None:
@@ -152,7 +152,7 @@ def test_a_model_without_factors_or_without_an_answer() -> None:
     assert decode(ModelBatch.stack([none])).shape == (1, 2)
 
 
-def test_refuses_what_does_not_fit() -> None:
+def test_wrong_shapes_are_refused() -> None:
     batch = _chain(2)
     with pytest.raises(ValueError, match=r"Expected scores of shape \(2, 12, 2\)"):
         decode(batch, torch.zeros(2, 12))

@@ -1,4 +1,4 @@
-"""Elimination: what a plan costs, what it refuses, and what it answers."""
+"""Elimination: the cost of plans, refusals, and answers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def complete(n: int) -> GraphicalModel:
     return model
 
 
-# ---- what a plan costs ----------------------------------------------------------------------------------------------
+# ---- cost of a plan -------------------------------------------------------------------------------------------------
 
 
 def test_windows_of_20_with_at_most_5_ones_cost_their_feasible_states() -> None:
@@ -77,7 +77,7 @@ def test_one_budget_over_thousands_of_variables_is_counted_not_listed() -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(0, 4), (150, 160), (197, 200), (3, 200), (90, 110)])
 def test_counting_takes_the_cheaper_side(low: int, high: int) -> None:
-    """At least 197 of 200 is at most 3 zeros; bounds from one side only need no exact count beyond them."""
+    """At least 197 of 200 is at most 3 zeros; a one-sided bound needs no exact count beyond it."""
     rng = np.random.default_rng(low)
     model = GraphicalModel([2] * 200)
     values = rng.normal(size=(200, 2))
@@ -114,8 +114,8 @@ def test_evidence_and_forbidden_states_shrink_the_work() -> None:
     assert plan_of(model.condition(middle)).total_states < plan_of(model).total_states / 50
 
 
-def test_states_that_every_model_forbids_are_not_gone_through() -> None:
-    """A clique whose tables say 'all equal' has two states however many variables it joins."""
+def test_states_that_every_model_forbids_are_skipped() -> None:
+    """A clique of equalities between binary variables has two states, whatever its size."""
     n = 24
     equal = np.where(np.eye(2, dtype=bool), 0.0, -np.inf)
     model = GraphicalModel([2] * n)
@@ -131,18 +131,20 @@ def test_states_that_every_model_forbids_are_not_gone_through() -> None:
     assert solve(model, "exact").assignment.tolist() == [1] * n
 
 
-# ---- what it refuses ------------------------------------------------------------------------------------------------
+# ---- refusals -------------------------------------------------------------------------------------------------------
 
 
 def test_too_large_names_width_states_and_memory() -> None:
     fits = plan_of(grid(12))
-    said = f"at most 1,024 joint states a step within 4.0 GiB (got induced width {fits.width}, {fits.states:,} states"
-    with pytest.raises(ValueError, match=re.escape(said) + r" in the largest step, about [\d.,]+ [KM]iB\)"):
+    message = (
+        f"at most 1,024 joint states a step within 4.0 GiB (got induced width {fits.width}, {fits.states:,} states"
+    )
+    with pytest.raises(ValueError, match=re.escape(message) + r" in the largest step, about [\d.,]+ [KM]iB\)"):
         solve(grid(12), "exact", max_states=1024, memory=4 << 30)
 
 
 def test_a_hopeless_width_is_refused_by_counting() -> None:
-    """Nothing of the size of a step is ever made: this one would have 2^90 states."""
+    """Refused before anything of the size of a step is allocated: this one would have 2^90 states."""
     with pytest.raises(ValueError, match=r"induced width \d+, 1,\d{3}(,\d{3}){8} states"):
         solve(complete(90), "exact")
 
@@ -161,10 +163,10 @@ def test_a_list_that_grows_too_long_is_refused_too() -> None:
         solve(model, "exact", max_states=2000)
 
 
-# ---- what it answers ------------------------------------------------------------------------------------------------
+# ---- answers --------------------------------------------------------------------------------------------------------
 
 
-def test_infeasible_models_are_proved_so_one_by_one() -> None:
+def test_models_of_a_batch_are_proved_infeasible_separately() -> None:
     def model(forbidden: bool) -> GraphicalModel:
         m = GraphicalModel([2, 2, 2])
         m.add_table((0, 1), [[0.0, 1.0], [2.0, -np.inf]])
@@ -187,7 +189,7 @@ def test_budgets_that_contradict_are_infeasible() -> None:
     assert solve(model, "exact").status == "infeasible"
 
 
-def test_among_equals_the_lowest_state_is_taken() -> None:
+def test_ties_go_to_the_lowest_state() -> None:
     model = GraphicalModel([3, 2, 4])
     assert solve(model, "exact").assignment.tolist() == [0, 0, 0]
     model.add_table((0, 2), np.zeros((3, 4)))
@@ -196,7 +198,7 @@ def test_among_equals_the_lowest_state_is_taken() -> None:
 
 
 def test_a_hub_with_thousands_of_neighbours() -> None:
-    """All leaves report to one variable: two lists and two tables of thousands to add up, not pair by pair."""
+    """All leaves share one neighbour: thousands of lists and tables are added up at once, not pair by pair."""
     rng = np.random.default_rng(5)
     leaves = 3000
     model = GraphicalModel([2] * (leaves + 1))
@@ -240,9 +242,9 @@ def test_bounds_of_budgets_may_differ_between_models() -> None:
         for i in range(8):
             model.add_budget(range(i, i + 5), at_most=int(rng.integers(1, 6)))
         models.append(model)
-    found = solve(ModelBatch.stack(models), "exact")
+    solutions = solve(ModelBatch.stack(models), "exact")
     for b, model in enumerate(models):
-        assert found.score[b].item() == pytest.approx(best_score(model), abs=1e-9)
+        assert solutions.score[b].item() == pytest.approx(best_score(model), abs=1e-9)
 
 
 def test_large_cardinalities_and_empty_models() -> None:
@@ -257,7 +259,7 @@ def test_large_cardinalities_and_empty_models() -> None:
     assert len(solve(empty, "exact")) == 0
 
 
-def test_the_time_limit_is_kept_and_said() -> None:
+def test_the_time_limit_is_respected_and_reported() -> None:
     solution = solve(grid(18), "exact", time_limit=0.01)
     assert (solution.status, solution.bound) == ("time-limit", np.inf)
 

@@ -26,7 +26,7 @@ def _signs(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float
     return rng.choice([-1.0, 1.0], size=shape)
 
 
-# What the entries of a model's factors are drawn from.
+# Distributions of the entries of factors.
 EXTREMES: dict[str, Draw] = {
     "many forbidden": lambda rng, shape: np.where(rng.random(shape) < 0.45, NEVER, rng.normal(size=shape)),
     "nearly all forbidden": lambda rng, shape: np.where(rng.random(shape) < 0.85, NEVER, rng.normal(size=shape)),
@@ -79,28 +79,28 @@ def extreme_models(seed: int) -> dict[str, GraphicalModel]:
         size = int(rng.integers(1, len(binary) + 1))
         low = int(rng.integers(0, size + 1)) if rng.random() < 0.5 else 0
         budget = (rng.permutation(binary)[:size].tolist(), low, int(rng.integers(low, size + 1)))
-    made = {}
+    models = {}
     for name, draw in EXTREMES.items():
-        model = made[name] = GraphicalModel(cards)
+        model = models[name] = GraphicalModel(cards)
         for i, k in enumerate(cards):
             model.add_unary(i, draw(rng, (k,)))
         for scope in scopes:
             model.add_table(scope, draw(rng, tuple(cards[i] for i in scope)))
         if budget is not None:
             model.add_budget(budget[0], budget[2], at_least=budget[1])
-    return made
+    return models
 
 
 def _check(method: str, seeds: range) -> None:
     name, options = METHODS[method]
     wrong = []
     for seed in seeds:
-        made = extreme_models(seed)
-        # all in one batch, so that what overflows in one would be seen in the others
-        solutions = solve(ModelBatch.stack(list(made.values())), name, **options)
-        for k, (kind, model) in enumerate(made.items()):
-            told = faults(model, rational_scores(model), solutions[k], proves=method in SETTLES)
-            wrong += [f"structure {seed}, {kind}: {what}" for what in told]
+        models = extreme_models(seed)
+        # all in one batch, so that an overflow in one model would show in the others
+        solutions = solve(ModelBatch.stack(list(models.values())), name, **options)
+        for k, (kind, model) in enumerate(models.items()):
+            errors = faults(model, rational_scores(model), solutions[k], proves=method in SETTLES)
+            wrong += [f"structure {seed}, {kind}: {what}" for what in errors]
     assert not wrong
 
 
@@ -132,15 +132,15 @@ def test_right_by_rational_arithmetic_on_many(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", [m for m in METHODS if m != "toulbar2"])
-def test_a_model_that_allows_nothing_is_never_solved(method: str) -> None:
+def test_an_infeasible_model_is_never_solved(method: str) -> None:
     name, options = METHODS[method]
     for model in nothing_allowed():
-        found = solve(model, name, **options)
-        assert not found.feasible
-        assert found.status in ("infeasible", "time-limit")
-        assert found.score == NEVER
+        solution = solve(model, name, **options)
+        assert not solution.feasible
+        assert solution.status in ("infeasible", "time-limit")
+        assert solution.score == NEVER
         if method in (*SETTLES, "auto"):
-            assert (found.status, found.bound) == ("infeasible", NEVER)
+            assert (solution.status, solution.bound) == ("infeasible", NEVER)
 
 
 def nothing_allowed() -> list[GraphicalModel]:
@@ -179,7 +179,7 @@ def test_the_model_that_is_too_large_is_named() -> None:
 
 
 @pytest.mark.parametrize("entry", [math.nan, math.inf])
-def test_what_is_no_log_potential_is_refused_in_a_batch_too(entry: float) -> None:
+def test_invalid_log_potentials_are_refused_in_a_batch_too(entry: float) -> None:
     batch = ModelBatch.stack([chain(0, length=10)])
     batch.unary[0, 3, 1] = entry
     with pytest.raises(ValueError, match="Expected log-potentials that add up"):
@@ -209,9 +209,9 @@ def test_the_smallest_probabilities_of_a_file_are_not_impossible(tmp_path: Path)
     scores = rational_scores(model)
     assert [x for x, v in scores.items() if v is not None] == [(0, 0), (1, 0)]
     for method in ("exact", "brute-force", "auto", "lp", "ad3", "max-product"):
-        found = solve(model, method)
-        assert found.assignment.tolist() == [0, 0]
-        assert found.score == pytest.approx(math.log(1e-320) + math.log(1e-300))
+        solution = solve(model, method)
+        assert solution.assignment.tolist() == [0, 0]
+        assert solution.score == pytest.approx(math.log(1e-320) + math.log(1e-300))
 
 
 @pytest.mark.parametrize("word", ["1e-400", "0." + "0" * 350 + "1", "123.4E-0999"])

@@ -61,15 +61,15 @@ def both(batch: ModelBatch, steps: int, blocks: int, start: int = 0) -> tuple[St
     terms = Terms.of(layout, build_numbers(batch, layout), torch.float64)
     kernel = Fused.of(layout, batch.device)
     assert kernel is not None
-    found: list[Any] = []
+    results: list[Any] = []
     for go in (lambda *a: advance(layout, *a), kernel.advance):
         state = initial_state(layout, terms)
         draw = torch.Generator().manual_seed(7)
         state.z = (2 * torch.rand(state.z.shape, generator=draw, dtype=torch.float64) - 0.5).to(batch.device)
         average = Average.of(state)
         go(terms, state, average, start, steps, blocks)
-        found += [state, average]
-    return found[0], found[1], found[2], found[3]
+        results += [state, average]
+    return results[0], results[1], results[2], results[3]
 
 
 def agreeing(mine: torch.Tensor, other: torch.Tensor) -> float:
@@ -84,7 +84,7 @@ def test_a_fused_block_of_ad3_is_the_plain_one(device: str, forbid: bool) -> Non
     if forbid:
         batch.unary[:, 2, 0], batch.unary[::2, 4, 1] = -torch.inf, -torch.inf
     plain, mean, quick, quick_mean = both(batch.to(device), 1, 1)
-    # A threshold may stand exactly where a marginal leaves 0, and the next step then depends on a rounding.
+    # If a threshold is exactly where a marginal leaves 0, the next step depends on rounding.
     assert agreeing(plain.z, quick.z) >= 0.95
     assert agreeing(plain.p, quick.p) >= 0.95
     assert agreeing(mean.z, quick_mean.z) >= 0.95

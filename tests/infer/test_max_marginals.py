@@ -19,8 +19,8 @@ def by_trying_all(batch: ModelBatch) -> Tensor:
     n = batch.num_variables
     states = torch.cartesian_prod(*[torch.arange(2)] * n).reshape(-1, n)
     scores = batch.score(states.expand(len(batch), -1, -1))
-    held = [torch.where(states[:, i] == k, scores, -torch.inf).amax(1) for i in range(n) for k in (0, 1)]
-    return torch.stack(held, 1).view(len(batch), n, 2)
+    fixed = [torch.where(states[:, i] == k, scores, -torch.inf).amax(1) for i in range(n) for k in (0, 1)]
+    return torch.stack(fixed, 1).view(len(batch), n, 2)
 
 
 @st.composite
@@ -48,8 +48,8 @@ def binary_models(draw: st.DrawFn) -> GraphicalModel:
 def test_they_are_the_best_of_all_assignments_with_the_state(model: GraphicalModel) -> None:
     batch = ModelBatch.stack([model, model])
     expected = by_trying_all(batch)
-    found = max_marginals(batch)
-    torch.testing.assert_close(found, expected, atol=1e-9, rtol=0)
+    marginals = max_marginals(batch)
+    torch.testing.assert_close(marginals, expected, atol=1e-9, rtol=0)
     both = expected[..., 1] - expected[..., 0]
     torch.testing.assert_close(gaps(batch), both.nan_to_num(0.0, np.inf, -np.inf).float())
 
@@ -59,9 +59,9 @@ def test_they_are_the_best_of_all_assignments_with_the_state(model: GraphicalMod
 def test_the_signs_of_the_gaps_are_the_exact_labels(kind: int, length: int, window: int) -> None:
     chains = ChainMAP(kind, length, window, budget=max(1, window - 3))
     batch = chains.sample(200, seed=kind)
-    found = max_marginals(batch)
+    marginals = max_marginals(batch)
     score = solve(batch, "exact").score
-    torch.testing.assert_close(found.amax(2), score[:, None].expand(-1, length), atol=1e-6, rtol=0)
+    torch.testing.assert_close(marginals.amax(2), score[:, None].expand(-1, length), atol=1e-6, rtol=0)
     clear = gaps(batch).abs() > 1e-9
     assert clear.double().mean() > 0.999
     assert torch.equal((gaps(batch) > 0)[clear], chains.labels(batch).bool()[clear])
@@ -77,7 +77,7 @@ def test_an_infeasible_state_is_infinitely_worse_and_an_infeasible_model_has_no_
     assert gaps(ModelBatch.stack([model, other])).tolist() == [[-np.inf] * 3, [0.0] * 3]
 
 
-def test_what_it_cannot_do_is_refused() -> None:
+def test_unsupported_structures_are_refused() -> None:
     with pytest.raises(ValueError, match=r"Expected binary variables \(got \[2, 3\] states\)"):
         max_marginals(ModelBatch.stack([GraphicalModel([2, 3])]))
     model = GraphicalModel([2] * 20)
@@ -94,8 +94,8 @@ def test_no_models_and_no_factors_are_fine() -> None:
 
 
 @pytest.mark.parametrize("kind", [1, 3])
-def test_with_the_structure_known_the_host_is_never_asked(kind: int) -> None:
-    """On meta tensors nothing can be read back; on a GPU such a function can be recorded."""
+def test_no_host_synchronisation_once_the_structure_is_compiled(kind: int) -> None:
+    """Meta tensors cannot be read back. Without host synchronisation, a CUDA graph can record the function."""
     batch = ChainMAP(kind, 12, 5, 3).sample(16)
     band = map_tensors(Band.of(batch), lambda t: t.to("meta"))
     assert gaps(batch.to("meta"), band).shape == (16, 12)

@@ -46,12 +46,12 @@ def assert_follows(model: GraphicalModel, hand: ByHand, sweep: Any, **options: A
     for t in range(1, SWEEPS + 1):
         changes.append(sweep(t - 1))
         options |= {"iterations": t, "tolerance": -1.0, "keep_beliefs": True}
-        found = solve_max_product(ModelBatch.stack([model]), **options)
+        solution = solve_max_product(ModelBatch.stack([model]), **options)
         expected = padded(hand.beliefs(), widest)
-        np.testing.assert_allclose(found.info["beliefs"][0].numpy(), expected, rtol=1e-9, atol=1e-9)
-        np.testing.assert_allclose(found.info["deltas"][0].numpy(), changes, rtol=1e-9, atol=1e-9)
-        assert found.iterations.tolist() == [t]
-        assert not found.converged.any()
+        np.testing.assert_allclose(solution.info["beliefs"][0].numpy(), expected, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(solution.info["deltas"][0].numpy(), changes, rtol=1e-9, atol=1e-9)
+        assert solution.iterations.tolist() == [t]
+        assert not solution.converged.any()
 
 
 @given(models(max_variables=5), st.sampled_from(["standard", "paper"]), st.sampled_from([0.0, 0.3]), st.booleans())
@@ -88,9 +88,9 @@ def test_residual_updates_the_largest_changes_first(model: GraphicalModel) -> No
 
 @given(tree_models(), st.sampled_from(["flooding", "sequential", "residual"]))
 def test_standard_is_exact_on_trees(model: GraphicalModel, schedule: str) -> None:
-    found = fgnn.solve(model, "max-product", schedule=schedule, damping=0.0, tolerance=1e-12)
-    assert found.converged
-    assert found.score == pytest.approx(best_by_enumeration(model), abs=1e-9)
+    solution = fgnn.solve(model, "max-product", schedule=schedule, damping=0.0, tolerance=1e-12)
+    assert solution.converged
+    assert solution.score == pytest.approx(best_by_enumeration(model), abs=1e-9)
 
 
 @given(tree_models(max_variables=6), st.integers(1, 4))
@@ -137,8 +137,8 @@ def test_budget_messages_are_the_best_over_all_states_of_the_others(
         expected -= np.where(np.isinf(best), 0.0, best)
     incoming = torch.tensor(nu)[:, :, None, None]
     for bounds in ((low, high), (torch.tensor([[low]]), torch.tensor([[high]]))):  # shared, and one per model
-        found = budget_messages(incoming, *bounds, normalise=normalise)
-        np.testing.assert_allclose(found[:, :, 0, 0].numpy(), expected, atol=1e-12)
+        solution = budget_messages(incoming, *bounds, normalise=normalise)
+        np.testing.assert_allclose(solution[:, :, 0, 0].numpy(), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 8, 9, 20, 32, 33])
@@ -159,8 +159,8 @@ def test_a_budget_over_very_many_variables_stays_cheap() -> None:
     gains = np.random.default_rng(0).normal(size=n)
     model.add_unaries(np.stack([np.zeros(n), gains], 1))
     model.add_budget(range(n), at_most=1000, at_least=10)
-    found = fgnn.solve(model, "max-product", damping=0.0)
-    assert found.score == pytest.approx(np.sort(gains)[-1000:].sum())
+    solution = fgnn.solve(model, "max-product", damping=0.0)
+    assert solution.score == pytest.approx(np.sort(gains)[-1000:].sum())
 
 
 # ---- the chain data -----------------------------------------------------------------------------------------------
@@ -170,14 +170,14 @@ def agreement(kind: int, **options: Any) -> float:
     """Percent of variables that agree with the optimum, over 500 models."""
     data = ChainMAP(kind)
     batch = data.sample(500, seed=11)
-    found = fgnn.solve(batch, "max-product", **options)
-    return 100 * (found.assignment == data.labels(batch)).double().mean().item()
+    solution = fgnn.solve(batch, "max-product", **options)
+    return 100 * (solution.assignment == data.labels(batch)).double().mean().item()
 
 
-# Undamped messages settle into a cycle of three; iteration 100 is the phase that independent code was seen in.
+# Undamped messages end in a cycle of three; iteration 100 is in the phase of the independent implementations.
 @pytest.mark.parametrize(("kind", "undamped", "damped"), [(1, 70.9, 86.7), (2, 67.0, 86.9), (3, 68.1, 84.6)])
 def test_agreement_is_that_of_independent_implementations(kind: int, undamped: float, damped: float) -> None:
-    # three deviations of the difference of two means over 500
+    # three standard deviations of the difference of two means over 500
     assert agreement(kind, damping=0.0, iterations=100) == pytest.approx(undamped, abs=2.5)
     assert agreement(kind) == pytest.approx(damped, abs=2.5)
 
@@ -191,7 +191,7 @@ def test_sequential_random_updates_are_at_least_as_good(kind: int) -> None:
 
 
 def frustrated(edges: int = 3) -> GraphicalModel:
-    """A ring of variables that each want to differ from the next; with three it cannot be."""
+    """A ring of variables that each prefer to differ from the next, which is impossible with three."""
     model = GraphicalModel([2] * edges)
     model.add_unaries(np.linspace(0.0, 0.3, 2 * edges))
     for i in range(edges):
@@ -203,8 +203,8 @@ def test_decode_best_keeps_the_best_of_all_iterations() -> None:
     batch = ChainMAP(1).sample(40, seed=1)
     options: dict[str, Any] = {"damping": 0.0, "iterations": 20}
     best = fgnn.solve(batch, "max-product", decode="best", **options)
-    seen = [fgnn.solve(batch, "max-product", damping=0.0, iterations=t).score for t in range(1, 21)]
-    assert torch.equal(best.score, torch.stack(seen).amax(0))
+    scores = [fgnn.solve(batch, "max-product", damping=0.0, iterations=t).score for t in range(1, 21)]
+    assert torch.equal(best.score, torch.stack(scores).amax(0))
     assert best.feasible.sum() > fgnn.solve(batch, "max-product", **options).feasible.sum()
 
 
@@ -231,33 +231,33 @@ def test_a_contradiction_is_proved() -> None:
     model.add_table((0, 1), [[0.0, -np.inf], [-np.inf, -np.inf]])
     model.add_budget((0, 1, 2), at_least=2)
     model.add_budget((1, 2), at_most=1)
-    found = fgnn.solve(model, "max-product")
-    assert found.status == "infeasible"
-    assert found.bound == -math.inf
+    solution = fgnn.solve(model, "max-product")
+    assert solution.status == "infeasible"
+    assert solution.bound == -math.inf
 
 
 def test_a_model_without_factors_is_its_unaries() -> None:
     model = GraphicalModel([2, 1, 3])
     model.add_unaries([0.0, 1.0, 5.0, 0.0, 0.5, 0.2])
-    found = fgnn.solve(model, "max-product")
-    assert found.assignment.tolist() == [1, 0, 1]
-    assert found.converged
+    solution = fgnn.solve(model, "max-product")
+    assert solution.assignment.tolist() == [1, 0, 1]
+    assert solution.converged
 
 
 def test_no_iterations_decode_the_unaries() -> None:
-    found = fgnn.solve(frustrated(), "max-product", iterations=0)
-    assert found.assignment.tolist() == [1, 1, 1]
-    assert not found.converged
+    solution = fgnn.solve(frustrated(), "max-product", iterations=0)
+    assert solution.assignment.tolist() == [1, 1, 1]
+    assert not solution.converged
 
 
 def test_a_time_limit_stops_it_with_an_answer() -> None:
     batch = ModelBatch.stack([frustrated(101)] * 1000)
-    found = fgnn.solve(batch, "max-product", iterations=10**9, damping=0.0, tolerance=-1.0, time_limit=0.5)
-    assert set(found.status) == {"time-limit"}
-    assert found.seconds < 10
-    assert found.iterations[0] > 0
-    assert found.iterations[-1] == 0  # its turn never came
-    assert found.info["deltas"].shape == (1000, int(found.iterations.max()))
+    solution = fgnn.solve(batch, "max-product", iterations=10**9, damping=0.0, tolerance=-1.0, time_limit=0.5)
+    assert set(solution.status) == {"time-limit"}
+    assert solution.seconds < 10
+    assert solution.iterations[0] > 0
+    assert solution.iterations[-1] == 0  # it was never started
+    assert solution.info["deltas"].shape == (1000, int(solution.iterations.max()))
 
 
 def test_messages_that_grow_stay_finite() -> None:
@@ -268,8 +268,8 @@ def test_messages_that_grow_stay_finite() -> None:
         model.add_budget(rng.permutation(12)[:6], at_most=2, at_least=1)
     for dtype in (torch.float32, torch.float64):
         batch = ModelBatch.stack([model], dtype=dtype)
-        found = solve_max_product(batch, variant="paper", damping=0.0, iterations=600, keep_beliefs=True)
-        assert not found.info["beliefs"].isnan().any()
+        solution = solve_max_product(batch, variant="paper", damping=0.0, iterations=600, keep_beliefs=True)
+        assert not solution.info["beliefs"].isnan().any()
 
 
 @pytest.mark.parametrize("full", [False, True])

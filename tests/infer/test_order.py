@@ -1,4 +1,4 @@
-"""Elimination orders: greedy choices are the least, costs are what elimination meets, restarts only help."""
+"""Elimination orders: greedy choices are minimal, costs are those of the elimination, restarts only help."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def test_a_given_sequence_meets_the_cliques_of_elimination(graph: Graph, random:
 def test_the_best_order_is_no_worse_than_min_fill(graph: Graph) -> None:
     cards = [2 + v % 3 for v in range(len(graph))]
     measure = product_measure(cards)
-    found = best_order(graph, cards, measure, easy=0.0)
-    assert sorted(found.sequence) == list(range(len(graph)))
-    if not found.chordal:
-        assert found.cost <= min_fill(graph, measure).cost + 1e-9
+    best = best_order(graph, cards, measure, easy=0.0)
+    assert sorted(best.sequence) == list(range(len(graph)))
+    if not best.chordal:
+        assert best.cost <= min_fill(graph, measure).cost + 1e-9
 
 
 def test_a_grid_is_swept_along_a_side() -> None:

@@ -1,4 +1,4 @@
-"""Iterated local search: never worse, part by part."""
+"""Iterated local search: never worse, and components are accepted separately."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def test_never_worse(model: GraphicalModel, seed: int) -> None:
     rng = np.random.default_rng(seed)
     batch = ModelBatch.stack([model, model])
     start = torch.tensor(np.stack([rng.integers(model.cardinalities) for _ in range(2)]))
-    found = refine(batch, start, rounds=1, copies=2, seed=seed)
-    assert (batch.score(found) >= batch.score(start) - 1e-9).all()
-    assert (found >= 0).all()
-    assert (found < batch.cardinalities).all()
+    refined = refine(batch, start, rounds=1, copies=2, seed=seed)
+    assert (batch.score(refined) >= batch.score(start) - 1e-9).all()
+    assert (refined >= 0).all()
+    assert (refined < batch.cardinalities).all()
 
 
 @given(models(), st.integers(0, 999))
@@ -35,7 +35,7 @@ def test_merging_is_at_least_as_good_as_either(model: GraphicalModel, seed: int)
     assert (merged >= torch.maximum(batch.score(one), batch.score(two)) - 1e-9).all()
 
 
-def test_parts_are_chosen_one_by_one() -> None:
+def test_components_are_chosen_independently() -> None:
     """Two separate halves, one better in each answer: the merged answer has both."""
     model = GraphicalModel([2] * 6)
     for i, j in ((0, 1), (1, 2), (3, 4), (4, 5)):
@@ -57,7 +57,7 @@ def test_it_finds_more_optima_than_decoding_alone_and_follows_the_seed() -> None
     assert torch.equal(better, refine(batch, start, rounds=4, seed=1))
 
 
-def test_it_stops_when_the_time_is_over() -> None:
+def test_it_stops_at_the_time_limit() -> None:
     batch = GridMAP(6, 6).sample(2, seed=1)
     start = decode(batch)
     assert refine(batch, start, rounds=None, time_limit=0.05).shape == start.shape
