@@ -10,7 +10,7 @@ from typing import TextIO
 
 Log = Callable[[str], None]  # takes one line of text
 
-_WIDTH = 30  # characters of a bar
+_WIDTH = 30  # characters of a bar, if the terminal has room
 
 
 class ProgressBar:
@@ -52,10 +52,11 @@ class ProgressBar:
         if not self._terminal:
             print(line, file=self._stream, flush=True)
             return
-        if done is not None and total:
-            filled = min(_WIDTH, int(_WIDTH * done / total))
-            line = "█" * filled + "·" * (_WIDTH - filled) + " " + line
         columns = shutil.get_terminal_size().columns
+        width = max(5, min(_WIDTH, columns - len(line) - 2))
+        if done is not None and total:
+            filled = min(width, int(width * done / total))
+            line = "█" * filled + "·" * (width - filled) + " " + line
         print(f"\r\x1b[2K{line[: columns - 1]}", end="", file=self._stream, flush=True)
         self._shown = True
 
