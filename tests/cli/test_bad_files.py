@@ -1,13 +1,11 @@
 """Bad input at the command: exit 2 and exactly one line on standard error that names the file and the place.
 
-All broken model files go through the command itself in this process; a few also through a process of their own, with
-its start taken off the time and its imports off the memory.
+All broken model files go through the command in this process; a few also through a subprocess, whose time and memory
+are counted without start-up and imports.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import subprocess
 import sys
@@ -17,30 +15,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fgnn.cli import main
 from fgnn.memory_bounds import BROKEN as MOST_BYTES
+from tests.cli.test_wrong_uses import command
 from tests.fuzz.watch import PEAK
 from tests.pgm.io.broken import BROKEN, EVIDENCE
 from tests.pgm.io.samples import UAI
 
 
 def run(*words: object) -> tuple[int, str, str]:
-    """The command in this process: how it ended, and what it printed on either stream."""
-    out, err, before = io.StringIO(), io.StringIO(), sys.argv
-    sys.argv = ["fgnn", *map(str, words)]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            main()
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    finally:
-        sys.argv = before
-    return code, out.getvalue(), err.getvalue()
+    """Exit code, standard output and standard error of a command, in this process."""
+    return command(" ".join(map(str, words)))
 
 
 def refused(file: Path, place: str, *words: object) -> None:
-    """Run `fgnn solve` on bad input and check what a person gets."""
+    """Run `fgnn solve` on bad input and check its output, time and memory."""
     size, start = PEAK.start(), time.process_time()
     code, out, err = run("solve", *words)
     seconds, grown = time.process_time() - start, PEAK.now() - size
@@ -101,8 +89,8 @@ def test_other_commands_refuse_in_one_line_as_well(
     assert name in err
 
 
-# In a process of its own: the seconds and bytes that the command takes beyond importing what it needs.
-_OWN = """
+# A subprocess that measures the seconds and bytes of a command without its imports.
+_MEASURED = """
 import contextlib, io, json, sys, time
 import fgnn.cli, fgnn.infer, fgnn.pgm.io
 sys.path.insert(0, sys.argv.pop(1))
@@ -121,22 +109,29 @@ print(json.dumps({"code": code, "err": err.getvalue(), "seconds": seconds, "grow
 
 
 @pytest.mark.parametrize("name", ["uai huge variables", "bif open comment", "fgm truncated", "cfn deep"])
-def test_in_a_process_of_its_own(tmp_path: Path, name: str) -> None:
+def test_in_a_subprocess(tmp_path: Path, name: str) -> None:
     file, data, place, _ = BROKEN[name]
     (tmp_path / file).write_bytes(data)
-    command = [sys.executable, "-c", _OWN, str(Path(__file__).resolve().parents[2]), "solve", str(tmp_path / file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    arguments = [
+        sys.executable,
+        "-c",
+        _MEASURED,
+        str(Path(__file__).resolve().parents[2]),
+        "solve",
+        str(tmp_path / file),
+    ]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["code"] == 2
-    assert len(found["err"].splitlines()) == 1
-    assert place in found["err"]
-    assert found["seconds"] < 1
-    assert found["grown"] < MOST_BYTES
+    result = json.loads(done.stdout)
+    assert result["code"] == 2
+    assert len(result["err"].splitlines()) == 1
+    assert place in result["err"]
+    assert result["seconds"] < 1
+    assert result["grown"] < MOST_BYTES
     assert done.stderr == ""
 
 
-def test_the_command_itself_as_a_person_starts_it(tmp_path: Path) -> None:
+def test_the_installed_command(tmp_path: Path) -> None:
     path = tmp_path / "a.uai"
     path.write_bytes(np.random.default_rng(0).bytes(5000))
     done = subprocess.run(
@@ -145,4 +140,4 @@ def test_the_command_itself_as_a_person_starts_it(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
-    assert done.stderr.startswith(f"fgnn: {path}, line 1: Expected ")
+    assert done.stderr.startswith(f"fgnn: {path}, line 1: ")

@@ -25,17 +25,17 @@ def test_solvers_is_called_as_asked_and_says_where_its_result_lies(monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["solvers", "--device", "cuda:99"], "Expected a device"),
         (["solvers", "--device", "abacus"], "Expected a device such as cpu or cuda"),
     ],
 )
 def test_wrong_use_ends_in_one_line_and_exit_2(
-    words: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["fgnn", "bench", *words])
     with pytest.raises(SystemExit) as stopped:
         main()
     assert stopped.value.code == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -11,10 +11,10 @@ from fgnn.cli import build_app
 
 
 def test_the_demo_shows_the_table_and_draws_a_model(tmp_path: Path) -> None:
-    found = CliRunner().invoke(build_app(), ["demo", "--count", "4", "--out", str(tmp_path)])
-    assert found.exit_code == 0, found.output
+    run = CliRunner().invoke(build_app(), ["demo", "--count", "4", "--out", str(tmp_path)])
+    assert run.exit_code == 0, run.output
     for method in ("exact", "LP (HiGHS)", "AD3", "max-product, damped", "FGNN, paper", "FGNN, deep + decode"):
-        assert method in found.output
+        assert method in run.output
     assert (tmp_path / "factor_graph.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "table1.html").is_file()
     cells = json.loads((tmp_path / "table1.json").read_text())["cells"]

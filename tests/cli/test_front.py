@@ -1,4 +1,4 @@
-"""The command line as a whole: help, colours, completion, exit codes, and what `info` tells."""
+"""The command line as a whole: help, colours, completion, exit codes and `info`."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ def fgnn(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def every_command() -> list[str]:
-    """``solve``, ``bench layer``, …: all that do something."""
+    """All commands, such as ``solve`` and ``bench layer``."""
     root: Any = typer.main.get_command(build_app())
-    found = []
+    names = []
     for name, one in root.commands.items():
         inner = getattr(one, "commands", None)
-        found += [f"{name} {k}" for k in inner] if inner else [name]
-    return found
+        names += [f"{name} {k}" for k in inner] if inner else [name]
+    return names
 
 
 @pytest.mark.parametrize("words", every_command())
 def test_the_help_of_every_command_has_an_example_of_it(words: str) -> None:
     shown = CliRunner().invoke(build_app(), [*words.split(), "--help"], env={"NO_COLOR": "1", "COLUMNS": "200"})
     assert shown.exit_code == 0
-    told = " ".join(shown.output.split())
-    assert re.search(rf"Examples?: .*fgnn {words}\b", told), told
-    assert re.search(r"--\w", told)
+    text = " ".join(shown.output.split())
+    assert re.search(rf"Examples?: .*fgnn {words}\b", text), text
+    assert re.search(r"--\w", text)
 
 
 def test_help_breaks_its_lines_where_the_terminal_ends() -> None:
@@ -70,7 +70,7 @@ def test_tables_obey_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_shell_is_told_the_commands(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shell_completes_the_commands(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     words = {"COMP_WORDS": "fgnn so", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "fgnn so"}
     for name, value in (words | {"_TYPER_COMPLETE_FISH_ACTION": "get-args"}).items():
         monkeypatch.setenv(name, value)
@@ -96,13 +96,13 @@ def test_an_interrupted_command_exits_with_130(monkeypatch: pytest.MonkeyPatch) 
     assert command("info") == (130, "", "fgnn: interrupted\n")
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_printed() -> None:
     import fgnn as package
 
     assert command("--version") == (0, f"fgnn {package.__version__}\n", "")
 
 
-def test_info_tells_what_a_bug_report_needs() -> None:
+def test_info_prints_what_a_bug_report_needs() -> None:
     code, out, _ = command("info --json")
     assert code == 0
     facts = json.loads(out)

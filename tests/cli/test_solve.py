@@ -1,4 +1,4 @@
-"""`fgnn solve` as a person meets it: output, JSON, exit codes, several files, Ctrl-C."""
+"""`fgnn solve` as users see it: output, JSON, exit codes, several files, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def test_the_best_assignment_is_printed(small: Path) -> None:
     assert done.stderr == ""
 
 
-def test_json_holds_the_contract(small: Path) -> None:
+def test_json_has_the_documented_fields(small: Path) -> None:
     done = fgnn("solve", small, "--json", "--method", "brute-force")
-    found = json.loads(done.stdout)
-    assert found["assignment"] == [1, 1]
-    assert found["score"] == pytest.approx(2.5)
-    assert found["status"] == "optimal"
-    assert set(found) >= {"file", "bound", "feasible", "converged", "iterations", "seconds", "method"}
+    result = json.loads(done.stdout)
+    assert result["assignment"] == [1, 1]
+    assert result["score"] == pytest.approx(2.5)
+    assert result["status"] == "optimal"
+    assert set(result) >= {"file", "bound", "feasible", "converged", "iterations", "seconds", "method"}
 
 
 def test_a_whole_number_may_be_written_as_a_float(small: Path) -> None:
@@ -52,11 +52,11 @@ def test_a_whole_number_may_be_written_as_a_float(small: Path) -> None:
     assert json.loads(done.stdout)["score"] == pytest.approx(2.5)
 
 
-def test_evidence_is_kept(small: Path) -> None:
+def test_evidence_is_respected(small: Path) -> None:
     evidence = small.with_suffix(".evid")
     evidence.write_text("1 0 0\n")
-    found = json.loads(fgnn("solve", small, "--json", "--evidence", evidence).stdout)
-    assert found["assignment"] == [0, 2]
+    result = json.loads(fgnn("solve", small, "--json", "--evidence", evidence).stdout)
+    assert result["assignment"] == [0, 2]
 
 
 def test_a_model_without_a_feasible_assignment_exits_with_1(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_several_files_in_several_processes_and_one_of_them_broken(small: Path, 
     assert "broken.uai" in done.stderr
 
 
-def test_wrong_use_is_one_line_and_exit_2_in_a_process_of_its_own(tmp_path: Path) -> None:
+def test_a_missing_file_is_one_line_and_exit_2_in_a_subprocess(tmp_path: Path) -> None:
     done = fgnn("solve", tmp_path / "nosuch.uai")
     assert done.returncode == 2
     assert done.stderr.startswith(f"fgnn: {tmp_path / 'nosuch.uai'}: no such file")
@@ -107,18 +107,18 @@ def test_ctrl_c_prints_the_best_so_far(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
-    found = json.loads(out)
-    assert found["interrupted"]
-    assert found["feasible"]
-    assert found["status"] == "time-limit"
-    assert len(found["assignment"]) == 22 * 22
+    result = json.loads(out)
+    assert result["interrupted"]
+    assert result["feasible"]
+    assert result["status"] == "time-limit"
+    assert len(result["assignment"]) == 22 * 22
 
 
 def test_a_time_limit_is_kept_with_the_best_so_far(tmp_path: Path) -> None:
     hard_model(tmp_path / "hard.uai")
     start = time.monotonic()
-    found = json.loads(fgnn("solve", tmp_path / "hard.uai", "--json", "--time-limit", 5).stdout)
+    result = json.loads(fgnn("solve", tmp_path / "hard.uai", "--json", "--time-limit", 5).stdout)
     assert time.monotonic() - start < 40  # start-up included; a machine under load is slow, a hang is not
-    assert found["feasible"]
-    assert found["status"] in ("time-limit", "feasible")
-    assert found["bound"] is None or found["bound"] >= found["score"]
+    assert result["feasible"]
+    assert result["status"] in ("time-limit", "feasible")
+    assert result["bound"] is None or result["bound"] >= result["score"]

@@ -25,8 +25,8 @@ def test_train_then_evaluate(tmp_path: Path) -> None:
     assert "step 10, held-out agreement" in done.output
     shown = _run("evaluate", tmp_path / "run", "--count", 40, "--device", "cpu", "--json")
     assert shown.exit_code == 0, shown.output
-    found = json.loads(shown.stdout.splitlines()[-1])
-    assert found["kind 1"]["decoded"]["feasible"] == 1.0
+    metrics = json.loads(shown.stdout.splitlines()[-1])
+    assert metrics["kind 1"]["decoded"]["feasible"] == 1.0
     table = _run(
         "evaluate", tmp_path / "run", "--count", 40, "--device", "cpu", "--kind", 3, "--length", 12, "--window", 5
     )

@@ -1,4 +1,4 @@
-"""Wrong uses, at the command line and in Python: each is refused with what to do next, in one line and with exit 2."""
+"""Wrong usage, at the command line and in Python: one line that says what to do instead, and exit code 2."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_a_group_without_a_command_shows_its_help(here: Path) -> None:
     assert "solvers" in out + err
 
 
-# ---- an extra that is not there ---------------------------------------------------------------------------------
+# ---- missing extras ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -213,9 +213,9 @@ def test_a_missing_extra_is_named(
 
 
 def model() -> fgnn.GraphicalModel:
-    made = fgnn.GraphicalModel([2, 2, 3])
-    made.add_table((0, 1), [[0, 0.1], [0.2, 1.0]])
-    return made
+    m = fgnn.GraphicalModel([2, 2, 3])
+    m.add_table((0, 1), [[0, 0.1], [0.2, 1.0]])
+    return m
 
 
 PAIRS = torch.tensor([[0, 1], [1, 2]])
@@ -293,6 +293,6 @@ def test_a_wrong_call_says_what_was_expected(name: str, here: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_there_are_enough_of_them() -> None:
+def test_at_least_thirty_of_each_are_covered() -> None:
     assert len(COMMANDS) >= 30
     assert len(CALLS) >= 30
