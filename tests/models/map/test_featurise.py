@@ -30,7 +30,7 @@ def model() -> GraphicalModel:
     return made
 
 
-def test_features_are_the_models_own_numbers(model: GraphicalModel) -> None:
+def test_features_are_the_numbers_of_the_model(model: GraphicalModel) -> None:
     made = featurise(model)
     assert list(made.graph.groups) == ["table2x2", "table3x2", "budget"]
     assert made.graph.groups["table2x2"].lists() == [[0, 1], [1, 3]]
@@ -44,9 +44,9 @@ def test_features_are_the_models_own_numbers(model: GraphicalModel) -> None:
     assert made.factors["budget"].tolist() == [[[2, 3, 2 / 3, 0], [1, 2, 1 / 2, 1]]]
 
 
-def test_edges_carry_their_place_in_the_scope(model: GraphicalModel) -> None:
+def test_edges_encode_their_position_in_the_scope(model: GraphicalModel) -> None:
     one_hot, index = featurise(model).edges, featurise(model, positions="index").edges
-    assert one_hot["table2x2"].tolist() == [[1, 0], [0, 1]]  # by place, the same for every factor
+    assert one_hot["table2x2"].tolist() == [[1, 0], [0, 1]]  # by position, the same for every factor
     assert one_hot["budget"].tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 0], [0, 1, 0]]
     for name, places in (("table2x2", [0, 1, 0, 1]), ("budget", [0, 1, 2, 0, 1])):
         types = index[name]
@@ -73,7 +73,7 @@ def test_fixed_groups_become_constants(model: GraphicalModel) -> None:
         featurise(model, fixed=["pairs"])
 
 
-def test_what_never_changes_is_found() -> None:
+def test_constant_groups() -> None:
     rng = np.random.default_rng(0)
 
     def chain() -> GraphicalModel:
@@ -90,7 +90,7 @@ def test_what_never_changes_is_found() -> None:
 
 
 @given(models(), st.booleans(), st.sampled_from(["one-hot", "index"]))
-def test_a_network_fits_on_any_model(model: GraphicalModel, centre: bool, positions: Positions) -> None:
+def test_a_network_reads_any_model(model: GraphicalModel, centre: bool, positions: Positions) -> None:
     made = featurise(ModelBatch.stack([model, model], dtype=torch.float32), centre=centre, positions=positions)
     assert made.variables.shape[:2] == (2, model.num_variables)
     assert made.factors.keys() == made.edges.keys() == made.graph.groups.keys()
@@ -110,7 +110,7 @@ def test_a_network_fits_on_any_model(model: GraphicalModel, centre: bool, positi
     torch.testing.assert_close(scores[0], scores[1])
 
 
-def test_a_variable_in_no_factor_gets_one_of_its_own() -> None:
+def test_an_isolated_variable_gets_a_factor_of_its_own() -> None:
     model = GraphicalModel([2, 2, 2, 2])
     model.add_table((0, 2), [[0.0, 0.1], [0.2, 1.0]])
     made = featurise(model)
@@ -120,7 +120,7 @@ def test_a_variable_in_no_factor_gets_one_of_its_own() -> None:
     assert "single" not in featurise(model, singles=False).graph.groups
 
 
-def test_each_model_of_a_batch_is_read_alike(model: GraphicalModel) -> None:
+def test_features_do_not_depend_on_the_rest_of_the_batch(model: GraphicalModel) -> None:
     other = model.copy()
     other.add_unary(0, [0.3, -0.4])
     together = featurise(ModelBatch.stack([model, other]))
@@ -131,7 +131,7 @@ def test_each_model_of_a_batch_is_read_alike(model: GraphicalModel) -> None:
         assert all(torch.equal(together.factors[name][b], alone.factors[name][0]) for name in together.factors)
 
 
-def test_the_structure_is_made_once_and_shared_numbers_are_not_copied() -> None:
+def test_the_graph_is_made_once_and_shared_numbers_are_not_copied() -> None:
     model = GraphicalModel([2] * 6)
     for i in range(5):
         model.add_table((i, i + 1), [[0.0, 0.1], [0.2, 1.0]])

@@ -43,7 +43,7 @@ def test_solves_one_model_and_a_batch(folder: Path) -> None:
     assert one.status == "feasible"
 
 
-def test_decoding_never_loses_and_mends_what_the_network_breaks(folder: Path) -> None:
+def test_decoding_never_lowers_the_score_and_repairs_infeasible_answers(folder: Path) -> None:
     batch = DATA.sample(200, seed=10)
     raw = fgnn.solve(batch, "fgnn", weights=str(folder), decode=False)
     decoded = fgnn.solve(batch, "fgnn", weights=str(folder))
@@ -52,7 +52,7 @@ def test_decoding_never_loses_and_mends_what_the_network_breaks(folder: Path) ->
     assert decoded.feasible.all()
 
 
-def test_refuses_other_families_clearly(folder: Path) -> None:
+def test_models_of_other_families_are_refused(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"weights .*: variables of 2 states \(got 3\)"):
         fgnn.solve(GraphicalModel([3, 3]), "fgnn", weights=str(folder))
     odd = GraphicalModel([3] * 4)
@@ -61,7 +61,7 @@ def test_refuses_other_families_clearly(folder: Path) -> None:
         fgnn.solve(odd, "fgnn")
 
 
-def test_refuses_weights_that_are_not_for_this(tmp_path: Path, folder: Path) -> None:
+def test_weights_of_other_networks_are_refused(tmp_path: Path, folder: Path) -> None:
     save_weights(tmp_path / "w.safetensors", {"w": torch.zeros(2)}, {"name": "w", "task": "points"})
     with pytest.raises(InputError, match=r"Expected weights of a MAP network \(got points\)"):
         load_network(tmp_path / "w.safetensors")
@@ -82,7 +82,7 @@ def test_large_batches_are_scored_in_slices(folder: Path, monkeypatch: pytest.Mo
     assert learned.score(network, ModelBatch.stack([batch.model(0)])).shape == (1, CHAIN.length, 2)
 
 
-def test_weights_are_chosen_by_likeness(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_trained_on_similar_models_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     from fgnn.data import GridMAP
     from fgnn.models.map import learned
     from fgnn.models.map.family import Family

@@ -1,4 +1,4 @@
-"""Models read backwards."""
+"""Mirror images of models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fgnn.pgm import GraphicalModel, ModelBatch
 
 
 @pytest.mark.parametrize("data", [ChainMAP(1), ChainMAP(2), ChainMAP(3, 12, 5), GridMAP(3, 4), GridMAP(4, 4, (3, 3))])
-def test_the_mirror_image_scores_the_mirrored_assignment_alike(data: ChainMAP | GridMAP) -> None:
+def test_the_mirror_image_gives_the_mirrored_assignment_the_same_score(data: ChainMAP | GridMAP) -> None:
     batch = data.sample(20, seed=1)
     image = mirrored(batch)
     assert image is not None
@@ -26,7 +26,7 @@ def test_the_mirror_image_scores_the_mirrored_assignment_alike(data: ChainMAP | 
         torch.testing.assert_close(image.score(assignment.flip(1)), batch.score(assignment))
 
 
-def test_twice_is_the_model_itself() -> None:
+def test_the_mirror_image_of_the_mirror_image_is_the_model() -> None:
     batch = ChainMAP(3).sample(3, seed=4)
     once = mirrored(batch)
     assert once is not None
@@ -40,13 +40,13 @@ def test_twice_is_the_model_itself() -> None:
 @pytest.mark.parametrize(
     ("states", "scope"), [([2, 2, 2], (0, 1)), ([2, 2, 3], (0, 2)), ([2, 2, 2, 2], (1, 3))], ids=str
 )
-def test_other_structures_have_none(states: list[int], scope: tuple[int, ...]) -> None:
+def test_other_structures_have_no_mirror_image(states: list[int], scope: tuple[int, ...]) -> None:
     model = GraphicalModel(states)
     model.add_table(scope, torch.zeros([states[i] for i in scope]).numpy())
     assert mirrored(ModelBatch.stack([model])) is None
 
 
-def test_scores_read_both_ways_are_those_of_the_mirror_image_mirrored() -> None:
+def test_scores_of_both_ways_are_equivariant_under_mirroring() -> None:
     torch.manual_seed(0)
     batch = ChainMAP(2, length=12, window=4, budget=2).sample(6, seed=5)
     network = MAPNetwork(NetworkConfig("deep", width=8, blocks=2, bases=2), Family.of(batch, any_size=True)).eval()

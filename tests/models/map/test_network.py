@@ -26,7 +26,7 @@ CHAIN = ChainMAP(2, length=9, window=4, budget=2)
 def _made(config: NetworkConfig, family: Family) -> MAPNetwork:
     torch.manual_seed(0)
     network = MAPNetwork(config, family)
-    for p in network.parameters():  # also what starts at zero
+    for p in network.parameters():  # also those that start at zero
         torch.nn.init.normal_(p, std=0.3)
     return network.eval()
 
@@ -42,7 +42,7 @@ def test_canonical_models_score_the_same() -> None:
             assert not table.values[..., 1, 0].any()
 
 
-def test_the_papers_architecture_verbatim() -> None:
+def test_the_architecture_of_the_paper_verbatim() -> None:
     batch = ChainMAP(2).sample(2)
     family = Family.of(batch, fixed=tuple(constant_groups(batch)))
     assert family.fixed == ("budget",)
@@ -83,7 +83,7 @@ def test_the_order_of_variables_and_factors_does_not_matter(config: NetworkConfi
     torch.testing.assert_close(network(one)[0], network(two)[0, torch.tensor(order)], atol=1e-5, rtol=1e-4)
 
 
-def test_deep_reads_other_lengths_and_windows_than_it_was_made_for() -> None:
+def test_deep_reads_lengths_and_windows_not_trained_on() -> None:
     network = _made(DEEP, Family.of(CHAIN.sample(1), any_size=True))
     for other in (ChainMAP(2, 20, 4, 2), ChainMAP(3, 9, 6), ChainMAP(1, 12, 3, 2)):
         batch = other.sample(3)
@@ -92,7 +92,7 @@ def test_deep_reads_other_lengths_and_windows_than_it_was_made_for() -> None:
 
 
 def test_deep_reads_budgets_of_several_sizes_at_once() -> None:
-    """As a model that is put together of others, whose scores it must give."""
+    """Two chains in one model must score as they do alone."""
     network = _made(DEEP, Family.of(CHAIN.sample(1), any_size=True))
     parts = [ChainMAP(2, 9, 4, 2).sample(1, seed=1).model(0), ChainMAP(2, 12, 3, 2).sample(1, seed=2).model(0)]
     both = GraphicalModel([2] * 21)
@@ -107,7 +107,7 @@ def test_deep_reads_budgets_of_several_sizes_at_once() -> None:
     torch.testing.assert_close(network(ModelBatch.stack([both]))[0], apart, atol=1e-5, rtol=1e-4)
 
 
-def test_settings_that_an_architecture_ignores_are_on_no_card() -> None:
+def test_cards_leave_out_settings_that_the_architecture_ignores() -> None:
     deep = NetworkConfig("deep", width=8, aggregate="sum", norm="layer")
     assert plain(deep).keys() == {"architecture", "width", "blocks", "repeat", "bases", "supervise"}
     assert deep == NetworkConfig("deep", width=8)
@@ -116,7 +116,7 @@ def test_settings_that_an_architecture_ignores_are_on_no_card() -> None:
     assert plain(NetworkConfig("dgcnn")).keys() == {"architecture"}
 
 
-def test_deep_reads_variables_in_no_factor() -> None:
+def test_deep_reads_isolated_variables() -> None:
     network = _made(DEEP, Family.of(CHAIN.sample(1), any_size=True))
     model = GraphicalModel([2, 2, 2])
     model.add_unaries([0, 1, 0, -1, 0, 1])
@@ -125,7 +125,7 @@ def test_deep_reads_variables_in_no_factor() -> None:
 
 
 @pytest.mark.parametrize("q", ["basis", "table"])
-def test_smaller_budgets_than_the_largest_can_be_read_alone(q: Form) -> None:
+def test_models_without_the_largest_budgets_can_be_read(q: Form) -> None:
     batch, other = CHAIN.sample(2), ChainMAP(2, 9, 6, 2).sample(2)
     family = replace(Family.of(batch), budgets=(4, 6))
     network = _made(replace(NOTATION, q=q), family)
@@ -133,7 +133,7 @@ def test_smaller_budgets_than_the_largest_can_be_read_alone(q: Form) -> None:
 
 
 @pytest.mark.parametrize("q", ["basis", "dense", "table", "cosine"])
-def test_every_form_of_q_reads_models(q: Form) -> None:
+def test_networks_with_every_form_of_q(q: Form) -> None:
     batch = CHAIN.sample(2)
     network = _made(replace(NOTATION, q=q), Family.of(batch))
     assert network(batch).shape == (2, 9, 2)
@@ -147,13 +147,7 @@ def test_inner_readouts_only_in_training() -> None:
     assert network.eval()(batch).shape == (3, 9, 2)
 
 
-def test_repeating_blocks_adds_depth_and_no_weights() -> None:
-    family = Family.of(CHAIN.sample(1))
-    once, twice = (MAPNetwork(NetworkConfig("deep", width=8, blocks=2, repeat=r), family) for r in (1, 2))
-    assert sum(p.numel() for p in once.parameters()) == sum(p.numel() for p in twice.parameters())
-
-
-def test_states_a_variable_does_not_have_are_never_chosen() -> None:
+def test_states_that_a_variable_lacks_score_minus_infinity() -> None:
     model = GraphicalModel([3, 2, 3])
     model.add_table((0, 1), np.zeros((3, 2)))
     model.add_table((1, 2), np.zeros((2, 3)))
@@ -178,7 +172,7 @@ def test_smaller_factors_for_the_ablation() -> None:
 
 
 @pytest.mark.parametrize("name", ["pointnet", "dgcnn"])
-def test_the_baselines_see_unaries_alone(name: str) -> None:
+def test_the_baselines_read_unaries_only(name: str) -> None:
     one, two = ChainMAP(1).sample(4, seed=1), ChainMAP(3).sample(4, seed=1)
     network = _made(NetworkConfig(name), Family.of(one))
     two = ModelBatch.concat([two])
@@ -186,7 +180,7 @@ def test_the_baselines_see_unaries_alone(name: str) -> None:
     assert network(two).shape == (4, 30, 2)
 
 
-def test_a_family_says_what_it_does_not_know() -> None:
+def test_a_family_refuses_other_models_with_a_reason() -> None:
     family = Family.of(CHAIN.sample(1))
     assert family.refusal(ChainMAP(1, 12, 4, 2).sample(1)) is None
     refused = family.refusal(ChainMAP(1, 12, 5, 2).sample(1))

@@ -1,4 +1,4 @@
-"""The weights that come with the package: small, whole, and as good as their cards say."""
+"""The packaged weights: small, complete, and as accurate as their cards state."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 
+from fgnn.data import ChainMAP, GridMAP
 from fgnn.models.map.learned import load_network
 from fgnn.tasks.evaluate_map import data_to_test, evaluate_network
 from fgnn.tasks.map import data_sets, draw_many
@@ -22,7 +23,7 @@ def test_all_weights_together_are_small() -> None:
 
 
 @pytest.mark.parametrize("name", weight_names())
-def test_a_card_stands_beside_the_weights_and_in_them(name: str) -> None:
+def test_the_card_beside_the_weights_equals_the_card_in_them(name: str) -> None:
     card = load_weights(name).card
     beside = json.loads((weights_folder() / f"{name}.json").read_text(encoding="utf-8"))
     assert card == beside
@@ -30,12 +31,29 @@ def test_a_card_stands_beside_the_weights_and_in_them(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MAP)
-def test_map_weights_are_as_good_as_their_card_says(name: str) -> None:
+def test_map_weights_are_as_accurate_as_their_card_states(name: str) -> None:
     network, card = load_network(name)
     for kind, data in data_to_test(card, None, None, name).items():
         examples = draw_many(data_sets(data), 48, 99, "test", torch.device("cpu"))
-        found = evaluate_network(network, examples)
-        told = card["results"][kind]["raw"]
-        slack = 4 * told["deviation"] + 0.005  # the card's ± is of means over 32
-        assert found.raw.agreement == pytest.approx(told["agreement"], abs=slack)
-        assert found.decoded.feasible == 1.0
+        measured = evaluate_network(network, examples)
+        stated = card["results"][kind]["raw"]
+        slack = 4 * stated["deviation"] + 0.005  # the card's ± is that of means over 32 instances
+        assert measured.raw.agreement == pytest.approx(stated["agreement"], abs=slack)
+        assert measured.decoded.feasible == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "expected"),
+    [
+        ("deep-map-joint", ChainMAP(3), [-12.7679, -13.2307, -13.3626, 12.7599]),
+        ("deep-grid", GridMAP(8, 8), [-9.8987, -10.0474, -10.1211, -10.1398]),
+    ],
+)
+def test_deep_weights_give_the_scores_they_were_packaged_with(
+    name: str, data: ChainMAP | GridMAP, expected: list[float]
+) -> None:
+    network, card = load_network(name)
+    with torch.no_grad():
+        scores = network(data.sample(1, seed=5))[0, :4]
+    assert (scores[:, 1] - scores[:, 0]).tolist() == pytest.approx(expected, abs=1e-3)
+    assert network.config.ignored.isdisjoint(card["network"])
