@@ -70,13 +70,13 @@ def _scipy(points: Tensor) -> list[Any]:
 
 def _exact(points: Tensor, index: Tensor, squared: Tensor) -> bool:
     """Whether distances match a float64 tree up to float32 rounding, and the indices give those distances."""
-    for cloud, near, found in zip(points, index, squared, strict=True):
+    for cloud, near, distances in zip(points, index, squared, strict=True):
         from scipy.spatial import cKDTree
 
         far, _ = cKDTree(cloud.numpy()).query(cloud.numpy(), k=16, workers=-1)
         wanted = torch.from_numpy(far).square()
-        given = (cloud[:, None].double() - cloud[near].double()).square().sum(2)
-        for one in (found.double(), given):
+        recomputed = (cloud[:, None].double() - cloud[near].double()).square().sum(2)
+        for one in (distances.double(), recomputed):
             if not torch.allclose(one, wanted, rtol=1e-5, atol=1e-12):
                 return False
     return True

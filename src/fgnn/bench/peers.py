@@ -102,8 +102,8 @@ def authors(problem: Problem) -> Form:
         theta = torch.cat([message.factor_weight, message.variable_weight], 1)
         h = nn.functional.linear(torch.cat([g[factor], f[variable]], 1), theta, message.bias).relu()
         every = h @ matrix.weight.permute(2, 0, 1).flatten(1)  # shape: (E, T m)
-        made = torch.bmm(matrix.coefficients(t).unsqueeze(1), every.view(len(h), matrix.terms, -1))
-        return made.view(-1, k, matrix.rows).amax(1)
+        messages = torch.bmm(matrix.coefficients(t).unsqueeze(1), every.view(len(h), matrix.terms, -1))
+        return messages.view(-1, k, matrix.rows).amax(1)
 
     return form
 
@@ -117,8 +117,8 @@ def node_gemm(problem: Problem) -> Form:
         a, b = message.parts(g, f, g.shape[0], f.shape[0])
         flat = matrix.weight.permute(2, 0, 1).flatten(1)
         every = ((a @ flat)[factor] + (b @ flat)[variable]).view(-1, matrix.terms, matrix.rows)
-        made = torch.bmm(matrix.coefficients(t).unsqueeze(1), every)
-        return made.view(-1, k, matrix.rows).amax(1)
+        messages = torch.bmm(matrix.coefficients(t).unsqueeze(1), every)
+        return messages.view(-1, k, matrix.rows).amax(1)
 
     return form
 
@@ -132,8 +132,8 @@ def outer(problem: Problem) -> Form:
         a, b = message.parts(g, f, g.shape[0], f.shape[0])
         h = (a[factor] + b[variable]).relu()
         every = (matrix.coefficients(t).unsqueeze(2) * h.unsqueeze(1)).flatten(1)  # shape: (E, T n)
-        made = every @ matrix.weight.transpose(1, 2).flatten(0, 1)
-        return made.view(-1, k, matrix.rows).amax(1)
+        messages = every @ matrix.weight.transpose(1, 2).flatten(0, 1)
+        return messages.view(-1, k, matrix.rows).amax(1)
 
     return form
 

@@ -49,27 +49,27 @@ def backward_sum(grad: Tensor, inputs: EdgeInputs, wants: Sequence[bool]) -> Edg
     weight = inputs.weight
     terms, width, inner = weight.shape
     flat = weight.transpose(0, 1).reshape(width, terms * inner)
-    found = _Gradients(inputs, wants)
+    grads = _Gradients(inputs, wants)
     d_flat = torch.zeros_like(flat) if wants[3] else None
     for rows in _row_blocks(inputs):
         up = grad[rows.to].flatten(0, 1)  # shape: (rows, m)
         if d_flat is not None:
             d_flat.addmm_(up.T, torch.bmm(rows.phi.transpose(1, 2), rows.h).flatten(1))
-        if found.node is None and found.phi is None:
+        if grads.node is None and grads.phi is None:
             continue
         d_z = (up @ flat).view(-1, terms, inner)
-        if found.node is not None:
-            rows.put(found.node, inputs.through_activation(torch.bmm(rows.phi, d_z), rows.h))
-        if found.phi is not None:
-            rows.put(found.phi, torch.bmm(rows.h, d_z.transpose(1, 2)))
-    return *found.by_edge(), None if d_flat is None else d_flat.view(width, terms, inner).transpose(0, 1)
+        if grads.node is not None:
+            rows.put(grads.node, inputs.through_activation(torch.bmm(rows.phi, d_z), rows.h))
+        if grads.phi is not None:
+            rows.put(grads.phi, torch.bmm(rows.h, d_z.transpose(1, 2)))
+    return *grads.by_edge(), None if d_flat is None else d_flat.view(width, terms, inner).transpose(0, 1)
 
 
 def backward_max(grad: Tensor, winner: Tensor, inputs: EdgeInputs, wants: Sequence[bool]) -> EdgeGradients:
     """The same for a maximum, from the edges that attained it.  # winner shape: (D, B, m)"""
     weight = inputs.weight
     by_entry = weight.transpose(0, 1).contiguous()  # shape: (m, T, n)
-    found = _Gradients(inputs, wants)
+    grads = _Gradients(inputs, wants)
     d_weight = torch.zeros_like(by_entry) if wants[3] else None
     for rows in _row_blocks(inputs):
         count, places = rows.edges.shape
@@ -82,12 +82,12 @@ def backward_max(grad: Tensor, winner: Tensor, inputs: EdgeInputs, wants: Sequen
         u = torch.bmm(up.transpose(1, 2), rows.h).transpose(0, 1)  # shape: (m, rows, n)
         if d_weight is not None:
             d_weight += torch.bmm(phi_won.transpose(1, 2), u)
-        if found.node is not None:
+        if grads.node is not None:
             back = torch.bmm(up, torch.bmm(phi_won, by_entry).transpose(0, 1))
-            rows.put(found.node, inputs.through_activation(back, rows.h))
-        if found.phi is not None:
-            rows.put(found.phi, torch.bmm(mask, torch.bmm(u, by_entry.transpose(1, 2)).transpose(0, 1)))
-    return *found.by_edge(), None if d_weight is None else d_weight.transpose(0, 1)
+            rows.put(grads.node, inputs.through_activation(back, rows.h))
+        if grads.phi is not None:
+            rows.put(grads.phi, torch.bmm(mask, torch.bmm(u, by_entry.transpose(1, 2)).transpose(0, 1)))
+    return *grads.by_edge(), None if d_weight is None else d_weight.transpose(0, 1)
 
 
 class _Gradients:

@@ -52,12 +52,12 @@ class _AggregateEdges(torch.autograd.Function):
         arg, *x = ctx.saved_tensors
         wants = ctx.needs_input_grad[:4]
         run = _FAMILIES[ctx.plan.family].backward
-        found = run(grad.contiguous(), arg, Operands(*x), ctx.plan, wants, ctx.weight_dtype)
-        return *_wanted(found, wants), None
+        grads = run(grad.contiguous(), arg, Operands(*x), ctx.plan, wants, ctx.weight_dtype)
+        return *_wanted(grads, wants), None
 
 
-def _wanted(found: Sequence[Tensor], wants: Sequence[bool]) -> list[Tensor | None]:
-    return [g if wanted else None for g, wanted in zip(found, wants, strict=True)]
+def _wanted(grads: Sequence[Tensor], wants: Sequence[bool]) -> list[Tensor | None]:
+    return [g if wanted else None for g, wanted in zip(grads, wants, strict=True)]
 
 
 # ---- the same for torch.compile, whose operations take no tuples ------------------------------------------------
@@ -101,8 +101,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
     arg, dst, src, coef, weight, *index = ctx.saved_tensors
     wants = [bool(wanted) for wanted in ctx.needs_input_grad[:4]]
-    found = _op_backward(grad, arg, dst, src, coef, weight, ctx.family, index, *ctx.options, wants)
-    return *_wanted(found, wants), None, [None] * len(index), None, None, None
+    grads = _op_backward(grad, arg, dst, src, coef, weight, ctx.family, index, *ctx.options, wants)
+    return *_wanted(grads, wants), None, [None] * len(index), None, None, None
 
 
 _op.register_autograd(_backward, setup_context=_save)

@@ -90,7 +90,7 @@ class Layout:
 
     @cached_property
     def one_each(self) -> Lists:
-        """As :meth:`typed` where every edge is a type of its own."""
+        """The same as :meth:`typed` if every edge has a different type."""
         kind = (self.edge if self.edge.numel() else self.list_order).long()
         order = torch.empty_like(kind)
         order[kind] = self.list_order.long()

@@ -74,24 +74,24 @@ def backward(
     grad: Tensor, arg: Tensor, x: Operands, plan: Plan, wants: Sequence[bool], weight_dtype: torch.dtype
 ) -> list[Tensor]:
     """Gradients at the operands; an empty tensor for those not wanted."""
-    found = x.gradients(wants)
+    grads = x.gradients(wants)
     if not x.src.shape[0] * plan.sizes.rows:
-        return [g.zero_() for g in found]
+        return [g.zero_() for g in grads]
     if any(wants[:3]):
-        found[:3] = _edge_gradients(grad, arg, x, plan, wants, found)
+        grads[:3] = _edge_gradients(grad, arg, x, plan, wants, grads)
     if wants[3]:
-        found[3] = _weight_gradient(grad, arg, x, plan).to(weight_dtype)
-    return found
+        grads[3] = _weight_gradient(grad, arg, x, plan).to(weight_dtype)
+    return grads
 
 
 def _edge_gradients(
-    grad: Tensor, arg: Tensor, x: Operands, plan: Plan, wants: Sequence[bool], found: list[Tensor]
+    grad: Tensor, arg: Tensor, x: Operands, plan: Plan, wants: Sequence[bool], grads: list[Tensor]
 ) -> list[Tensor]:
     """The gradients at dst, src and φ."""
     from fgnn.nn.backends.triton import edge_row_kernels as kernels
 
     want_dst, want_src, want_coef = wants[:3]
-    d_dst, d_src, d_coef = found[:3]
+    d_dst, d_src, d_coef = grads[:3]
     batch, _, n = x.src.shape
     terms, edges, coef = x.weight.shape[0], plan.tensors[0].shape[0], x.coef
     assert coef is not None

@@ -51,19 +51,19 @@ def backward(
     grad: Tensor, arg: Tensor, x: Operands, plan: Plan, wants: Sequence[bool], weight_dtype: torch.dtype
 ) -> list[Tensor]:
     """Gradients at the operands; an empty tensor for those not wanted."""
-    found = x.gradients(wants)
+    grads = x.gradients(wants)
     if not grad.numel() or not plan.tensors[0].numel():
-        return [g.zero_() for g in found]
+        return [g.zero_() for g in grads]
     if wants[0] or wants[1]:
         run = _place_gradients if plan.sizes.arity else _node_gradients
-        found[1] = run(grad, arg, x, plan, wants, found)
+        grads[1] = run(grad, arg, x, plan, wants, grads)
     if wants[3]:
-        found[3] = _weight_gradient(grad, arg, x, plan).to(weight_dtype)
-    return found
+        grads[3] = _weight_gradient(grad, arg, x, plan).to(weight_dtype)
+    return grads
 
 
 def _node_gradients(
-    grad: Tensor, arg: Tensor, x: Operands, plan: Plan, wants: Sequence[bool], found: list[Tensor]
+    grad: Tensor, arg: Tensor, x: Operands, plan: Plan, wants: Sequence[bool], grads: list[Tensor]
 ) -> Tensor:
     """Fill the gradient at dst and return that at src, each node summed over its own list of edges without atomics."""
     from fgnn.nn.backends.triton import typed_edge_kernels as kernels
@@ -73,15 +73,15 @@ def _node_gradients(
     nodes = (launch.count if wants[0] else 0) + (launch.sources if wants[1] else 0)
     options = {name: value for name, value in launch.options.items() if name != "A"}
     kernels.typed_nodes[(launch.tiles * nodes, cdiv(launch.n, tile.inner))](
-        x.dst, x.src, x.weight, launch.walk, launch.node_ptr, grad, arg, found[0], found[1], launch.items,
+        x.dst, x.src, x.weight, launch.walk, launch.node_ptr, grad, arg, grads[0], grads[1], launch.items,
         launch.count, launch.sources, first, nodes, **options,
         AHEAD=launch.n <= tile.inner and launch.m <= tile.columns,
     )  # fmt: skip
-    return found[1]
+    return grads[1]
 
 
 def _place_gradients(
-    grad: Tensor, arg: Tensor, x: Operands, plan: Plan, wants: Sequence[bool], found: list[Tensor]
+    grad: Tensor, arg: Tensor, x: Operands, plan: Plan, wants: Sequence[bool], grads: list[Tensor]
 ) -> Tensor:
     """The same if the type of an edge is its place."""
     from fgnn.nn.backends.triton import typed_edge_kernels as kernels
@@ -90,10 +90,10 @@ def _place_gradients(
     source = plan.tensors[0]
     by_source = x.source_buffer(source.shape[0], wants[1])
     kernels.places_backward[(launch.tiles, cdiv(launch.n, launch.tile.inner))](
-        x.dst, x.src, x.weight, source, grad, arg, found[0], by_source, launch.items, launch.count, launch.sources,
+        x.dst, x.src, x.weight, source, grad, arg, grads[0], by_source, launch.items, launch.count, launch.sources,
         source.shape[0], NEED_DST=wants[0], NEED_SRC=wants[1], ATOMIC=atomic(), **launch.options,
     )  # fmt: skip
-    return source_gradient(by_source, source, found[1])
+    return source_gradient(by_source, source, grads[1])
 
 
 def _weight_gradient(grad: Tensor, arg: Tensor, x: Operands, plan: Plan) -> Tensor:
