@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from collections.abc import Callable
-from typing import TextIO
+from datetime import timedelta
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 Log = Callable[[str], None]  # takes one line of text
 
-_WIDTH = 30  # characters of a bar, if the terminal has room
+_WIDTH = 30  # characters of a bar
 
 
 class ProgressBar:
@@ -37,7 +40,7 @@ class ProgressBar:
         self._terminal = self._stream.isatty()
         self._interval = 0.2 if self._terminal else every
         self._last = time.monotonic() if wait else -float("inf")
-        self._shown = False
+        self._bar: Progress | None = None
 
     def update(
         self, text: str, done: float | None = None, total: float | None = None, seconds_left: float | None = None
@@ -52,13 +55,15 @@ class ProgressBar:
         if not self._terminal:
             print(line, file=self._stream, flush=True)
             return
-        columns = shutil.get_terminal_size().columns
-        width = max(5, min(_WIDTH, columns - len(line) - 2))
-        if done is not None and total:
-            filled = min(width, int(width * done / total))
-            line = "█" * filled + "·" * (width - filled) + " " + line
-        print(f"\r\x1b[2K{line[: columns - 1]}", end="", file=self._stream, flush=True)
-        self._shown = True
+        if self._bar is None:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn
+
+            columns = (BarColumn(_WIDTH), TextColumn("{task.description}", markup=False))
+            self._bar = Progress(*columns, console=Console(file=self._stream), transient=True, auto_refresh=False)
+            self._bar.add_task("", total=None)
+            self._bar.start()
+        self._bar.update(self._bar.task_ids[0], description=line, completed=done or 0, total=total, refresh=True)
 
     def log(self, text: str) -> None:
         """Print a line that stays, above the bar."""
@@ -68,15 +73,14 @@ class ProgressBar:
 
     def close(self) -> None:
         """Remove the bar."""
-        if self._shown:
-            print("\r\x1b[2K", end="", file=self._stream, flush=True)
-            self._shown = False
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
 
 
 def clock(seconds: float) -> str:
     """Format seconds as 1:02:03 or 2:03."""
-    hours, rest = divmod(max(0, round(seconds)), 3600)
-    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
+    return str(timedelta(seconds=max(0, round(seconds)))).removeprefix("0:").removeprefix("0")
 
 
 def log_line(text: str) -> None:
