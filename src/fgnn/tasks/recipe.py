@@ -201,6 +201,11 @@ class Recipe(TrainingSettings):
         if self.soft is not None and self.data.chain is None:
             raise ValueError("Expected data.chain for soft targets (gaps are computed for chains)")
 
+    @property
+    def ignored(self) -> frozenset[str]:
+        """The settings that the task does not read; files and cards leave them out."""
+        return frozenset(("network", "soft") if self.data.clouds else ("points", "augment", "label_smoothing"))
+
 
 def read_recipe(place: str | Path) -> Recipe:
     """Read a recipe file, or a packaged recipe by name (``paper-map-1``)."""
