@@ -56,7 +56,7 @@ def test_the_summary_has_a_row_for_each_stored_result(tmp_path: Path) -> None:
     (tmp_path / "layer-cuda.json").write_text(json.dumps(LAYER))
     rows = summary_markdown(tmp_path).splitlines()[2:]
     assert len(rows) == 1
-    assert rows[0].endswith("| 0.8 ms | PyG `NNConv`, 12 ms | 15 |")
+    assert rows[0].endswith("| 1.6 ms | PyG `NNConv`, 24 ms | 15 |")
 
 
 def test_a_page_without_markers_is_refused(tmp_path: Path) -> None:
