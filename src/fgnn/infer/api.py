@@ -106,8 +106,7 @@ def solve(
     except KeyboardInterrupt:
         if best.assignment is None:
             raise
-        stopped = torch.ones(len(batch), dtype=torch.bool, device=batch.device)
-        answer = Answer.of(best.assignment.to(batch.device), timed_out=stopped, info={"interrupted": True})
+        answer = Answer.of(best.assignment.to(batch.device), timed_out=True, info={"interrupted": True})
     if not answer.method:
         answer = replace(answer, method=name)
     solutions = conclude(batch, answer, time.perf_counter() - start)

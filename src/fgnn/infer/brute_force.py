@@ -57,11 +57,11 @@ def solve_brute_force(
     done = tried >= total
     return Answer.of(
         assignment,
-        bound=best if done else torch.full_like(best, torch.inf),
-        proved=torch.full((len(batch),), done, device=device),
-        converged=torch.full((len(batch),), done, device=device),
-        timed_out=torch.full((len(batch),), not done, device=device),
-        iterations=torch.full((len(batch),), tried, dtype=torch.int64, device=device),
+        bound=best if done else torch.inf,
+        proved=done,
+        converged=done,
+        timed_out=not done,
+        iterations=tried,
     )
 
 

@@ -53,16 +53,18 @@ class Answer:
 
     @classmethod
     def of(cls, assignment: Tensor, **values: Any) -> Answer:
-        """Create an answer; by default without bound or proof, converged, in time, after 0 iterations."""
-        b, device = assignment.shape[0], assignment.device
-        defaults: dict[str, Any] = {
-            "bound": torch.full((b,), torch.inf, dtype=torch.float64, device=device),
-            "proved": torch.zeros(b, dtype=torch.bool, device=device),
-            "converged": torch.ones(b, dtype=torch.bool, device=device),
-            "iterations": torch.zeros(b, dtype=torch.int64, device=device),
-            "timed_out": torch.zeros(b, dtype=torch.bool, device=device),
-        }
-        return cls(assignment=assignment, **(defaults | values))
+        """Create an answer from tensors, or numbers that hold for all models.
+
+        By default it has no bound or proof, has converged, in time, after 0 iterations.
+        """
+        defaults = {"bound": torch.inf, "proved": False, "converged": True, "iterations": 0, "timed_out": False}
+        types = {float: torch.float64, int: torch.int64, bool: torch.bool}
+        for name, default in defaults.items():
+            value = values.get(name, default)
+            if not isinstance(value, Tensor):
+                dtype = types[type(default)]
+                values[name] = torch.full(assignment.shape[:1], value, dtype=dtype, device=assignment.device)
+        return cls(assignment=assignment, **values)
 
     @classmethod
     def join(cls, parts: Sequence[Answer]) -> Answer:

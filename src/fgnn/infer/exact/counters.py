@@ -77,7 +77,7 @@ def choose_counters(problem: Problem, order: Callable[[Problem], Order]) -> Choi
 class _Tree:
     """The position of each variable in the order, its parent (-1: none), and log2 of the states of its step."""
 
-    place: list[int]
+    place: dict[int, int]
     parent: list[int]
     bits: list[float]
 
@@ -86,12 +86,10 @@ def _tree_without(problem: Problem, counted: Sequence[int]) -> _Tree:
     left_out = set(counted)
     scopes = [r.scope for r in problem.relations]
     scopes += [limit.scope for c, limit in enumerate(problem.limits) if c not in left_out]
-    measure = product_measure(problem.cardinalities)
-    order = min_fill(graph_of(len(problem.cardinalities), scopes))
-    count = len(problem.cardinalities)
-    place, parent, bits = [0] * count, [-1] * count, [0.0] * count
-    for t, v in enumerate(order.sequence):
-        place[v] = t
+    count, measure = len(problem.cardinalities), product_measure(problem.cardinalities)
+    order = min_fill(graph_of(count, scopes))
+    place = {v: t for t, v in enumerate(order.sequence)}
+    parent, bits = [-1] * count, [0.0] * count
     for v, near in zip(order.sequence, order.cliques, strict=True):
         parent[v] = min(near, key=place.__getitem__, default=-1)
         bits[v] = measure(v, near)
@@ -168,9 +166,7 @@ def _with_counters(problem: Problem, counted: Sequence[int], tree: _Tree) -> Pro
 def _count(limit: Limit, tree: _Tree, cards: list[int], relations: list[Relation]) -> None:
     """Add up the variables of a budget along the tree, from the leaves, then over the roots."""
     counting = _Counting.of(limit)
-    waiting: dict[int, list[_Sum]] = {}
-    for i in limit.scope:
-        waiting.setdefault(i, []).append(_Sum(i, 2, 1, counting.zeros))
+    waiting = {i: [_Sum(i, 2, 1, counting.zeros)] for i in limit.scope}
     heap = [(tree.place[i], i) for i in waiting]
     heapify(heap)
     roots: list[_Sum] = []
@@ -180,18 +176,15 @@ def _count(limit: Limit, tree: _Tree, cards: list[int], relations: list[Relation
         parent = tree.parent[v]
         if parent < 0 or not heap:
             roots.append(total)
-        elif parent in waiting:
-            waiting[parent].append(total)
         else:
-            waiting[parent] = [total]
-            heappush(heap, (tree.place[parent], parent))
+            if parent not in waiting:
+                heappush(heap, (tree.place[parent], parent))
+            waiting.setdefault(parent, []).append(total)
     total = _add_up(roots, counting, limit, cards, relations)
     values = _values(total)
     allowed = (values >= counting.lower) & (values <= counting.upper)
-    if limit.shared:
-        relations.append(Relation((total.variable,), allowed, None, None))
-    else:
-        relations.append(Relation((total.variable,), allowed, limit.source, values + limit.offset))
+    source, cells = (None, None) if limit.shared else (limit.source, values + limit.offset)
+    relations.append(Relation((total.variable,), allowed, source, cells))
 
 
 def _add_up(terms: list[_Sum], counting: _Counting, limit: Limit, cards: list[int], relations: list[Relation]) -> _Sum:

@@ -105,7 +105,7 @@ def estimate(problem: Problem, buckets: Sequence[Bucket]) -> list[Size]:
     known: dict[object, Size] = {}
     for bucket in buckets:
         constraints: list[_Constraint] = [
-            _limit_constraint(u.places, u.size, u.lower, u.upper) for u in bucket.limits if u.prunes
+            _LimitConstraint(_mask(u.places), u.size, u.lower, u.upper) for u in bucket.limits if u.prunes
         ]
         for r, places in zip(bucket.relations, bucket.relation_places, strict=True):
             if (table := tables[r]) is not None:
@@ -217,13 +217,5 @@ def _tables(problem: Problem) -> list[_Allowed | None]:
 
 
 @lru_cache(maxsize=4096)
-def _limit_constraint(places: tuple[int, ...], size: int, lower: int, upper: int) -> _LimitConstraint:
-    return _LimitConstraint(_mask(places), size, lower, upper)
-
-
-@lru_cache(maxsize=4096)
 def _mask(places: tuple[int, ...]) -> int:
-    mask = 0
-    for p in places:
-        mask |= 1 << p
-    return mask
+    return sum(1 << p for p in places)

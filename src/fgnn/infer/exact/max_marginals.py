@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fgnn.infer.exact.run import rows_first
 from fgnn.pgm import ModelBatch
 
 # Longest reach of a factor: each variable takes tables of 2^reach states per model.
@@ -138,8 +138,7 @@ class _Terms:
 
     def __init__(self, batch: ModelBatch, band: Band, dtype: torch.dtype) -> None:
         self.band, self.models = band, len(batch)
-        self._unary = _rows_first(batch.unary, dtype)
-        self._tables = [_rows_first(t.distinct("values").flatten(2), dtype) for t in batch.tables]
+        self._unary, *self._tables = rows_first(batch, dtype)
         self._bounds = [
             (u.distinct("at_least").T.contiguous(), u.distinct("at_most").T.contiguous()) for u in batch.budgets
         ]
@@ -174,8 +173,3 @@ class _Terms:
             broken = (count < lower[piece.index]) | (count > upper[piece.index])  # shape: (2^reach, B or 1)
             joint.view(-1, 2**piece.reach, self.models).masked_fill_(broken, -torch.inf)
         return joint.view(-1, 2, self.models)
-
-
-def _rows_first(values: Tensor, dtype: torch.dtype) -> Sequence[Tensor]:
-    """(B, C, entries) as C tensors (entries, B), where B is 1 if all models share them."""
-    return values.to(dtype).permute(1, 2, 0).contiguous().unbind(0)

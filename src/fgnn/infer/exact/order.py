@@ -100,7 +100,7 @@ def best_order(
 def cost_of(order: Order, measure: Measure) -> float:
     """log2 of the joint states of all steps."""
     total = sum(2.0 ** min(measure(v, near), 1000.0) for v, near in zip(order.sequence, order.cliques, strict=True))
-    return math.log2(total) if total else 0.0
+    return math.log2(total or 1.0)
 
 
 def min_fill(
@@ -119,7 +119,8 @@ def min_fill(
     beyond ``limit``.
     """
     near = [set(s) for s in graph]
-    mass = _mass(bits)
+    # The weight of a set of vertices: their number, or the sum of their bits.
+    mass: Callable[[set[int]], float] = len if bits is None else lambda vertices: sum(bits[w] for w in vertices)
     weight = [1.0] * len(near) if bits is None else bits
     fill = [sum(weight[u] * (mass(near[v] - near[u]) - weight[u]) for u in near[v]) / 2 for v in range(len(near))]
     luck = [rng.random() if rng else 0.0 for _ in near]
@@ -151,14 +152,12 @@ def min_fill(
                 return Order(tuple(sequence), tuple(cliques), math.inf, False)
         for u in touched:
             heappush(heap, (round(fill[u], 6), luck[u], len(near[u]), u))
-    return Order(tuple(sequence), tuple(cliques), math.log2(total) if total else 0.0, chordal)
+    return Order(tuple(sequence), tuple(cliques), math.log2(total or 1.0), chordal)
 
 
 def along(graph: Graph, sequence: Sequence[int], measure: Measure, limit: float = math.inf) -> Order | None:
     """The elimination order of a given sequence; None if it costs more than 2^limit states."""
-    place = [0] * len(graph)
-    for t, v in enumerate(sequence):
-        place[v] = t
+    place = {v: t for t, v in enumerate(sequence)}
     later: list[set[int]] = [{u for u in graph[v] if place[u] > place[v]} for v in range(len(graph))]
     total = 0.0
     added = False
@@ -172,7 +171,7 @@ def along(graph: Graph, sequence: Sequence[int], measure: Measure, limit: float 
             added = added or not (around <= later[parent] | {parent})
             later[parent] |= around - {parent}
     cliques = tuple(tuple(sorted(later[v])) for v in sequence)
-    return Order(tuple(sequence), cliques, math.log2(total) if total else 0.0, not added)
+    return Order(tuple(sequence), cliques, math.log2(total or 1.0), not added)
 
 
 def _fixed_sequences(graph: Graph) -> Iterator[list[int]]:
@@ -198,11 +197,6 @@ def _breadth_first(graph: Graph, start: int, visited: list[bool]) -> list[int]:
                 visited[u] = True
                 walk.append(u)
     return walk
-
-
-def _mass(bits: Sequence[float] | None) -> Callable[[set[int]], float]:
-    """The weight of a set of vertices: their number, or the sum of their bits."""
-    return len if bits is None else lambda vertices: sum(bits[w] for w in vertices)
 
 
 def _connect(

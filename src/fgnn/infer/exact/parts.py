@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fgnn.pgm import ModelBatch
+from fgnn.pgm.batch import BudgetBatch, TableBatch
+
+Group = TypeVar("Group", TableBatch, BudgetBatch)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,25 +71,16 @@ def _part(
     variables = members.nonzero().squeeze(1)
     number = torch.full((batch.num_variables,), -1, dtype=torch.int64, device=batch.device)
     number[variables] = torch.arange(len(variables), device=batch.device)
-    models = len(batch)
+
+    def some(group: Group, which: Tensor) -> Group:
+        """Some factors of a group; their numbers are (B, C, ...)."""
+        return replace(group.changed(len(batch), lambda x: x[:, which]), scopes=number[group.scopes[which]])
+
     part = ModelBatch.of(
         cardinalities=batch.cardinalities[variables],
         unary=unary[:, variables],
-        tables=tuple(
-            replace(t.changed(models, partial(_factors, which=which)), scopes=number[t.scopes[which]])
-            for t, which in zip(batch.tables, tables, strict=True)
-            if bool(which.any())
-        ),
-        budgets=tuple(
-            replace(u.changed(models, partial(_factors, which=which)), scopes=number[u.scopes[which]])
-            for u, which in zip(batch.budgets, budgets, strict=True)
-            if bool(which.any())
-        ),
+        tables=tuple(some(t, which) for t, which in zip(batch.tables, tables, strict=True) if bool(which.any())),
+        budgets=tuple(some(u, which) for u, which in zip(batch.budgets, budgets, strict=True) if bool(which.any())),
         constant=constant,
     )
     return Part(part, variables, own[variables])
-
-
-def _factors(numbers: Tensor, which: Tensor) -> Tensor:
-    """The numbers of some factors, (B, C, ...)."""
-    return numbers[:, which]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -97,9 +96,10 @@ def build_plan(
         graph = graph_of(
             len(problem.cardinalities), [r.scope for r in problem.relations] + [m.scope for m in problem.limits]
         )
-        hopeless = math.log2(max_states) + _OUT_OF_REACH
-        effort: dict[str, Any] = {"seed": seed, "tries": tries, "hopeless": hopeless, "out_of_time": out_of_time}
-        return best_order(graph, problem.cardinalities, limit_measure(problem), **effort)
+        measure, hopeless = limit_measure(problem), math.log2(max_states) + _OUT_OF_REACH
+        return best_order(
+            graph, problem.cardinalities, measure, seed=seed, tries=tries, hopeless=hopeless, out_of_time=out_of_time
+        )
 
     choice = choose_counters(free_problem(structure, live), order)
     try:
@@ -130,13 +130,10 @@ def _build(choice: Choice, max_states: int, memory: int, out_of_time: Callable[[
 
 def _split(choice: Choice, live: NDArray[np.bool_], max_states: int) -> Split:
     """A component is hard unless counting shows that each of its steps has few enough states."""
-    parent = list(range(len(choice.buckets)))
-    for t, bucket in enumerate(choice.buckets):
-        for c in bucket.children:
-            parent[c] = t
-    root = parent[:]
+    root = list(range(len(choice.buckets)))
     for t in reversed(range(len(root))):  # children come before their parents
-        root[t] = root[parent[t]]
+        for c in choice.buckets[t].children:
+            root[c] = root[t]
     # Half a bit below the limit, so that many steps close to it do not run out of memory.
     wide = {root[t] for t, size in enumerate(choice.sizes) if size.states > math.log2(max_states) - 0.5}
     hard = np.zeros(len(live), dtype=np.bool_)
@@ -158,11 +155,9 @@ def too_large(width: int, states: float, needed: float, max_states: int, memory:
 
 def _readable(size: float) -> str:
     """A number of bytes with a unit."""
-    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
-            return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
-        size /= 1024
-    raise AssertionError
+    units = ("bytes", "KiB", "MiB", "GiB", "TiB")
+    power = min(len(units) - 1, int(math.log2(max(1.0, size))) // 10)
+    return f"{size / 1024**power:,.{min(1, power)}f} {units[power]}"
 
 
 def _refuse_early(sizes: Sequence[Size], width: int, max_states: int, memory: int) -> None:

@@ -61,7 +61,8 @@ class Problem:
 
 def free_problem(structure: AllowedStates, live: NDArray[np.bool_]) -> Problem:
     """Remove the states that propagation excluded and the variables it fixed."""
-    return _Reduction(structure, live).problem()
+    r = _Reduction(structure, live)
+    return Problem(r.cards, r.variables, r.states, r.fixed, tuple(r.relations), tuple(r.limits), tuple(r.constants))
 
 
 class _Reduction:
@@ -87,17 +88,6 @@ class _Reduction:
             self._add_tables(g, table)
         for g, budget in enumerate(structure.budgets):
             self._add_budgets(g, budget)
-
-    def problem(self) -> Problem:
-        return Problem(
-            self.cards,
-            self.variables,
-            self.states,
-            self.fixed,
-            tuple(self.relations),
-            tuple(self.limits),
-            tuple(self.constants),
-        )
 
     def _add_tables(self, group: int, table: TableShape) -> None:
         number, shape = self.number, table.allowed.shape[1:]

@@ -5,7 +5,7 @@ The axes of tensors are states, then models, so that selecting states selects wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -28,8 +28,7 @@ class Numbers:
         self.dtype = dtype
         self.single = len(batch) == 1
         self._states = batch.cardinalities.tolist()
-        self._unary = self._rows_first(batch.unary)
-        self._tables = [self._rows_first(t.distinct("values").flatten(2)) for t in batch.tables]
+        self._unary, *self._tables = rows_first(batch, dtype, self.single)
 
     def __getitem__(self, source: Source) -> Tensor:
         if source.kind == "unary":
@@ -44,10 +43,15 @@ class Numbers:
         rows.masked_fill_(violated, -torch.inf)
         return rows.squeeze(-1) if self.single else rows
 
-    def _rows_first(self, values: Tensor) -> Sequence[Tensor]:
-        """(B, C, entries) as C tensors (entries, B), where B is 1 if all models share them."""
-        rows = values.detach().to(self.dtype).permute(1, 2, 0).contiguous()
-        return (rows.squeeze(-1) if self.single else rows).unbind(0)
+
+def rows_first(batch: ModelBatch, dtype: torch.dtype, single: bool = False) -> Iterator[Sequence[Tensor]]:
+    """The unaries, then each group of tables: (entries, B) for each variable or table, B being 1 if models share it.
+
+    If ``single``, the axis of models is left out.
+    """
+    for values in (batch.unary, *(t.distinct("values").flatten(2) for t in batch.tables)):
+        rows = values.detach().to(dtype).permute(1, 2, 0).contiguous()
+        yield (rows.squeeze(-1) if single else rows).unbind(0)
 
 
 @torch.no_grad()
@@ -61,19 +65,20 @@ def run_plan(
     assert plan.steps is not None
     assert plan.problem is not None
     numbers = Numbers(batch, dtype)
-    results: list[Tensor | None] = []
+    results: dict[int, Tensor] = {}
     choices: list[Tensor] = []
     total = batch.constant.to(dtype)
     for t, step in enumerate(plan.steps):
         check(t, len(plan.steps))
-        slots = [_consume(results, i) if isinstance(i, int) else numbers[i] for i in step.inputs]
+        # Only one step reads the result of another, so it is released.
+        slots = [results.pop(i) if isinstance(i, int) else numbers[i] for i in step.inputs]
         if isinstance(step.shape, ListedShape):
             result, choice = _listed(step.shape, slots, numbers)
         else:
             result, choice = _dense(step.shape, slots, numbers)
         if not step.scope:  # the last variable of a component
             total = total + result[0]
-        results.append(result)
+        results[t] = result
         choices.append(choice)
     for source, entry in plan.problem.constants:
         total = total + numbers[source][entry]
@@ -81,31 +86,23 @@ def run_plan(
     return assignment, total.expand(len(batch))
 
 
-def _consume(results: list[Tensor | None], step: int) -> Tensor:
-    """The result of an earlier step. Only one step reads it, so it is released."""
-    result = results[step]
-    assert result is not None
-    results[step] = None
-    return result
-
-
 # ---- forward --------------------------------------------------------------------------------------------------------
 
 
 def _listed(shape: ListedShape, slots: list[Tensor], numbers: Numbers) -> tuple[Tensor, Tensor]:
     for terms in shape.merges:
-        slots.append(_sum(slots, terms)[0])
-    if not shape.blocks[0]:
+        slots.append(_sum_terms(slots, terms))
+    first = shape.blocks[0]
+    if not first:
         tail = () if numbers.single else (1,)
-        zeros = torch.zeros((shape.rows, *tail), dtype=numbers.dtype, device=numbers.batch.device)
-        return zeros, torch.zeros(zeros.shape, dtype=torch.bool, device=zeros.device)
-    best, fresh = _sum(slots, shape.blocks[0])
-    if len(shape.lengths) == 1:
-        return best, torch.zeros(best.shape, dtype=torch.bool, device=best.device)
-    best = best if fresh else best.clone()
+        best = torch.zeros((shape.rows, *tail), dtype=numbers.dtype, device=numbers.batch.device)
+        return best, torch.zeros_like(best, dtype=torch.bool)
+    best = _sum_terms(slots, first)
     choice = torch.zeros(best.shape, dtype=_choice_type(len(shape.lengths)), device=best.device)
+    if len(shape.lengths) > 1 and len(first) == 1 and first[0].rows is None:
+        best = best.clone()  # it is a slot, and the maximum is taken in place
     for r, length in enumerate(shape.lengths[1:], start=1):
-        _improve(best[:length], choice[:length], _sum(slots, shape.blocks[r])[0], r)
+        _improve(best[:length], choice[:length], _sum_terms(slots, shape.blocks[r]), r)
     return best, choice
 
 
@@ -120,49 +117,37 @@ def _dense(shape: DenseShape, inputs: list[Tensor], numbers: Numbers) -> tuple[T
                 slot = slot.masked_fill_((spec.rows < 0).view(-1, *(1 for _ in tail)), -torch.inf)
         slots.append(slot.reshape(*spec.shape, *tail))
     for merge in shape.merges:
-        slots.append(_broadcast_sum([slots[s] for s in merge], numbers.single))
+        slots.append(_sum((slots[s] for s in merge), expand=numbers.single))
     states = shape.cardinalities[-1]
     axis = len(shape.cardinalities) - 1
-    best = choice = None
-    for r in range(states):
-        candidate = _broadcast_sum([slots[s].select(axis, r) for s in shape.terms], numbers.single)
-        if best is None or choice is None:
-            # A single term is a view of its slot, and the maximum is taken in place.
-            best = candidate if len(shape.terms) > 1 else candidate.clone(memory_format=torch.contiguous_format)
-            choice = torch.zeros(best.shape, dtype=_choice_type(states), device=best.device)
-        else:
-            _improve(best, choice, candidate, r)
-    assert best is not None
-    assert choice is not None
-    flat = () if numbers.single else (best.shape[-1],)
-    return best.reshape(shape.rows, *flat), choice.reshape(shape.rows, *flat)
+
+    def candidate(r: int) -> Tensor:
+        return _sum((slots[s].select(axis, r) for s in shape.terms), expand=numbers.single)
+
+    best = candidate(0)
+    if len(shape.terms) == 1:  # it is a view of its slot, and the maximum is taken in place
+        best = best.clone(memory_format=torch.contiguous_format)
+    choice = torch.zeros(best.shape, dtype=_choice_type(states), device=best.device)
+    for r in range(1, states):
+        _improve(best, choice, candidate(r), r)
+    return best.reshape(shape.rows, *tail), choice.reshape(shape.rows, *tail)
 
 
-def _sum(slots: Sequence[Tensor], terms: Sequence[Term]) -> tuple[Tensor, bool]:
-    """The sum of the terms, and whether it may be modified in place."""
-    total, fresh = None, False
-    for term in terms:
-        slot = slots[term.slot]
-        part = slot if term.rows is None else slot.index_select(0, term.rows)
-        if total is None:
-            total, fresh = part, term.rows is not None
-        elif fresh and total.shape[-1] >= part.shape[-1]:
+def _sum_terms(slots: Sequence[Tensor], terms: Sequence[Term]) -> Tensor:
+    parts = (slots[t.slot] if t.rows is None else slots[t.slot].index_select(0, t.rows) for t in terms)
+    return _sum(parts, fresh=terms[0].rows is not None)
+
+
+def _sum(parts: Iterator[Tensor], fresh: bool = False, expand: bool = False) -> Tensor:
+    """Add up tensors that broadcast; in place if the first is ``fresh``, after `_expand_inner` if ``expand``."""
+    total = next(parts)
+    for part in parts:
+        if expand:
+            total, part = _expand_inner(total, part), _expand_inner(part, total)
+        if fresh and (total.shape == part.shape or all(k >= j for k, j in zip(total.shape, part.shape, strict=True))):
             total.add_(part)
         else:
             total, fresh = total + part, True
-    assert total is not None
-    return total, fresh
-
-
-def _broadcast_sum(tables: Sequence[Tensor], single: bool) -> Tensor:
-    total, fresh = tables[0], False
-    for table in tables[1:]:
-        if single:
-            total, table = _expand_inner(total, table), _expand_inner(table, total)
-        if fresh and all(k >= j for k, j in zip(total.shape, table.shape, strict=True)):
-            total.add_(table)
-        else:
-            total, fresh = total + table, True
     return total
 
 
@@ -197,12 +182,10 @@ def _expand_inner(table: Tensor, other: Tensor) -> Tensor:
 def _back(steps: Sequence[Step], problem: Problem, choices: list[Tensor], models: int, device: torch.device) -> Tensor:
     """Follow the choices, last eliminated first. Each step determines the rows of its children."""
     digits: dict[int, Tensor] = {}
-    rows: list[Tensor | None] = [None] * len(steps)
+    rows: dict[int, Tensor] = {}
+    last = torch.zeros(models, dtype=torch.int64, device=device)  # the row of a step without variables in its result
     for t in reversed(range(len(steps))):
-        step, choice = steps[t], choices[t]
-        row = rows[t]
-        if row is None:
-            row = torch.zeros(models, dtype=torch.int64, device=device)
+        step, choice, row = steps[t], choices[t], rows.pop(t, last)
         choice = choice[:, None] if choice.dim() == 1 else choice
         chosen = choice.expand(-1, models).gather(0, row[None]).squeeze(0).long()
         shape = step.shape
@@ -217,13 +200,11 @@ def _back(steps: Sequence[Step], problem: Problem, choices: list[Tensor], models
                 flat = _flat(steps[c], problem, digits)
                 # In a model without feasible assignments this may be a state that is not in the list.
                 rows[c] = flat if listed_rows is None else listed_rows.index_select(0, flat).long().clamp_min(0)
-        rows[t] = None
-    states = torch.as_tensor(problem.states, device=device)
-    fixed = torch.as_tensor(problem.fixed, device=device)
+    arrays = (problem.states, problem.fixed, problem.variables)
+    states, fixed, variables = (torch.as_tensor(x, device=device) for x in arrays)
     out = fixed[:, None].expand(-1, models).clone()
-    if len(problem.variables):
-        free = torch.stack([digits[f] for f in range(len(problem.variables))])
-        out[torch.as_tensor(problem.variables, device=device)] = states.gather(1, free)
+    if len(variables):
+        out[variables] = states.gather(1, torch.stack([digits[f] for f in range(len(variables))]))
     return out.T.contiguous()
 
 

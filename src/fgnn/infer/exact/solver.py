@@ -64,7 +64,7 @@ def solve_exact(
     if len(batch) == 0:
         return Answer.of(assignment)
     try:
-        plan = _plan(batch, max_states, memory, seed, tries, clock)
+        plan = exact_plan(batch, time_limit=time_limit, seed=seed, max_states=max_states, memory=memory, tries=tries)
         info = {"width": plan.width, "states": plan.states, "total_states": plan.total_states, "memory": plan.memory}
         if plan.steps is None:  # no model has a feasible assignment
             bound.fill_(-torch.inf)
@@ -87,7 +87,7 @@ def solve_exact(
         proved=proved,
         converged=proved,
         timed_out=~proved,
-        iterations=torch.full((len(batch),), steps, dtype=torch.int64, device=batch.device),
+        iterations=steps,
         info=info,
     )
 
@@ -120,7 +120,18 @@ def exact_plan(
     """
     clock = _Clock(time_limit, None, len(batch))
     memory = default_memory(batch.device) if memory is None else memory
-    return _plan(batch, max_states, memory, seed, tries, clock)
+    allowed = allowed_states(batch)
+
+    def build() -> ExactPlan:
+        plan = build_plan(
+            allowed, max_states=max_states, memory=memory, seed=seed, tries=tries, out_of_time=clock.out_of_time
+        )
+        return plan.to(batch.device)
+
+    plan = batch.structure.recent("elimination plans", (allowed.key, max_states, seed, tries), build)
+    if plan.memory > memory:
+        raise too_large(plan.width, plan.states, plan.memory, max_states, memory)
+    return plan
 
 
 def _in_slices(
@@ -149,37 +160,20 @@ def _in_slices(
         pool.shutdown(cancel_futures=True)
 
 
-class _Clock:
+class _Clock(Reporter):
     """The time limit and the progress of a call."""
 
     def __init__(self, limit: float | None, progress: OnProgress | None, models: int) -> None:
-        self.limit, self.models, self.reporter = limit, models, Reporter("exact", progress)
-        self.start = time.perf_counter()
-        self.done = 0
+        super().__init__("exact", progress)
+        self.limit, self.models, self.done = limit, models, 0
 
     def out_of_time(self) -> bool:
-        return self.limit is not None and time.perf_counter() - self.start > self.limit
+        return self.limit is not None and time.perf_counter() - self.started > self.limit
 
     def check(self, step: int, steps: int) -> None:
         """Raise `OutOfTime` after the time limit; report progress if due."""
         if self.out_of_time():
             raise OutOfTime
-        if self.reporter.due():
+        if self.due():
             single = self.models == 1
-            self.reporter.send(f"step {step} of {steps}" if single else f"{self.done} of {self.models} models solved")
-
-
-def _plan(batch: ModelBatch, max_states: int, memory: int, seed: int, tries: int, clock: _Clock) -> ExactPlan:
-    """The plan for a batch, on its device; kept for the next batch of its structure."""
-    allowed = allowed_states(batch)
-
-    def build() -> ExactPlan:
-        plan = build_plan(
-            allowed, max_states=max_states, memory=memory, seed=seed, tries=tries, out_of_time=clock.out_of_time
-        )
-        return plan.to(batch.device)
-
-    plan = batch.structure.recent("elimination plans", (allowed.key, max_states, seed, tries), build)
-    if plan.memory > memory:
-        raise too_large(plan.width, plan.states, plan.memory, max_states, memory)
-    return plan
+            self.send(f"step {step} of {steps}" if single else f"{self.done} of {self.models} models solved")
