@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,7 +42,7 @@ class CloudHeader:
     suffix: str
     count: int
     fields: Mapping[str, np.dtype[Any]]
-    keep: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    keep: Mapping[str, Any] = field(default_factory=dict, repr=False)  # each format has its own keys
 
     def empty(self) -> Cloud:
         """A cloud of no points with these fields."""
@@ -80,6 +81,11 @@ class Cloud:
     def column(self, name: str) -> NDArray[Any]:
         """A coordinate or a field by name."""
         return self.xyz[:, AXES.index(name)] if name in AXES else self.fields[name]
+
+    @property
+    def keep(self) -> Mapping[str, Any]:
+        """What the format of the cloud's file needs to write it again."""
+        return self.header.keep if self.header is not None else {}
 
     @property
     def valid(self) -> NDArray[np.bool_]:
@@ -178,7 +184,9 @@ def write_cloud(cloud: Cloud, path: str | Path) -> None:
 def write_chunks(parts: Iterable[Cloud], path: str | Path, count: int) -> None:
     """Write a cloud that arrives in chunks, ``count`` points in all."""
     check_writable(path)
-    _module(Path(path)).write(iter(parts), Path(path), count)
+    rest = iter(parts)
+    first = next(rest)
+    _module(Path(path)).write(first, chain([first], rest), Path(path), count)
 
 
 def check_writable(path: str | Path) -> None:

@@ -108,6 +108,10 @@ def batches(
         threads: Threads that compute features; their number does not change the result.
         allocate: Allocates the memory of a batch, e.g. pinned memory for a GPU.
     """
+
+    def prepare(spot: Spot) -> PreparedTile:
+        return PreparedTile.of(store.load(spot), cut)
+
     rng = np.random.default_rng(seed)
     shape = (size, cut.points, cut.columns)
     free = deque(allocate(shape) if allocate is not None else np.empty(shape, np.float32) for _ in range(1 + _AHEAD))
@@ -116,7 +120,7 @@ def batches(
     try:
         for spot in store.spots(votes):
             order = rng.permutation(len(spot))  # drawn here, in tile order, so that threads do not change the numbers
-            prepared = pool.submit(_prepare, store, spot, cut)
+            prepared = pool.submit(prepare, spot)
             for start in range(0, len(order), cut.points):
                 if len(pending[-1].slots) == size:
                     if not free:
@@ -134,10 +138,6 @@ def batches(
                 yield batch.finish()
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _prepare(store: TileStore, spot: Spot, cut: Cut) -> PreparedTile:
-    return PreparedTile.of(store.load(spot), cut)
 
 
 def _fill(

@@ -1,1 +1,1 @@
-"""One file per cloud format, each with `open_reader(path)` and `write(chunks, path, count)`."""
+"""One file per cloud format, each with `open_reader(path)` and `write(first, chunks, path, count)`."""

@@ -22,7 +22,7 @@ from fgnn.points.cloud import CHUNK, Cloud, CloudHeader
 
 _CHECKSUM = 4
 _MOST_XML = 1 << 26
-_NAMES = {"colorRed": "red", "colorGreen": "green", "colorBlue": "blue"}
+_FIELDS = {"colorRed": "red", "colorGreen": "green", "colorBlue": "blue"}
 _CARTESIAN = ("cartesianX", "cartesianY", "cartesianZ")
 _SPHERICAL = ("sphericalRange", "sphericalAzimuth", "sphericalElevation")
 
@@ -33,28 +33,13 @@ class Column:
 
     name: str
     kind: str  # Float, Integer or ScaledInteger
+    dtype: np.dtype[Any]  # of the decoded values
+    bits: int  # per record
     low: int = 0
-    bits: int = 0
     scale: float = 1.0
     offset: float = 0.0
-    single: bool = False
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        if self.kind == "Float":
-            return np.dtype(np.float32 if self.single else np.float64)
-        if self.kind == "ScaledInteger":
-            return np.dtype(np.float64)
-        high = self.low + (1 << self.bits) - 1
-        for choice in (np.uint8, np.uint16, np.int32, np.int64):
-            if np.iinfo(choice).min <= self.low and high <= np.iinfo(choice).max:
-                return np.dtype(choice)
-        return np.dtype(np.int64)
-
-    def width(self) -> int:
-        """Bits per record."""
-        return self.bits if self.kind != "Float" else 32 if self.single else 64
-
+    @np.errstate(all="ignore")
     def decode(self, data: bytes, first_bit: int, count: int) -> NDArray[Any]:
         """Decode ``count`` values of a stream that starts ``first_bit`` bits into ``data``."""
         if self.kind == "Float":
@@ -89,10 +74,9 @@ class E57Reader:
         with self.path.open("rb") as file:
             for number, scan in enumerate(self.scans):
                 for rows in _records(_Pages(file, self.path, self.page), scan, size):
-                    with np.errstate(all="ignore"):  # an overflow gives a coordinate that is not finite
-                        cloud = self._cloud(rows, scan, number)
-                    yield cloud
+                    yield self._cloud(rows, scan, number)
 
+    @np.errstate(all="ignore")  # an overflow gives a coordinate that is not finite
     def _cloud(self, rows: dict[str, NDArray[Any]], scan: Scan, number: int) -> Cloud:
         count = len(next(iter(rows.values())))
         if all(name in rows for name in _CARTESIAN):
@@ -106,7 +90,7 @@ class E57Reader:
         xyz = xyz @ scan.rotation.T + scan.translation
         if invalid is not None:
             xyz[invalid != 0] = np.nan
-        named = {_field(name): values for name, values in rows.items()} | {"scan": np.full(count, number, np.uint16)}
+        named = {_FIELDS.get(n, n): values for n, values in rows.items()} | {"scan": np.full(count, number, np.uint16)}
         fields = {
             name: named[name].astype(dtype) if name in named else np.zeros(count, dtype)
             for name, dtype in self.header.fields.items()
@@ -134,7 +118,7 @@ def open_reader(path: Path) -> E57Reader:
         scans = tuple(_scan(node, size) for node in _children(_child(root, "data3D")))
     except (ElementTree.ParseError, UnicodeDecodeError, ValueError, KeyError, OverflowError, RecursionError) as error:
         raise InputError(f"cannot be read as E57 ({reason(error, 'odd XML')})", file=path) from error
-    if sum(scan.count * sum(column.width() for column in scan.columns) for scan in scans) > 8 * size:
+    if sum(scan.count * sum(column.bits for column in scan.columns) for scan in scans) > 8 * size:
         raise InputError("declares more points in its scans together than the file can hold", file=path)
     # a column of constant values takes no bits, so the file size does not bound it
     if (total := sum(8 * scan.count * len(scan.columns) for scan in scans)) > (most := may_expand_to(size)):
@@ -143,7 +127,7 @@ def open_reader(path: Path) -> E57Reader:
     for scan in scans:
         for column in scan.columns:
             if column.name not in (*_CARTESIAN, *_SPHERICAL):
-                fields.setdefault(_field(column.name), column.dtype)
+                fields.setdefault(_FIELDS.get(column.name, column.name), column.dtype)
     if len(scans) > 1:
         fields["scan"] = np.dtype(np.uint16)
     return E57Reader(path, CloudHeader(".e57", sum(s.count for s in scans), fields), page, scans)
@@ -178,7 +162,7 @@ def _scan(node: ElementTree.Element, size: int) -> Scan:
     if not (set(_CARTESIAN) <= names or set(_SPHERICAL) <= names):
         raise ValueError("a scan without coordinates")
     count, at = int(points.attrib["recordCount"]), int(points.attrib["fileOffset"])
-    each = sum(column.width() for column in columns)  # bits, possibly 0
+    each = sum(column.bits for column in columns)  # bits, possibly 0
     if count < 0 or not 0 < at < size or count * max(each, 1) > 8 * size:
         raise ValueError(f"declares {count} points, more than the file can hold")
     pose = _child(node, "pose")
@@ -194,20 +178,24 @@ def _scan(node: ElementTree.Element, size: int) -> Scan:
 
 def _column(node: ElementTree.Element) -> Column:
     attributes = node.attrib
-    kind = attributes.get("type", "")
+    kind, double = attributes.get("type", ""), np.dtype(np.float64)
     if kind == "Float":
-        return Column(_tag(node), kind, single=attributes.get("precision", "double") == "single")
+        single = attributes.get("precision", "double") == "single"
+        dtype = np.dtype(np.float32) if single else double
+        return Column(_tag(node), kind, dtype, 8 * dtype.itemsize)
     if kind not in ("Integer", "ScaledInteger"):
         raise ValueError(f"a field of type {kind[:20]!r}")
     low, high = int(attributes.get("minimum", -(1 << 63))), int(attributes.get("maximum", (1 << 63) - 1))
     bits = (high - low).bit_length()
     if high < low or low < -(1 << 63) or high >= 1 << 63:
         raise ValueError("a field whose range is empty or too wide")
-    return Column(_tag(node), kind, low, bits, float(attributes.get("scale", 1)), float(attributes.get("offset", 0)))
-
-
-def _field(name: str) -> str:
-    return _NAMES.get(name, name)
+    if kind == "ScaledInteger":
+        scale, offset = float(attributes.get("scale", 1)), float(attributes.get("offset", 0))
+        return Column(_tag(node), kind, double, bits, low, scale, offset)
+    largest = low + (1 << bits) - 1
+    ranges = ((choice, np.iinfo(choice)) for choice in (np.uint8, np.uint16, np.int32))
+    fitting = (choice for choice, info in ranges if info.min <= low and largest <= info.max)
+    return Column(_tag(node), kind, np.dtype(next(fitting, np.int64)), bits, low)
 
 
 # ---- pages, packets and bits ----------------------------------------------------------------------------------
@@ -250,15 +238,12 @@ def _records(pages: _Pages, scan: Scan, size: int) -> Iterator[dict[str, NDArray
     spent = [0] * len(streams)  # bits of each stream already decoded
     for done in range(0, scan.count, size):
         want = min(size, scan.count - done)
-        while any(
-            8 * len(s) - used < want * c.width() for s, used, c in zip(streams, spent, scan.columns, strict=True)
-        ):
+        while any(8 * len(s) - used < want * c.bits for s, used, c in zip(streams, spent, scan.columns, strict=True)):
             at = _next_packet(pages, at, streams)
         rows: dict[str, NDArray[Any]] = {}
         for number, column in enumerate(scan.columns):
-            with np.errstate(all="ignore"):
-                rows[column.name] = column.decode(bytes(streams[number]), spent[number], want)
-            whole, spent[number] = divmod(spent[number] + want * column.width(), 8)
+            rows[column.name] = column.decode(bytes(streams[number]), spent[number], want)
+            whole, spent[number] = divmod(spent[number] + want * column.bits, 8)
             del streams[number][:whole]
         yield rows
 

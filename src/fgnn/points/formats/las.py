@@ -6,10 +6,9 @@ import errno
 import logging
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -82,15 +81,15 @@ def _check_offsets(raw: IO[bytes], path: Path) -> None:
             raise InputError("cannot be read as LAS/LAZ (its extended records lie outside the file)", file=path)
 
 
-def write(parts: Iterator[Cloud], path: Path, count: int) -> None:
+def write(first: Cloud, parts: Iterable[Cloud], path: Path, count: int) -> None:
     """Write LAS or LAZ; fields the point format lacks become extra dimensions."""
     laspy = need("laspy")
-    first = next(parts)
     header = _header_for(laspy, first)
     dimensions = set(header.point_format.dimension_names)
     for name, values in first.fields.items():
         if name not in dimensions:
-            header.add_extra_dim(laspy.ExtraBytesParams(name=name[:32], type=_storable(values.dtype)))
+            kind = np.dtype(np.uint8) if values.dtype == np.bool_ else values.dtype
+            header.add_extra_dim(laspy.ExtraBytesParams(name=name[:32], type=kind))
     with atomic_write(path, "wb") as out:
         # laspy closes its file, but atomic_write must still sync it: give laspy a duplicate
         plain: IO[bytes] = os.fdopen(os.dup(out.fileno()), "wb")
@@ -100,7 +99,7 @@ def write(parts: Iterator[Cloud], path: Path, count: int) -> None:
                 plain, mode="w", header=header, do_compress=path.suffix.lower() == ".laz", closefd=True
             ) as writer,
         ):
-            for part in chain([first], parts):
+            for part in parts:
                 writer.write_points(_record(laspy, header, part))
 
 
@@ -116,8 +115,7 @@ def _as_os_error(path: Path) -> Iterator[None]:
 
 
 def _header_for(laspy: Any, cloud: Cloud) -> Any:
-    if cloud.header is not None and "las" in cloud.header.keep:
-        old = cloud.header.keep["las"]
+    if (old := cloud.keep.get("las")) is not None:
         header = laspy.LasHeader(point_format=old.point_format, version=old.version)
         header.offsets, header.scales = old.offsets, old.scales
         header.vlrs = [v for v in old.vlrs if type(v).__name__ not in ("LasZipVlr", "ExtraBytesVlr")]
@@ -143,10 +141,6 @@ def _record(laspy: Any, header: Any, part: Cloud) -> Any:
         if values.dtype.kind == "f" or values.any():  # the record starts with zeros, and bit fields are slow to write
             record[name[:32]] = values
     return record
-
-
-def _storable(kind: np.dtype[Any]) -> np.dtype[Any]:
-    return np.dtype(np.uint8) if kind == np.bool_ else kind
 
 
 @contextmanager

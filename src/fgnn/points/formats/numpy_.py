@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from fgnn.errors import InputError, reason
 from fgnn.files import atomic_write, may_expand_to
 from fgnn.points.cloud import AXES, CHUNK, Cloud, CloudHeader, join_clouds
+from fgnn.points.formats.records import records
 
 _COORDINATES = ("xyz", "points", "pos", "coord")
 
@@ -107,7 +107,7 @@ def _flat(arrays: dict[str, NDArray[Any]], path: Path) -> dict[str, NDArray[Any]
     return flat
 
 
-def write(parts: Iterator[Cloud], path: Path, count: int) -> None:
+def write(first: Cloud, parts: Iterable[Cloud], path: Path, count: int) -> None:
     """Write an NPZ of named arrays, or chunk by chunk a structured NPY array."""
     if path.suffix.lower() == ".npz":
         whole = join_clouds(list(parts))
@@ -115,13 +115,9 @@ def write(parts: Iterator[Cloud], path: Path, count: int) -> None:
         with atomic_write(path, "wb") as out:
             np.savez_compressed(out, **arrays)
         return
-    first = next(parts)
     dtype = np.dtype([(axis, np.float64) for axis in AXES] + [(n, v.dtype) for n, v in first.fields.items()])
     with atomic_write(path, "wb") as out:
         head = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (count,)}
         np.lib.format.write_array_header_2_0(out, head)
-        for cloud in chain([first], parts):
-            rows = np.empty(len(cloud), dtype)
-            for name in dtype.names or ():
-                rows[name] = cloud.column(name)
-            out.write(rows.tobytes())
+        for part in parts:
+            out.write(records(part, dtype).tobytes())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -93,16 +93,15 @@ def open_reader(path: Path) -> PcdReader:
         raise InputError(f"declares {count} points but has only {size} bytes for them", file=path)
     stored = dict(zip(names, dtypes, strict=True))
     fields = {name: kind for name, kind in stored.items() if name not in AXES}
-    keep = {"encoding": encoding, "stored": stored}
+    keep = {"encoding": encoding, "pcd types": stored}
     return PcdReader(path, CloudHeader(".pcd", count, fields, keep), dtype, match.end())
 
 
-def write(parts: Iterator[Cloud], path: Path, count: int) -> None:
+def write(first: Cloud, parts: Iterable[Cloud], path: Path, count: int) -> None:
     """Write PCD, binary unless the cloud came from another encoding."""
     pypcd4 = need("pypcd4")
     cloud = join_clouds(list(parts))
-    keep = cloud.header.keep if cloud.header is not None and cloud.header.suffix == ".pcd" else {}
-    original = keep.get("stored", dict.fromkeys(AXES, np.dtype(np.float64)))
+    original = first.keep.get("pcd types", dict.fromkeys(AXES, np.dtype(np.float64)))
     columns = {name: cloud.column(name) for name in column_order(cloud, original)}
     for name, values in columns.items():
         if name in AXES:
@@ -112,4 +111,4 @@ def write(parts: Iterator[Cloud], path: Path, count: int) -> None:
     types = tuple(values.dtype.type for values in columns.values())
     points = pypcd4.PointCloud.from_points(list(columns.values()), tuple(columns), types)
     with atomic_write(path, "wb") as out:
-        points.save(out, encoding=pypcd4.Encoding(keep.get("encoding", "binary")))
+        points.save(out, encoding=pypcd4.Encoding(first.keep.get("encoding", "binary")))

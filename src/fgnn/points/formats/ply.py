@@ -6,9 +6,9 @@ Mesh libraries neither keep every property with its type nor read in chunks, so 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import chain, islice
+import shutil
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -17,7 +17,7 @@ import numpy as np
 from fgnn.errors import InputError
 from fgnn.files import atomic_write
 from fgnn.points.cloud import AXES, Cloud, CloudHeader
-from fgnn.points.formats.records import RecordReader, column_order
+from fgnn.points.formats.records import RecordReader, column_order, records
 
 _TYPES = {
     "char": "i1", "int8": "i1", "uchar": "u1", "uint8": "u1", "short": "i2", "int16": "i2", "ushort": "u2",
@@ -40,34 +40,26 @@ class PlyReader(RecordReader):
         return (self.text if self.header.keep["format"] == "ascii" else self.binary)(file, size)
 
 
-@dataclass(eq=False)
-class _Header:
-    order: str = "ascii"
-    comments: list[str] = field(default_factory=list)
-    # name, count, words of each property line
-    elements: list[tuple[str, int, list[list[str]]]] = field(default_factory=list)
-
-
 def open_reader(path: Path) -> PlyReader:
     """Read the header of a PLY file."""
     with path.open("rb") as file:
-        header = _parse_header(_header_lines(file, path), path)
+        order, comments, elements = _parse_header(_header_lines(file, path), path)
         start = file.tell()
-    if not header.elements or header.elements[0][0] != "vertex":
+    if not elements or elements[0][0] != "vertex":
         raise InputError("Expected vertices as the first element of a point cloud", file=path)
-    _, count, properties = header.elements[0]
+    _, count, properties = elements[0]
     stored = _vertex_types([(words[-1], words[1]) for words in properties], path)
-    dtype = np.dtype([(name, kind.newbyteorder(_ORDERS[header.order])) for name, kind in stored.items()])
-    binary = header.order != "ascii"
+    dtype = np.dtype([(name, kind.newbyteorder(_ORDERS[order])) for name, kind in stored.items()])
+    binary = order != "ascii"
     least = count * (dtype.itemsize if binary else 2 * len(stored))
     size = path.stat().st_size - start
     if least > size:
         raise InputError(f"declares {count} points but has only {size} bytes for them", file=path)
     keep = {
-        "format": header.order,
-        "comments": header.comments,
-        "stored": stored,
-        "others": header.elements[1:],
+        "format": order,
+        "comments": comments,
+        "ply types": stored,
+        "others": elements[1:],
         "source": path,
         # where the other elements begin: a byte, and lines after it
         "tail": (start + count * dtype.itemsize, 0) if binary else (start, count),
@@ -76,24 +68,26 @@ def open_reader(path: Path) -> PlyReader:
     return PlyReader(path, CloudHeader(".ply", count, fields, keep), dtype, start)
 
 
-def _parse_header(lines: list[list[str]], path: Path) -> _Header:
-    header = _Header()
+def _parse_header(lines: list[list[str]], path: Path) -> tuple[str, list[str], list[tuple[str, int, list[list[str]]]]]:
+    """The byte order, the comments, and the name, count and property lines of each element."""
+    order, comments = "ascii", list[str]()
+    elements: list[tuple[str, int, list[list[str]]]] = []
     for number, words in enumerate(lines, start=1):
         place = f"line {number}"
         if words[0] in ("comment", "obj_info"):
-            header.comments.append(" ".join(words))
+            comments.append(" ".join(words))
         elif words[0] == "format" and len(words) >= 2:
             if words[1] not in _ORDERS:
                 what = f"Expected a format among {', '.join(_ORDERS)} (got {words[1]!r})"
                 raise InputError(what, file=path, place=place)
-            header.order = words[1]
+            order = words[1]
         elif words[0] == "element" and len(words) == 3 and _COUNT.fullmatch(words[2]):
-            header.elements.append((words[1], int(words[2]), []))
-        elif words[0] == "property" and header.elements and len(words) >= 3:
-            header.elements[-1][2].append(words)
+            elements.append((words[1], int(words[2]), []))
+        elif words[0] == "property" and elements and len(words) >= 3:
+            elements[-1][2].append(words)
         elif words[0] not in ("ply", "end_header"):
             raise InputError(f"Expected a PLY header line (got {' '.join(words)[:60]!r})", file=path, place=place)
-    return header
+    return order, comments, elements
 
 
 def _vertex_types(properties: list[tuple[str, str]], path: Path) -> dict[str, np.dtype[Any]]:
@@ -125,12 +119,11 @@ def _header_lines(file: IO[bytes], path: Path) -> list[list[str]]:
     raise InputError("Expected 'end_header' at the end of the header", file=path)
 
 
-def write(parts: Iterator[Cloud], path: Path, count: int) -> None:
+def write(first: Cloud, parts: Iterable[Cloud], path: Path, count: int) -> None:
     """Write PLY, binary unless the cloud came from an ascii file; other elements of that file are appended."""
-    first = next(parts)
-    keep = first.header.keep if first.header is not None and first.header.suffix == ".ply" else {}
+    keep = first.keep
     order = keep.get("format", "binary_little_endian")
-    original = keep.get("stored", dict.fromkeys(AXES, np.dtype("f8")))
+    original = keep.get("ply types", dict.fromkeys(AXES, np.dtype("f8")))
     stored: dict[str, np.dtype[Any]] = {
         name: original[name] if name in AXES else _storable(first.fields[name].dtype)
         for name in column_order(first, original)
@@ -143,33 +136,22 @@ def write(parts: Iterator[Cloud], path: Path, count: int) -> None:
         lines += [" ".join(words) for words in properties]
     with atomic_write(path, "wb") as out:
         out.write(("\n".join([*lines, "end_header"]) + "\n").encode("latin-1"))
-        for part in chain([first], parts):
-            records = np.empty(len(part), dtype)
-            for name in stored:
-                records[name] = part.column(name)
+        for part in parts:
+            rows = records(part, dtype)
             if order == "ascii":
-                rows = zip(*(records[name].tolist() for name in stored), strict=True)
-                out.write("".join(" ".join(map(repr, row)) + "\n" for row in rows).encode())
+                out.write("".join(" ".join(map(repr, row)) + "\n" for row in rows.tolist()).encode())
             else:
-                out.write(records.tobytes())
+                out.write(rows.tobytes())
         if keep.get("others"):
-            _copy_tail(out, keep["source"], *keep["tail"])
-
-
-def _copy_tail(out: IO[bytes], source: Path, start: int, lines: int) -> None:
-    """Append a file from ``lines`` lines after the byte ``start``."""
-    with source.open("rb") as file:
-        file.seek(start)
-        for _ in islice(file, lines):
-            pass
-        while block := file.read(1 << 20):
-            out.write(block)
+            start, vertices = keep["tail"]
+            with keep["source"].open("rb") as file:
+                file.seek(start)
+                for _ in islice(file, vertices):
+                    pass
+                shutil.copyfileobj(file, out)
 
 
 def _storable(kind: np.dtype[Any]) -> np.dtype[Any]:
     """The PLY type for a field: the format has no 64-bit integers or booleans."""
-    if kind == np.bool_:
-        return np.dtype("u1")
-    if kind.str[1:] in _NAMES:
-        return np.dtype(kind.str[1:])
-    return np.dtype("f8")
+    code = kind.str[1:]
+    return np.dtype(code if code in _NAMES else "u1" if code == "b1" else "f8")

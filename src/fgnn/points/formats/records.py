@@ -73,7 +73,15 @@ class RecordReader:
         return InputError(f"ends after {count} of {self.header.count} points", file=self.path)
 
 
-def column_order(cloud: Cloud, original: Iterable[str] = AXES) -> list[str]:
+def records(cloud: Cloud, dtype: np.dtype[Any]) -> np.ndarray:
+    """The columns of a cloud that ``dtype`` names, as records."""
+    rows = np.empty(len(cloud), dtype)
+    for name in dtype.names or ():
+        rows[name] = cloud.column(name)
+    return rows
+
+
+def column_order(cloud: Cloud, original: Iterable[str]) -> list[str]:
     """Columns to write: first those of the original file that are still there, then new fields."""
     order = [name for name in original if name in AXES or name in cloud.fields]
     return order + [name for name in cloud.fields if name not in order]

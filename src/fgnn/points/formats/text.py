@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -97,17 +97,16 @@ def open_reader(path: Path) -> TextReader:
     return TextReader(path, CloudHeader(path.suffix.lower(), max(0, count - skip), fields, keep))
 
 
-def write(parts: Iterator[Cloud], path: Path, count: int) -> None:
+def write(first: Cloud, parts: Iterable[Cloud], path: Path, count: int) -> None:
     """Write one point per line, each number with the fewest digits that preserve it."""
-    first = next(parts)
-    keep = first.header.keep if first.header is not None and "names" in first.header.keep else {}
+    keep = first.keep
     names = column_order(first, keep.get("names", AXES))
     is_csv = path.suffix.lower() == ".csv"
     delimiter = keep.get("delimiter") or ("," if is_csv else " ")
     with atomic_write(path) as out:
         if keep.get("head") or is_csv or names != _USUAL.get(len(names)):
             out.write(("" if is_csv or keep.get("head") else "# ") + delimiter.join(names) + "\n")
-        for part in chain([first], parts):
+        for part in parts:
             columns = [_texts(part.column(name)) for name in names]
             out.writelines(delimiter.join(row) + "\n" for row in zip(*columns, strict=True))
 
