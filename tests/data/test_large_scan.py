@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fgnn.data.large_scan import terrain_strips, write_terrain
+from fgnn.data.scenes import terrain_strips, write_terrain
 from fgnn.points.cloud import read_cloud
 
 

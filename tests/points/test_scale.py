@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fgnn.data.large_scan import write_terrain
+from fgnn.data.scenes import write_terrain
 from fgnn.points.cloud import open_cloud
 
 _LABEL = """

@@ -13,8 +13,8 @@ import pytest
 
 from fgnn.data.ground import FOLDS, GROUND, OTHER, SAMPLES, UNKNOWN, read_samples
 from fgnn.data.labelled import Classes
-from fgnn.data.large_scan import terrain_strips
 from fgnn.data.scan_copies import altered, scan_versions
+from fgnn.data.scenes import terrain_strips
 from fgnn.errors import InputError
 from fgnn.points.cloud import Cloud, read_cloud, write_cloud
 from fgnn.points.segment_pieces import Cut

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fgnn.bench.common import describe, number, show, write_result
-from fgnn.data.large_scan import write_terrain
+from fgnn.data.scenes import write_terrain
 from fgnn.errors import InputError
 from fgnn.models.points.segmenter import usual_batch
 from fgnn.points.segment import STAGES

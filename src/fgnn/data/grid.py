@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fgnn.data.generated import GeneratedModels, pairs_and_budgets
-from fgnn.data.sampling import Random
+from fgnn.data.generated import GeneratedModels, Random, pairs_and_budgets
 from fgnn.graph import Structure
 from fgnn.infer import solve
 from fgnn.pgm import ModelBatch, model_structure

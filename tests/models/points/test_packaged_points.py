@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import fgnn
-from fgnn.data.large_scan import terrain_strips
-from fgnn.data.scenes import make_shapes
+from fgnn.data.scenes import make_shapes, terrain_strips
 from fgnn.data.shapenet import CATEGORIES, PARTS
 from fgnn.models.points.segmenter import load_segmenter
 from fgnn.points.cloud import Cloud
