@@ -21,7 +21,7 @@ from fgnn.points.cloud import write_cloud
 from fgnn.points.metrics import scene_score
 from fgnn.reproduce import table2
 from fgnn.reproduce.experiment import Setting
-from fgnn.reproduce.paper_points import NAMES, TABLE2, TABLE3
+from fgnn.reproduce.paper import NAMES, TABLE2, TABLE3
 from fgnn.reproduce.table2 import reproduce_table2
 from fgnn.reproduce.table3 import reproduce_table3, some_of_each
 from fgnn.tasks.evaluate_points import evaluate_point_weights

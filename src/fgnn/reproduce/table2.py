@@ -20,7 +20,7 @@ from fgnn.report.html import Page
 from fgnn.report.tables import Table
 from fgnn.reproduce.experiment import Setting, is_trained, train_run
 from fgnn.reproduce.output import Output, write_outputs
-from fgnn.reproduce.paper_points import NAMES, TABLE2
+from fgnn.reproduce.paper import NAMES, TABLE2
 from fgnn.runtime.progress import Log
 from fgnn.tasks.recipe import Recipe, RoomData, read_recipe
 from fgnn.tasks.room_scores import PROTOCOLS, Protocol, labeller, score_rooms

@@ -18,7 +18,7 @@ from fgnn.report.html import Page
 from fgnn.report.tables import Table
 from fgnn.reproduce.experiment import Origin, Setting, records
 from fgnn.reproduce.output import Output, write_outputs
-from fgnn.reproduce.paper_points import NAMES, TABLE3
+from fgnn.reproduce.paper import NAMES, TABLE3
 from fgnn.runtime.progress import Log
 from fgnn.tasks.shape_data import some_of_each, split_set, split_shapes
 from fgnn.tasks.shape_scores import ShapeTable, score_shapes

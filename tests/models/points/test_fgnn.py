@@ -12,10 +12,8 @@ from torch import Tensor, nn
 from fgnn.data.labelled import PointSet
 from fgnn.graph import FactorGraph, FactorGroup
 from fgnn.models.points import fgnn as point_fgnn
-from fgnn.models.points import graph as point_graph
 from fgnn.models.points.config import PointArchitecture, PointConfig
-from fgnn.models.points.fgnn import PointFGNN
-from fgnn.models.points.graph import GROUP, neighbours
+from fgnn.models.points.fgnn import GROUP, PointFGNN, neighbours
 from fgnn.models.points.network import PointNetwork
 from fgnn.nn import build, use_backend
 from fgnn.tasks.task import Loss
@@ -39,7 +37,7 @@ def test_hints_change_no_number(aggregate: str, norm: str | None, monkeypatch: p
     network = PointFGNN(3, 5, categories=4, k=6, bases=4, notation=SMALL, aggregate=aggregate, norm=norm, reach=0.1)
     x, category = torch.rand(3, 40, 3), torch.tensor([0, 3, 1])
     results = []
-    for make_graph in (point_graph.neighbour_graph, without_hints):
+    for make_graph in (point_fgnn.neighbour_graph, without_hints):
         monkeypatch.setattr(point_fgnn, "neighbour_graph", make_graph)
         torch.manual_seed(1)  # the same dropout
         scores = network(x, category)

@@ -88,6 +88,18 @@ def turn(points: Tensor, matrix: Tensor) -> Tensor:
         return (points.float()[..., None] * matrix.float()[:, None]).sum(2)
 
 
+def has_kernel(x: Tensor, k: int) -> bool:
+    """Whether the k-NN kernel can search these points (B, P, d)."""
+    return x.shape[-1] == 3 and can_launch(x.device) and x.shape[1] <= _SMALL and k <= _MOST
+
+
+def nearest_by_kernel(x: Tensor, k: int, queries: Tensor | None = None, exclude: bool = False) -> Tensor:
+    """The k nearest points of each query, with ``exclude`` without the point itself; no host synchronisation."""
+    targets = None if queries is None else queries.float().contiguous()
+    index, _ = by_tiles(x.detach().float().contiguous(), targets, k, exclude)
+    return index.clamp(0, x.shape[1] - 1)  # a NaN has no neighbours, and checking would synchronise
+
+
 @torch.no_grad()
 def nearest(x: Tensor, k: int, queries: Tensor | None = None) -> Tensor:
     """The k nearest points of each query (by default of each point, itself included), (B, Q, k).
@@ -96,9 +108,8 @@ def nearest(x: Tensor, k: int, queries: Tensor | None = None) -> Tensor:
     kernel for positions. Distances are in float32 also under autocast, since neighbours differ by little.
     """
     k = min(k, x.shape[1])
-    if x.shape[-1] == 3 and can_launch(x.device) and x.shape[1] <= _SMALL and k <= _MOST:
-        targets = None if queries is None else queries.float().contiguous()
-        return by_tiles(x.float().contiguous(), targets, k, False)[0].clamp(0, x.shape[1] - 1)
+    if has_kernel(x, k):
+        return nearest_by_kernel(x, k, queries)
     with torch.autocast(x.device.type, enabled=False):
         x = x.float()
         to = x if queries is None else queries.float()

@@ -1,13 +1,21 @@
-"""The paper's point network: a factor for every point, over the point and its nearest neighbours."""
+"""The paper's point network: a factor for every point, over the point and its nearest neighbours.
+
+The sizes of the factor graph are known beforehand and it is built without host synchronisation, so a training step that
+builds it can be recorded as a CUDA graph.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from fgnn.models.points.graph import GROUP, neighbour_graph, neighbours
+from fgnn.graph import FactorGraph, FactorGroup, Hints
+from fgnn.models.points.blocks import has_kernel, nearest_by_kernel
 from fgnn.nn import build
 from fgnn.nn.norm import Norm
+from fgnn.points.knn import knn
+
+GROUP = "near"
 
 # As printed in section 4.2; N is the number of classes.
 PAPER_POINT_NETWORK = """
@@ -98,6 +106,39 @@ class PointFGNN(nn.Module):
         t = (xyz[:, :, None] - near) / self.reach  # shape: (B, P, k + 1, 3), point minus neighbour
         scores: Tensor = self.network(neighbour_graph(index), f, {GROUP: f}, {GROUP: t.flatten(0, 1)})
         return scores.reshape(clouds, points, self.classes)
+
+
+@torch.no_grad()
+def neighbours(xyz: Tensor, k: int) -> Tensor:
+    """For each point itself, first, and its k nearest others.  # shape: (B, P, 3) -> (B, P, k + 1)"""
+    clouds, points, _ = xyz.shape
+    if points <= k:
+        raise ValueError(f"Expected more than {k} points in a cloud (got {points})")
+    index = nearest_by_kernel(xyz, k, exclude=True) if has_kernel(xyz, k) else knn(xyz, k, include_self=False)[0]
+    own = torch.arange(points, device=xyz.device).expand(clouds, points)
+    return torch.cat([own[..., None], index], dim=2)
+
+
+@torch.no_grad()
+def neighbour_graph(index: Tensor) -> FactorGraph:
+    """All clouds as one graph, from `neighbours` (B, P, k + 1): factor c is over the points of its row.
+
+    Every point is in its own factor, and in at most as many factors as its cloud has points: with these hints nothing
+    is read back from the device.
+    """
+    clouds, points, arity = index.shape
+    start = torch.arange(clouds, device=index.device)[:, None, None] * points
+    ptr = torch.arange(clouds + 1, device=index.device) * points
+    scopes = FactorGroup((index + start).reshape(clouds * points, arity))
+    return FactorGraph(
+        clouds * points,
+        {GROUP: scopes},
+        variable_ptr=ptr,
+        factor_ptr={GROUP: ptr},
+        graph_size=points,
+        validate=False,
+        hints={GROUP: Hints(max_degree=points, covers_all=True)},
+    )
 
 
 def one_hot(category: Tensor, categories: int, dtype: torch.dtype) -> Tensor:
