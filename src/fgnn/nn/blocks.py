@@ -14,7 +14,7 @@ from fgnn.graph import FactorGraph
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.linear import linear
 from fgnn.nn.backends.torch.reduce import reduce_edges
-from fgnn.nn.edge_features import EdgeFeatures
+from fgnn.nn.edge_matrix import EdgeFeatures
 from fgnn.nn.norm import NodeBatchNorm, Norm, make_norm
 
 Factors = Mapping[str, Tensor]  # features of the factors by group

@@ -1,22 +1,22 @@
-"""Q: a matrix for each edge feature, in four forms. None of them stores a matrix per edge."""
+"""Q: a matrix for each edge feature, in four forms, none of which stores a matrix per edge; and edge features in edge
+order."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from fgnn.graph import EdgeTypes, Incidence
-from fgnn.nn.backends.linear import has_kernel, linear
-from fgnn.nn.edge_features import EdgeFeatures, edge_types, flatten_edges
+from fgnn.nn.backends.linear import EdgeNet
 from fgnn.nn.functional import Coefficients
 
 Form = Literal["dense", "basis", "table", "cosine"]
+EdgeFeatures = Tensor | EdgeTypes
 
 
 class EdgeMatrix(nn.Module, ABC):
@@ -216,45 +216,6 @@ _FORMS: dict[Form, Callable[..., EdgeMatrix]] = {
 }
 
 
-class EdgeNet(nn.Sequential):
-    """Linear layers with ReLU between them."""
-
-    def __init__(self, widths: Sequence[int]) -> None:
-        super().__init__()
-        for k, (i, o) in enumerate(pairwise(widths)):
-            if k:
-                self.append(nn.ReLU())
-            self.append(EdgeLinear(i, o))
-
-    def forward(self, x: Tensor, relu: bool = False) -> Tensor:
-        """Apply all layers; with ``relu``, also after the last.  # shape: (..., widths[0]) -> (..., widths[-1])"""
-        layers = [layer for layer in self if isinstance(layer, EdgeLinear)]
-        if not relu and has_kernel(x, layers[0].weight):
-            from fgnn.nn.backends.triton.edge_mlp import edge_mlp, fits
-
-            if fits(self, x):
-                return edge_mlp(self, x)
-        for k, layer in enumerate(layers):
-            x = layer(x, relu=relu or k + 1 < len(layers))
-        return x
-
-
-class EdgeLinear(nn.Linear):
-    """A linear layer that uses a GPU's tensor cores also for few input features, as edges have."""
-
-    def forward(self, x: Tensor, relu: bool = False) -> Tensor:
-        """σ(x Θᵀ + β), where σ is ReLU or the identity.  # shape: (..., in_features) -> (..., out_features)"""
-        missing = -self.in_features % 8
-        if not missing or not x.is_cuda or has_kernel(x, self.weight):
-            return linear(x, self.weight, self.bias, relu=relu)
-        # cuBLAS is several times slower on rows that are not a multiple of 16 bytes
-        if torch.is_autocast_enabled("cuda"):
-            x = x.to(torch.get_autocast_dtype("cuda"))
-        pad = nn.functional.pad
-        y = nn.functional.linear(pad(x, (0, missing)), pad(self.weight, (0, missing)), self.bias)
-        return y.relu() if relu else y
-
-
 def _reset_mlp(net: nn.Sequential) -> None:
     """Keep the scale of t through the layers, so that φ has unit variance, roughly."""
     for layer in net:
@@ -262,3 +223,62 @@ def _reset_mlp(net: nn.Sequential) -> None:
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
             bound = 1 / math.sqrt(layer.in_features)
             nn.init.uniform_(layer.bias, -bound, bound)
+
+
+def flatten_edges(t: Tensor, incidence: Incidence, width: int | None) -> tuple[Tensor, bool]:
+    """Features (or types, with ``width`` None) as one row per edge or one row per position in the scope.
+
+    Returns:
+        (E, ·) or (B, E, ·) and False; or (A, ·) and True.
+    """
+    edges, arity, factors = incidence.num_edges, incidence.arity, incidence.num_factors
+    lead = t.shape if width is None else t.shape[:-1]
+    tail = () if width is None else (int(t.shape[-1]),)
+    if width is None or (t.dim() and t.shape[-1] == width):
+        if tuple(lead) == (edges,):
+            return t, False
+        if arity is not None and tuple(lead[-2:]) == (factors, arity) and len(lead) in (2, 3):
+            return t.reshape(*lead[:-2], edges, *tail), False
+        if len(lead) == 2 and lead[1] == edges:
+            return t, False
+        if arity is not None and tuple(lead) == (arity,):
+            return t, True
+    end = "" if width is None else f", {width}"
+    shapes = [f"(E{end})"] if arity is None else [f"(C, A{end})", f"(E{end})", f"(A{end})"]
+    sizes = f"E = {edges}" + ("" if arity is None else f", C = {factors}, A = {arity}")
+    raise ValueError(
+        f"Expected edge features of shape {' or '.join(shapes)}, or with B in front, where {sizes} "
+        f"(got {tuple(t.shape)})"
+    )
+
+
+def edge_types(t: EdgeFeatures | None, incidence: Incidence, num_types: int) -> EdgeTypes | Tensor:
+    """The types of the edges, from types or one-hot features.
+
+    A tensor is read and sorted at every call, with host synchronisation; ``EdgeTypes`` are checked and sorted once.
+
+    Returns:
+        ``EdgeTypes``; or, by position, types (A,); or, where samples have their own, types (B, E).
+    """
+    if isinstance(t, EdgeTypes):
+        if t.num_types != num_types or t.index.numel() != incidence.num_edges:
+            raise ValueError(
+                f"Expected {num_types} types for {incidence.num_edges} edges (got {t.num_types} for {t.index.numel()})"
+            )
+        return t
+    if t is None:
+        if num_types != 1:
+            raise ValueError(f"Expected edge types 0 to {num_types - 1} (got none)")
+        return incidence.one_type
+    if t.dtype.is_floating_point:
+        one_hot, by_position = flatten_edges(t, incidence, num_types)
+        types = one_hot.argmax(-1)
+        if bool((nn.functional.one_hot(types, num_types) != one_hot).any()):
+            raise ValueError("Expected one-hot edge features or integer types for q='table' (got other values)")
+    else:
+        flat, by_position = flatten_edges(t, incidence, None)
+        types = flat.long()
+    if by_position or types.dim() == 2:
+        EdgeTypes(types.reshape(-1), num_types)  # checks the range
+        return types
+    return EdgeTypes(types, num_types).prepare()

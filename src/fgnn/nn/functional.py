@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Literal
 
 import torch
@@ -9,8 +10,7 @@ from torch import Tensor
 
 from fgnn.graph import EdgeTypes, Incidence, Side
 from fgnn.nn.aggregate import Aggregation
-from fgnn.nn.backends.choice import choose_backend
-from fgnn.nn.backends.edge_call import EdgeCall
+from fgnn.nn.backends.choice import EdgeCall, choose_backend
 from fgnn.nn.backends.torch.aggregate import aggregate_torch
 
 Activation = Literal["relu", "identity"]
@@ -64,17 +64,12 @@ def aggregate_messages(
         raise ValueError(f"Expected the same number of samples in all features (got {sizes})")
     call = EdgeCall(incidence, towards, activation == "relu", aggregation, types, sizes[0] if sizes else None)
     kind = a.device.type
-    if not torch.is_autocast_enabled(kind):
-        return _aggregate(a, b, phi, weight, call)
-    dtype = torch.get_autocast_dtype(kind)  # the backend rounds W
-    with torch.autocast(kind, enabled=False):
-        b, phi = (x if x is None else x.to(dtype) for x in (b, phi))
-        return _aggregate(a.to(dtype), b, phi, weight, call)
-
-
-def _aggregate(a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, call: EdgeCall) -> Tensor:
-    if choose_backend(device=a.device, dtype=a.dtype, aggregation=call.aggregation) == "torch":
-        return aggregate_torch(a, b, phi, weight, call)
-    from fgnn.nn.backends.triton.aggregate import aggregate_triton
-
-    return aggregate_triton(a, b, phi, weight, call)
+    autocast = torch.is_autocast_enabled(kind)
+    if autocast:  # the backend rounds W
+        dtype = torch.get_autocast_dtype(kind)
+        a, b, phi = a.to(dtype), None if b is None else b.to(dtype), None if phi is None else phi.to(dtype)
+    run = aggregate_torch
+    if choose_backend(device=a.device, dtype=a.dtype, aggregation=aggregation) == "triton":
+        from fgnn.nn.backends.triton.aggregate import aggregate_triton as run
+    with torch.autocast(kind, enabled=False) if autocast else nullcontext():
+        return run(a, b, phi, weight, call)

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from fgnn.graph import FactorGraph
 from fgnn.nn.aggregate import Aggregation
-from fgnn.nn.backends.choice import choose_backend
+from fgnn.nn.backends.choice import choose_backend, working_dtype
 from fgnn.nn.direction import FactorToVariable, VariableToFactor
-from fgnn.nn.edge_features import EdgeFeatures
-from fgnn.nn.edge_matrix import EdgeMatrix, Form, make_edge_matrix
+from fgnn.nn.edge_matrix import EdgeFeatures, EdgeMatrix, Form, make_edge_matrix
 from fgnn.nn.functional import Activation
 from fgnn.nn.message import Message
 from fgnn.nn.norm import Norm
@@ -161,13 +160,8 @@ class FGNNLayer(nn.Module):
     @property
     def backend(self) -> str:
         """The backend the layer uses on its parameters' device: "torch" or "triton"."""
-        some = next(self.parameters())
-        kind = some.device.type
-        return choose_backend(
-            device=some.device,
-            dtype=some.dtype if not torch.is_autocast_enabled(kind) else torch.get_autocast_dtype(kind),
-            aggregation=self.factor_to_variable.aggregation,
-        )
+        some, aggregation = next(self.parameters()), self.factor_to_variable.aggregation
+        return choose_backend(device=some.device, dtype=working_dtype(some), aggregation=aggregation)
 
     def extra_repr(self) -> str:
         return f"schedule={self.schedule}"

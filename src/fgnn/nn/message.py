@@ -82,20 +82,14 @@ class Message(nn.Module):
         Returns:
             a (..., C, width), with the bias, and b (..., N, width).
         """
-        if all([self._reads(g, self.factor_weight), self._reads(f, self.variable_weight)]):
+        for x, length in ((g, self.factor_in), (f, self.variable_in)):
+            actual = "none" if x is None else x.shape[-1]
+            if length and actual != length:
+                raise ValueError(f"Expected features of length {length} (got {actual})")
+        if self.factor_in and self.variable_in:
             return linear_parts(g, self.factor_weight, self.bias, f, self.variable_weight)  # type: ignore[arg-type]
         a = self._part(g, self.factor_weight, self.bias, factors)
         return a, self._part(f, self.variable_weight, None, variables)
-
-    def _reads(self, x: Tensor | None, weight: Tensor) -> bool:
-        """Whether there are features to read; missing or misshapen ones are refused."""
-        if x is None or weight.shape[1] == 0:
-            if weight.shape[1]:
-                raise ValueError(f"Expected features of length {weight.shape[1]} (got none)")
-            return False
-        if x.shape[-1] != weight.shape[1]:
-            raise ValueError(f"Expected features of length {weight.shape[1]} (got {x.shape[-1]})")
-        return True
 
     def _part(self, x: Tensor | None, weight: Tensor, bias: Tensor | None, count: int) -> Tensor:
         if x is None or weight.shape[1] == 0:

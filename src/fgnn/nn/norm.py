@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from fgnn.nn.backends.choice import choose_backend
+from fgnn.nn.backends.choice import choose_backend, working_dtype
 
 Norm = Literal["batch", "layer", "rms"] | None
 
@@ -27,8 +27,7 @@ class RMSNorm(nn.Module):
         """Normalise the last axis.  # shape: (..., d), kept"""
         y = x.to(torch.promote_types(x.dtype, torch.float32))
         y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self.eps) * self.scale
-        kind = x.device.type
-        return y.to(torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype)
+        return y.to(working_dtype(x))
 
     def extra_repr(self) -> str:
         return f"{self.scale.numel()}, eps={self.eps}"

@@ -9,10 +9,10 @@ from torch import Tensor
 from fgnn import FactorGroup
 from fgnn.graph import Incidence, Side
 from fgnn.nn import Aggregation, aggregate_messages
-from fgnn.nn.backends.edge_call import EdgeCall
+from fgnn.nn.backends.choice import EdgeCall
 from fgnn.nn.backends.torch import chunks, cpu_projection
+from fgnn.nn.backends.torch.chunks import EdgeInputs
 from fgnn.nn.backends.torch.cpu_projection import project_all, project_max
-from fgnn.nn.backends.torch.edge_inputs import EdgeInputs
 from fgnn.nn.backends.torch.reduce import first_max, reduce_edges
 
 
@@ -35,8 +35,9 @@ def messages_one_by_one(parts: EdgeInputs) -> Tensor:
     assert parts.b is not None
     phi, weight = parts.coefficients, parts.weight
     messages = []
-    for e in range(parts.incidence.num_edges):
-        h = (parts.a[parts.incidence.factor[e]] + parts.b[parts.incidence.variable[e]]).relu()
+    incidence = parts.call.incidence
+    for e in range(incidence.num_edges):
+        h = (parts.a[incidence.factor[e]] + parts.b[incidence.variable[e]]).relu()
         rows = phi[e].expand(parts.batch, -1) if phi.dim() == 2 else phi[:, e]
         messages.append(torch.einsum("bt,tmn,bn->bm", rows, weight, h))
     return torch.stack(messages)
@@ -82,7 +83,7 @@ def test_a_maximum_does_not_modify_its_inputs() -> None:
     before = messages.clone()
     sides: tuple[Side, Side] = ("factor", "variable")
     for towards in sides:
-        reduce_edges(messages, parts.incidence, towards, Aggregation("max"), arg=True)
+        reduce_edges(messages, parts.call.incidence, towards, Aggregation("max"), arg=True)
     assert torch.equal(messages, before)
 
 

@@ -1,12 +1,15 @@
-"""Which backend serves a call: fused Triton kernels or plain torch."""
+"""What every backend reads of a call, and which backend serves it: fused Triton kernels or plain torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
+from fgnn.graph import EdgeTypes, Incidence, Side
 from fgnn.nn.aggregate import Aggregation
 from fgnn.runtime.triton_support import why_unavailable
 
@@ -14,6 +17,30 @@ BACKENDS = ("torch", "triton")
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _MAX = Aggregation()
 _forced: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeCall:
+    """The part of an ``aggregate_messages`` call that carries no gradient.
+
+    Attributes:
+        relu: Whether σ is ReLU; the identity otherwise.
+        types: The type of each edge, which selects its matrix; None if coefficients φ are given.
+        batch: B; None if no input has a batch axis.
+    """
+
+    incidence: Incidence
+    towards: Side
+    relu: bool
+    aggregation: Aggregation
+    types: EdgeTypes | None
+    batch: int | None
+
+
+def working_dtype(x: Tensor) -> torch.dtype:
+    """The dtype in which x is computed with: autocast's if enabled, else its own."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 def choose_backend(*, device: torch.device, dtype: torch.dtype, aggregation: Aggregation = _MAX) -> str:

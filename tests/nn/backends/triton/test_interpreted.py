@@ -21,7 +21,7 @@ from fgnn.graph import FactorGraph, FactorGroup
 from fgnn.nn import aggregate_messages, use_backend
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.choice import why_unsupported
-from fgnn.nn.backends.triton import edge_op
+from fgnn.nn.backends.triton import aggregate
 from fgnn.nn.backends.triton.launch import Operands, Plan
 from tests.nn.backends.triton.cases import Case, call, draw, incidence_of, worst
 
@@ -130,19 +130,20 @@ def test_a_compiled_layer_is_one_graph_and_gives_the_same() -> None:
 @pytest.mark.parametrize("case", [Case(ragged=True, towards="variable"), Case(factors=20, q="places")], ids=str)
 def test_the_operation_has_a_valid_schema_fake_and_gradient(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[Operands, Plan]] = []
+    aggregate_edges = aggregate.aggregate_edges
 
     def record(x: Operands, plan: Plan) -> torch.Tensor:
         calls.append((x, plan))
-        return edge_op.aggregate_edges(x, plan)
+        return aggregate_edges(x, plan)
 
-    monkeypatch.setattr("fgnn.nn.backends.triton.aggregate.aggregate_edges", record)
+    monkeypatch.setattr(aggregate, "aggregate_edges", record)
     incidence = incidence_of(case)
     call(case, incidence, draw(case, incidence).to(torch.float32), "triton")
     ((x, plan),) = calls
     operands = [None if t is None else t.detach().requires_grad_(t.is_floating_point()) for t in x]
     arguments = (*operands, plan.family, list(plan.tensors), list(plan.sizes), plan.relu, plan.maximum)
     torch.library.opcheck(
-        edge_op._op, arguments, test_utils=["test_schema", "test_autograd_registration", "test_faketensor"]
+        aggregate._op, arguments, test_utils=["test_schema", "test_autograd_registration", "test_faketensor"]
     )
 
 

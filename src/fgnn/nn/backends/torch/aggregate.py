@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fgnn.nn.aggregate import Aggregation
-from fgnn.nn.backends.edge_call import EdgeCall
+from fgnn.nn.backends.choice import EdgeCall
 from fgnn.nn.backends.torch import edge_messages
 from fgnn.nn.backends.torch.by_destination import backward_max, backward_sum, forward_sum
+from fgnn.nn.backends.torch.chunks import EdgeInputs
 from fgnn.nn.backends.torch.cpu_projection import project_max
-from fgnn.nn.backends.torch.edge_inputs import EdgeInputs
 from fgnn.nn.backends.torch.reduce import reduce_edges
 
 _SUM = Aggregation("sum")
@@ -43,57 +43,39 @@ class _Aggregate(torch.autograd.Function):
         ctx: Any, a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, call: EdgeCall, differentiate: bool
     ) -> Tensor:
         inputs = EdgeInputs(a, b, phi, weight, call)
-        ctx.call = call
+        ctx.call, kind = call, call.aggregation.kind
         per_sample = phi is not None and not edge_messages.shares_matrices(inputs)
-        if per_sample and _sums(call):
+        if per_sample and kind in ("sum", "mean"):  # the caller divides a mean
             ctx.save_for_backward(a, b, phi, weight, None, None)
             return forward_sum(inputs)
-        if per_sample and a.is_cpu and _factor_max(call):
+        if per_sample and a.is_cpu and kind == "max" and call.towards == "factor" and call.incidence.arity:
             out, arg = project_max(inputs, differentiate)
         else:
             messages = edge_messages.forward(inputs)
             out, arg = reduce_edges(messages, call.incidence, call.towards, call.aggregation, arg=differentiate)
-        softmax = differentiate and call.aggregation.kind == "softmax"
-        ctx.save_for_backward(a, b, phi, weight, arg, out if softmax else None)
+        ctx.save_for_backward(a, b, phi, weight, arg, out if differentiate and kind == "softmax" else None)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        a, b, phi, weight, arg, out = ctx.saved_tensors
+        call, wants = ctx.call, ctx.needs_input_grad[:4]
+        inputs = EdgeInputs(a, b, phi, weight, call)
+        per_sample = phi is not None and not edge_messages.shares_matrices(inputs)
         # Forward ran without autocast; backward may be called under it, which would change the precision of its sums.
         with torch.autocast(grad.device.type, enabled=False):
-            return _Aggregate._backward(ctx, grad)
-
-    @staticmethod
-    def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        a, b, phi, weight, arg, out = ctx.saved_tensors
-        call: EdgeCall = ctx.call
-        inputs = EdgeInputs(a, b, phi, weight, call)
-        wants = ctx.needs_input_grad[:4]
-        per_sample = phi is not None and not edge_messages.shares_matrices(inputs)
-        if per_sample and arg is not None:
-            d_node, d_phi, d_weight = backward_max(grad, arg, inputs, wants)
-        elif per_sample and _sums(call):
-            d_node, d_phi, d_weight = backward_sum(grad, inputs, wants)
-        else:
-            d_node, d_phi, d_weight = edge_messages.backward(_edge_gradient(inputs, grad, arg, out), inputs, wants)
-        d_a = d_b = None
-        if d_node is not None and b is None:
-            d_a = d_node
-        elif d_node is not None:
+            if per_sample and arg is not None:
+                d_node, d_phi, d_weight = backward_max(grad, arg, inputs, wants)
+            elif per_sample and call.aggregation.kind in ("sum", "mean"):
+                d_node, d_phi, d_weight = backward_sum(grad, inputs, wants)
+            else:
+                d_node, d_phi, d_weight = edge_messages.backward(_edge_gradient(inputs, grad, arg, out), inputs, wants)
+            if d_node is None or b is None:
+                return d_node, None, d_phi, d_weight, None, None
             d_a = reduce_edges(d_node, call.incidence, "factor", _SUM)[0] if wants[0] else None
             d_b = reduce_edges(d_node, call.incidence, "variable", _SUM)[0] if wants[1] else None
-        return d_a, d_b, d_phi, d_weight, None, None
-
-
-def _sums(call: EdgeCall) -> bool:
-    """Whether messages are added up; the caller divides a mean."""
-    return call.aggregation.kind in ("sum", "mean")
-
-
-def _factor_max(call: EdgeCall) -> bool:
-    """Whether it is a maximum over messages that are contiguous, so that they need not leave the cache."""
-    return call.towards == "factor" and call.aggregation.kind == "max" and bool(call.incidence.arity)
+            return d_a, d_b, d_phi, d_weight, None, None
 
 
 def _edge_gradient(inputs: EdgeInputs, grad: Tensor, arg: Tensor | None, out: Tensor | None) -> Tensor:

@@ -23,9 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fgnn.graph import Block
-from fgnn.nn.backends.torch.chunks import cut, limit
-from fgnn.nn.backends.torch.edge_inputs import EdgeInputs
+from fgnn.nn.backends.torch.chunks import EdgeInputs, cut, limit
 from fgnn.nn.backends.torch.edge_messages import EdgeGradients
 
 # Batches of small products pay for temporaries somewhat larger than the cache.
@@ -37,7 +35,7 @@ def forward_sum(inputs: EdgeInputs) -> Tensor:
     weight = inputs.weight
     terms, width, inner = weight.shape
     flat = weight.transpose(1, 2).reshape(terms * inner, width)
-    out = weight.new_zeros((inputs.incidence.num_destinations(inputs.call.towards), inputs.batch, width))
+    out = weight.new_zeros((inputs.call.incidence.num_destinations(inputs.call.towards), inputs.batch, width))
     for rows in _row_blocks(inputs):
         z = torch.bmm(rows.phi.transpose(1, 2), rows.h)  # shape: (rows, T, n)
         out[rows.to] = (z.flatten(1) @ flat).view(-1, inputs.batch, width)
@@ -94,7 +92,7 @@ class _Gradients:
     """Gradients by edge, (E + 1, B, ·): padding writes to the last row."""
 
     def __init__(self, inputs: EdgeInputs, wants: Sequence[bool]) -> None:
-        shape, weight = (inputs.incidence.num_edges + 1, inputs.batch), inputs.weight
+        shape, weight = (inputs.call.incidence.num_edges + 1, inputs.batch), inputs.weight
         self.node = weight.new_zeros((*shape, weight.shape[2])) if wants[0] or wants[1] else None
         self.phi = weight.new_zeros((*shape, weight.shape[0])) if wants[2] else None
         self.shared = inputs.coefficients.dim() == 2
@@ -137,25 +135,20 @@ def _row_blocks(inputs: EdgeInputs) -> Iterator[_RowBlock]:
     """All destinations with edges, in chunks."""
     batch, phi = inputs.batch, inputs.coefficients
     terms, width, inner = inputs.weight.shape
-    for block in inputs.incidence.blocks(inputs.call.towards):
+    for block in inputs.call.incidence.blocks(inputs.call.towards):
         each = batch * (2 * block.width * (width + inner) + 2 * max(width, terms) * (inner + terms))
         for rows in cut(block.rows, _LARGER * limit(phi.device) // each):
-            edges, padding = _edges(block, rows, phi.device)
-            h = inputs(edges.reshape(-1), slice(None))
+            padding = None if block.padding is None else block.padding[rows]
+            if block.edges is None:
+                first, last = rows.start * block.width, rows.stop * block.width
+                edges = torch.arange(first, last, device=phi.device).view(-1, block.width)
+            else:
+                edges = block.edges[rows]
+            h = inputs.h(edges.reshape(-1), slice(None))
             h = h.view(*edges.shape, batch, inner).transpose(1, 2).flatten(0, 1)
+            own = phi.dim() == 3
+            phis = phi[:, edges].transpose(0, 1) if own else phi[edges].unsqueeze(1).expand(-1, batch, -1, -1)
+            if padding is not None:
+                phis = phis.masked_fill(padding.view(len(edges), 1, -1, 1), 0.0)
             to = rows if block.destinations is None else block.destinations[rows]
-            yield _RowBlock(to, edges, padding, h, _phi(phi, edges, padding, batch))
-
-
-def _edges(block: Block, rows: slice, device: torch.device) -> tuple[Tensor, Tensor | None]:
-    if block.edges is None:
-        start, stop = rows.start * block.width, rows.stop * block.width
-        return torch.arange(start, stop, device=device).view(-1, block.width), None
-    return block.edges[rows], None if block.padding is None else block.padding[rows]
-
-
-def _phi(phi: Tensor, edges: Tensor, padding: Tensor | None, batch: int) -> Tensor:
-    rows = phi[:, edges].transpose(0, 1) if phi.dim() == 3 else phi[edges].unsqueeze(1).expand(-1, batch, -1, -1)
-    if padding is not None:
-        rows = rows.masked_fill(padding.view(edges.shape[0], 1, edges.shape[1], 1), 0.0)
-    return rows.flatten(0, 1)
+            yield _RowBlock(to, edges, padding, h, phis.flatten(0, 1))

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fgnn.nn.backends.torch.chunks import cut, limit, row_chunks
-from fgnn.nn.backends.torch.edge_inputs import EdgeInputs
+from fgnn.nn.backends.torch.chunks import EdgeInputs, cut, limit, row_chunks
 from fgnn.nn.backends.torch.reduce import first_max
 
 # Fewer rows than this do not pay for reading W.
@@ -19,24 +18,29 @@ _NARROW = 512
 
 
 class Projection:
-    """Messages of a chunk of rows, edges times samples; all chunks share buffers, which stay in the cache."""
+    """Messages of a chunk of rows, edges times samples; all chunks share buffers, which stay in the cache.
 
-    def __init__(self, inputs: EdgeInputs, largest: int) -> None:
+    ``each`` is the number of edges of one line of the chunks: 1, or A where they are chunks of factors.
+    """
+
+    def __init__(self, inputs: EdgeInputs, chunks: Sequence[tuple[slice, slice]], each: int = 1) -> None:
         self.inputs, weight = inputs, inputs.weight
         self.terms, self.width, self.inner = weight.shape
         self.flat = weight.reshape(self.terms * self.width, self.inner).T  # shape: (n, T·m)
-        each = self.terms * self.width
-        rows = min(max(limit(weight.device) // each, _MIN_ROWS), largest)
-        self.buffer = weight.new_empty((rows, each))
+        # The first chunk is the largest.
+        largest = each * math.prod(part.stop - part.start for part in chunks[0]) if chunks else 0
+        products = self.terms * self.width
+        rows = min(max(limit(weight.device) // products, _MIN_ROWS), largest)
+        self.buffer = weight.new_empty((rows, products))
         self.h = weight.new_empty((largest, self.inner))
         self.out = weight.new_empty((largest, 1, self.width))
-        self.narrow = each <= _NARROW and weight.dtype in (torch.float32, torch.float64)
+        self.narrow = products <= _NARROW and weight.dtype in (torch.float32, torch.float64)
 
     def __call__(self, es: slice, bs: slice) -> Tensor:
         """Q h of these edges and samples; the next call overwrites it.  # shape: (Ec, Bc, m)"""
         edges, samples = es.stop - es.start, bs.stop - bs.start
         total = edges * samples
-        h = self.inputs(es, bs, self.h[:total].view(edges, samples, self.inner)).reshape(total, self.inner)
+        h = self.inputs.h(es, bs, self.h[:total].view(edges, samples, self.inner)).reshape(total, self.inner)
         f = self.inputs.phi_chunk(es, bs).expand(-1, samples, -1).reshape(total, 1, self.terms)
         out = self.out[:total]
         for rows in cut(total, self.buffer.shape[0]):
@@ -53,9 +57,9 @@ class Projection:
 
 def project_all(inputs: EdgeInputs, out: Tensor) -> Tensor:
     """The message of each edge, into ``out``.  # shape: (E, B, m)"""
-    edges, batch = out.shape[:2]
-    chunks = list(row_chunks(edges, batch, _row_size(inputs.weight), out.device, inputs.incidence.arity))
-    project = Projection(inputs, _largest(chunks))
+    edges, batch, width = out.shape
+    chunks = list(row_chunks(edges, batch, width + inputs.weight.shape[2], out.device, inputs.call.incidence.arity))
+    project = Projection(inputs, chunks)
     for es, bs in chunks:
         out[es, bs] = project(es, bs)
     return out
@@ -67,11 +71,11 @@ def project_max(inputs: EdgeInputs, arg: bool) -> tuple[Tensor, Tensor | None]:
     Returns:
         values (C, B, m) and, with ``arg``, the edge of the first maximum (C, B, m), else None.
     """
-    weight, batch = inputs.weight, inputs.batch
-    arity, factors, width = inputs.incidence.arity, inputs.incidence.num_factors, weight.shape[1]
+    weight, batch, incidence = inputs.weight, inputs.batch, inputs.call.incidence
+    arity, factors, width = incidence.arity, incidence.num_factors, weight.shape[1]
     assert arity
-    chunks = list(row_chunks(factors, batch, arity * _row_size(weight), weight.device))
-    project = Projection(inputs, arity * _largest(chunks))
+    chunks = list(row_chunks(factors, batch, arity * (width + weight.shape[2]), weight.device))
+    project = Projection(inputs, chunks, arity)
     values = weight.new_empty((factors, batch, width))
     edges = weight.new_empty(values.shape, dtype=torch.long) if arg else None
     for cs, bs in chunks:
@@ -83,13 +87,3 @@ def project_max(inputs: EdgeInputs, arg: bool) -> tuple[Tensor, Tensor | None]:
         values[cs, bs], place = first_max(messages, spend=True)
         edges[cs, bs] = place.add_(torch.arange(es.start, es.stop, arity).view(-1, 1, 1))
     return values, edges
-
-
-def _largest(chunks: Sequence[tuple[slice, slice]]) -> int:
-    """Rows of the first chunk, which is the largest."""
-    return 0 if not chunks else math.prod(part.stop - part.start for part in chunks[0])
-
-
-def _row_size(weight: Tensor) -> int:
-    """Elements of one row's h and message."""
-    return int(weight.shape[1] + weight.shape[2])

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from fgnn.graph import EdgeTypes
-from fgnn.nn.backends.torch.chunks import cut, limit, row_chunks
+from fgnn.nn.backends.torch.chunks import EdgeInputs, cut, limit, row_chunks
 from fgnn.nn.backends.torch.cpu_projection import project_all
-from fgnn.nn.backends.torch.edge_inputs import EdgeInputs
 
 # From this many samples on, building Q once per edge beats φ ⊗ h for each sample.
 _SHARED = 4
@@ -28,7 +27,7 @@ EdgeGradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 def forward(inputs: EdgeInputs) -> Tensor:
     """The message of each edge.  # shape: (E, B, m)"""
-    edges, batch, weight, types = inputs.incidence.num_edges, inputs.batch, inputs.weight, inputs.call.types
+    edges, batch, weight, types = inputs.call.incidence.num_edges, inputs.batch, inputs.weight, inputs.call.types
     terms, width, inner = weight.shape
     out = weight.new_empty((edges, batch, width))
     if types is not None:
@@ -39,13 +38,13 @@ def forward(inputs: EdgeInputs) -> Tensor:
         for es, parts in _shared_chunks(edges, batch, width * inner, inner, out.device):
             q = (phi[es] @ flat).view(-1, width, inner)
             for part in parts:
-                out[es, part] = torch.bmm(inputs(es, part), q.transpose(1, 2))
+                out[es, part] = torch.bmm(inputs.h(es, part), q.transpose(1, 2))
         return out
     if out.is_cpu:
         return project_all(inputs, out)
     flat = weight.transpose(1, 2).reshape(terms * inner, width)
-    for es, bs in row_chunks(edges, batch, terms * inner, out.device, inputs.incidence.arity):
-        outer = _outer(inputs.phi_chunk(es, bs), inputs(es, bs))
+    for es, bs in row_chunks(edges, batch, terms * inner, out.device, inputs.call.incidence.arity):
+        outer = _outer(inputs.phi_chunk(es, bs), inputs.h(es, bs))
         out[es, bs] = (outer.flatten(0, 1).flatten(1) @ flat).view(outer.shape[0], outer.shape[1], width)
     return out
 
@@ -80,7 +79,7 @@ def _shared_backward(
         q = (phi[es] @ flat).view(-1, width, inner)
         d_q = torch.zeros_like(q)
         for part in parts:
-            h, g = inputs(es, part), upstream[es, part]
+            h, g = inputs.h(es, part), upstream[es, part]
             if d_node is not None:
                 d_node[es, part] = inputs.through_activation(torch.bmm(g, q), h)
             d_q += torch.bmm(g.transpose(1, 2), h)
@@ -101,7 +100,7 @@ def _outer_backward(
     flat = weight.transpose(0, 1).reshape(width, terms * inner)
     d_flat = torch.zeros_like(flat) if want_weight else None
     for es, bs in row_chunks(edges, batch, terms * inner, weight.device):
-        h, f = inputs(es, bs), inputs.phi_chunk(es, bs)
+        h, f = inputs.h(es, bs), inputs.phi_chunk(es, bs)
         g = upstream[es, bs].flatten(0, 1)
         if d_flat is not None:
             d_flat.addmm_(g.T, _outer(f, h).flatten(0, 1).flatten(1))
@@ -124,7 +123,7 @@ def _typed_forward(inputs: EdgeInputs, types: EdgeTypes, flat: Tensor, out: Tens
     """One product per type, of rows sorted by type; then back in edge order.  # flat shape: (K, n, m)"""
     batch, width = out.shape[1:]
     for kinds, start, stop in _type_segments(types, batch * (flat.shape[1] + width), out.device):
-        h = inputs(types.order[start:stop], slice(None))  # shape: (rows, B, n)
+        h = inputs.h(types.order[start:stop], slice(None))  # shape: (rows, B, n)
         messages = torch.bmm(h.reshape(kinds.stop - kinds.start, -1, flat.shape[1]), flat[kinds])
         out[start:stop] = messages.view(-1, batch, width)
     return out.index_select(0, types.rank)
@@ -139,7 +138,7 @@ def _typed_backward(
     d_weight = torch.zeros_like(weight) if want_weight else None
     for kinds, start, stop in _type_segments(types, batch * (inner + width), upstream.device):
         order = types.order[start:stop]
-        h = inputs(order, slice(None))
+        h = inputs.h(order, slice(None))
         g = upstream.index_select(0, order).view(kinds.stop - kinds.start, -1, width)
         if d_node is not None:
             back = torch.bmm(g, weight[kinds]).view_as(h)

@@ -56,7 +56,7 @@ def _reduce_block(messages: Tensor, block: Block, aggregation: Aggregation, arg:
         if block.edges is None:
             first = torch.arange(block.rows, device=rows.device) * block.width
             return values, place + first.view(-1, *(1,) * (place.dim() - 1))
-        return values, _edge_at(block.edges, place)
+        return values, block.edges.gather(1, place.flatten(1)).view_as(place)
     if block.padding is not None:
         mask = block.padding.view(block.rows, block.width, *(1,) * (rows.dim() - 2))
         rows = rows.masked_fill(mask, aggregation.neutral)
@@ -79,13 +79,8 @@ def _max_by_chunks(messages: Tensor, block: Block, arg: bool) -> tuple[Tensor, T
             values[part] = rows.amax(1)
             continue
         values[part], place = first_max(rows, spend=True)
-        edges[part] = _edge_at(at, place)
+        edges[part] = at.gather(1, place.flatten(1)).view_as(place)
     return values, edges
-
-
-def _edge_at(edges: Tensor, place: Tensor) -> Tensor:
-    """The edge at a place of each row of (R, K).  # shape: (R, ...)"""
-    return edges.gather(1, place.flatten(1)).view_as(place)
 
 
 def first_max(rows: Tensor, *, spend: bool = False) -> tuple[Tensor, Tensor]:

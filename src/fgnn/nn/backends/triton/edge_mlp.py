@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from fgnn.nn.backends.choice import working_dtype
 from fgnn.nn.backends.triton.tile_sizes import block, cdiv, processors
 from fgnn.runtime.triton_support import power_of_two
 
@@ -20,26 +21,15 @@ _WIDEST = 64
 _SHARES = 4  # programs per multiprocessor that sum gradients
 
 
-def fits(net: nn.Module, t: Tensor) -> bool:
-    """Whether the kernels support a network: two narrow linear layers with biases, and a ReLU between."""
-    if not isinstance(net, nn.Sequential) or len(net) != 3 or t.requires_grad or t.dim() != 2:
-        return False
-    first, relu, last = net
-    if not (isinstance(first, nn.Linear) and isinstance(relu, nn.ReLU) and isinstance(last, nn.Linear)):
-        return False
-    biased = first.bias is not None and last.bias is not None
+def fits(first: nn.Linear, last: nn.Linear, t: Tensor) -> bool:
+    """Whether the kernels support W₂ ReLU(W₁ t + b₁) + b₂: narrow layers, and t (E, d) without gradient."""
     hidden, widest = first.out_features, max(first.in_features, first.out_features, last.out_features)
-    return biased and widest <= _WIDEST and hidden == max(power_of_two(hidden), 16)
+    return not t.requires_grad and t.dim() == 2 and widest <= _WIDEST and hidden == max(power_of_two(hidden), 16)
 
 
-def edge_mlp(net: nn.Sequential, t: Tensor) -> Tensor:
-    """``net(t)`` for t (E, d). Under autocast the result has its dtype; products inside are TF32."""
-    first, _, last = net
-    assert isinstance(first, nn.Linear)
-    assert isinstance(last, nn.Linear)
-    kind = t.device.type
-    half = torch.is_autocast_enabled(kind)
-    dtype = torch.get_autocast_dtype(kind) if half else t.dtype
+def edge_mlp(first: nn.Linear, last: nn.Linear, t: Tensor) -> Tensor:
+    """The network on t (E, d). Under autocast the result has its dtype; products inside are TF32."""
+    half, dtype = torch.is_autocast_enabled(t.device.type), working_dtype(t)
     out: Tensor = _EdgeMLP.apply(t.contiguous(), first.weight, first.bias, last.weight, last.bias, dtype, half)  # type: ignore[no-untyped-call]
     return out
 
