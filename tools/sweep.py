@@ -12,7 +12,7 @@ import json
 import tarfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -133,7 +133,7 @@ def run_job(plan: Plan, job: Job, left: float | None) -> Outcome:
         if job.evaluate:
             weights, device = folder.path / "last.safetensors", pick_device(plan.device)
             evaluations = evaluate(weights, instances=job.evaluate, device=device, both_ways=True)
-            outcome.results = {name: e.plain() for name, e in evaluations.items()}
+            outcome.results = {name: asdict(e) for name, e in evaluations.items()}
     if outcome.finished:
         with atomic_write(done) as file:
             json.dump(vars(outcome), file)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,8 +21,7 @@ from fgnn.models.points.segmenter import load_point_network
 from fgnn.runtime.devices import device_name, pick_device
 from fgnn.runtime.environment import environment
 from fgnn.tasks.recipe import Recipe, ShapeData
-from fgnn.tasks.shape_data import split_set, split_shapes
-from fgnn.tasks.shape_scores import score_shapes
+from fgnn.tasks.shapes import score_shapes, split_set, split_shapes
 from fgnn.train.run import recipe_of
 from fgnn.train.run_folder import RunFolder
 from fgnn.weights import load_weights, save_weights
@@ -108,7 +107,7 @@ def score_job(outcome: Outcome, folder: RunFolder, device: str, votes: int) -> N
     outcome.epochs = (before + outcome.steps * recipe.batch) / sum(len(s) for s in trained_on)
     half = recipe.precision == "bf16" and here.type == "cuda"
     tables = score_shapes(network, shapes, split_set(shapes, data.points), trained_on, votes=votes, half=half)
-    outcome.scores = [table.plain() for table in tables]
+    outcome.scores = [asdict(table) for table in tables]
     card = {**card, "results": outcome.scores, "metrics": {"instance_miou": tables[0].instance}}
     save_weights(small, last.tensors, card, bf16=True)
 

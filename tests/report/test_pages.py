@@ -193,8 +193,7 @@ def test_an_empty_scan_has_a_page(tmp_path: Path) -> None:
 
 def test_the_page_of_an_experiment_says_how_to_reproduce_it(tmp_path: Path) -> None:
     from fgnn.report.html import Page
-    from fgnn.reproduce.experiment import Setting
-    from fgnn.reproduce.output import Output, write_outputs
+    from fgnn.reproduce.experiment import Output, Setting, write_outputs
 
     page = Page("A table")
     page.picture(bars(["a"], {"ours": [1.0], "theirs": [2.0]}, "y"), "two bars")

@@ -12,7 +12,7 @@ from fgnn.errors import InputError
 from fgnn.tasks.dataclass_io import parse, plain
 from fgnn.tasks.recipe import Recipe, read_recipe, recipe_names, recipe_yaml
 from fgnn.tasks.seeds import seed_for
-from fgnn.train.schedule import rate_factor
+from fgnn.train.update import rate_factor
 
 GOOD = "data: {chain: {kinds: [1]}, instances: 100}\nepochs: 2\nbatch: 10\n"
 

@@ -20,8 +20,7 @@ from fgnn.models.points.config import PointConfig
 from fgnn.points.metrics import shape_score
 from fgnn.tasks.points import PointTask
 from fgnn.tasks.recipe import Data, Optimiser, Recipe, Schedule, ShapeData, read_recipe
-from fgnn.tasks.shape_data import split_set, split_shapes
-from fgnn.tasks.shape_scores import label_shapes, score_shapes, vary
+from fgnn.tasks.shapes import label_shapes, score_shapes, split_set, split_shapes, vary
 from fgnn.train.run import run
 from fgnn.weights import load_weights
 from tests.data.test_shapenet import as_hdf5

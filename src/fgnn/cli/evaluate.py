@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,7 +76,7 @@ def evaluate(
         samples=samples,
     )
     if as_json:
-        print(json.dumps({name: result.plain() for name, result in results.items()}))
+        print(json.dumps({name: asdict(result) for name, result in results.items()}))
         return
     caption = f"{Path(weights).name}, {count} fresh instances each" + (" (± over batches of 32)" if count >= 64 else "")
     print(_table(results, caption).text())

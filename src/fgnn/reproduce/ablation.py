@@ -9,8 +9,7 @@ from pathlib import Path
 from fgnn.report.charts import lines
 from fgnn.report.html import Page
 from fgnn.report.tables import Table, percent
-from fgnn.reproduce.experiment import Cell, Setting, fresh_set, network_cells, paper_recipe
-from fgnn.reproduce.output import Output, write_outputs
+from fgnn.reproduce.experiment import Cell, Output, Setting, fresh_set, network_cells, paper_recipe, write_outputs
 from fgnn.reproduce.paper import ABLATION
 from fgnn.runtime.progress import Log
 from fgnn.tasks.recipe import Recipe, read_recipe

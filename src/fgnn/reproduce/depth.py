@@ -16,8 +16,7 @@ from fgnn.nn import ResidualNetwork
 from fgnn.report.charts import lines
 from fgnn.report.html import Page
 from fgnn.report.tables import Table, percent
-from fgnn.reproduce.experiment import Cell, Setting, fresh_set
-from fgnn.reproduce.output import Output, write_outputs
+from fgnn.reproduce.experiment import Cell, Output, Setting, fresh_set, write_outputs
 from fgnn.runtime.progress import Log
 from fgnn.tasks.labelled_models import Examples
 from fgnn.tasks.metrics import Quality

@@ -1,20 +1,25 @@
-"""The cells of the paper's MAP tables: networks and solvers on the same fresh instances."""
+"""An experiment: its setting, its files, and the cells of the MAP tables, methods on the same fresh instances."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from fgnn.errors import MissingExtra
+from fgnn.files import atomic_write
 from fgnn.infer import solve
 from fgnn.models.map.config import NetworkConfig
 from fgnn.models.map.learned import load_network
+from fgnn.report.html import Page
+from fgnn.report.provenance import add_provenance
+from fgnn.report.tables import Table
+from fgnn.runtime.environment import environment
 from fgnn.runtime.progress import Log
 from fgnn.tasks.evaluate_map import Evaluation, evaluate_network
 from fgnn.tasks.labelled_models import Examples
@@ -87,6 +92,42 @@ class Setting:
     def room_runs(self) -> Path:
         """Runs of networks on rooms, by fold."""
         return self.runs.parent / "rooms"
+
+
+@dataclass(frozen=True, eq=False)
+class Output:
+    """The results of an experiment: its numbers, tables and page."""
+
+    name: str
+    setting: Setting
+    cells: Sequence[Any]  # dataclasses
+    tables: Sequence[Table]
+    page: Page
+    seconds: float
+
+
+def write_outputs(output: Output, out: str | Path) -> Output:
+    """Write ``NAME.json``, ``NAME.md`` and ``NAME.html`` to a folder; return the output."""
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    setting = asdict(output.setting) | {"runs": str(output.setting.runs)}
+    here = environment(output.setting.device)
+    values = {
+        "experiment": output.name,
+        "setting": setting,
+        "cells": [asdict(cell) for cell in output.cells],
+        "seconds": output.seconds,
+        "environment": here,
+    }
+    with atomic_write(folder / f"{output.name}.json") as file:
+        json.dump(values, file, indent=1)
+    with atomic_write(folder / f"{output.name}.md") as file:
+        file.write(f"# {output.page.title}\n\n`{here['command']}`, {output.seconds:.0f} s\n\n")
+        file.write("\n".join(table.markdown() for table in output.tables))
+    seeds, settings = {"test instances": output.setting.seed}, setting | {"seconds": output.seconds}
+    add_provenance(output.page, command=here["command"], seeds=seeds, environment=here, **settings)
+    output.page.write(folder / f"{output.name}.html")
+    return output
 
 
 def fresh_set(setting: Setting, kind: int) -> Examples:

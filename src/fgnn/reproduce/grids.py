@@ -19,9 +19,8 @@ from fgnn.pgm import ModelBatch
 from fgnn.report.charts import bars
 from fgnn.report.html import Page
 from fgnn.report.tables import Table, percent
-from fgnn.reproduce.experiment import Cell, Setting
+from fgnn.reproduce.experiment import Cell, Output, Setting, write_outputs
 from fgnn.reproduce.milp import solve_milp
-from fgnn.reproduce.output import Output, write_outputs
 from fgnn.runtime.progress import Log
 from fgnn.solvers import solve
 from fgnn.tasks.map import draw_many

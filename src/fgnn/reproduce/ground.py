@@ -14,8 +14,7 @@ from fgnn.points.metrics import GroundScore, ground_score
 from fgnn.points.morphological import morphological_ground
 from fgnn.report.html import Page
 from fgnn.report.tables import Table
-from fgnn.reproduce.experiment import Origin, Setting
-from fgnn.reproduce.output import Output, write_outputs
+from fgnn.reproduce.experiment import Origin, Output, Setting, write_outputs
 from fgnn.runtime.progress import Log
 from fgnn.tasks.ground_scores import NAME, filter_samples
 from fgnn.weights import load_weights

@@ -12,6 +12,7 @@ from fgnn.report.html import Page
 from fgnn.report.tables import Table, percent
 from fgnn.reproduce.experiment import (
     Cell,
+    Output,
     Setting,
     cells_of,
     fresh_set,
@@ -19,8 +20,8 @@ from fgnn.reproduce.experiment import (
     paper_recipe,
     quick_methods,
     solver_cells,
+    write_outputs,
 )
-from fgnn.reproduce.output import Output, write_outputs
 from fgnn.reproduce.paper import TABLE1
 from fgnn.runtime.progress import Log
 

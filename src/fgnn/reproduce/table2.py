@@ -18,8 +18,7 @@ from fgnn.points.blocks import POINTS
 from fgnn.points.metrics import scene_score
 from fgnn.report.html import Page
 from fgnn.report.tables import Table
-from fgnn.reproduce.experiment import Setting, is_trained, train_run
-from fgnn.reproduce.output import Output, write_outputs
+from fgnn.reproduce.experiment import Output, Setting, is_trained, train_run, write_outputs
 from fgnn.reproduce.paper import NAMES, TABLE2
 from fgnn.runtime.progress import Log
 from fgnn.tasks.recipe import Recipe, RoomData, read_recipe

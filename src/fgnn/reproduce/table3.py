@@ -16,12 +16,10 @@ from fgnn.models.points.segmenter import load_point_network
 from fgnn.report.charts import bars
 from fgnn.report.html import Page
 from fgnn.report.tables import Table
-from fgnn.reproduce.experiment import Origin, Setting, records
-from fgnn.reproduce.output import Output, write_outputs
+from fgnn.reproduce.experiment import Origin, Output, Setting, records, write_outputs
 from fgnn.reproduce.paper import NAMES, TABLE3
 from fgnn.runtime.progress import Log
-from fgnn.tasks.shape_data import some_of_each, split_set, split_shapes
-from fgnn.tasks.shape_scores import ShapeTable, score_shapes
+from fgnn.tasks.shapes import ShapeTable, score_shapes, some_of_each, split_set, split_shapes
 from fgnn.weights import find_weights, load_weights, weight_names
 
 _QUICK = 64  # shapes of a quick run

@@ -10,8 +10,7 @@ import torch
 from fgnn.models.map.learned import load_network
 from fgnn.report.html import Page
 from fgnn.report.tables import Table, percent
-from fgnn.reproduce.experiment import Cell, Setting, evaluation_cells
-from fgnn.reproduce.output import Output, write_outputs
+from fgnn.reproduce.experiment import Cell, Output, Setting, evaluation_cells, write_outputs
 from fgnn.runtime.progress import Log
 from fgnn.tasks.evaluate_map import evaluate_network
 from fgnn.tasks.map import data_sets, draw_many

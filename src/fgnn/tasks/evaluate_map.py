@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,6 @@ class Evaluation:
     raw_ms: float
     decoded_ms: float
     both_ways: Quality | None = None
-
-    def plain(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def evaluate_network(

@@ -18,8 +18,7 @@ from fgnn.tasks.dataclass_io import parse
 from fgnn.tasks.points import evaluate_points, load_scans
 from fgnn.tasks.recipe import Data, Recipe, RoomData, ShapeData
 from fgnn.tasks.room_scores import PROTOCOLS, labeller, score_rooms
-from fgnn.tasks.shape_data import some_of_each, split_set, split_shapes
-from fgnn.tasks.shape_scores import score_shapes
+from fgnn.tasks.shapes import score_shapes, some_of_each, split_set, split_shapes
 from fgnn.weights import load_weights
 
 _VOTES = 10

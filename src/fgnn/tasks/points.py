@@ -22,8 +22,7 @@ from fgnn.runtime.distributed import World
 from fgnn.tasks.dataclass_io import plain
 from fgnn.tasks.recipe import Recipe
 from fgnn.tasks.seeds import EpochBatches, seed_for
-from fgnn.tasks.shape_data import load_shapes, part_names
-from fgnn.tasks.shape_scores import part_mask, vary
+from fgnn.tasks.shapes import load_shapes, part_mask, part_names, vary
 from fgnn.tasks.task import Loss
 
 

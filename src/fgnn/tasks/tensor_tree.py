@@ -18,34 +18,28 @@ from fgnn.pgm import BudgetBatch, TableBatch
 
 def tensors_of(value: Any) -> Iterator[Tensor]:
     """The tensors of nested dataclasses and tuples, in order, without those of structures."""
-    if isinstance(value, Tensor):
+    return (leaf for leaf in _leaves(value) if isinstance(leaf, Tensor))
+
+
+def _leaves(value: Any) -> Iterator[Tensor | Structure]:
+    if isinstance(value, Tensor | Structure):
         yield value
     elif isinstance(value, tuple | list):
         for entry in value:
-            yield from tensors_of(entry)
+            yield from _leaves(entry)
     elif isinstance(value, TableBatch | BudgetBatch):
         yield from (value.distinct(name) for name in value.names)
-    elif is_dataclass(value) and not isinstance(value, Structure):
-        for entry in fields(value):
-            yield from tensors_of(getattr(value, entry.name))
-
-
-def structures_of(value: Any) -> Iterator[Structure]:
-    """The structures in nested dataclasses and tuples, in order."""
-    if isinstance(value, Structure):
-        yield value
-    elif isinstance(value, tuple | list):
-        for entry in value:
-            yield from structures_of(entry)
     elif is_dataclass(value):
         for entry in fields(value):
-            yield from structures_of(getattr(value, entry.name))
+            yield from _leaves(getattr(value, entry.name))
 
 
 def signature(value: Any) -> tuple[Any, ...]:
     """What must be equal for a recorded step to fit: structures, and the shapes, types and strides of tensors."""
-    layouts = [(tuple(t.shape), t.dtype, t.stride()) for t in tensors_of(value)]
-    return (tuple(map(id, structures_of(value))), *layouts)
+    return tuple(
+        id(leaf) if isinstance(leaf, Structure) else (tuple(leaf.shape), leaf.dtype, leaf.stride())
+        for leaf in _leaves(value)
+    )
 
 
 def clone_tensors(value: Any) -> Any:

@@ -24,9 +24,8 @@ from fgnn.tasks.settings import TrainingSettings
 from fgnn.tasks.task import Loss, Task
 from fgnn.train.checkpoint import State, restore, save_state
 from fgnn.train.run_folder import RunFolder
-from fgnn.train.schedule import rate_factor
 from fgnn.train.step import Step
-from fgnn.train.update import Update
+from fgnn.train.update import Update, rate_factor
 from fgnn.weights import load_weights, save_weights
 
 

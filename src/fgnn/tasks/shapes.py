@@ -1,9 +1,15 @@
-"""Scores of part segmentation: one pass or votes, on the official test list and without shapes also trained on."""
+"""ShapeNet-Part as tensors, read once per process, and the scores of part segmentation.
+
+Scores are of one pass or of votes, on the official test list and without shapes also trained on.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +17,57 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fgnn.data.labelled import PointSet
-from fgnn.data.shapenet import CATEGORIES, NUM_PARTS, PARTS, Shapes
-from fgnn.points.metrics import ShapeScore, shape_score
+from fgnn.data.labelled import PointSet, concat_sets, from_shapes
+from fgnn.data.shapenet import CATEGORIES, NUM_PARTS, PARTS, Shapes, load_shapenet_part
+from fgnn.points.metrics import shape_score
+
+
+def part_names() -> tuple[str, ...]:
+    """Return a name for each of the 50 parts, by category."""
+    names = tuple(f"{CATEGORIES[c]} {p - parts[0]}" for c, parts in enumerate(PARTS) for p in parts)
+    assert len(names) == NUM_PARTS
+    return names
+
+
+@lru_cache(maxsize=4)
+def split_shapes(root: str, split: str) -> Shapes:
+    """Return one split, in the unit sphere."""
+    shapes = load_shapenet_part(root, split)
+    farthest = np.sqrt((shapes.xyz**2).sum(1)).max() if len(shapes.xyz) else 1.0
+    # the text release is half the size and off centre; the others are as networks expect them
+    return shapes if 0.9 < farthest < 1.01 and shapes.stacked() is not None else shapes.normalised()
+
+
+def split_set(shapes: Shapes, points: int) -> PointSet:
+    """Return shapes of ``points`` points each as tensors; the order of the points stays if they have that many."""
+    stacked = shapes.stacked()
+    if stacked is None or stacked[0].shape[1] != points:
+        return from_shapes(shapes, points)
+    xyz, label = stacked
+    return PointSet(
+        torch.from_numpy(np.ascontiguousarray(xyz)),
+        torch.from_numpy(label.astype(np.int16)),
+        torch.from_numpy(shapes.category.astype(np.int64)),
+    )
+
+
+def load_shapes(root: str | Path, splits: tuple[str, ...], held_out: str, points: int) -> tuple[PointSet, PointSet]:
+    """Return the training and the held-out shapes; files are decoded in parallel."""
+    names = (*splits, held_out)
+    with ThreadPoolExecutor(len(names)) as pool:
+        loaded = list(pool.map(lambda split: split_shapes(str(root), split), names))
+    sets = [split_set(shapes, points) for shapes in loaded]
+    return concat_sets(sets[:-1]), sets[-1]
+
+
+def some_of_each(shapes: Shapes, count: int) -> Shapes:
+    """Return about ``count`` shapes, the same number of each category, evenly spaced."""
+    chosen = []
+    for kind in range(len(CATEGORIES)):
+        members = np.flatnonzero(shapes.category == kind)
+        take = min(len(members), max(1, round(count / len(CATEGORIES))))
+        chosen.append(members[np.linspace(0, len(members) - 1, take).astype(int)] if len(members) else members)
+    return shapes.select(np.sort(np.concatenate(chosen)))
 
 
 def part_mask(parts: Sequence[Sequence[int]], classes: int, device: torch.device) -> Tensor:
@@ -86,13 +140,6 @@ class ShapeTable:
     accuracy: float
     category: dict[str, float]
 
-    def plain(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def of(cls, protocol: str, count: int, score: ShapeScore) -> ShapeTable:
-        return cls(protocol, count, score.instance, score.class_average, score.accuracy, score.category)
-
 
 def score_shapes(
     network: nn.Module,
@@ -119,7 +166,8 @@ def score_shapes(
 
     def table(protocol: str, guess: NDArray[np.int64], which: NDArray[np.bool_]) -> ShapeTable:
         results = [(kinds[s], truth[s], guess[s]) for s in np.flatnonzero(which)]
-        return ShapeTable.of(protocol, len(results), shape_score(results, CATEGORIES, PARTS))
+        score = shape_score(results, CATEGORIES, PARTS)
+        return ShapeTable(protocol, len(results), score.instance, score.class_average, score.accuracy, score.category)
 
     every = np.ones(len(shapes), bool)
     once, free = label_shapes(network, clouds, **options)
