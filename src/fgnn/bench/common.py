@@ -40,23 +40,18 @@ def timed(
     On a GPU the first run may exceed ``long``, as it compiles. The device is synchronised before and after each run.
     """
     where = torch.device(device)
-
-    def once() -> tuple[float, Any]:
-        start = synchronised_time(where)
-        result = work()
-        return synchronised_time(where) - start, result
-
     gc.collect()
     before = _reset_peak(where)
     result: Any = None
     seconds: list[float] = []
     for i in range(warmup + repeats):
-        elapsed, result = once()
-        seconds.append(elapsed)
-        if elapsed > long and (i > 0 or where.type != "cuda"):
+        start = synchronised_time(where)
+        result = work()
+        seconds.append(synchronised_time(where) - start)
+        if seconds[-1] > long and (i > 0 or where.type != "cuda"):
             break
     seconds = seconds[warmup:] or seconds
-    peak = _peak(where)
+    peak = torch.cuda.max_memory_allocated(where) if where.type == "cuda" else _status("VmHWM")
     additional = None if before is None or peak is None else max(0, peak - before)
     return Timing(median(seconds), min(seconds), additional, result)
 
@@ -110,6 +105,11 @@ def number(value: float | None, digits: int = 3) -> str | None:
     return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
 
 
+def mib(size: int | None) -> str | None:
+    """A number of bytes in MiB."""
+    return None if size is None else number(size / 2**20)
+
+
 def _reset_peak(where: torch.device) -> int | None:
     """Reset the peak memory and return the memory in use."""
     if where.type == "cuda":
@@ -120,12 +120,6 @@ def _reset_peak(where: torch.device) -> int | None:
     except OSError:
         return None
     return _status("VmRSS")
-
-
-def _peak(where: torch.device) -> int | None:
-    if where.type == "cuda":
-        return torch.cuda.max_memory_allocated(where)
-    return _status("VmHWM")
 
 
 def _status(field: str) -> int | None:

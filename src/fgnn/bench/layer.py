@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fgnn.bench.common import describe, number, show, write_result
+from fgnn.bench.common import describe, mib, number, show, write_result
 from fgnn.bench.measure import compare, half_precision, measure, time_of
 from fgnn.bench.networks import point_network, small_graphs
 from fgnn.bench.peers import PEERS, SAME_FUNCTION, Form, Problem, make_problem, ours, recorded
@@ -90,10 +90,7 @@ def _table(problem: Problem, compile_peers: bool, repeats: int) -> dict[str, Any
                     make(problem), [problem.f, problem.g], [problem.t], repeats,
                     parameters=problem.half.parameters(), replay=replay,
                 )  # fmt: skip
-            except MissingExtra as error:
-                skipped[name] = str(error)
-                continue
-            except RuntimeError as error:
+            except (MissingExtra, RuntimeError) as error:
                 if name == "ours":
                     raise
                 skipped[name] = str(error).splitlines()[0]
@@ -205,8 +202,8 @@ def _print(result: dict[str, Any]) -> None:
     print(describe(result["environment"]))
     rows = [
         (
-            name, number(row["forward_ms"]), number(row["forward_called_ms"]), _mib(row["forward_bytes"]),
-            number(row["both_ms"]), number(row["both_called_ms"]), _mib(row["both_bytes"]),
+            name, number(row["forward_ms"]), number(row["forward_called_ms"]), mib(row["forward_bytes"]),
+            number(row["both_ms"]), number(row["both_called_ms"]), mib(row["both_bytes"]),
             number(result["ratios"][name]["forward"]) if name != "ours" else None,
             number(result["ratios"][name]["forward + backward"]) if name != "ours" else None,
             f"{row['error']:.1e}" if "error" in row else None,
@@ -250,7 +247,3 @@ def _networks(result: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     if "point network" in result:
         networks.append(("the point network on 8 x 4,096 points", result["point network"]))
     return networks
-
-
-def _mib(size: int | None) -> str | None:
-    return None if size is None else number(size / 2**20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,22 +33,19 @@ def small_graphs(device: str, seed: int, repeats: int) -> dict[str, Any]:
         else:
             edges = {name: torch.eye(n, device=device) for name, n in (("window", 8), ("pair", 2))}
         f = torch.randn(batch, 30, 64, device=device)
-
-        def form(f: Tensor, layer: Any = layer, gs: Any = gs, edges: Any = edges) -> Tensor:
-            out: Tensor = layer(graph, f, gs, edges)[0]
-            return out
-
-        rows[q] = _against_plain(form, layer, [f], [], repeats)
+        rows[q] = _against_plain(partial(_variables, layer, graph, gs, edges), layer, [f], [], repeats)
         with half_precision(f.device):
             fast = graphed(layer, graph, f.detach().clone().requires_grad_(), gs, edges)
-
-        def recorded(f: Tensor, fast: Any = fast, gs: Any = gs, edges: Any = edges) -> Tensor:
-            out: Tensor = fast(graph, f, gs, edges)[0]
-            return out
-
         if fast.recorded:
+            recorded = partial(_variables, fast, graph, gs, edges)
             rows[q]["ours, recorded"] = measure(recorded, [f], [], repeats, parameters=layer.parameters(), replay=False)
     return rows
+
+
+def _variables(layer: Any, graph: Any, gs: Any, edges: Any, f: Tensor) -> Tensor:
+    """The variables' output of a layer, as a function of their input alone."""
+    out: Tensor = layer(graph, f, gs, edges)[0]
+    return out
 
 
 def point_network(device: str, seed: int, repeats: int) -> dict[str, Any]:
@@ -57,12 +55,7 @@ def point_network(device: str, seed: int, repeats: int) -> dict[str, Any]:
     torch.manual_seed(seed)
     network = PointFGNN(inputs=9, classes=13).to(device)
     x = torch.rand(8, 4096, 9, device=device)
-
-    def form(x: Tensor) -> Tensor:
-        scores: Tensor = network(x)
-        return scores
-
-    return _against_plain(form, network, [], [x], repeats)
+    return _against_plain(network, network, [], [x], repeats)
 
 
 def _against_plain(

@@ -25,6 +25,8 @@ from fgnn.nn.edge_matrix import BasisMatrix
 from fgnn.nn.message import Message
 
 Form = Callable[[Tensor, Tensor, Tensor], Tensor]
+Edges = tuple[Tensor, Tensor]  # the factor and the variable of each edge, shape: (E,) each
+EdgeMessages = Callable[[Message, BasisMatrix, Edges, Tensor, Tensor, Tensor], Tensor]  # shape: (E, m)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,57 +87,48 @@ def recorded(problem: Problem) -> Form:
         fast = graphed(problem.half, problem.incidence, *example, problem.t)
     if not fast.recorded:
         raise RuntimeError(fast.reason or "nothing to record on this device")
-
-    def form(f: Tensor, g: Tensor, t: Tensor) -> Tensor:
-        out: Tensor = fast(problem.incidence, f, g, t)
-        return out
-
-    return form
+    return lambda f, g, t: fast(problem.incidence, f, g, t)
 
 
-def authors(problem: Problem) -> Form:
+def max_over_edges(messages: EdgeMessages) -> Callable[[Problem], Form]:
+    """A peer from its edge messages: their maximum over the k edges of every factor."""
+
+    def peer(problem: Problem) -> Form:
+        message, matrix, k = problem.message, problem.matrix, problem.k
+        edges = problem.incidence.factor, problem.incidence.variable
+        return lambda f, g, t: messages(message, matrix, edges, f, g, t).view(-1, k, matrix.rows).amax(1)
+
+    return peer
+
+
+@max_over_edges
+def authors(message: Message, matrix: BasisMatrix, edges: Edges, f: Tensor, g: Tensor, t: Tensor) -> Tensor:
     """A product on every edge, contracted with φ."""
-    message, matrix, k = problem.message, problem.matrix, problem.k
-    factor, variable = problem.incidence.factor, problem.incidence.variable
-
-    def form(f: Tensor, g: Tensor, t: Tensor) -> Tensor:
-        theta = torch.cat([message.factor_weight, message.variable_weight], 1)
-        h = nn.functional.linear(torch.cat([g[factor], f[variable]], 1), theta, message.bias).relu()
-        every = h @ matrix.weight.permute(2, 0, 1).flatten(1)  # shape: (E, T m)
-        messages = torch.bmm(matrix.coefficients(t).unsqueeze(1), every.view(len(h), matrix.terms, -1))
-        return messages.view(-1, k, matrix.rows).amax(1)
-
-    return form
+    factor, variable = edges
+    theta = torch.cat([message.factor_weight, message.variable_weight], 1)
+    h = nn.functional.linear(torch.cat([g[factor], f[variable]], 1), theta, message.bias).relu()
+    every = h @ matrix.weight.permute(2, 0, 1).flatten(1)  # shape: (E, T m)
+    return torch.bmm(matrix.coefficients(t).unsqueeze(1), every.view(len(h), matrix.terms, -1))
 
 
-def node_gemm(problem: Problem) -> Form:
+@max_over_edges
+def node_gemm(message: Message, matrix: BasisMatrix, edges: Edges, f: Tensor, g: Tensor, t: Tensor) -> Tensor:
     """Products once per node: a different function, without σ."""
-    message, matrix, k = problem.message, problem.matrix, problem.k
-    factor, variable = problem.incidence.factor, problem.incidence.variable
-
-    def form(f: Tensor, g: Tensor, t: Tensor) -> Tensor:
-        a, b = message.parts(g, f, g.shape[0], f.shape[0])
-        flat = matrix.weight.permute(2, 0, 1).flatten(1)
-        every = ((a @ flat)[factor] + (b @ flat)[variable]).view(-1, matrix.terms, matrix.rows)
-        messages = torch.bmm(matrix.coefficients(t).unsqueeze(1), every)
-        return messages.view(-1, k, matrix.rows).amax(1)
-
-    return form
+    factor, variable = edges
+    a, b = message.parts(g, f, g.shape[0], f.shape[0])
+    flat = matrix.weight.permute(2, 0, 1).flatten(1)
+    every = ((a @ flat)[factor] + (b @ flat)[variable]).view(-1, matrix.terms, matrix.rows)
+    return torch.bmm(matrix.coefficients(t).unsqueeze(1), every)
 
 
-def outer(problem: Problem) -> Form:
+@max_over_edges
+def outer(message: Message, matrix: BasisMatrix, edges: Edges, f: Tensor, g: Tensor, t: Tensor) -> Tensor:
     """φ ⊗ h, then one product of inner length T·n."""
-    message, matrix, k = problem.message, problem.matrix, problem.k
-    factor, variable = problem.incidence.factor, problem.incidence.variable
-
-    def form(f: Tensor, g: Tensor, t: Tensor) -> Tensor:
-        a, b = message.parts(g, f, g.shape[0], f.shape[0])
-        h = (a[factor] + b[variable]).relu()
-        every = (matrix.coefficients(t).unsqueeze(2) * h.unsqueeze(1)).flatten(1)  # shape: (E, T n)
-        messages = every @ matrix.weight.transpose(1, 2).flatten(0, 1)
-        return messages.view(-1, k, matrix.rows).amax(1)
-
-    return form
+    factor, variable = edges
+    a, b = message.parts(g, f, g.shape[0], f.shape[0])
+    h = (a[factor] + b[variable]).relu()
+    every = (matrix.coefficients(t).unsqueeze(2) * h.unsqueeze(1)).flatten(1)  # shape: (E, T n)
+    return every @ matrix.weight.transpose(1, 2).flatten(0, 1)
 
 
 def compiled(make: Callable[[Problem], Form]) -> Callable[[Problem], Form]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fgnn.bench.common import describe, number, show, timed, write_result
+from fgnn.bench.common import describe, mib, number, show, timed, write_result
 from fgnn.data.labelled import PointSet
 from fgnn.models.points.config import PointConfig
 from fgnn.models.points.network import PointNetwork
 from fgnn.nn import use_backend
 from fgnn.runtime.environment import environment
-from fgnn.tasks.recipe import Recipe, read_recipe
+from fgnn.tasks.recipe import read_recipe
 from fgnn.tasks.task import Loss
 from fgnn.train.step import Step
 from fgnn.train.update import Update
@@ -42,7 +42,6 @@ def run(
     clouds: int | None = None,
     points: int = 2048,
     repeats: int = 10,
-    profile: bool = False,
 ) -> dict[str, Any]:
     """Shapes per second in training and inference, and peak memory of a step, for each network on the same clouds.
 
@@ -50,7 +49,6 @@ def run(
 
     Args:
         clouds: Batch size; by default 32 on a GPU and 2 elsewhere.
-        profile: Also print the kernels in which a step of the first network spends its time.
     """
     here = torch.device(device)
     size = clouds or (32 if here.type == "cuda" else 2)
@@ -60,7 +58,7 @@ def run(
     for name in networks:
         config, backend = NETWORKS[name]
         with use_backend(backend):
-            rows[name] = _measure(config, batch, here, repeats, seed, profile and name == networks[0])
+            rows[name] = _measure(config, batch, here, repeats, seed)
         if here.type == "cuda":
             torch.cuda.empty_cache()
     first = rows[networks[0]]
@@ -71,8 +69,7 @@ def run(
     table = [
         (
             name, f"{row['parameters']:,}", number(size / row["step_ms"] * 1e3), number(row["step_ms"]),
-            number(row["step_bytes"] / 2**20) if row["step_bytes"] is not None else None,
-            number(size / row["use_ms"] * 1e3), "yes" if row["replayed"] else "no",
+            mib(row["step_bytes"]), number(size / row["use_ms"] * 1e3), "yes" if row["replayed"] else "no",
             f"{row['step_ms'] / first['step_ms']:.2f}×",
         )
         for name, row in rows.items()
@@ -98,23 +95,28 @@ def _clouds(size: int, points: int, seed: int, device: torch.device) -> PointSet
     return PointSet(xyz, label, kind).to(device)
 
 
-def _measure(
-    config: PointConfig, batch: PointSet, device: torch.device, repeats: int, seed: int, profile: bool
-) -> dict[str, Any]:
+def _measure(config: PointConfig, batch: PointSet, device: torch.device, repeats: int, seed: int) -> dict[str, Any]:
     torch.manual_seed(seed)
     recipe = replace(read_recipe("shapes-fgnn"), points=config, ema=None)
     network = PointNetwork(config, 3, PARTS, CATEGORIES).to(device).train()
     half = device.type == "cuda"
     update = Update(recipe, network, None, device)
-    step = Step(network, _loss(recipe, network, device, half), after=update, capture=half, log=print)
+
+    def loss(batch: PointSet) -> Loss:
+        with torch.autocast(device.type, torch.bfloat16, enabled=half, cache_enabled=False):
+            scores, more = network(batch.features, batch.category)
+            target = batch.label.long().flatten()
+            rows = scores.flatten(0, 1).float()
+            entropy = nn.functional.cross_entropy(rows, target, label_smoothing=recipe.label_smoothing)
+            return Loss(entropy + more, (rows.detach().argmax(-1) == target).float().mean())
+
+    step = Step(network, loss, after=update, capture=half, log=print)
 
     def whole() -> Tensor:
         update.prepare(0, recipe.optimiser.rate)
         return step(batch).loss
 
     train = timed(whole, repeats=repeats, warmup=6 if half else 1, device=device)
-    if profile and half:
-        _profile(whole)
     network.eval()
 
     def use() -> Tensor:
@@ -132,30 +134,3 @@ def _measure(
         "replayed": step.captured,
         "loss": float(train.result),
     }
-
-
-def _loss(recipe: Recipe, network: nn.Module, device: torch.device, half: bool) -> Callable[[PointSet], Loss]:
-    def loss(batch: PointSet) -> Loss:
-        with torch.autocast(device.type, torch.bfloat16, enabled=half, cache_enabled=False):
-            scores, more = network(batch.features, batch.category)
-            target = batch.label.long().flatten()
-            rows = scores.flatten(0, 1).float()
-            entropy = nn.functional.cross_entropy(rows, target, label_smoothing=recipe.label_smoothing)
-            return Loss(entropy + more, (rows.detach().argmax(-1) == target).float().mean())
-
-    return loss
-
-
-def _profile(work: Callable[[], Any]) -> None:
-    """Print the kernels in which a step spends most of its time."""
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        for _ in range(3):
-            work()
-        torch.cuda.synchronize()
-    events = sorted(profiler.key_averages(), key=lambda e: -e.self_device_time_total)
-    total = sum(e.self_device_time_total for e in events) or 1
-    for event in events[:25]:
-        share = event.self_device_time_total / total
-        print(f"{share:6.1%} {event.self_device_time_total / 3e3:8.3f} ms {event.count // 3:5d}×  {event.key[:90]}")

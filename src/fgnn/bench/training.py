@@ -16,7 +16,7 @@ from fgnn.bench.common import write_result
 from fgnn.pgm import ModelBatch
 from fgnn.runtime.devices import pick_device, synchronised_time
 from fgnn.runtime.environment import environment
-from fgnn.tasks.labelled_models import Endless, draw
+from fgnn.tasks.labelled_models import Endless
 from fgnn.tasks.map import MAPTask
 from fgnn.tasks.recipe import Recipe, read_recipe
 from fgnn.train.loop import autocast_loss, compile_network
@@ -45,9 +45,6 @@ class StepTimes:
     replayed: bool
     kernels: list[tuple[str, float, int]] = field(default_factory=list)  # name, ms and calls per step, longest first
 
-    def plain(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def bench_training(
     recipe: Recipe | str,
@@ -56,16 +53,14 @@ def bench_training(
     compile: bool = False,
     steps: int = 20,
     warmup: int = 5,
-    endless: bool = True,
     profile: bool = False,
     **changes: Any,
 ) -> StepTimes:
-    """Measure training steps of a recipe, with sampling and exact labelling.
+    """Measure training steps of a recipe, with sampling and exact labelling of fresh instances at every step.
 
     Args:
         recipe: A recipe or its name.
         steps: Timed steps, after ``warmup`` more.
-        endless: Draw fresh instances at every step, even if the recipe has a fixed set.
         profile: Also list the kernels of a step by time (on a CPU the operations).
         changes: Other top-level settings (``batch=8192``).
     """
@@ -75,10 +70,8 @@ def bench_training(
     if here.type == "cuda":
         torch.set_float32_matmul_precision("high")
         torch.cuda.reset_peak_memory_stats(here)
-    if endless:
-        data, schedule = replace(recipe.data, instances=None), replace(recipe.schedule, name="constant")
-        recipe = recipe.with_changes(data=data, schedule=schedule, steps=steps)
-    recipe = recipe.with_changes(**changes) if changes else recipe
+    data, schedule = replace(recipe.data, instances=None), replace(recipe.schedule, name="constant")
+    recipe = recipe.with_changes(**{"data": data, "schedule": schedule, "steps": steps} | changes)
     loop = _Loop(recipe, here, compile)
     loop.run(0, warmup)
     parts = loop.time_parts(warmup, steps)
@@ -136,8 +129,7 @@ class _Loop:
         source = self.task.source
         for step in range(first, first + count):
             if isinstance(source, Endless):
-                unlabelled = [_Unlabelled(s) for s in source.sets]
-                timed("sampling", partial(draw, unlabelled, source.size, step, source.device))
+                timed("sampling", partial(_sample, source, step))
                 batch = timed("labelling", partial(source.batch, step))
             else:
                 batch = self.task.batch(step)
@@ -147,17 +139,10 @@ class _Loop:
         return {part: 1e3 * median(times) if times else 0.0 for part, times in seconds.items()}
 
 
-class _Unlabelled:
-    """A data set whose labels cost nothing, to time the sampling alone."""
-
-    def __init__(self, data: Any) -> None:
-        self.data = data
-
-    def sample(self, count: int, seed: int = 0, device: torch.device | str = "cpu") -> Any:
-        return self.data.sample(count, seed=seed, device=device)
-
-    def labels(self, batch: ModelBatch) -> torch.Tensor:
-        return batch.unary[:, :, 0]
+def _sample(source: Endless, seed: int) -> ModelBatch:
+    """A batch without labels, to time the sampling alone."""
+    count = source.size // len(source.sets)
+    return ModelBatch.concat([data.sample(count, seed=seed, device=source.device) for data in source.sets])
 
 
 def _kernels(work: Callable[[], object], steps: int, device: torch.device) -> list[tuple[str, float, int]]:
@@ -200,5 +185,5 @@ def report(times: StepTimes) -> str:
 def keep(times: Sequence[StepTimes], device: str, out: str | Path | None = None) -> Path:
     """Write the numbers as ``training-DEVICE.json``; see `write_result`."""
     here = pick_device(device)
-    payload = {"benchmark": "training", "environment": environment(here), "recipes": [t.plain() for t in times]}
+    payload = {"benchmark": "training", "environment": environment(here), "recipes": [asdict(t) for t in times]}
     return write_result(f"training-{here.type}", payload, out)
