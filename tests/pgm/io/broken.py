@@ -246,7 +246,7 @@ WHOLE: dict[str, tuple[str, bytes, str, str]] = {
         "'fidgets.0.at_least'",
     ),
     "fgm other type": ("a.fgm", header(lambda t: t.replace(b'"F64"', b'"I64"')), "array", "as float64 (got int64)"),
-    "fgm compressed junk": ("a.fgm.gz", gzip.compress(b"junk" * 99), "header", "written by fgnn"),
+    "fgm compressed junk": ("a.fgm.gz", gzip.compress(b"junk" * 99), "header", "is not a whole fgnn model file"),
     "unknown suffix": ("a.xyz", UAI, "name", "Expected a suffix among"),
     "compression alone": ("a.gz", gzip.compress(UAI), "name", "Expected a suffix among"),
 }
@@ -255,9 +255,9 @@ WHOLE: dict[str, tuple[str, bytes, str, str]] = {
 # evidence for the valid UAI file: bytes, the place, part of the message
 EVIDENCE: dict[str, tuple[bytes, str, str]] = {
     "empty": (b"", "line 1", "got an empty file"),
-    "junk": (b"\x00\xff\x80", "line 1, number 0", "integer of at least 0"),
+    "junk": (b"\x00\xff\x80", "line 1, number 0", "integer (got '\\x00\\xff\\x80')"),
     "words": (b"1 a 0", "line 1, number 1", "(got 'a')"),
-    "negative state": (b"1 0 -1", "line 1, number 2", "(got '-1')"),
+    "negative state": (b"1 0 -1", "line 1, number 2", "at least 0 (got -1)"),
     "unknown variable": (b"1 3 0", "line 1, observation 0", "variable below 3 (got 3)"),
     "state out of range": (b"2\n0 1\n1 3", "line 3, observation 1", "state below 3 for variable 1 (got 3)"),
     "odd count": (b"2 0 1 1", "line 1, number 0", "got 4 numbers that start with 2"),

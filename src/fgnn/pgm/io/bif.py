@@ -6,13 +6,13 @@ Variables are numbered in declaration order. Each becomes one table over its par
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.pgm.io.build import MOST_VARIABLES, Allowance, TableRuns, log_potentials, table_size
+from fgnn.pgm.io.build import MOST_VARIABLES, TableRuns, log_potentials, table_size
 from fgnn.pgm.io.numbers import shown
 from fgnn.pgm.io.stream import Limits
 from fgnn.pgm.io.text import Text, numbers_of
@@ -28,36 +28,34 @@ class _Variable:
     states: dict[str, int]
 
 
-@dataclass(eq=False)
-class _Network:
-    variables: dict[str, _Variable] = field(default_factory=dict)
-    tables: dict[str, tuple[list[int], NDArray[np.float64]]] = field(default_factory=dict)
+_Variables = dict[str, _Variable]
+_Tables = dict[str, tuple[list[int], NDArray[np.float64]]]  # by child
 
 
 def read_bif(path: Path, limits: Limits | None = None) -> GraphicalModel:
     """Read a BIF network; probabilities become log-potentials, 0 becomes ``-inf``."""
     text = Text(path, limits, marks="{}[]();,|", comment=r"/\*(?s:.*?)(?:\*/|\Z)|//[^\n]*")
-    allowance = Allowance(text.source.most_entries, text.fail)
-    network = _Network()
+    variables: _Variables = {}
+    tables: _Tables = {}
     while text.peek() is not None:
         kind = text.name("network, variable or probability")
         if kind == "network":
             _skip_network(text)
         elif kind == "variable":
-            _read_variable(text, network)
+            _read_variable(text, variables)
         elif kind == "probability":
-            _read_probability(text, network, allowance)
+            _read_probability(text, variables, tables)
         else:
             text.fail(f"Expected network, variable or probability (got {shown(kind)})")
         text.place = ""
-    if not network.variables:
+    if not variables:
         text.fail("Expected a network with variables (got none)")
-    for name in network.variables:
-        if name not in network.tables:
+    for name in variables:
+        if name not in tables:
             text.fail("Expected a probability block for every variable (got none)", f"variable {shown(name)}")
-    model = GraphicalModel([len(v.states) for v in network.variables.values()])
+    model = GraphicalModel([len(v.states) for v in variables.values()])
     with TableRuns(model) as runs:
-        for scope, values in network.tables.values():
+        for scope, values in tables.values():
             runs.add(scope, log_potentials(values))
     return model
 
@@ -76,10 +74,10 @@ def _skip_network(text: Text) -> None:
     text.expect("}")
 
 
-def _read_variable(text: Text, network: _Network) -> None:
+def _read_variable(text: Text, variables: _Variables) -> None:
     name = text.name("a variable's name")
     text.place = f"variable {shown(name)}"
-    if name in network.variables:
+    if name in variables:
         text.fail("Expected every variable once (got it twice)")
     text.expect("{")
     states: dict[str, int] = {}
@@ -94,7 +92,7 @@ def _read_variable(text: Text, network: _Network) -> None:
     text.expect("}")
     if not states:
         text.fail("Expected the type of the variable (got none)")
-    network.variables[name] = _Variable(len(network.variables), states)
+    variables[name] = _Variable(len(variables), states)
 
 
 def _read_states(text: Text) -> dict[str, int]:
@@ -103,22 +101,18 @@ def _read_states(text: Text) -> dict[str, int]:
     count = text.integer("the number of states", 1, len(text.text))
     text.expect("]")
     text.expect("{")
-    states: dict[str, int] = {}
-    for state in text.names_until("}", "a state"):
-        if state in states:
-            text.fail(f"Expected distinct states (got {shown(state)} twice)")
-        states[state] = len(states)
+    states = text.numbered_states(text.names_until("}", "a state"))
     if len(states) != count:
         text.fail(f"Expected {count} states (got {len(states)})")
     text.expect(";")
     return states
 
 
-def _read_probability(text: Text, network: _Network, allowance: Allowance) -> None:
+def _read_probability(text: Text, variables: _Variables, tables: _Tables) -> None:
     text.expect("(")
     names: list[str] = []
     for name in text.names_until(")", "a variable", ",|"):
-        if name not in network.variables:
+        if name not in variables:
             text.fail(f"Expected a declared variable (got {shown(name)})")
         names.append(name)
     if not names:
@@ -126,14 +120,13 @@ def _read_probability(text: Text, network: _Network, allowance: Allowance) -> No
     text.place = f"probability of {shown(names[0])}"
     if len(set(names)) < len(names):
         text.fail("Expected distinct variables (got one twice)")
-    if names[0] in network.tables:
+    if names[0] in tables:
         text.fail("Expected one probability block for each variable (got two)")
     if len(names) > MOST_VARIABLES:
         text.fail(f"Expected at most {MOST_VARIABLES} variables in a table (got {len(names)})")
-    child, *parents = (network.variables[name] for name in names)
-    size = table_size((len(v.states) for v in (child, *parents)), allowance.most)
-    allowance.claim(size, text.place)
-    network.tables[names[0]] = ([v.index for v in parents] + [child.index], _read_rows(text, child, parents))
+    child, *parents = (variables[name] for name in names)
+    text.claim(table_size((len(v.states) for v in (child, *parents)), text.most_entries))
+    tables[names[0]] = ([v.index for v in parents] + [child.index], _read_rows(text, child, parents))
 
 
 def _read_rows(text: Text, child: _Variable, parents: list[_Variable]) -> NDArray[np.float64]:

@@ -1,8 +1,8 @@
-"""Shared by all readers: size checks before allocation, and tables added to the model in runs."""
+"""Shared by all readers: table sizes, and tables added to the model in runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,6 @@ from fgnn.pgm.model import GraphicalModel
 MOST_VARIABLES = 31
 _RUN_ENTRIES = 1 << 20
 
-Refuse = Callable[[str, str], object]
-
 
 def table_size(cardinalities: Iterable[int], most: int) -> int:
     """The product of the cardinalities, or the first partial product above ``most``."""
@@ -24,20 +22,6 @@ def table_size(cardinalities: Iterable[int], most: int) -> int:
         if size > most:
             break
     return size
-
-
-class Allowance:
-    """Counts the entries a file implies without listing them, and rejects the file beyond the limit."""
-
-    def __init__(self, most: int, refuse: Refuse) -> None:
-        self.most = most
-        self.used = 0
-        self._refuse = refuse
-
-    def claim(self, entries: int, place: str, what: str = "table entries") -> None:
-        self.used += entries
-        if self.used > self.most:
-            self._refuse(f"declares {self.used} {what} or more, above the limit of {self.most}", place)
 
 
 def log_potentials(potentials: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -27,11 +27,7 @@ _BOUND = re.compile(r"([<>])([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)", re.ASC
 def read_cfn(path: Path, limits: Limits | None = None) -> GraphicalModel:
     """Read a ``.cfn`` file; the score is minus the cost, or the value if the file maximises."""
     text = Text(path, limits, marks="{}[]", separators=",:", comment=r"(?m:^[ \t]*#)[^\n]*|//[^\n]*")
-    model = _Reader(text).read()
-    if text.peek() is not None:
-        text.next("the end")
-        text.fail("Expected the end of the file (got more)")
-    return model
+    return _Reader(text).read()
 
 
 class _Reader:
@@ -48,13 +44,16 @@ class _Reader:
     # ---- structure ----------------------------------------------------------------------------------------
 
     def open(self, what: str) -> None:
-        if not self.text.is_mark(_OPEN):
-            self.text.fail(f"Expected '{{' or '[' of {what} (got {self._ahead()})", at=self.text.at)
-        self.text.next(what)
+        self._take_mark(_OPEN, f"'{{' or '[' of {what}")
 
     def close(self, what: str) -> None:
-        if not self.text.is_mark(_CLOSE):
-            self.text.fail(f"Expected '}}' or ']' after {what} (got {self._ahead()})", at=self.text.at)
+        self._take_mark(_CLOSE, f"'}}' or ']' after {what}")
+
+    def _take_mark(self, marks: str, what: str) -> None:
+        if not self.text.is_mark(marks):
+            token = self.text.peek()
+            got = "the end of the file" if token is None else shown(token)
+            self.text.fail(f"Expected {what} (got {got})", at=self.text.at)
         self.text.next(what)
 
     def items(self, what: str, *, tag: str = "") -> Iterator[None]:
@@ -73,10 +72,6 @@ class _Reader:
         if self.tagged and name:
             self.text.expect(name)
 
-    def _ahead(self) -> str:
-        token = self.text.peek()
-        return "the end of the file" if token is None else shown(token)
-
     # ---- parts --------------------------------------------------------------------------------------------
 
     def read(self) -> GraphicalModel:
@@ -86,12 +81,12 @@ class _Reader:
             self.tagged = True
         upper, maximise = self._read_problem()
         self._read_variables()
-        source = self.text.source
-        self.network = CostNetwork(
-            source.path, self.cardinalities, upper, source.most_entries, self.text.fail, maximise=maximise
-        )
+        self.network = CostNetwork(self.text, self.cardinalities, upper, maximise=maximise)
         self._read_functions()
         self.close("the functions")
+        if self.text.peek() is not None:
+            self.text.next("the end")
+            self.text.fail("Expected the end of the file (got more)")
         return self.network.build()
 
     def _read_problem(self) -> tuple[float, bool]:
@@ -121,7 +116,7 @@ class _Reader:
             self._variables[name] = index
             states: dict[str, int] = {}
             if text.is_mark(_OPEN):
-                states = self._read_states()
+                states = text.numbered_states(text.name("a state") for _ in self.items("the states"))
                 size = len(states)
             else:
                 size = abs(text.integer("a domain or its size", -(2**31), 2**31))
@@ -131,21 +126,9 @@ class _Reader:
             self.cardinalities.append(size)
             text.place = ""
 
-    def _read_states(self) -> dict[str, int]:
-        states: dict[str, int] = {}
-        for _ in self.items("the states"):
-            state = self.text.name("a state")
-            if state in states:
-                self.text.fail(f"Expected distinct states (got {shown(state)} twice)")
-            states[state] = len(states)
-        return states
-
     def _read_functions(self) -> None:
         text = self.text
-        self.tag("functions")
-        self.open("the functions")
-        c = 0
-        while not self.closes():
+        for c, _ in enumerate(self.items("the functions", tag="functions")):
             text.place = f"function {c}"
             name = ""
             if not text.is_mark(_OPEN):
@@ -159,16 +142,15 @@ class _Reader:
                     self.network.add(other, costs)
                 self.network.add(scope, costs)
             text.place = ""
-            c += 1
         for name, users in self._waiting.items():
             text.fail(f"Expected a table named {shown(name)} further on (got none)", users[0][1])
-        self.close("the functions")
 
     def _read_function(self) -> tuple[NDArray[np.float64] | None, list[int]]:
         """The costs and the scope of one function; no costs if a rule or a shared table gives them."""
         text = self.text
         self.open("a function")
-        scope = self._read_scope()
+        scope = [self.variable() for _ in self.items("the scope", tag="scope")]
+        self.network.check_scope(scope, text.place)
         default: float | None = None
         if text.peek() == "defaultcost" if self.tagged else is_number(text.peek() or ""):
             self.tag("defaultcost")
@@ -185,7 +167,7 @@ class _Reader:
                 self.tag("params")
             if text.is_mark(_OPEN):
                 self.open("the parameters")
-                add_rule(self.network, word, scope, _CfnParameters(self), text.place)
+                add_rule(self.network, word, scope, self, text.place)
                 self.close("the parameters")
             elif default is None and kind != "type":
                 self._waiting.setdefault(word, []).append((scope, text.place))
@@ -193,11 +175,6 @@ class _Reader:
                 text.fail(f"Expected a table (got {shown(word)})")
         self.close("the function")
         return costs, scope
-
-    def _read_scope(self) -> list[int]:
-        scope = [self.variable() for _ in self.items("the scope", tag="scope")]
-        self.network.check_scope(scope, self.text.place)
-        return scope
 
     def variable(self) -> int:
         """Take a variable by name or number."""
@@ -237,66 +214,60 @@ class _Reader:
             self.text.fail(f"Expected a state of variable {variable} (got {shown(word)})")
         return state
 
-
-class _CfnParameters:
-    """Parameters by name, in their fixed order."""
-
-    def __init__(self, reader: _Reader) -> None:
-        self._reader = reader
-        self._text = reader.text
+    # ---- parameters of a rule, by name and in their fixed order: `rules.Parameters` ----------------------
 
     def word(self, tag: str) -> str:
-        self._reader.tag(tag)
-        return self._text.name(tag)
+        self.tag(tag)
+        return self.text.name(tag)
 
     def cost(self, tag: str) -> float:
-        self._reader.tag(tag)
-        return self._text.number(tag)
+        self.tag(tag)
+        return self.text.number(tag)
 
     def integer(self, tag: str) -> int:
-        self._reader.tag(tag)
-        return self._text.integer(tag or "a number", -(10**18), 10**18)
+        self.tag(tag)
+        return self.text.integer(tag or "a number", -(10**18), 10**18)
 
     def integers(self, tag: str, count: int) -> list[int]:
         if not tag:
             return [self.integer("") for _ in range(count)]
-        self._reader.tag(tag)
-        self._reader.open(tag)
+        self.tag(tag)
+        self.open(tag)
         values = self._integers_until_close(tag)
         if len(values) != count:
-            self._text.fail(f"Expected {count} {tag} (got {len(values)})")
+            self.text.fail(f"Expected {count} {tag} (got {len(values)})")
         return values
 
     def rows(self, tag: str, width: int) -> list[list[float]]:
         rows: list[list[float]] = []
-        for _ in self._reader.items(tag, tag=tag):
+        for _ in self.items(tag, tag=tag):
             if width == 1:
-                rows.append([self._text.number(tag)])
+                rows.append([self.text.number(tag)])
                 continue
-            self._reader.open(f"one of the {tag}")
+            self.open(f"one of the {tag}")
             row: list[float] = []
             if tag == "tuples":  # the first is a variable, perhaps by name
-                row.append(float(self._reader.variable()))
-            row += self._text.numbers_until(_CLOSE, tag).tolist()
+                row.append(float(self.variable()))
+            row += self.text.numbers_until(_CLOSE, tag).tolist()
             if len(row) != width:
-                self._text.fail(f"Expected {width} numbers in each of the {tag} (got {len(row)})")
+                self.text.fail(f"Expected {width} numbers in each of the {tag} (got {len(row)})")
             rows.append(row)
         return rows
 
     def sets(self, tag: str, count: int) -> list[list[int]]:
-        self._reader.tag(tag)
-        self._reader.open(tag)
+        self.tag(tag)
+        self.open(tag)
         result = []
         for _ in range(count):
-            self._reader.open(f"one of the {tag}")
+            self.open(f"one of the {tag}")
             result.append(self._integers_until_close(tag))
-        self._reader.close(tag)
+        self.close(tag)
         return result
 
     def _integers_until_close(self, tag: str) -> list[int]:
-        values = self._text.numbers_until(_CLOSE, tag)
+        values = self.text.numbers_until(_CLOSE, tag)
         if (values != np.floor(values)).any() or (np.abs(values) >= 2**53).any():
-            self._text.fail(f"Expected integers in {tag}")
+            self.text.fail(f"Expected integers in {tag}")
         return [int(v) for v in values]
 
 

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.pgm.io.build import MOST_VARIABLES, Allowance, TableRuns, table_size
-from fgnn.pgm.io.stream import fail
+from fgnn.pgm.io.build import MOST_VARIABLES, TableRuns, table_size
+from fgnn.pgm.io.stream import ModelText
 from fgnn.pgm.model import GraphicalModel
 
 # Entries charged for the Python objects of a budget, or of a table that a rule expands to.
@@ -28,54 +26,34 @@ class CostNetwork:
     """Cost functions in the order of a file.
 
     Args:
-        path: The file, for error messages.
+        text: The file, for its limits and for error messages.
         cardinalities: The number of states of each variable.
         upper: The bound U; ``inf`` for none.
-        most_entries: The number of table entries the file may imply.
-        refuse: Raises an error with a message and a place, and adds the line; used while the file is read.
         maximise: Whether the file maximises; its values are stored as negated costs.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        cardinalities: Sequence[int],
-        upper: float,
-        most_entries: int,
-        refuse: Callable[[str, str], NoReturn],
-        *,
-        maximise: bool = False,
-    ) -> None:
+    def __init__(self, text: ModelText, cardinalities: Sequence[int], upper: float, *, maximise: bool = False) -> None:
+        self.text = text
         self.cardinalities = list(cardinalities)
         self.upper = upper
         self.maximise = maximise
-        self._path = path
-        self._refuse = refuse
-        self._built = False
-        self.allowance = Allowance(most_entries, self.refuse)
-        self.allowance.claim(sum(self.cardinalities), "the variables", "states")
+        text.claim(sum(self.cardinalities), "the variables", "states")
         self._functions: deque[tuple[list[int], NDArray[np.float64]]] = deque()
         self._budgets: list[tuple[list[int], int, int]] = []
         self._later: list[Callable[[], None]] = []
         self._gain = 0.0  # sum of the negative minima of all functions so far
 
-    def refuse(self, what: str, place: str) -> NoReturn:
-        """Reject the file; after it has been read, there is no line to name."""
-        if self._built:
-            fail(what, self._path, place)
-        self._refuse(what, place)
-
     def check_scope(self, scope: Sequence[int], place: str) -> None:
         """Reject a scope that repeats a variable."""
         if len(set(scope)) < len(scope):
-            self.refuse(f"Expected distinct variables in a scope (got {' '.join(map(str, scope[:20]))})", place)
+            self.text.fail(f"Expected distinct variables in a scope (got {' '.join(map(str, scope[:20]))})", place)
 
     def claim(self, scope: Sequence[int], place: str) -> tuple[int, ...]:
-        """The shape of a table over a scope, after charging its entries to the allowance."""
+        """The shape of a table over a scope, after claiming its entries."""
         if len(scope) > MOST_VARIABLES:
-            self.refuse(f"Expected at most {MOST_VARIABLES} variables in a table (got {len(scope)})", place)
+            self.text.fail(f"Expected at most {MOST_VARIABLES} variables in a table (got {len(scope)})", place)
         shape = tuple(self.cardinalities[i] for i in scope)
-        self.allowance.claim(table_size(shape, self.allowance.most), place)
+        self.text.claim(table_size(shape, self.text.most_entries), place)
         return shape
 
     def add(self, scope: Sequence[int], costs: NDArray[np.float64]) -> None:
@@ -85,7 +63,7 @@ class CostNetwork:
 
     def add_budget(self, scope: Sequence[int], at_least: int, at_most: int, place: str) -> None:
         """Add a budget over binary variables; contradictory bounds make the network infeasible."""
-        self.allowance.claim(len(scope) + OVERHEAD, place)
+        self.text.claim(len(scope) + OVERHEAD, place)
         low, high = max(at_least, 0), min(at_most, len(scope))
         if low > high:
             self.add((), np.array(np.inf))
@@ -102,7 +80,7 @@ class CostNetwork:
 
     def build(self) -> GraphicalModel:
         """The model whose score is minus the cost."""
-        self._built = True
+        self.text.finished = True
         for expand in self._later:
             expand()
         model = GraphicalModel(np.array(self.cardinalities, dtype=np.int64))

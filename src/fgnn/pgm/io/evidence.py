@@ -11,25 +11,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.pgm.io.numbers import shown
 from fgnn.pgm.io.stream import Limits
 from fgnn.pgm.io.tokens import TokenStream
-
-_MOST_DIGITS = 18
 
 
 def read_evidence(path: str | Path, cardinalities: NDArray[np.int64], limits: Limits | None = None) -> dict[int, int]:
     """The state of each observed variable, checked against a model's cardinalities."""
     stream = TokenStream(path, limits)
-    words: list[bytes] = []
+    numbers: list[int] = []
     # two words per observation; the most there can be is one sample of every variable
     most = 2 * len(cardinalities) + 3
-    while stream.peek() is not None and len(words) <= most:
-        word = stream.word("a number")
-        if not word.isdigit() or len(word) > _MOST_DIGITS:
-            stream.fail(f"Expected an integer of at least 0 (got {shown(word)})", f"number {len(words)}")
-        words.append(word)
-    numbers = [int(word) for word in words]
+    while stream.peek() is not None and len(numbers) <= most:
+        stream.place = f"number {len(numbers)}"
+        numbers.append(stream.integer("a number"))
+    taken = len(numbers)
     if not numbers:
         stream.fail("Expected the number of observations (got an empty file)")
     if len(numbers) % 2 == 0:
@@ -42,8 +37,8 @@ def read_evidence(path: str | Path, cardinalities: NDArray[np.int64], limits: Li
         numbers = numbers[1:]
     count, pairs = numbers[0], numbers[1:]
     if len(pairs) != 2 * count:
-        got = f"{len(pairs)}" if len(words) <= most else f"more than {2 * len(cardinalities)}"
-        stream.fail(f"Expected {2 * count} numbers for {count} observations (got {got})", f"number {len(words) - 1}")
+        got = f"{len(pairs)}" if taken <= most else f"more than {2 * len(cardinalities)}"
+        stream.fail(f"Expected {2 * count} numbers for {count} observations (got {got})", f"number {taken - 1}")
     evidence: dict[int, int] = {}
     for c, (variable, state) in enumerate(zip(pairs[::2], pairs[1::2], strict=True)):
         place = f"observation {c}"

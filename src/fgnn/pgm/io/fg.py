@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.pgm.io.build import MOST_VARIABLES, Allowance, TableRuns, log_potentials, table_size
+from fgnn.pgm.io.build import MOST_VARIABLES, TableRuns, log_potentials, table_size
 from fgnn.pgm.io.stream import Limits, fail
 from fgnn.pgm.io.tokens import TokenStream
 from fgnn.pgm.model import GraphicalModel
@@ -21,12 +21,11 @@ def read_fg(path: Path, limits: Limits | None = None) -> GraphicalModel:
     stream = TokenStream(path, limits, comments=True)
     count = stream.integer("the number of factors")
     stream.check_room(count, "factors")
-    allowance = Allowance(stream.source.most_entries, stream.fail)
     cardinalities: dict[int, int] = {}  # by label
-    factors = [_read_factor(stream, c, cardinalities, allowance) for c in range(count)]
+    factors = [_read_factor(stream, c, cardinalities) for c in range(count)]
     stream.end()
     labels = sorted(cardinalities)
-    allowance.claim(sum(cardinalities.values()), "the variables", "states")
+    stream.claim(sum(cardinalities.values()), "the variables", "states")
     index = {label: i for i, label in enumerate(labels)}
     model = GraphicalModel(np.array([cardinalities[label] for label in labels], dtype=np.int64))
     with TableRuns(model) as runs:
@@ -35,21 +34,19 @@ def read_fg(path: Path, limits: Limits | None = None) -> GraphicalModel:
     return model
 
 
-def _read_factor(
-    stream: TokenStream, c: int, cardinalities: dict[int, int], allowance: Allowance
-) -> tuple[list[int], NDArray[np.float64]]:
+def _read_factor(stream: TokenStream, c: int, cardinalities: dict[int, int]) -> tuple[list[int], NDArray[np.float64]]:
     """The labels of a factor's variables and its potentials; adds to ``cardinalities``."""
     stream.place = f"factor {c}"
     arity = stream.integer("the number of variables", 0, MOST_VARIABLES)
-    labels = stream.integers(arity, "a variable's label", 0, None)
+    labels = stream.integers(arity, "a variable's label")
     if len(set(labels)) < arity:
         stream.fail(f"Expected distinct variables (got {' '.join(map(str, labels))})")
-    cards = stream.integers(arity, "a cardinality", 1, None)
+    cards = stream.integers(arity, "a cardinality", 1)
     for label, k in zip(labels, cards, strict=True):
         if cardinalities.setdefault(label, k) != k:
             stream.fail(f"Expected {cardinalities[label]} states for variable {label}, as before (got {k})")
-    size = table_size(cards, allowance.most)
-    allowance.claim(size, stream.place)
+    size = table_size(cards, stream.most_entries)
+    stream.claim(size)
     listed = stream.integer("the number of entries", 0, size)
     numbers = stream.numbers(2 * listed, "numbers", lambda i: f"factor {c}, entry {i // 2}", low=0.0)
     index, values = numbers[::2], numbers[1::2]

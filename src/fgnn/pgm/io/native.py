@@ -6,8 +6,10 @@ equal, including budgets and ``-inf``.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
@@ -53,9 +55,8 @@ def write_native(model: GraphicalModel, file: IO[bytes]) -> None:
 def read_native(path: Path, limits: Limits | None = None) -> GraphicalModel:
     """Read a model written by `write_native`."""
     arrays = _load(path, limits)
-    place = ""
+    place = "array cardinalities"
     try:
-        place = "array cardinalities"
         cards = _take(arrays, "cardinalities", np.int64, 1)
         states = _take(arrays, "unary", np.float64, 1)
         if len(cards) and (cards.min() < 1 or int(cards.astype(np.float64).sum()) != len(states)):
@@ -67,12 +68,9 @@ def read_native(path: Path, limits: Limits | None = None) -> GraphicalModel:
         model.add_table((), _take(arrays, "constant", np.float64, 1))
         place = "tables"
         _in_order(_groups(arrays, "tables", ("scopes", "values", "index")), model.add_tables)
-
-        def add_budgets(scopes: Array, at_least: Array, at_most: Array) -> None:
-            model.add_budgets(scopes, at_most, at_least=at_least)
-
         place = "budgets"
-        _in_order(_groups(arrays, "budgets", ("scopes", "at_least", "at_most", "index")), add_budgets)
+        budgets = _groups(arrays, "budgets", ("scopes", "at_least", "at_most", "index"))
+        _in_order(budgets, lambda scopes, low, high: model.add_budgets(scopes, high, at_least=low))
     except (ValueError, IndexError) as error:
         fail(str(error), path, place)
     if arrays:
@@ -88,11 +86,17 @@ def _load(path: Path, limits: Limits | None) -> dict[str, Array]:
     try:
         if source.compressed:
             data = bytes(source.whole())
-            _check_metadata(_metadata(data), path)
-            return dict(load(data))
-        with safe_open(str(path), framework="np") as file:
-            _check_metadata(file.metadata() or {}, path)
-        return _arrays(path)
+            arrays: dict[str, Array] = load(data)
+            _read_header(BytesIO(data), path)
+            return arrays
+        # safetensors checks the header; NumPy reads the arrays, since safetensors panics when memory runs out
+        with safe_open(str(path), framework="np"), path.open("rb") as file:
+            header, start = _read_header(file, path), file.tell()
+        arrays = {}
+        for name, entry in header.items():
+            shape, offset = entry["shape"], start + entry["data_offsets"][0]
+            arrays[name] = np.fromfile(path, _KINDS[entry["dtype"]], math.prod(shape), offset=offset).reshape(shape)
+        return arrays
     except InputError:
         raise
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -100,40 +104,15 @@ def _load(path: Path, limits: Limits | None) -> dict[str, Array]:
         fail(f"is not a whole fgnn model file ({reason[:120]})", path, "header")
 
 
-def _arrays(path: Path) -> dict[str, Array]:
-    """Read the arrays of a file with a valid header; safetensors itself panics when memory runs out."""
-    import json
-
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
-    del header["__metadata__"]
-    arrays = {}
-    for name, entry in header.items():
-        shape, offset = entry["shape"], 8 + length + entry["data_offsets"][0]
-        arrays[name] = np.fromfile(path, _KINDS[entry["dtype"]], math.prod(shape), offset=offset).reshape(shape)
-    return arrays
-
-
-def _metadata(data: bytes) -> dict[str, Any]:
-    """The metadata of a safetensors header: eight bytes of length, then JSON."""
-    import json
-
-    length = int.from_bytes(data[:8], "little")
-    try:
-        header = json.loads(data[8 : 8 + length]) if length <= len(data) - 8 else {}
-    except (ValueError, RecursionError):
-        header = {}
-    metadata = header.get("__metadata__", {}) if isinstance(header, dict) else {}
-    return metadata if isinstance(metadata, dict) else {}
-
-
-def _check_metadata(metadata: Mapping[str, Any], path: Path) -> None:
-    version = metadata.get(FORMAT)
+def _read_header(file: IO[bytes], path: Path) -> dict[str, Any]:
+    """The entries of a valid safetensors header (eight bytes of length, then JSON), after a check of the metadata."""
+    header: dict[str, Any] = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    version = header.pop("__metadata__", {}).get(FORMAT)
     if version is None:
         fail("Expected a model written by fgnn (got another safetensors file)", path, "header")
     if version != str(VERSION):
         fail(f"Expected version {VERSION} of the format (got {shown(str(version))})", path, "header")
+    return header
 
 
 def _take(arrays: dict[str, Array], name: str, dtype: type, dims: int | None = None) -> Array:

@@ -45,7 +45,7 @@ class Parameters(Protocol):
 def add_rule(network: CostNetwork, name: str, scope: Sequence[int], parameters: Parameters, place: str) -> None:
     """Add the rule ``name`` over ``scope`` to the network, or reject it."""
     if name not in RULES:
-        network.refuse(f"Expected a cost function that tables or budgets can express (got {shown(name)})", place)
+        network.text.fail(f"Expected a cost function that tables or budgets can express (got {shown(name)})", place)
     network.check_scope(scope, place)
     RULES[name](_Rule(network, name, list(scope), parameters, place))
 
@@ -61,7 +61,7 @@ class _Rule:
     place: str
 
     def refuse(self, what: str) -> NoReturn:
-        self.network.refuse(what, self.place)
+        self.network.text.fail(what, self.place)
 
     def metric(self, *known: str) -> str:
         """Read the violation measure."""
@@ -152,7 +152,7 @@ def _all_different(rule: _Rule) -> None:
             rule.add(cost * (ordered[1:] == ordered[:-1]).sum(0))
             return
         for i, j in combinations(rule.scope, 2):
-            network.allowance.claim(OVERHEAD, rule.place)
+            network.text.claim(OVERHEAD, rule.place)
             ki, kj = network.claim((i, j), rule.place)
             network.add((i, j), np.where(np.eye(ki, kj) == 1, np.inf if hard else cost, 0.0))
 

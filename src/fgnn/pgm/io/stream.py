@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import lzma
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, NoReturn
 
 from fgnn.errors import InputError
@@ -50,15 +52,14 @@ class ByteStream:
         self.path = Path(path)
         self.limits = limits or Limits()
         try:
-            if not self.path.exists():
-                fail("no such file", self.path)
-            if not self.path.is_file():
-                fail("Expected a file (got a folder or a device)", self.path)
-            size = self.path.stat().st_size
-        except InputError:
-            raise
+            status = self.path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            fail("no such file", self.path)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
             fail(getattr(error, "strerror", None) or str(error), self.path)
+        if not S_ISREG(status.st_mode):
+            fail("Expected a file (got a folder or a device)", self.path)
+        size = status.st_size
         self.compressed = self.path.suffix.lower() in COMPRESSIONS
         allowed = self.limits.decompressed
         if allowed is None:
@@ -95,17 +96,40 @@ class ByteStream:
             yield block
 
 
+class ModelText(ByteStream, ABC):
+    """A text file while it is read.
+
+    Attributes:
+        place: The part of the file being read, such as "factor 3"; error messages name it after the line.
+        finished: Whether the whole file has been read, so that errors have no line.
+    """
+
+    def __init__(self, path: str | Path, limits: Limits | None) -> None:
+        super().__init__(path, limits)
+        self.place = ""
+        self.finished = False
+        self._claimed = 0
+
+    @abstractmethod
+    def line(self, at: int | None) -> int:
+        """The line of the last word taken, or of another position."""
+
+    def fail(self, what: str, place: str | None = None, *, at: int | None = None) -> NoReturn:
+        """Reject the file at the last word taken, or at another position."""
+        fail(what, self.path, self.place if place is None else place, None if self.finished else self.line(at))
+
+    def claim(self, entries: int, place: str | None = None, what: str = "table entries") -> None:
+        """Count entries that the file implies without listing them, and reject the file beyond the limit."""
+        self._claimed += entries
+        if self._claimed > self.most_entries:
+            self.fail(f"declares {self._claimed} {what} or more, above the limit of {self.most_entries}", place)
+
+
 def _inflate(raw: Iterator[bytes], path: Path) -> Iterator[bytes]:
     """Decompress a file of one or more members, at most a block at a time."""
     gz = path.suffix.lower() == ".gz"
     kind = "gzip" if gz else "xz"
-
-    def new_member() -> Any:
-        if gz:
-            return zlib.decompressobj(wbits=31)
-        return lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
-
-    inflater = None
+    inflater: Any = None
     for chunk in raw:
         data = chunk
         while True:
@@ -113,7 +137,7 @@ def _inflate(raw: Iterator[bytes], path: Path) -> Iterator[bytes]:
                 data = data if gz else data.lstrip(b"\0")  # xz allows zero padding between streams
                 if not data:
                     break
-                inflater = new_member()
+                inflater = zlib.decompressobj(wbits=31) if gz else lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY)
             try:
                 block = inflater.decompress(data, BLOCK)
             except (zlib.error, lzma.LZMAError) as problem:

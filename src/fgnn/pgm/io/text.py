@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.pgm.io.numbers import any_underflows, shown, to_number, to_numbers, underflows
-from fgnn.pgm.io.stream import ByteStream, Limits, fail
+from fgnn.pgm.io.stream import Limits, ModelText, fail
 
 # Numbers up to this size can be summed without overflow.
 LARGEST = 1e100
 _KIND = f"of at most {LARGEST:g} that do not underflow"
 
 
-class Text:
+class Text(ModelText):
     """A cursor over the tokens of a file.
 
     Args:
@@ -27,17 +26,13 @@ class Text:
         marks: The punctuation characters; each is a token.
         separators: Characters that separate tokens besides whitespace.
         comment: Pattern of comments, which are removed outside quotes.
-
-    Attributes:
-        place: The part of the file being read, such as "function 3"; error messages name it after the line.
     """
 
     def __init__(
         self, path: str | Path, limits: Limits | None, *, marks: str, comment: str, separators: str = ""
     ) -> None:
-        self.source = ByteStream(path, limits)
-        self.path = self.source.path
-        data = self.source.whole()
+        super().__init__(path, limits)
+        data = self.whole()
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -47,7 +42,6 @@ class Text:
         if any(mark in text for mark in ("//", "/*", "#")):
             text = re.sub(rf'"[^"\n]*"|(?P<comment>{comment})', _blanked, text)
         self.text = text
-        self.place = ""
         self.at = 0
         self._start = 0
         mark, separator = re.escape(marks), re.escape(separators)
@@ -58,14 +52,9 @@ class Text:
         self._close = re.compile(rf"[{re.escape(marks.replace(',', ''))}]")
         self._skip()
 
-    # ---- errors -------------------------------------------------------------------------------------------
-
-    def fail(self, what: str, place: str | None = None, *, at: int | None = None) -> NoReturn:
-        """Reject the file at the last token taken, or at a position in the text."""
-        line = self.text.count("\n", 0, self._start if at is None else at) + 1
-        fail(what, self.path, self.place if place is None else place, line)
-
-    # ---- tokens -------------------------------------------------------------------------------------------
+    def line(self, at: int | None) -> int:
+        """The line of the last token taken, or of a position in the text."""
+        return self.text.count("\n", 0, self._start if at is None else at) + 1
 
     def peek(self) -> str | None:
         """The next token, without quotes and without taking it; None at the end."""
@@ -98,8 +87,8 @@ class Text:
             self._start = self.at
             self.fail(f"Expected {what} (got {shown(self.text[self.at])})")
         word = self.next(what)
-        if len(word) > self.source.limits.word:
-            self.fail(f"Expected {what} (got a word of more than {self.source.limits.word} characters)")
+        if len(word) > self.limits.word:
+            self.fail(f"Expected {what} (got a word of more than {self.limits.word} characters)")
         return word
 
     def names_until(self, close: str, what: str, separators: str = ",") -> Iterator[str]:
@@ -109,6 +98,15 @@ class Text:
             if self.is_mark(separators):
                 self.next(what)
         self.expect(close)
+
+    def numbered_states(self, names: Iterable[str]) -> dict[str, int]:
+        """Number the states of a variable, whose names must be distinct."""
+        states: dict[str, int] = {}
+        for name in names:
+            if name in states:
+                self.fail(f"Expected distinct states (got {shown(name)} twice)")
+            states[name] = len(states)
+        return states
 
     def integer(self, what: str, low: int, high: int) -> int:
         """Take an integer in ``low..high``."""

@@ -6,6 +6,7 @@ in memory beside the arrays.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -15,30 +16,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.pgm.io.numbers import any_underflows, shown, to_number, to_numbers, underflows
-from fgnn.pgm.io.stream import ByteStream, Limits, fail
+from fgnn.pgm.io.stream import Limits, ModelText, fail
 
 _SPACE = b" \t\n\r\v\f"
 _COMMENT = re.compile(rb"#[^\n]*")
 _INTEGER = re.compile(rb"-?\d{1,18}")
 
 
-class TokenStream:
+class TokenStream(ModelText):
     """Whitespace-separated words of a file.
 
     Args:
         path: The file, plain or compressed.
         limits: Resource limits of the reader.
         comments: Whether ``#`` starts a comment that runs to the end of the line.
-
-    Attributes:
-        place: The part of the file being read, such as "factor 3"; error messages name it after the line.
     """
 
     def __init__(self, path: str | Path, limits: Limits | None = None, *, comments: bool = False) -> None:
-        self.source = ByteStream(path, limits)
-        self.path = self.source.path
-        self.place = ""
-        self._blocks = self.source.blocks()
+        super().__init__(path, limits)
+        self._blocks = self.blocks()
         self._comments = comments
         self._tail = b""
         self._read = 0
@@ -50,26 +46,25 @@ class TokenStream:
 
     # ---- errors -------------------------------------------------------------------------------------------
 
-    def fail(self, what: str, place: str | None = None, *, ahead: int = -1) -> NoReturn:
-        """Reject the file at the last word taken, or ``ahead`` words after the cursor."""
-        word = max(self._at + ahead, 0)
+    def line(self, at: int | None) -> int:
+        """The line of the last word taken, or of the word ``at`` words after the cursor."""
+        word = max(self._at + (-1 if at is None else at), 0)
         starts, _ = self._index()
         end = int(starts[word]) if word < len(starts) else len(self._block)
-        line = self._lines_before + self._block.count(b"\n", 0, end) + 1
-        fail(what, self.path, self.place if place is None else place, line)
+        return self._lines_before + self._block.count(b"\n", 0, end) + 1
 
     @property
     def bytes_left(self) -> int:
         """Upper bound on the bytes of the words still to come."""
         starts, _ = self._index()
         rest = len(self._block) - int(starts[self._at]) if self._at < len(starts) else 0
-        return rest + len(self._tail) + max(self.source.most_bytes - self._read, 0)
+        return rest + len(self._tail) + max(self.most_bytes - self._read, 0)
 
     def check_room(self, count: int, what: str, place: str | None = None) -> None:
         """Reject a declared count that the rest of the file cannot hold, before allocating anything."""
         room = self.bytes_left
         if count > (room + 1) // 2:  # a word and the space after it take two bytes
-            has = "can hold no more than" if self.source.compressed else "has only"
+            has = "can hold no more than" if self.compressed else "has only"
             self.fail(f"declares {count} {what} but the file {has} {room} bytes left", place)
 
     # ---- words --------------------------------------------------------------------------------------------
@@ -91,24 +86,25 @@ class TokenStream:
         """Reject anything but whitespace up to the end of the file."""
         rest = self.peek()
         if rest is not None:
-            self.fail(f"Expected the end of the file (got {shown(rest)})", "", ahead=0)
+            self.fail(f"Expected the end of the file (got {shown(rest)})", "", at=0)
 
-    def integer(self, what: str, low: int | None = 0, high: int | None = None) -> int:
+    def integer(self, what: str, low: float = 0, high: float = math.inf) -> int:
         """Take the next word as an integer in ``low..high``."""
         word = self.word(what)
         if not _INTEGER.fullmatch(word):
             self.fail(f"Expected {what}, an integer (got {shown(word)})")
         value = int(word)
-        if (low is not None and value < low) or (high is not None and value > high):
-            self.fail(f"Expected {what} {_range(low, high)} (got {value})")
+        if not low <= value <= high:
+            allowed = f"of at least {low}" if high == math.inf else f"in {low}..{high}"
+            self.fail(f"Expected {what} {allowed} (got {value})")
         return value
 
-    def integers(self, count: int, what: str, low: int | None, high: int | None) -> list[int]:
+    def integers(self, count: int, what: str, low: float = 0, high: float = math.inf) -> list[int]:
         """Take a few integers in ``low..high``, such as a scope."""
         words = self._words[self._at : self._at + count]
         if len(words) == count and all(map(bytes.isdigit, words)) and max(map(len, words), default=0) <= 18:
             values = list(map(int, words))
-            if not values or ((low is None or min(values) >= low) and (high is None or max(values) <= high)):
+            if not values or low <= min(values) <= max(values) <= high:
                 self._at += count
                 return values
         return [self.integer(what, low, high) for _ in range(count)]
@@ -153,8 +149,8 @@ class TokenStream:
             for k in range(take):
                 if wrong(self._words[self._at + k]):
                     got = shown(self._words[self._at + k])
-                    self.fail(f"Expected {expected} (got {got})", place(done + k), ahead=k)
-            self.fail(f"Expected {expected}", place(done), ahead=0)
+                    self.fail(f"Expected {expected} (got {got})", place(done + k), at=k)
+            self.fail(f"Expected {expected}", place(done), at=0)
 
         def out_of_range(word: bytes) -> bool:
             number = to_number(word)
@@ -189,9 +185,9 @@ class TokenStream:
             data = self._tail + (raw or b"")
             cut = len(data) if raw is None else 1 + max(data.rfind(bytes([c])) for c in ends)
             self._tail, data = data[cut:], data[:cut]
-            if len(self._tail) > self.source.limits.word:
+            if len(self._tail) > self.limits.word:
                 kind = "line" if self._comments else "word"
-                what = f"Expected text (got a {kind} of more than {self.source.limits.word} characters)"
+                what = f"Expected text (got a {kind} of more than {self.limits.word} characters)"
                 fail(what, self.path, line=self._lines_before + data.count(b"\n") + 1)
             if self._comments and b"#" in data:
                 data = _COMMENT.sub(b"", data)
@@ -217,11 +213,3 @@ def _spelled_real(text: bytes) -> bool:
 
 def _not_exact_integer(word: bytes) -> bool:
     return not _INTEGER.fullmatch(word) or abs(int(word)) >= 2**53
-
-
-def _range(low: int | None, high: int | None) -> str:
-    if high is None:
-        return f"of at least {low}"
-    if low is None:
-        return f"of at most {high}"
-    return f"in {low}..{high}"

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.pgm.io.build import Allowance, TableRuns, log_potentials
+from fgnn.pgm.io.build import TableRuns, log_potentials
 from fgnn.pgm.io.numbers import shown
 from fgnn.pgm.io.stream import Limits, fail
 from fgnn.pgm.io.tokens import TokenStream
@@ -37,8 +37,7 @@ def read_uai(path: Path, limits: Limits | None = None) -> GraphicalModel:
         stream.fail(f"Expected MARKOV or BAYES (got {shown(kind)})")
     count = stream.integer("the number of variables")
     numbers = stream.numbers(count, "cardinalities", lambda i: f"variable {i}", low=1, integral=True)
-    allowance = Allowance(stream.source.most_entries, stream.fail)
-    allowance.claim(int(numbers.sum()), "cardinalities", "states")
+    stream.claim(int(numbers.sum()), "cardinalities", "states")
     model = GraphicalModel(numbers.astype(np.int64))
     scopes = read_scopes(stream, model.cardinalities)
     stream.check_room(scopes.entries + len(scopes), "numbers")

@@ -43,14 +43,17 @@ def read_scopes(stream: TokenStream, cardinalities: NDArray[np.int64]) -> Scopes
     stream.check_room(count, "tables")
     if len(cardinalities) > np.iinfo(np.int32).max:
         stream.fail(f"Expected fewer than 2^31 variables (got {len(cardinalities)})")
-    chunks: list[Chunk] = []
+    chunks: list[Chunk] = [(np.zeros(0, dtype=np.int8), np.zeros(0, dtype=np.int32))]
     done, entries, by_block = 0, 0.0, True
     while done < count:
         chunk, valid = _whole_scopes(stream, count - done, len(cardinalities)) if by_block else (None, True)
         by_block = by_block and valid
         if chunk is None:
             # the scope crosses the end of a block, or is invalid: read it word by word, which locates the error
-            scope = _one_scope(stream, done, len(cardinalities))
+            stream.place = f"scope {done}"
+            size = stream.integer("the size of a scope", 0, MOST_VARIABLES)
+            scope = stream.integers(size, "a variable", 0, len(cardinalities) - 1)
+            stream.place = ""
             chunk = (np.array([len(scope)], dtype=np.int8), np.array(scope, dtype=np.int32))
             ahead = 0
         else:
@@ -59,19 +62,10 @@ def read_scopes(stream: TokenStream, cardinalities: NDArray[np.int64]) -> Scopes
         stream.skip(ahead)
         chunks.append(chunk)
         done += len(chunk[0])
-    arity = np.concatenate([a for a, _ in chunks]) if chunks else np.zeros(0, dtype=np.int8)
-    flat = np.concatenate([f for _, f in chunks]) if chunks else np.zeros(0, dtype=np.int32)
+    arity, flat = np.concatenate([a for a, _ in chunks]), np.concatenate([f for _, f in chunks])
     ends = np.cumsum(arity, dtype=np.int64)
     starts = np.concatenate([[0], ends[SLAB - 1 :: SLAB]]).astype(np.int64)
     return Scopes(cardinalities, arity, flat, starts, int(entries))
-
-
-def _one_scope(stream: TokenStream, c: int, variables: int) -> list[int]:
-    stream.place = f"scope {c}"
-    arity = stream.integer("the size of a scope", 0, MOST_VARIABLES)
-    scope = stream.integers(arity, "a variable", 0, variables - 1)
-    stream.place = ""
-    return scope
 
 
 def _whole_scopes(stream: TokenStream, most: int, variables: int) -> tuple[Chunk | None, bool]:
@@ -112,15 +106,15 @@ def _check(stream: TokenStream, chunk: Chunk, cardinalities: NDArray[np.int64], 
         if repeated.size:
             c = int(rows[repeated[0]])
             got = " ".join(map(str, flat[offsets[c] : offsets[c] + a].tolist()))
-            stream.fail(f"Expected distinct variables (got {got})", f"scope {done + c}", ahead=int(offsets[c]) + c)
+            stream.fail(f"Expected distinct variables (got {got})", f"scope {done + c}", at=int(offsets[c]) + c)
     shapes = _shapes(cardinalities, arity, flat, offsets)
     sizes = np.maximum(shapes[:, 1:], 1).prod(1, dtype=np.float64)
-    most = stream.source.most_bytes
+    most = stream.most_bytes
     large = np.flatnonzero(sizes > most)
     if large.size:
         c = int(large[0])
         what = f"declares {sizes[c]:.0f} entries but the file has only {most} bytes"
-        stream.fail(what, f"scope {done + c}", ahead=int(offsets[c]) + c)
+        stream.fail(what, f"scope {done + c}", at=int(offsets[c]) + c)
     return float(sizes.sum())
 
 

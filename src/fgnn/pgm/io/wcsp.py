@@ -5,6 +5,7 @@ pytoulbar2's own reader exits or crashes the process on some malformed files, so
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ def read_wcsp(path: Path, limits: Limits | None = None) -> GraphicalModel:
         stream.fail("Expected at least one state (got a domain of size 0)", f"variable {empty}")
     # a negative size marks an interval domain, which has the same states
     cards = np.abs(sizes).astype(np.int64).tolist()
-    network = CostNetwork(path, cards, upper, stream.source.most_entries, stream.fail)
+    network = CostNetwork(stream, cards, upper)
     stream.check_room(functions, "cost functions")
     shared: list[NDArray[np.float64]] = []  # tables that later functions refer to by number
     for c in range(functions):
@@ -57,7 +58,7 @@ def _read_function(stream: TokenStream, network: CostNetwork, shared: list[NDArr
         return
     if not default.isdigit() or len(default) > 18:
         stream.fail(f"Expected a default cost, an integer of at least 0, or -1 (got {shown(default)})")
-    tuples = stream.integer("the number of tuples", -len(shared), None)
+    tuples = stream.integer("the number of tuples", -len(shared))
     shape = network.claim(scope, stream.place)
     if tuples < 0:
         costs = shared[-tuples - 1]
@@ -106,23 +107,23 @@ class _WcspParameters:
         return self._stream.word(tag).decode("utf-8", "replace")
 
     def cost(self, tag: str) -> float:
-        return float(self._stream.integer(tag, 0, None))
+        return float(self._stream.integer(tag))
 
     def integer(self, tag: str) -> int:
-        return self._stream.integer(tag or "a number", None, None)
+        return self._stream.integer(tag or "a number", -math.inf)
 
     def integers(self, tag: str, count: int) -> list[int]:
         return [self.integer(tag) for _ in range(count)]
 
     def rows(self, tag: str, width: int) -> list[list[float]]:
-        count = self._stream.integer(f"the number of {tag}", 0, None)
+        count = self._stream.integer(f"the number of {tag}")
         self._stream.check_room(count * width, tag)
         return [[float(v) for v in self.integers(tag, width)] for _ in range(count)]
 
     def sets(self, tag: str, count: int) -> list[list[int]]:
         result = []
         for _ in range(count):
-            size = self._stream.integer(f"the number of {tag}", 0, None)
+            size = self._stream.integer(f"the number of {tag}")
             # knapsackp lists (value, weight) pairs and gives the number of pairs
             size *= 2 if tag == "weightedvalues" else 1
             self._stream.check_room(size, tag)
