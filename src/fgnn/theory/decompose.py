@@ -98,18 +98,14 @@ def decompose(table: ArrayLike | Tensor, *, merge: bool = True) -> Decomposition
             ([np.arange(k) == x for k, x in zip(theta.shape, cell, strict=True)], float(theta[tuple(cell)]))
             for cell in np.argwhere(np.isfinite(theta))
         ]
-    return _assemble(theta.shape, boxes)
+    sides = tuple(
+        torch.tensor(np.array([box[axis] for box, _ in boxes], dtype=bool).reshape(len(boxes), k).T.copy())
+        for axis, k in enumerate(theta.shape)
+    )
+    return Decomposition(sides, torch.tensor([value for _, value in boxes], dtype=torch.float64))
 
 
 _Box = tuple[list[NDArray[np.bool_]], float]
-
-
-def _assemble(shape: Sequence[int], boxes: Sequence[_Box]) -> Decomposition:
-    sides = tuple(
-        torch.tensor(np.array([box[axis] for box, _ in boxes], dtype=bool).reshape(len(boxes), k).T.copy())
-        for axis, k in enumerate(shape)
-    )
-    return Decomposition(sides, torch.tensor([value for _, value in boxes], dtype=torch.float64))
 
 
 def _cover(theta: NDArray[np.float64]) -> list[_Box]:
@@ -123,8 +119,9 @@ def _cover(theta: NDArray[np.float64]) -> list[_Box]:
             continue
         value = float(theta[cell])
         wanted = uncovered & (theta == value)
-        sides = _grow(theta >= value, wanted, cell)
-        gained = wanted & _box_mask(sides)
+        box = np.ix_(*_grow(theta >= value, wanted, cell))
+        gained = np.zeros_like(wanted)
+        gained[box] = wanted[box]
         # Shrink to the bounding box of the newly covered cells: smaller sides give smaller networks.
         others = [tuple(a for a in range(theta.ndim) if a != axis) for axis in range(theta.ndim)]
         sides = [gained.any(axis=rest) for rest in others]
@@ -149,10 +146,3 @@ def _grow(allowed: NDArray[np.bool_], wanted: NDArray[np.bool_], cell: tuple[np.
         if best is None:
             return sides
         sides[best[1]][best[2]] = True
-
-
-def _box_mask(sides: list[NDArray[np.bool_]]) -> NDArray[np.bool_]:
-    mask = np.ones([len(side) for side in sides], dtype=bool)
-    for axis, side in enumerate(sides):
-        mask &= side.reshape([-1 if a == axis else 1 for a in range(len(sides))])
-    return mask

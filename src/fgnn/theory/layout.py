@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -112,20 +114,10 @@ class FactorKind:
     @cached_property
     def cells(self) -> tuple[Tensor, Tensor]:
         """The configurations of each box: (entry of the flat table, term) pairs, both (P,)."""
-        table = torch.arange(max(1, torch.Size(self.shape).numel())).reshape(self.shape)
-        inside = [
-            table[
-                tuple(
-                    torch.tensor(side).reshape([-1 if b == a else 1 for b in range(self.arity)])
-                    for a, side in enumerate(term)
-                )
-            ]
-            for term in self.terms
-        ]
-        if not inside:
-            return torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
-        which = torch.cat([torch.full((cells.numel(),), z) for z, cells in enumerate(inside)])
-        return torch.cat([cells.reshape(-1) for cells in inside]), which
+        table = np.arange(math.prod(self.shape)).reshape(self.shape)
+        inside = [table[np.ix_(*term)].reshape(-1) for term in self.terms]
+        which = np.repeat(np.arange(len(inside)), [len(cells) for cells in inside])
+        return torch.from_numpy(np.concatenate([table[:0].reshape(-1), *inside])), torch.from_numpy(which)
 
     def values(self, tables: Tensor) -> Tensor:
         """v_z, the least value inside box z, from flat tables.  # shape: (B, C, cells) -> (B, C, Z)"""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from fgnn.graph import FactorGraph, FactorGroup, Incidence, Matching
-from fgnn.nn import Aggregation, EdgeMatrix, EdgeMessages, FGNNLayer, MPNNLayer, TableMatrix, VariableToFactor
+from fgnn.nn import EdgeMatrix, EdgeMessages, FGNNLayer, MPNNLayer, TableMatrix, VariableToFactor
 from fgnn.nn.direction import Output
 from fgnn.nn.edge_matrix import EdgeFeatures, edge_types, flatten_edges
 from fgnn.theory.stacked import StackedMatrix, stack_messages
@@ -80,16 +79,16 @@ def to_mpnn(layer: FGNNLayer, graph: FactorGraph, *, gated: bool = True) -> Matc
     Raises:
         ValueError: The graph or the layer has no MPNN form.
     """
-    halves = _read(layer, graph)
-    matching = graph.perfect_matching(halves.group)
-    incidence = graph.incidence(halves.group)
+    messages, outputs = _halves(layer, graph)
+    (group,) = graph.groups
+    matching, incidence = graph.perfect_matching(group), graph.incidence(group)
     neighbours, edge_index = _super_edges(incidence, matching)
-    q = [half.matrix for half in halves.messages]
-    outputs = halves.outputs
+    q = [half.matrix for half in messages]
+    aggregation = layer.factor_to_variable.aggregation
     mpnn = MatchedMPNN.from_parts(
-        stack_messages(*(half.message for half in halves.messages)),
-        StackedMatrix(*q, gated=gated, multiply=halves.aggregation.kind == "sum"),
-        aggregate=halves.aggregation,
+        stack_messages(*(half.message for half in messages)),
+        StackedMatrix(*q, gated=gated, multiply=aggregation.kind == "sum"),
+        aggregate=aggregation,
         bias=any(output.bias is not None for output in outputs),
         activation=outputs[0].activation,
     )
@@ -97,23 +96,13 @@ def to_mpnn(layer: FGNNLayer, graph: FactorGraph, *, gated: bool = True) -> Matc
     if mpnn.direction.output.bias is not None:
         biases = [q[0].weight.new_zeros(o.width) if o.bias is None else o.bias.detach() for o in outputs]
         mpnn.direction.output.bias = nn.Parameter(torch.cat(biases))
-    mpnn.neighbours, mpnn.matching, mpnn.group = neighbours, matching, halves.group
+    mpnn.neighbours, mpnn.matching, mpnn.group = neighbours, matching, group
     mpnn._incidence, mpnn._edge_index, mpnn._split = incidence, edge_index, q[0].rows
     return mpnn
 
 
-@dataclass(frozen=True, eq=False)
-class _Halves:
-    """A layer's two directions, VF and FV."""
-
-    group: str
-    messages: tuple[EdgeMessages, EdgeMessages]
-    outputs: tuple[Output, Output]
-    aggregation: Aggregation
-
-
-def _read(layer: FGNNLayer, graph: FactorGraph) -> _Halves:
-    """The layer's two directions, if it has an MPNN form."""
+def _halves(layer: FGNNLayer, graph: FactorGraph) -> tuple[tuple[EdgeMessages, EdgeMessages], tuple[Output, Output]]:
+    """The messages and outputs of both directions, VF and FV, if the layer has an MPNN form."""
     names = list(layer.factor_to_variable.edge_messages)
     if len(names) != 1 or list(graph.groups) != names:
         raise ValueError(f"Expected one group of factors, the layer's (got {names} and {list(graph.groups)})")
@@ -138,7 +127,7 @@ def _read(layer: FGNNLayer, graph: FactorGraph) -> _Halves:
     kinds = [(m.message.activation, m.message.final_activation, len(m.message.tail)) for m in messages]
     if kinds[0] != kinds[1]:
         raise ValueError(f"Expected M of the same depth and activation in both directions (got {kinds[0]}, {kinds[1]})")
-    return _Halves(names[0], messages, outputs, to_variable.aggregation)
+    return messages, outputs
 
 
 def _super_edges(incidence: Incidence, matching: Matching) -> tuple[FactorGroup, Tensor]:

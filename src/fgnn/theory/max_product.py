@@ -10,7 +10,7 @@ from fgnn.nn import FactorToVariable, FGNNLayer, VariableToFactor
 from fgnn.pgm import GraphicalModel, ModelBatch
 from fgnn.theory.kinds import sort_factors
 from fgnn.theory.layout import FactorKind, VariableLayout
-from fgnn.theory.parts import linear_of, message_of, table_of
+from fgnn.theory.parts import linear_of
 from fgnn.theory.updates import Variant, towards_factor, towards_variable
 
 
@@ -225,15 +225,8 @@ def _first_best(belief: Tensor) -> Tensor:
 
 
 def _layer(kinds: list[FactorKind], layout: VariableLayout, variant: Variant, normalise: bool) -> FGNNLayer:
-    vf, fv = {}, {}
-    for kind in kinds:
-        width = kind.width(layout)
-        to_factor = towards_factor(kind, layout, variant)
-        to_variable = towards_variable(kind, layout, normalise)
-        vf[kind.name] = VariableToFactor(
-            message_of(to_factor.layers, width, final_relu=True), table_of(to_factor.matrices)
-        )
-        fv[kind.name] = (message_of(to_variable.layers, width, final_relu=True), table_of(to_variable.matrices))
+    vf = {kind.name: VariableToFactor(*towards_factor(kind, layout, variant)) for kind in kinds}
+    fv = {kind.name: towards_variable(kind, layout, normalise) for kind in kinds}
     return FGNNLayer.from_parts(vf, FactorToVariable(fv), schedule="sequential")
 
 

@@ -40,7 +40,8 @@ def draw_messages(
     if not shown or min(shown) < 1 or max(shown) > net.iterations:
         raise ValueError(f"Expected iterations between 1 and {net.iterations} (got {shown})")
     beliefs, messages = net.beliefs(), net.messages()
-    places = _variable_places(net.model.num_variables)
+    count = net.model.num_variables
+    places = [(cos(a), sin(a)) for a in (pi / 2 + 2 * pi * i / count for i in range(count))]
     centres = _factor_places(net.scopes, places)
     scale = max(_spread(m) for t in shown for m in (*messages[t - 1].values(), *beliefs[t - 1]))
     figure = figure_module.Figure(figsize=(3.4 * len(shown), 3.6), layout="constrained")
@@ -63,11 +64,6 @@ def draw_messages(
     if path is not None:
         _save(figure, Path(path))
     return figure
-
-
-def _variable_places(count: int) -> list[tuple[float, float]]:
-    angles = [pi / 2 + 2 * pi * i / count for i in range(count)]
-    return [(cos(a), sin(a)) for a in angles]
 
 
 def _factor_places(

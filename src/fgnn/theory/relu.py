@@ -60,9 +60,11 @@ class ReluNetwork:
         >>> rest = net.carry(b)
         >>> larger = net.unit(a - b) + rest
         >>> net.advance()
-        >>> weights = net.finish([larger])
-        >>> apply(weights, torch.tensor([3.0, 5.0]))
-        tensor([5.], dtype=torch.float64)
+        >>> [tuple(weight.shape) for weight, _ in net.finish([larger])]
+        [(3, 2), (1, 3)]
+
+    Attributes:
+        layers: The weights (out, in) and biases of the completed layers; a ReLU follows each.
     """
 
     def __init__(self, inputs: int) -> None:
@@ -70,12 +72,7 @@ class ReluNetwork:
         self._width = inputs
         self._pending: list[Wire] = []
         self._index: dict[tuple[frozenset[tuple[int, float]], float], int] = {}
-        self._layers: list[tuple[Tensor, Tensor]] = []
-
-    @property
-    def depth(self) -> int:
-        """The number of hidden layers so far."""
-        return len(self._layers)
+        self.layers: list[tuple[Tensor, Tensor]] = []
 
     def unit(self, wire: Wire) -> Wire:
         """relu(wire) as a unit of the next layer; equal wires share a unit."""
@@ -95,38 +92,21 @@ class ReluNetwork:
         """Complete the next layer; wires now read its units."""
         if not self._pending:
             self.unit(ZERO)  # a layer needs at least one unit
-        self._layers.append(_matrix(self._pending, self._width))
+        self.layers.append(self.matrix(self._pending))
         self._width, self._pending, self._index = len(self._pending), [], {}
-
-    @property
-    def layers(self) -> list[tuple[Tensor, Tensor]]:
-        """The weights (out, in) and biases of the completed layers; a ReLU follows each."""
-        return list(self._layers)
 
     def matrix(self, wires: Sequence[Wire]) -> tuple[Tensor, Tensor]:
         """Wires on the last layer as one affine map: weight (out, in) and bias."""
-        return _matrix(wires, self._width)
+        weight = torch.zeros(len(wires), self._width, dtype=torch.float64)
+        entries = [(row, unit, w) for row, wire in enumerate(wires) for unit, w in wire.parts.items()]
+        if entries:
+            rows, units, values = zip(*entries, strict=True)
+            weight[list(rows), list(units)] = torch.tensor(values, dtype=torch.float64)
+        return weight, torch.tensor([wire.constant for wire in wires], dtype=torch.float64)
 
     def finish(self, outputs: Sequence[Wire]) -> list[tuple[Tensor, Tensor]]:
         """All layers and a final linear one, with ReLUs in between."""
-        return [*self._layers, self.matrix(outputs)]
-
-
-def apply(layers: Sequence[tuple[Tensor, Tensor]], x: Tensor) -> Tensor:
-    """Evaluate the layers of `ReluNetwork.finish`."""
-    for n, (weight, bias) in enumerate(layers):
-        x = x.to(weight.dtype) @ weight.T + bias
-        x = x.relu() if n + 1 < len(layers) else x
-    return x
-
-
-def _matrix(wires: Sequence[Wire], width: int) -> tuple[Tensor, Tensor]:
-    weight = torch.zeros(len(wires), width, dtype=torch.float64)
-    entries = [(row, unit, w) for row, wire in enumerate(wires) for unit, w in wire.parts.items()]
-    if entries:
-        rows, units, values = zip(*entries, strict=True)
-        weight[list(rows), list(units)] = torch.tensor(values, dtype=torch.float64)
-    return weight, torch.tensor([wire.constant for wire in wires], dtype=torch.float64)
+        return [*self.layers, self.matrix(outputs)]
 
 
 # ---- numbers that may be -inf ----------------------------------------------------------------------------------

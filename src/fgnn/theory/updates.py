@@ -1,29 +1,22 @@
-"""The weights of M and Q for one iteration of max-product: eq. (to_z) to factors, eq. (to_x) to variables."""
+"""M and Q for one iteration of max-product: eq. (to_z) to factors, eq. (to_x) to variables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from fgnn.nn import Message, TableMatrix
 from fgnn.theory.layout import FactorKind, VariableLayout, read
+from fgnn.theory.parts import message_of, table_of
 from fgnn.theory.relu import CLOSED, MINUS_INF, ZERO, Number, ReluNetwork, Wire, add, carry, gate, maxima
 
 Variant = Literal["paper", "standard"]
 
 
-@dataclass(frozen=True, eq=False)
-class Update:
-    """The weights of one direction for one kind of factor."""
-
-    layers: list[tuple[Tensor, Tensor]]  # of M: weight (out, in) and bias; a ReLU follows each
-    matrices: Tensor  # of Q, one per edge type; shape: (T, m, n)
-
-
-def towards_factor(kind: FactorKind, layout: VariableLayout, variant: Variant) -> Update:
+def towards_factor(kind: FactorKind, layout: VariableLayout, variant: Variant) -> tuple[Message, TableMatrix]:
     r"""Eq. (to_z) without its sum: M computes the max-marginals and Q writes them into the slot of the position.
 
     .. math:: \max_{x_i}[\theta_{ic}(x_i, z) + b_i(x_i)] = v_z / |s(c)| + \max_{x_i \in S_i^z} b_i(x_i)
@@ -57,10 +50,11 @@ def towards_factor(kind: FactorKind, layout: VariableLayout, variant: Variant) -
             rows[at : at + layout.parts] = stored[slot if variant == "standard" else None, side]
         return net.matrix(rows)[0]
 
-    return Update(net.layers, torch.stack([matrix(a, d) for a, d in kind.edge_types]))
+    matrices = torch.stack([matrix(a, d) for a, d in kind.edge_types])
+    return message_of(net.layers, width, final_relu=True), table_of(matrices)
 
 
-def towards_variable(kind: FactorKind, layout: VariableLayout, normalise: bool) -> Update:
+def towards_variable(kind: FactorKind, layout: VariableLayout, normalise: bool) -> tuple[Message, TableMatrix]:
     r"""Eq. (to_z)'s sum and eq. (to_x) without its sum: M computes the messages and Q writes one into the edge's slot.
 
     .. math:: m_{c \to i}(x_i) = \max_{z: x_i \in S_i^z}
@@ -112,7 +106,8 @@ def towards_variable(kind: FactorKind, layout: VariableLayout, normalise: bool) 
             wires[at : at + layout.parts] = stored[first + x]
         return net.matrix(wires)[0]
 
-    return Update(net.layers, torch.stack([matrix(a, d) for a, d in kind.edge_types]))
+    matrices = torch.stack([matrix(a, d) for a, d in kind.edge_types])
+    return message_of(net.layers, width, final_relu=True), table_of(matrices)
 
 
 def _subtract(number: Number, top: Number) -> Number:
