@@ -60,18 +60,18 @@ class MPNNLayer(nn.Module):
         n = width or out
         message = Message(node_in, node_in, n, hidden=hidden, activation=message_activation)
         matrix = make_edge_matrix(q, edge_in, out, n, **(q_options or {}))
-        self._setup(VariableToFactor(message, matrix, aggregate=aggregate, bias=bias, norm=norm, activation=activation))
+        super().__init__()
+        self.direction = VariableToFactor(
+            message, matrix, aggregate=aggregate, bias=bias, norm=norm, activation=activation
+        )
 
     @classmethod
     def from_parts(cls, message: Message, matrix: EdgeMatrix, **options: Any) -> MPNNLayer:
         """A layer with a custom M and Q; M reads f_i as its factor's part and f_j as its variable's."""
         layer = cls.__new__(cls)
-        layer._setup(VariableToFactor(message, matrix, **options))
+        nn.Module.__init__(layer)
+        layer.direction = VariableToFactor(message, matrix, **options)
         return layer
-
-    def _setup(self, direction: VariableToFactor) -> None:
-        nn.Module.__init__(self)
-        self.direction = direction
 
     def forward(self, neighbours: FactorGroup | Incidence, f: Tensor, e: EdgeFeatures | None = None) -> Tensor:
         """New node features (B?, N, out) from f (B?, N, node_in) and e in the order of the lists of neighbours."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ class Network(nn.Module):
         layers: One module for each item of it.
     """
 
-    def __init__(self, items: Sequence[Item], layers: Sequence[nn.Module], lines: Sequence[_Line]) -> None:
+    def __init__(self, items: Sequence[Item], layers: Sequence[nn.Module], lines: Sequence[tuple[str, ...]]) -> None:
         super().__init__()
         self.items = tuple(items)
         self.layers = nn.ModuleList(layers)
@@ -57,12 +57,12 @@ class Network(nn.Module):
         return run_layers(self.layers, graph, f, gs or {}, edges)[0]
 
     def __repr__(self) -> str:
-        head = f"Network, {self.num_parameters:,} parameters"
-        cells = [(line.name, *line.shapes, f"{line.parameters:,}" if line.parameters else "") for line in self._lines]
-        sizes = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        rows = ["  ".join(f"{cell:<{size}}" for cell, size in zip(row[:-1], sizes, strict=False)) for row in cells]
-        full = (f"  {row}  {cell[-1]:>{sizes[-1]}}".rstrip() for row, cell in zip(rows, cells, strict=True))
-        return "\n".join([head, *full])
+        sizes = [max(map(len, column)) for column in zip(*self._lines, strict=True)]
+        rows = [f"Network, {self.num_parameters:,} parameters"]
+        for *cells, parameters in self._lines:
+            left = "  ".join(f"{cell:<{size}}" for cell, size in zip(cells, sizes, strict=False))
+            rows.append(f"  {left}  {parameters:>{sizes[-1]}}".rstrip())
+        return "\n".join(rows)
 
 
 def build(
@@ -127,20 +127,6 @@ class _Widths:
     variable: int
     factors: dict[str, int]
 
-    def shapes(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Shapes for display: of the variables' features and of each named group's."""
-        of_factors = (f"{name} (C, {self.factors[name]})" if self.factors.get(name) else "" for name in names)
-        return (f"variables (N, {self.variable})", *of_factors)
-
-
-@dataclass(frozen=True)
-class _Line:
-    """One line of the printed network."""
-
-    name: str
-    shapes: tuple[str, ...]
-    parameters: int = 0
-
 
 @dataclass
 class _Builder:
@@ -151,14 +137,14 @@ class _Builder:
     width: int | None
     common: dict[str, Any]
     groups: tuple[str, ...]
-    lines: list[_Line] = field(default_factory=list)
+    lines: list[tuple[str, ...]] = field(default_factory=list)
 
     def sequence(
         self, items: Sequence[Item], widths: _Widths, *, factors_read: bool, last: bool, depth: int
     ) -> tuple[list[nn.Module], _Widths]:
         layers = []
         for k, item in enumerate(items):
-            reads = factors_read or any(_has_fgnn(rest) for rest in items[k + 1 :])
+            reads = factors_read or any(leaf.name == "FGNN" for leaf in _flat(items[k + 1 :]))
             final = last and k == len(items) - 1
             layer, widths = self.one(item, widths, reads, final, depth)
             layers.append(layer)
@@ -168,16 +154,23 @@ class _Builder:
         indent = "  " * depth
         if item.name == "Res":
             place = len(self.lines)
-            self.lines.append(_Line("", ()))
             body, after = self.sequence(item.body, widths, factors_read=reads, last=False, depth=depth + 1)
             self._check_residual(item, widths, after)
             layer: nn.Module = Res(body)
-            self.lines[place] = _Line(f"{indent}Res[", ("",) * (len(self.groups) + 1), count_parameters(layer))
-            self.lines.append(_Line(f"{indent}]", after.shapes(self.groups)))
+            self.lines.insert(place, self._line(f"{indent}Res[", None, layer))
+            self.lines.append(self._line(f"{indent}]", after))
             return layer, after
         layer, widths = self.plain(item, widths, reads, final)
-        self.lines.append(_Line(f"{indent}{item}", widths.shapes(self.groups), count_parameters(layer)))
+        self.lines.append(self._line(f"{indent}{item}", widths, layer))
         return layer, widths
+
+    def _line(self, name: str, widths: _Widths | None, layer: nn.Module | None = None) -> tuple[str, ...]:
+        """A line of the printed network: the item, the shapes after it, and its number of parameters."""
+        count = 0 if layer is None else count_parameters(layer)
+        variables = f"variables (N, {widths.variable})" if widths else ""
+        widths_of = widths.factors if widths else {}
+        factors = (f"{group} (C, {widths_of[group]})" if widths_of.get(group) else "" for group in self.groups)
+        return name, variables, *factors, f"{count:,}" if count else ""
 
     def plain(self, item: Item, widths: _Widths, reads: bool, final: bool) -> tuple[nn.Module, _Widths]:
         carried = widths.factors if reads else {}
@@ -222,7 +215,3 @@ class _Input(nn.Module):
 
 def _flat(items: Sequence[Item]) -> list[Item]:
     return [leaf for item in items for leaf in (_flat(item.body) if item.body else [item])]
-
-
-def _has_fgnn(item: Item) -> bool:
-    return any(leaf.name == "FGNN" for leaf in _flat([item]))

@@ -46,9 +46,11 @@ class NodeBatchNorm(nn.Module):
         """σ(norm(x + bias)) + residual, where σ is ReLU or the identity.  # shape: (..., d), kept"""
         rows = x.reshape(-1, x.shape[-1])
         if self.fused(rows):
+            from fgnn.nn.backends.triton.batch_norm import batch_norm_relu
+
             fits = residual is not None and residual.shape == x.shape and residual.dtype == x.dtype
             rest = residual.reshape(rows.shape) if residual is not None and fits else None
-            y = self._train_fused(rows, bias, relu, rest).reshape(x.shape)
+            y = batch_norm_relu(rows, self.norm, bias, relu=relu, residual=rest).reshape(x.shape)
             return y if residual is None or fits else y + residual
         if bias is not None:
             rows = rows + bias
@@ -67,20 +69,6 @@ class NodeBatchNorm(nn.Module):
         if not self.training or one_row or torch.compiler.is_compiling() or self.norm.momentum is None:
             return False
         return choose_backend(device=x.device, dtype=x.dtype) == "triton"
-
-    def _train_fused(self, rows: Tensor, bias: Tensor | None, relu: bool, residual: Tensor | None) -> Tensor:
-        from fgnn.nn.backends.triton.batch_norm import batch_norm_relu
-
-        norm = self.norm
-        running = None
-        if norm.running_mean is not None and norm.running_var is not None and norm.num_batches_tracked is not None:
-            running = norm.running_mean, norm.running_var
-            norm.num_batches_tracked.add_(1)
-        assert norm.momentum is not None
-        return batch_norm_relu(
-            rows, bias, norm.weight, norm.bias, running,
-            eps=norm.eps, momentum=norm.momentum, relu=relu, residual=residual,
-        )  # fmt: skip
 
 
 def make_norm(kind: Norm, width: int) -> nn.Module | None:

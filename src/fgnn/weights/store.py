@@ -13,6 +13,9 @@ from torch import Tensor
 from fgnn.errors import InputError
 from fgnn.files import atomic_write, is_file
 
+# What reading a malformed file may raise.
+_MALFORMED = (ValueError, LookupError, AttributeError, TypeError, RecursionError, OverflowError)
+
 
 def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any], kind: str) -> None:
     """Write tensors and plain values as one file of the given kind, atomically."""
@@ -41,21 +44,11 @@ def parse_tensors(data: bytes, kind: str, what: str, file: str | Path) -> tuple[
         # the header is eight bytes of length, then JSON; `load` checks the rest
         metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
         tensors: dict[str, Tensor] = load(data)
-        if metadata.get("format") != kind:
-            raise InputError(f"Expected {what} (got a safetensors file of another kind)", file=file)
-        values = json.loads(metadata["values"])
-    except InputError:
-        raise
-    except (
-        SafetensorError,
-        ValueError,
-        LookupError,
-        AttributeError,
-        TypeError,
-        RecursionError,
-        OverflowError,
-    ) as error:
+        actual, values = metadata.get("format"), json.loads(metadata.get("values", "null"))
+    except (SafetensorError, *_MALFORMED) as error:
         raise InputError(f"Expected {what} (got a file that is cut short or of another kind)", file=file) from error
+    if actual != kind:
+        raise InputError(f"Expected {what} (got a safetensors file of another kind)", file=file)
     if not isinstance(values, dict):
         raise InputError(f"Expected {what} (got values that are no mapping)", file=file, place="header")
     return tensors, values

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fgnn.graph import Incidence
+from fgnn.graph.padded import padded_width, slots_by_target
 
 # Variables are padded to the largest degree, unless that makes more slots than this many per edge and variable.
 _MOST_PADDING = 4
@@ -76,20 +77,13 @@ class Slots:
 def _by_variable(variable: Tensor, incidence: Incidence) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """``of_variable``, ``mask`` and ``position`` of :class:`Slots`."""
     n, edges = incidence.num_variables, variable.numel()
-    degree = incidence.degree("variable")
-    width = int(degree.max()) if edges else 0
-    if n * width > _MOST_PADDING * (n + edges):
+    if n * padded_width(variable, n) > _MOST_PADDING * (n + edges):
         return None, None, None
-    slot = torch.argsort(variable, stable=True)
-    owner = variable[slot]
-    within = torch.arange(edges, device=slot.device) - incidence.var_ptr[owner]
-    of_variable = torch.zeros(n, width, dtype=torch.int64, device=slot.device)
-    mask = torch.zeros(n, width, 1, device=slot.device)
-    of_variable[owner, within] = slot
-    mask[owner, within] = 1.0
-    position = torch.empty_like(slot)
-    position[slot] = owner * width + within
-    return of_variable, mask, position
+    table = slots_by_target(variable, n)
+    live = table < edges
+    position = torch.empty_like(variable)
+    position[table[live]] = live.flatten().nonzero().squeeze(1)
+    return table.masked_fill(~live, 0), live.unsqueeze(2).float(), position
 
 
 class _VariablesToSlots(torch.autograd.Function):

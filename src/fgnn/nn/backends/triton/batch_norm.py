@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fgnn.nn.backends.triton.tile_sizes import block, cdiv, processors
@@ -14,16 +14,7 @@ _SHARES = 128  # partial sums added per step: few steps, because each waits for 
 
 
 def batch_norm_relu(
-    x: Tensor,
-    bias: Tensor | None,
-    weight: Tensor,
-    beta: Tensor,
-    running: tuple[Tensor, Tensor] | None,
-    *,
-    eps: float,
-    momentum: float,
-    relu: bool,
-    residual: Tensor | None = None,
+    x: Tensor, norm: nn.BatchNorm1d, bias: Tensor | None, *, relu: bool, residual: Tensor | None = None
 ) -> Tensor:
     r"""Normalise x (R, d) over its rows as in training, apply σ, and add a residual r of the same shape and type:
 
@@ -32,9 +23,7 @@ def batch_norm_relu(
     A ``bias`` on x would cancel, so it only enters the running mean, and its gradient is exactly zero. Separate
     operations would make more than twice as many passes over memory.
     """
-    y: Tensor = _BatchNormRelu.apply(  # type: ignore[no-untyped-call]
-        x, bias, weight, beta, residual, running, eps, momentum, relu
-    )
+    y: Tensor = _BatchNormRelu.apply(x, bias, norm.weight, norm.bias, residual, norm, relu)  # type: ignore[no-untyped-call]
     return y
 
 
@@ -47,9 +36,7 @@ class _BatchNormRelu(torch.autograd.Function):
         weight: Tensor,
         beta: Tensor,
         residual: Tensor | None,
-        running: tuple[Tensor, Tensor] | None,
-        eps: float,
-        momentum: float,
+        norm: nn.BatchNorm1d,
         relu: bool,
     ) -> Tensor:
         from fgnn.nn.backends.triton import batch_norm_kernels as kernels
@@ -59,10 +46,13 @@ class _BatchNormRelu(torch.autograd.Function):
         launch = _Launch(x)
         mean, rstd = x.new_empty((2, width), dtype=torch.float32).unbind()
         kernels.statistics[launch.by_share](x, launch.partial, rows, width, launch.steps, **launch.tile)
-        running_mean, running_var = running if running is not None else (mean, rstd)
+        running = norm.running_mean is not None and norm.running_var is not None
+        if running and norm.num_batches_tracked is not None:
+            norm.num_batches_tracked.add_(1)
+        running_mean, running_var = (norm.running_mean, norm.running_var) if running else (mean, rstd)
         kernels.finish_statistics[(cdiv(width, 16),)](
-            x, launch.partial, bias, mean, rstd, running_mean, running_var, rows, width, launch.shares, eps, momentum,
-            HAS_BIAS=bias is not None, RUNNING=running is not None, S=_SHARES, C=16, num_warps=4,
+            x, launch.partial, bias, mean, rstd, running_mean, running_var, rows, width, launch.shares,
+            norm.eps, norm.momentum, HAS_BIAS=bias is not None, RUNNING=running, S=_SHARES, C=16, num_warps=4,
         )  # fmt: skip
         y = torch.empty_like(x)
         kernels.apply[launch.by_tile](
@@ -96,7 +86,7 @@ class _BatchNormRelu(torch.autograd.Function):
             kernels.apply_gradient[launch.by_tile](*inputs, sums, dx, rows, width, RELU=ctx.relu, **launch.tile)
         d_bias = None if ctx.bias is None else x.new_zeros(ctx.bias[0], dtype=ctx.bias[1])
         d_residual = grad if ctx.needs_input_grad[4] else None
-        return dx, d_bias, sums[1].to(weight.dtype), sums[0].to(beta.dtype), d_residual, None, None, None, None
+        return dx, d_bias, sums[1].to(weight.dtype), sums[0].to(beta.dtype), d_residual, None, None
 
 
 class _Launch:

@@ -53,23 +53,16 @@ def precision_of(dtype: torch.dtype) -> str:
 
 
 @cache
-def _processors(index: int) -> int:
-    return int(torch.cuda.get_device_properties(index).multi_processor_count)
-
-
 def processors(device: torch.device) -> int:
     """The number of multiprocessors."""
-    return _processors(device.index or 0) if device.type == "cuda" else 2
+    return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 2
 
 
 @cache
-def _data_centre(index: int) -> bool:
-    return torch.cuda.get_device_capability(index) in ((8, 0), (9, 0), (10, 0), (10, 3))
-
-
 def roomy(device: torch.device) -> bool:
     """Whether a program may use 160 KiB of shared memory or more, for wide tiles and deep pipelines."""
-    return device.type != "cuda" or _data_centre(device.index or 0)
+    data_centre = ((8, 0), (9, 0), (10, 0), (10, 3))
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) in data_centre
 
 
 def rows_tile(kind: str, n: int, m: int, lines: int, dtype: torch.dtype, device: torch.device) -> Tile:
