@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -52,11 +53,10 @@ def knn(
     most = points.shape[-2] - (queries is None and not include_self)
     if not 1 <= k <= most:
         raise ValueError(f"Expected k from 1 to {most}, the number of points (got {k})")
-    points = points.detach()
-    queries = None if queries is None else queries.detach()
-    clouds = points if points.dim() == 3 else points.unsqueeze(0)
-    targets = queries if queries is None or queries.dim() == 3 else queries.unsqueeze(0)
-    clouds, targets = _local(clouds, targets)
+    if points.dim() == 2:
+        index, distance = knn(points[None], k, None if queries is None else queries[None], include_self=include_self)
+        return index[0], distance[0]
+    clouds, targets = _local(points.detach(), None if queries is None else queries.detach())
     exclude = targets is None and not include_self
     if clouds.shape[-1] != 3:
         index, distance = _by_product(clouds, clouds if targets is None else targets, k, exclude)
@@ -67,8 +67,6 @@ def knn(
     else:
         on_cpu = None if targets is None else targets.cpu()
         index, distance = (x.to(clouds.device) for x in _by_tree(clouds.cpu(), on_cpu, k, exclude))
-    if points.dim() == 2:
-        return index[0], distance[0]
     return index, distance
 
 
@@ -103,21 +101,21 @@ class _TreeSearch:
 
     def run(self) -> tuple[Any, Any]:
         """Indices and squared distances, both (M, k)."""
-        tree, rows = _Tree(self.points), np.arange(len(self.queries))
+        tree, rows = _tree(self.points), np.arange(len(self.queries))
         parts = [self._fill(tree, None, rows[start : start + _CHUNK]) for start in range(0, len(rows), _CHUNK)]
         left = np.concatenate(parts)
         if left.size:
             # many points coincide: search distinct places and take the lowest indices at each
             places, members = _places(self.points, self.k + self.exclude)
-            tree = _Tree(places)
+            tree = _tree(places)
             step = max(_CHUNK // members.shape[1], 1)
             for start in range(0, left.size, step):
                 self._fill(tree, members, left[start : start + step])
         return self.index, self.distance
 
-    def _fill(self, tree: _Tree, members: Any, rows: Any) -> Any:
+    def _fill(self, tree: Callable[[Any, int], tuple[Any, Any]], members: Any, rows: Any) -> Any:
         """Fill in ``rows``; returns those left because too many points are equally near."""
-        k, total = self.k, tree.size
+        k, total = self.k, len(self.points if members is None else members)
         ask = min(k + 2 + self.exclude, total)
         while rows.size and (members is not None or ask <= 8 * k + 64 or ask == total):
             far, near = tree(self.queries[rows], ask)
@@ -149,31 +147,24 @@ class _TreeSearch:
         return exact
 
 
-class _Tree:
-    """The fastest available k-d tree, in float64 and on all cores."""
+def _tree(points: Any) -> Callable[[Any, int], tuple[Any, Any]]:
+    """The query of the fastest available k-d tree, in float64 and on all cores.
 
-    def __init__(self, points: Any) -> None:
-        self.size = len(points)
-        wide = points.astype(np.float64)
-        self._query: Callable[[Any, int], tuple[Any, Any]]
-        if find_spec("pykdtree") is not None:
-            tree = import_module("pykdtree.kdtree").KDTree(wide)
-            self._query = lambda q, k: tree.query(q, k=k, sqr_dists=True)
-        else:
-            from scipy.spatial import cKDTree
+    It returns the squared distance of the k-th nearest point (M,), and the indices of the k nearest (M, k).
+    """
+    wide = points.astype(np.float64)
+    if find_spec("pykdtree") is not None:
+        search, power = partial(import_module("pykdtree.kdtree").KDTree(wide).query, sqr_dists=True), 1
+    else:
+        from scipy.spatial import cKDTree
 
-            scipy_tree = cKDTree(wide, balanced_tree=False, compact_nodes=False)
+        search, power = partial(cKDTree(wide, balanced_tree=False, compact_nodes=False).query, workers=-1), 2
 
-            def query(queries: Any, k: int) -> tuple[Any, Any]:
-                distance, near = scipy_tree.query(queries, k=k, workers=-1)
-                return distance**2, near
+    def query(queries: Any, k: int) -> tuple[Any, Any]:
+        far, near = search(queries.astype(np.float64), k=k)
+        return far.reshape(-1, k)[:, -1] ** power, near.reshape(-1, k).astype(np.int64)
 
-            self._query = query
-
-    def __call__(self, queries: Any, k: int) -> tuple[Any, Any]:
-        """Squared distance of the k-th nearest point (M,), and indices of the k nearest (M, k)."""
-        far, near = self._query(queries.astype(np.float64), k)
-        return far.reshape(-1, k)[:, -1], near.reshape(-1, k).astype(np.int64)
+    return query
 
 
 def _places(points: Any, most: int) -> tuple[Any, Any]:

@@ -51,7 +51,7 @@ class MAPTask:
             sets = data_sets(recipe.data)
             self.source = make_source(recipe, sets, world, self.device)
             self.held_out, self._sets = [], sets
-            example = draw_models(sets, 8, self.device)
+            example = ModelBatch.concat([s.sample(8, seed=n, device=self.device) for n, s in enumerate(sets)])
             fixed = () if recipe.network.architecture == "deep" else tuple(sorted(constant_groups(example)))
             family = Family.of(example, fixed=fixed, any_size=recipe.network.architecture == "deep", name=recipe.name)
         self.epoch_steps = self.source.epoch_steps
@@ -139,11 +139,6 @@ def data_sets(data: Data) -> list[Labelled]:
     assert data.grid is not None
     g = data.grid
     return [GridMAP(height=g.height, width=g.width, patch=(g.patch[0], g.patch[1]))]
-
-
-def draw_models(sets: Sequence[Labelled], count: int, device: torch.device) -> ModelBatch:
-    """Draw a few unlabelled models of all sets."""
-    return ModelBatch.concat([s.sample(count, seed=n, device=device) for n, s in enumerate(sets)])
 
 
 def draw_many(sets: Sequence[Labelled], count: int, seed: int, purpose: str, device: torch.device) -> Examples:

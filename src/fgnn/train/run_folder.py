@@ -21,18 +21,9 @@ class RunFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-
-    @property
-    def config(self) -> Path:
-        return self.path / "config.yaml"
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.path / "checkpoint.safetensors"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
+        self.config = self.path / "config.yaml"
+        self.checkpoint = self.path / "checkpoint.safetensors"
+        self.metrics = self.path / "metrics.jsonl"
 
     def check_new(self) -> None:
         """Refuse a folder that already holds a run."""

@@ -59,12 +59,8 @@ class Dense(nn.Module):
             x = self.norm(nn.functional.linear(x, self.linear.weight), self.linear.bias, relu=relu)
             return x if relu or self.activation is None else self.activation(x)
         x = self.linear(x)
-        if self.activation is not None and self.norm_last:
-            x = self.activation(x)
-        if self.norm is not None:
-            x = self.norm(x)
-        if self.activation is not None and not self.norm_last:
-            x = self.activation(x)
+        for part in (self.activation, self.norm) if self.norm_last else (self.norm, self.activation):
+            x = x if part is None else part(x)
         return x
 
 

@@ -54,7 +54,8 @@ def load_segmenter(
     card = weights.card
     if card.get("inputs") != SCAN:
         raise InputError(f"Expected weights trained on scans (got '{weights.name}', trained on: {card.get('inputs')})")
-    cut: dict[str, Any] = card["data"]["scans"]
+    data: dict[str, Any] = card["data"]["scans"]
+    cut = {name: data[name] for name in ("heights", "slopes", "grow") if name in data}
     where = torch.device(device)
 
     def predict(features: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -71,9 +72,8 @@ def load_segmenter(
 
     on_gpu = where.type == "cuda"
     return Segmenter(
-        predict, tuple(card["classes"]), size=cut["size"], points=cut["points"], scale=cut["scale"],
-        colour=cut["colour"], heights=tuple(cut.get("heights", ())),
-        slopes=tuple(cut.get("slopes", ())), grow=cut.get("grow", 1.0),
+        predict, tuple(card["classes"]), size=data["size"], points=data["points"], scale=data["scale"],
+        colour=data["colour"], **cut,
         batch=usual_batch(where) if batch is None else batch, votes=votes, threads=_threads() if on_gpu else 1,
         room=_pinned if on_gpu else None,
     )  # fmt: skip

@@ -115,7 +115,7 @@ def open_reader(path: Path) -> E57Reader:
         raise InputError("cannot be read as E57 (its XML defines entities)", file=path)
     try:
         root = ElementTree.fromstring(xml.decode("utf-8"))
-        scans = tuple(_scan(node, size) for node in _children(_child(root, "data3D")))
+        scans = tuple(_scan(node, size) for node in root.findall("{*}data3D/*"))
     except (ElementTree.ParseError, UnicodeDecodeError, ValueError, KeyError, OverflowError, RecursionError) as error:
         raise InputError(f"cannot be read as E57 ({reason(error, 'odd XML')})", file=path) from error
     if sum(scan.count * sum(column.bits for column in scan.columns) for scan in scans) > 8 * size:
@@ -140,24 +140,11 @@ def _tag(node: ElementTree.Element) -> str:
     return node.tag.rpartition("}")[2]
 
 
-def _children(node: ElementTree.Element | None) -> list[ElementTree.Element]:
-    return [] if node is None else list(node)
-
-
-def _child(node: ElementTree.Element | None, name: str) -> ElementTree.Element | None:
-    return next((child for child in _children(node) if _tag(child) == name), None)
-
-
-def _number(node: ElementTree.Element | None, name: str, default: float = 0.0) -> float:
-    child = _child(node, name)
-    return float(child.text) if child is not None and child.text else default
-
-
 def _scan(node: ElementTree.Element, size: int) -> Scan:
-    points = _child(node, "points")
+    points = node.find("{*}points")
     if points is None:
         raise ValueError("a scan without points")
-    columns = tuple(_column(child) for child in _children(_child(points, "prototype")))
+    columns = tuple(_column(child) for child in points.findall("{*}prototype/*"))
     names = {column.name for column in columns}
     if not (set(_CARTESIAN) <= names or set(_SPHERICAL) <= names):
         raise ValueError("a scan without coordinates")
@@ -165,15 +152,14 @@ def _scan(node: ElementTree.Element, size: int) -> Scan:
     each = sum(column.bits for column in columns)  # bits, possibly 0
     if count < 0 or not 0 < at < size or count * max(each, 1) > 8 * size:
         raise ValueError(f"declares {count} points, more than the file can hold")
-    pose = _child(node, "pose")
-    turn, move = _child(pose, "rotation"), _child(pose, "translation")
-    w, x, y, z = (_number(turn, name, 1.0 if name == "w" else 0.0) for name in "wxyz")
+    w, x, y, z = (float(node.findtext(f"{{*}}pose/{{*}}rotation/{{*}}{n}") or n == "w") for n in "wxyz")
+    translation = [float(node.findtext(f"{{*}}pose/{{*}}translation/{{*}}{n}") or 0) for n in "xyz"]
     rotation = np.array([
         [w * w + x * x - y * y - z * z, 2 * (x * y - w * z), 2 * (x * z + w * y)],
         [2 * (x * y + w * z), w * w - x * x + y * y - z * z, 2 * (y * z - w * x)],
         [2 * (x * z - w * y), 2 * (y * z + w * x), w * w - x * x - y * y + z * z],
     ])  # fmt: skip
-    return Scan(at, count, columns, rotation, np.array([_number(move, name) for name in "xyz"]))
+    return Scan(at, count, columns, rotation, np.array(translation))
 
 
 def _column(node: ElementTree.Element) -> Column:

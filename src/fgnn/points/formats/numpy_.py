@@ -44,7 +44,7 @@ def open_reader(path: Path) -> NumpyReader:
             arrays = {"points": np.load(path, mmap_mode="r", allow_pickle=False)}
         else:
             arrays = load_npz(path)
-        xyz, columns, keep = _find(arrays, path)
+        xyz, columns = _find(arrays, path)
     except InputError:
         raise
     except Exception as error:  # NumPy and zipfile raise many kinds on junk
@@ -55,7 +55,7 @@ def open_reader(path: Path) -> NumpyReader:
         if values.dtype.kind not in "biuf":
             raise InputError(f"Expected real numbers (got {values.dtype})", file=path, place=name)
     fields = {name: values.dtype for name, values in columns.items()}
-    return NumpyReader(path, CloudHeader(path.suffix.lower(), len(xyz), fields, keep), xyz, columns)
+    return NumpyReader(path, CloudHeader(path.suffix.lower(), len(xyz), fields), xyz, columns)
 
 
 def load_npz(path: Path) -> dict[str, NDArray[Any]]:
@@ -71,22 +71,22 @@ def load_npz(path: Path) -> dict[str, NDArray[Any]]:
             return {name: archive[name] for name in archive.files}
 
 
-def _find(arrays: dict[str, NDArray[Any]], path: Path) -> tuple[NDArray[Any], dict[str, NDArray[Any]], dict[str, Any]]:
+def _find(arrays: dict[str, NDArray[Any]], path: Path) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
+    """The coordinates (N, 3) and the fields."""
     only = next(iter(arrays.values())) if len(arrays) == 1 else None
     if only is not None and only.dtype.names and set(AXES) <= set(only.dtype.names):
         xyz = np.stack([only[axis] for axis in AXES], axis=1)
-        return xyz, {n: only[n] for n in only.dtype.names if n not in AXES}, {"kind": "structured"}
+        return xyz, {n: only[n] for n in only.dtype.names if n not in AXES}
     if only is not None and only.ndim == 2 and only.shape[1] >= 3 and np.issubdtype(only.dtype, np.number):
         names = ["red", "green", "blue", "label"] if only.shape[1] in (6, 7) else []
         rest = {names[c - 3] if c - 3 < len(names) else f"column_{c}": only[:, c] for c in range(3, only.shape[1])}
-        return only[:, :3], rest, {"kind": "matrix", "dtype": only.dtype}
+        return only[:, :3], rest
     if set(AXES) <= set(arrays):
         xyz = np.stack([arrays[axis] for axis in AXES], axis=1)
-        return xyz, _flat({n: v for n, v in arrays.items() if n not in AXES}, path), {"kind": "named"}
+        return xyz, _flat({n: v for n, v in arrays.items() if n not in AXES}, path)
     for name in _COORDINATES:
         if name in arrays and arrays[name].ndim == 2 and arrays[name].shape[1] == 3:
-            rest = _flat({n: v for n, v in arrays.items() if n != name}, path)
-            return arrays[name], rest, {"kind": "named"}
+            return arrays[name], _flat({n: v for n, v in arrays.items() if n != name}, path)
     shapes = ", ".join(f"{n} {v.shape}" for n, v in arrays.items())[:100]
     raise InputError(f"Expected an (N, 3+) array or one named xyz (got {shapes or 'none'})", file=path)
 
