@@ -142,7 +142,7 @@ def test_import_and_export(server: Playground) -> None:
         ("/api/solve", b"{", 400, "Expected JSON"),
         ("/api/solve", b"[" * 100_000, 400, "Expected JSON"),
         ("/api/solve", b'{"model": NaN}', 400, "Expected plain numbers"),
-        ("/api/solve", [], 400, "Expected a JSON object"),
+        ("/api/solve", [], 400, "Expected an object for the request (got list)"),
         ("/api/solve", {"model": {"variables": 3}}, 400, "Expected a list for variables"),
         ("/api/solve", {"model": {"variables": []}}, 400, "at least one variable"),
         ("/api/solve", {"model": {"variables": [{"states": 0}]}}, 400, "variable 0: Expected 1 to 64 states"),

@@ -137,15 +137,39 @@ class FactorGraph:
 
         A group that a graph lacks is empty there. Concatenate features along the node axis.
         """
-        from fgnn.graph.batching import concat
-
-        return concat(graphs)
+        if not graphs:
+            raise ValueError("Expected at least one graph to concatenate (got none)")
+        flat = [piece for graph in graphs for piece in graph.unbatch()]
+        device = next((graph.device for graph in flat if graph.groups), torch.device("cpu"))
+        variable_ptr = _ptr([graph.num_variables for graph in flat], device)
+        starts = variable_ptr.tolist()
+        groups, factor_ptr = {}, {}
+        for name in dict.fromkeys(name for graph in flat for name in graph.groups):
+            pieces = [(graph.groups[name], at) for graph, at in zip(flat, starts, strict=False) if name in graph.groups]
+            groups[name] = _join([group.shifted(at) for group, at in pieces])
+            counts = [graph.groups[name].num_factors if name in graph.groups else 0 for graph in flat]
+            factor_ptr[name] = _ptr(counts, device)
+        sizes = {graph.num_variables for graph in flat}
+        size = sizes.pop() if len(sizes) == 1 else None
+        return cls(starts[-1], groups, variable_ptr, factor_ptr, size, validate=False)
 
     def unbatch(self) -> list[FactorGraph]:
         """The graphs that were concatenated; any other graph is returned as it is."""
-        from fgnn.graph.batching import unbatch
-
-        return unbatch(self)
+        if self.variable_ptr is None or self.factor_ptr is None:
+            return [self]
+        variables = self.variable_ptr.tolist()
+        factors = {name: ptr.tolist() for name, ptr in self.factor_ptr.items()}
+        return [
+            FactorGraph(
+                variables[k + 1] - variables[k],
+                {
+                    name: _cut(group, factors[name][k], factors[name][k + 1]).shifted(-variables[k])
+                    for name, group in self.groups.items()
+                },
+                validate=False,
+            )
+            for k in range(self.num_graphs)
+        ]
 
     def perfect_matching(self, group: str) -> Matching:
         """A factor h(i) of the group for every variable i, or the reason why there is none."""
@@ -186,3 +210,25 @@ class FactorGraph:
             parts.append(f"{name}: {group.num_factors} factors, {scope}, {group.num_edges} edges")
         batch = f"{self.num_graphs} graphs, " if self.variable_ptr is not None else ""
         return f"FactorGraph({batch}{self.num_variables} variables; {'; '.join(parts) or 'no factors'})"
+
+
+def _join(groups: list[FactorGroup]) -> FactorGroup:
+    """Concatenate groups; the result is uniform if all non-empty groups have the same arity."""
+    some = [group for group in groups if group.num_factors] or groups[:1]
+    arities = {group.arity for group in some}
+    if len(arities) == 1 and None not in arities:
+        return FactorGroup(torch.cat([group.scopes for group in some]))
+    sizes = torch.cat([group.factor_ptr().diff() for group in some])
+    offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+    return FactorGroup(torch.cat([group.scopes.reshape(-1) for group in some]), offsets)
+
+
+def _cut(group: FactorGroup, start: int, stop: int) -> FactorGroup:
+    if group.offsets is None:
+        return FactorGroup(group.scopes[start:stop])
+    ptr = group.offsets[start : stop + 1]
+    return FactorGroup(group.scopes[int(ptr[0]) : int(ptr[-1])], ptr - ptr[0])
+
+
+def _ptr(counts: list[int], device: torch.device) -> Tensor:
+    return torch.tensor([0, *counts], device=device).cumsum(0)

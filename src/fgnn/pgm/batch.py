@@ -52,6 +52,12 @@ class _Numbers:
                 numbers[name] = change(tensor)
         return replace(self, **numbers)
 
+    @classmethod
+    def concat(cls, parts: Sequence[Self]) -> Self:
+        """The numbers of several batches of models, one after another; none are shared."""
+        numbers: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in cls.names}
+        return replace(parts[0], shared=frozenset(), **numbers)
+
 
 @dataclass(frozen=True, eq=False)
 class TableBatch(_Numbers):
@@ -161,18 +167,8 @@ class ModelBatch:
         return replace(
             first,
             unary=torch.cat([b.unary for b in batches]),
-            tables=tuple(
-                TableBatch(t.scopes, torch.cat([b.tables[g].values for b in batches]))
-                for g, t in enumerate(first.tables)
-            ),
-            budgets=tuple(
-                BudgetBatch(
-                    u.scopes,
-                    torch.cat([b.budgets[g].at_least for b in batches]),
-                    torch.cat([b.budgets[g].at_most for b in batches]),
-                )
-                for g, u in enumerate(first.budgets)
-            ),
+            tables=tuple(map(TableBatch.concat, zip(*(b.tables for b in batches), strict=True))),
+            budgets=tuple(map(BudgetBatch.concat, zip(*(b.budgets for b in batches), strict=True))),
             constant=torch.cat([b.constant for b in batches]),
         )
 
@@ -210,24 +206,19 @@ class ModelBatch:
         def move(tensor: Tensor) -> Tensor:
             return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
 
-        moved = self._changed(move(self.unary), move(self.constant), move)
+        moved = self._changed(move, move)
         return moved if device is None else moved.with_structure(self.structure.to(device))
 
     def select(self, which: Index) -> ModelBatch:
         """The models at a slice or index tensor, as a batch; what is shared stays shared."""
-        return self._changed(self.unary[which], self.constant[which], lambda t: t[which], lambda t: t)
+        return self._changed(lambda t: t[which], lambda t: t)
 
-    def _changed(
-        self,
-        unary: Tensor,
-        constant: Tensor,
-        change: Callable[[Tensor], Tensor],
-        once: Callable[[Tensor], Tensor] | None = None,
-    ) -> ModelBatch:
+    def _changed(self, change: Callable[[Tensor], Tensor], once: Callable[[Tensor], Tensor]) -> ModelBatch:
+        constant = change(self.constant)
         models = len(constant)
         return replace(
             self,
-            unary=unary,
+            unary=change(self.unary),
             tables=tuple(t.changed(models, change, once) for t in self.tables),
             budgets=tuple(u.changed(models, change, once) for u in self.budgets),
             constant=constant,

@@ -20,7 +20,7 @@ class Table:
     values: NDArray[np.float64]  # shape: (k_1, ..., k_A)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Budget:
     """One constraint ``at_least <= sum of x_i over the scope <= at_most`` on binary variables."""
 

@@ -259,15 +259,11 @@ class GraphicalModel:
             np.array_equal(self._cardinalities, other._cardinalities)
             and self.constant == other.constant
             and np.array_equal(self._unary, other._unary)
+            and list(self.budgets()) == list(other.budgets())
             and self.num_tables == other.num_tables
-            and self.num_budgets == other.num_budgets
             and all(
                 a.scope == b.scope and np.array_equal(a.values, b.values)
                 for a, b in zip(self.tables(), other.tables(), strict=True)
-            )
-            and all(
-                (a.scope, a.at_least, a.at_most) == (b.scope, b.at_least, b.at_most)
-                for a, b in zip(self.budgets(), other.budgets(), strict=True)
             )
         )
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from fgnn.errors import InputError
 from fgnn.pgm import GraphicalModel, read_model, write_model
-from fgnn.play.model_json import model_from_json, model_to_json
+from fgnn.play.model_json import as_object, model_from_json, model_to_json
 from fgnn.play.steps import max_product_steps
 from fgnn.solvers import solve
 from fgnn.theory import max_product_network
@@ -25,14 +25,12 @@ _SUFFIXES = (".uai", ".fg", ".bif", ".wcsp", ".cfn")
 
 def solve_model(request: Any) -> dict[str, Any]:
     """``{model, method, seconds}`` → score, bound, status, assignment, seconds."""
-    fields = _object(request)
+    fields = as_object(request, "the request")
     method = fields.get("method", "auto")
     if method not in METHODS:
         raise InputError(f"Expected a method among {', '.join(METHODS)} (got {method!r:.40})")
     seconds = _number(fields, "seconds", 5.0, 0.1, MAX_SECONDS)
-    model = model_from_json(fields.get("model"))
-    if not model.num_variables:
-        raise InputError("Expected a model with at least one variable")
+    model = _model(fields)
     solution = solve(model, method, time_limit=seconds)
     names = ("method", "status", "feasible", "score", "bound", "seconds", "iterations")
     return {name: getattr(solution, name) for name in names} | {"assignment": solution.assignment.tolist()}
@@ -43,15 +41,13 @@ def belief_steps(request: Any) -> dict[str, Any]:
 
     With ``network`` the beliefs come from the FGNN that runs max-product, layer by layer.
     """
-    fields = _object(request)
-    model = model_from_json(fields.get("model"))
+    fields = as_object(request, "the request")
+    model = _model(fields)
     iterations = int(_number(fields, "iterations", 10, 1, MAX_ITERATIONS))
     damping = _number(fields, "damping", 0.0, 0.0, 0.95)
     edges = sum(len(t.scope) for t in model.tables()) + sum(len(u.scope) for u in model.budgets())
     if edges > MAX_STEP_EDGES:
         raise InputError(f"Expected at most {MAX_STEP_EDGES} edges to step through (got {edges})")
-    if not model.num_variables:
-        raise InputError("Expected a model with at least one variable")
     if not fields.get("network"):
         return {"steps": max_product_steps(model, iterations, damping), "layers": []}
     if damping:
@@ -70,7 +66,7 @@ def belief_steps(request: Any) -> dict[str, Any]:
 
 def import_model(request: Any) -> dict[str, Any]:
     """``{name, text}`` of a model file → the model as JSON."""
-    fields = _object(request)
+    fields = as_object(request, "the request")
     name, text = fields.get("name"), fields.get("text")
     if not isinstance(name, str) or not isinstance(text, str):
         raise InputError("Expected the name and the text of a file")
@@ -88,7 +84,7 @@ def import_model(request: Any) -> dict[str, Any]:
 
 def export_model(request: Any) -> dict[str, Any]:
     """``{model}`` → the text of a UAI file."""
-    model = model_from_json(_object(request).get("model"))
+    model = model_from_json(as_object(request, "the request").get("model"))
     with tempfile.TemporaryDirectory(prefix="fgnn-play-") as folder:
         file = Path(folder) / "model.uai"
         write_model(model, file)
@@ -97,7 +93,7 @@ def export_model(request: Any) -> dict[str, Any]:
 
 def example_model(request: Any) -> dict[str, Any]:
     """``{name}`` → one of the page's examples."""
-    name = _object(request).get("name")
+    name = as_object(request, "the request").get("name")
     if not isinstance(name, str) or name not in EXAMPLES:
         raise InputError(f"Expected an example among {', '.join(EXAMPLES)} (got {name!r:.40})")
     return model_to_json(EXAMPLES[name]())
@@ -138,10 +134,11 @@ def _grid() -> GraphicalModel:
 EXAMPLES = {"paper": _paper_example, "chain": _chain, "grid": _grid}
 
 
-def _object(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise InputError("Expected a JSON object")
-    return value
+def _model(fields: dict[str, Any]) -> GraphicalModel:
+    model = model_from_json(fields.get("model"))
+    if not model.num_variables:
+        raise InputError("Expected a model with at least one variable")
+    return model
 
 
 def _number(fields: dict[str, Any], name: str, default: float, low: float, high: float) -> float:

@@ -22,8 +22,8 @@ MAX_ENTRIES = 200_000
 
 def model_from_json(value: Any) -> GraphicalModel:
     """Read a model; an `InputError` names the variable or factor that is wrong."""
-    data = _mapping(value, "the model")
-    variables = [_mapping(v, f"variable {i}") for i, v in enumerate(_sequence(data, "variables", MAX_VARIABLES))]
+    data = as_object(value, "the model")
+    variables = [as_object(v, f"variable {i}") for i, v in enumerate(_sequence(data, "variables", MAX_VARIABLES))]
     for i, variable in enumerate(variables):
         states = variable.get("states")
         if not _is_integer(states) or not 1 <= states <= MAX_STATES:
@@ -37,7 +37,7 @@ def model_from_json(value: Any) -> GraphicalModel:
     entries = 0
     for c, value in enumerate(_sequence(data, "factors", MAX_FACTORS) if "factors" in data else []):
         with _errors_at(f"factor {c}"):
-            entries += _add_factor(model, _mapping(value, f"factor {c}"), MAX_ENTRIES - entries)
+            entries += _add_factor(model, as_object(value, f"factor {c}"), MAX_ENTRIES - entries)
     return model
 
 
@@ -110,7 +110,8 @@ def _plain(value: float) -> float | str:
     return "-inf" if value == -math.inf else value
 
 
-def _mapping(value: Any, what: str) -> dict[str, Any]:
+def as_object(value: Any, what: str) -> dict[str, Any]:
+    """The value, if it is a JSON object."""
     if not isinstance(value, dict):
         raise InputError(f"Expected an object for {what} (got {type(value).__name__})")
     return value

@@ -28,7 +28,7 @@ def max_product_steps(model: GraphicalModel, iterations: int, damping: float = 0
     history = [_record(model, unary, incident, messages, {})]
     for _ in range(iterations):
         to_factor = {
-            edge: _total(unary[i], [messages[e] for e in incident[i] if e != edge]) for edge, i in variable_of.items()
+            edge: sum((messages[e] for e in incident[i] if e != edge), unary[i]) for edge, i in variable_of.items()
         }
         update: dict[Edge, Tensor] = {}
         for c, factor in enumerate(factors):
@@ -51,13 +51,6 @@ def _factor_messages(factor: Table | Budget, incoming: list[Tensor]) -> list[Ten
     return [m[:, 0, 0] for m in table_messages(theta, [nu[:, None, None] for nu in incoming], full=True)]
 
 
-def _total(start: Tensor, messages: list[Tensor]) -> Tensor:
-    total = start.clone()
-    for message in messages:
-        total = total + message
-    return total
-
-
 def _record(
     model: GraphicalModel,
     unary: list[Tensor],
@@ -67,7 +60,7 @@ def _record(
     before: dict[Edge, Tensor] | None = None,
 ) -> dict[str, Any]:
     """One iteration as JSON values."""
-    beliefs = [_total(theta, [messages[e] for e in edges]) for theta, edges in zip(unary, incident, strict=True)]
+    beliefs = [sum((messages[e] for e in edges), theta) for theta, edges in zip(unary, incident, strict=True)]
     assignment = [int(b.argmax()) for b in beliefs]
     change = 0.0
     for edge, old in (before or {}).items():

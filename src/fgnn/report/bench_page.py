@@ -10,8 +10,7 @@ from typing import Any
 
 from fgnn.errors import InputError
 from fgnn.report.charts import bars, lines
-from fgnn.report.html import Page
-from fgnn.report.provenance import add_provenance
+from fgnn.report.html import Page, add_provenance
 from fgnn.report.records import are_records, flatten, sections
 
 # The unit of a column, by the suffix of its name; columns of one unit share a chart.

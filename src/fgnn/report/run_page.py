@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fgnn.report.charts import lines
-from fgnn.report.html import Page
-from fgnn.report.provenance import add_provenance
+from fgnn.report.html import Page, add_provenance
 from fgnn.report.records import number
 from fgnn.report.tables import Table
 

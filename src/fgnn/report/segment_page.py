@@ -12,8 +12,7 @@ import numpy as np
 
 from fgnn.points.cloud import Cloud
 from fgnn.report.charts import bars
-from fgnn.report.html import Page
-from fgnn.report.provenance import add_provenance
+from fgnn.report.html import Page, add_provenance
 from fgnn.report.tables import Table
 
 _BINS = 10

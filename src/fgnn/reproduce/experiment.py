@@ -16,8 +16,7 @@ from fgnn.files import atomic_write
 from fgnn.infer import solve
 from fgnn.models.map.config import NetworkConfig
 from fgnn.models.map.learned import load_network
-from fgnn.report.html import Page
-from fgnn.report.provenance import add_provenance
+from fgnn.report.html import Page, add_provenance
 from fgnn.report.tables import Table
 from fgnn.runtime.environment import environment
 from fgnn.runtime.progress import Log
