@@ -31,7 +31,6 @@ def solvers(
 
     Example: fgnn bench solvers --count 1000 --toulbar2-limit 60
     """
-    _check_device(device)
     _run(
         "fgnn.bench.solvers",
         count=count, kind=kind, device=device, seed=seed, grow=growth, toulbar2_limit=toulbar2_limit, out=out,
@@ -44,7 +43,6 @@ def layer(device: Device = "cpu", seed: Seed = 0, out: Out = None) -> None:
 
     Example: fgnn bench layer --device cuda --out results
     """
-    _check_device(device)
     _run("fgnn.bench.layer", device=device, seed=seed, out=out)
 
 
@@ -54,7 +52,6 @@ def knn(device: Device = "cpu", seed: Seed = 0, out: Out = None) -> None:
 
     Example: fgnn bench knn --out results
     """
-    _check_device(device)
     _run("fgnn.bench.knn", device=device, seed=seed, out=out)
 
 
@@ -70,7 +67,6 @@ def points(
 
     Example: fgnn bench points --device cuda
     """
-    _check_device(device)
     _run("fgnn.bench.points", device=device, clouds=clouds, points=size, seed=seed, out=out)
 
 
@@ -88,7 +84,6 @@ def segment(
 
     Example: fgnn bench segment --points 1000000 --votes 4 --votes 1
     """
-    _check_device(device)
     _run(
         "fgnn.bench.segment",
         points=tuple(points or (1_000_000, 10_000_000)), votes=tuple(votes or (4,)), model=model, device=device,
@@ -119,8 +114,7 @@ def training(
             times = bench_training(recipe, device=device, steps=steps, compile=compile, profile=profile, **changes)
             typer.echo(report(times))
             results.append(times)
-    file = keep(results, device, out)
-    typer.echo(f"written to {file}, and as a page to {file.with_suffix('.html')}")
+    _print_place(keep(results, device, out))
 
 
 @bench.command()
@@ -137,18 +131,11 @@ def page(results: Annotated[list[Path], typer.Argument(help="Results as JSON.")]
 
 def _run(module: str, **options: Any) -> None:
     """Call a benchmark's ``run`` and print where its result is."""
-    try:
-        benchmark = import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise
-        raise ValueError(f"the benchmark '{module.rsplit('.', 1)[1]}' is not part of this version") from None
-    result = benchmark.run(**options)
-    if isinstance(result, dict) and "file" in result:
-        typer.echo(f"written to {result['file']}, and as a page to {Path(result['file']).with_suffix('.html')}")
-
-
-def _check_device(device: str) -> None:
     from fgnn.runtime.devices import pick_device
 
-    pick_device(device)
+    pick_device(options["device"])
+    _print_place(Path(import_module(module).run(**options)["file"]))
+
+
+def _print_place(file: Path) -> None:
+    typer.echo(f"written to {file}, and as a page to {file.with_suffix('.html')}")

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fgnn.errors import need
-from fgnn.infer.solution import Answer, OnProgress, Progress
+from fgnn.infer.reporter import Reporter
+from fgnn.infer.solution import Answer, OnProgress
 from fgnn.infer.tolerances import INTEGRAL, is_proved
 from fgnn.infer.trivial_bound import factor_maxima
 from fgnn.pgm import ModelBatch
@@ -233,18 +234,18 @@ def _solve_all(
         parts = np.array_split(np.arange(total), min(total, 4 * jobs))
         work = (joblib.delayed(_solve_some)(program, numbers.select(part), deadline) for part in parts)
         return [result for part in joblib.Parallel(n_jobs=jobs)(work) for result in part]
-    results: list[_Result] = []
-    start = reported = time.monotonic()
-    for b in range(total):
+    return _solve_some(program, numbers, deadline, progress)
+
+
+def _solve_some(
+    program: _Program, numbers: _Numbers, deadline: float | None, progress: OnProgress | None = None
+) -> list[_Result]:
+    reporter, results = Reporter("lp", progress), list[_Result]()
+    for b in range(len(numbers.cost)):
         results.append(_solve_one(program, numbers, b, deadline))
-        if progress is not None and time.monotonic() - reported > 0.5:
-            reported = time.monotonic()
-            progress(Progress("lp", reported - start, -np.inf, np.inf, f"{b + 1} of {total} models"))
+        if reporter.due():
+            reporter.send(f"{b + 1} of {len(numbers.cost)} models")
     return results
-
-
-def _solve_some(program: _Program, numbers: _Numbers, deadline: float | None) -> list[_Result]:
-    return [_solve_one(program, numbers, b, deadline) for b in range(len(numbers.cost))]
 
 
 def _solve_one(program: _Program, numbers: _Numbers, b: int, deadline: float | None) -> _Result:

@@ -31,11 +31,12 @@ def dual_value(
     reduced = numbers.unary - total
     free = len(layout.binary)
     bounds: _Bounds = None
-    if numbers.lower is not None and numbers.upper is not None:
-        value = torch.maximum(reduced[:free] * numbers.lower, reduced[:free] * numbers.upper).sum(0)
-        bounds = _on_edges(layout, numbers.lower, 0.0), _on_edges(layout, numbers.upper, 1.0)
-    else:
+    if numbers.fixed is None:
         value = reduced[:free].clamp(min=0.0).sum(0)
+    else:
+        lower, upper = numbers.fixed.lower, numbers.fixed.upper
+        value = torch.maximum(reduced[:free] * lower, reduced[:free] * upper).sum(0)
+        bounds = _on_edges(layout, lower, 0.0), _on_edges(layout, upper, 1.0)
     value = value + numbers.constant
     for k, _, rows in layout.many:
         value = value + fold(reduced[rows], -1, k).amax(1).sum(0)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fgnn.infer.ad3.average import CHECK, HALVED, LESS, LONG, Average
 from fgnn.infer.ad3.layout import Layout
+from fgnn.infer.ad3.numbers import Fixed
 from fgnn.infer.ad3.steps import RELAXATION, State, Terms
 from fgnn.infer.kernel_tiles import MODELS, ROWS, index_rows, worth_fusing
 from fgnn.runtime.triton_support import can_launch, power_of_two
@@ -67,17 +68,16 @@ class Fused:
         signs = [torch.ones_like(x.weight) if x.sign is None else x.sign for x in terms.pairs]
         sign = _joined(signs, z) if signed else unused
         low, high = (_joined([getattr(x, name)[:, 0] for x in terms.budgets], z) for name in ("low", "high"))
-        pushed = terms.push is not None and terms.lower is not None and terms.upper is not None
-        limits = [x if x is not None and pushed else unused for x in (terms.push, terms.lower, terms.upper)]
+        fixed = Fixed(unused, unused, unused) if terms.fixed is None else terms.fixed
         advance_kernel[(triton.cdiv(models, MODELS),)](
             z, state.q, state.p, tau, average.z, average.count, average.then, average.before,
             torch.empty_like(z), torch.empty_like(z), torch.empty_like(tau),
-            limits[0], terms.unary, terms.share, limits[1], limits[2],
+            fixed.push, terms.unary, terms.share, fixed.lower, fixed.upper,
             *pairs, sign, self.pair_edge, low, high, self.budget_edge, self.var_edge,
             models, self.num_edges, len(self.var_edge), len(self.pair_edge), len(self.budget_edge),
             done, steps, blocks, CHECK, RELAXATION, HALVED, LESS, LONG,
             DEG=self.var_edge.shape[1], SIZE=self.budget_edge.shape[1], ROWS=ROWS, BLOCK=MODELS,
-            AT_ONCE=max(1, _EDGES_AT_ONCE // self.budget_edge.shape[1]), SIGNED=signed, PUSHED=pushed,
+            AT_ONCE=max(1, _EDGES_AT_ONCE // self.budget_edge.shape[1]), SIGNED=signed, PUSHED=terms.fixed is not None,
             num_warps=1, num_stages=1,
         )  # fmt: skip
         state.taus = [t[:, None] for t in torch.split(tau, counts)]

@@ -31,13 +31,20 @@ class BudgetNumbers:
 
 
 @dataclass(frozen=True, eq=False)
+class Fixed:
+    """Bounds of binary variables, some of which have one allowed state."""
+
+    lower: Tensor  # shape: (Vb, B), of p(1)
+    upper: Tensor  # shape: (Vb, B)
+    push: Tensor  # shape: (E, B), added to the targets of projections
+
+
+@dataclass(frozen=True, eq=False)
 class Numbers:
     """Potentials of some models, divided by ``scale``; forbidden states are masked out everywhere."""
 
     unary: Tensor  # shape: (V, B), binary: θ(1) - θ(0) with 0 where a state is forbidden; others: θ with -inf
-    lower: Tensor | None  # shape: (Vb, B), of p(1); None: no state of a binary variable is forbidden
-    upper: Tensor | None  # shape: (Vb, B)
-    push: Tensor | None  # shape: (E, B)
+    fixed: Fixed | None  # None: no state of a binary variable is forbidden
     pairs: tuple[PairNumbers, ...]
     tables: tuple[Tensor, ...]  # shape: (C, k_1, ..., k_A, B) each
     budgets: tuple[BudgetNumbers, ...]
@@ -51,7 +58,7 @@ def build_numbers(batch: ModelBatch, layout: Layout, scale: Tensor | None = None
     unary, constant = _with_dropped(batch, layout)
     allowed = unary > -torch.inf
     infeasible = ~allowed.any(2).all(1) | (constant == -torch.inf)
-    theta, base, lower, upper = _unary_rows(layout, unary, allowed)
+    theta, base, fixed = _unary_rows(layout, unary, allowed)
     constant = constant + base
     pairs = []
     for x in layout.pairs:
@@ -71,18 +78,11 @@ def build_numbers(batch: ModelBatch, layout: Layout, scale: Tensor | None = None
     if scale is None:
         ranges = [theta.abs().masked_fill(theta == -torch.inf, 0.0)]
         ranges += [g.abs() + a.abs().maximum(b.abs()) for a, b, g in pairs]
-        scale = _mean([*ranges, *(_range(v) for v in tables)])
-        scale = torch.where(scale > 0, scale, 1.0)
-    push = None
-    if lower is not None and upper is not None:
-        of_rows = theta.new_zeros(theta.shape)
-        of_rows[: len(lower)] = PUSH * (lower + upper - 1.0)
-        push = of_rows[layout.edge_row]
+        scale = torch.cat([*ranges, *(_range(v) for v in tables)]).mean(0)
+        scale = torch.where(scale > 0, scale, 1.0)  # NaN if there is nothing
     return Numbers(
         unary=(theta / scale).contiguous(),
-        lower=lower,
-        upper=upper,
-        push=push,
+        fixed=fixed,
         pairs=tuple(PairNumbers(*((x / scale).contiguous() for x in p)) for p in pairs),
         tables=tuple((v / scale).contiguous() for v in tables),
         budgets=tuple(budgets),
@@ -106,19 +106,22 @@ def _with_dropped(batch: ModelBatch, layout: Layout) -> tuple[Tensor, Tensor]:
     return unary, constant
 
 
-def _unary_rows(layout: Layout, unary: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Unaries by row (V, B), the sum of the states 0 of binary variables (B,), and `Numbers.lower` and `upper`."""
+def _unary_rows(layout: Layout, unary: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor, Fixed | None]:
+    """Unaries by row (V, B), the sum of the states 0 of binary variables (B,), and `Numbers.fixed`."""
     two = unary[:, layout.binary, :2]
     zero, one = allowed[:, layout.binary, 0], allowed[:, layout.binary, 1]
     base = torch.where(zero, two[..., 0], 0.0)
     # If only state 1 is allowed, p is fixed to 1 and the base is 0, so the difference is θ(1) itself.
     rows = [torch.where(one, two[..., 1], 0.0) - base]
     rows += [unary[:, members, :k].flatten(1) for k, members, _ in layout.many]
-    lower = upper = None
+    theta, fixed = torch.cat(rows, 1).T, None
     if bool((~zero).any() | (~one).any()):
         lower = (~zero).double().T.contiguous()
         upper = torch.maximum(one.double().T.contiguous(), lower)  # differs only if infeasible
-    return torch.cat(rows, 1).T, base.sum(1), lower, upper
+        push = theta.new_zeros(theta.shape)
+        push[: len(lower)] = PUSH * (lower + upper - 1.0)
+        fixed = Fixed(lower, upper, push[layout.edge_row])
+    return theta, base.sum(1), fixed
 
 
 def _table_values(batch: ModelBatch, table: TableLayout, allowed: Tensor) -> Tensor:
@@ -137,9 +140,3 @@ def _range(values: Tensor) -> Tensor:
     flat = values.flatten(1, -2)
     low = flat.masked_fill(flat == -torch.inf, torch.inf).amin(1)
     return (flat.amax(1) - low).nan_to_num(0.0, 0.0, 0.0).clamp(min=0.0)
-
-
-def _mean(parts: list[Tensor]) -> Tensor:
-    """The mean over the rows of all parts (n, B), shape (B,)."""
-    total = sum((part.sum(0) for part in parts), torch.zeros_like(parts[0][:0].sum(0)))
-    return total / max(1, sum(len(part) for part in parts))

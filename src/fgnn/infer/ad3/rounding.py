@@ -39,8 +39,8 @@ def score_rows(layout: Layout, numbers: Numbers, x: Tensor) -> Tensor:
     x = x.to(numbers.unary.dtype)
     total = numbers.constant + torch.where(x > 0, numbers.unary, 0.0).sum(0)
     free = len(layout.binary)
-    if numbers.lower is not None and numbers.upper is not None:
-        broken = ((x[:free] < numbers.lower) | (x[:free] > numbers.upper)).any(0)
+    if numbers.fixed is not None:
+        broken = ((x[:free] < numbers.fixed.lower) | (x[:free] > numbers.fixed.upper)).any(0)
         total = total.masked_fill(broken, -torch.inf)
     edge = x.index_select(0, layout.edge_row)
     for pair, y in zip(layout.pairs, numbers.pairs, strict=True):

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fgnn.infer.ad3.layout import Layout, fold
-from fgnn.infer.ad3.numbers import BudgetNumbers, Numbers
+from fgnn.infer.ad3.numbers import BudgetNumbers, Fixed, Numbers
 from fgnn.infer.ad3.projections import (
     PairTerms,
     cell_weight,
@@ -43,9 +43,7 @@ class Terms:
 
     unary: Tensor  # shape: (V, B), θ_i / (ρ d_i)
     share: Tensor  # shape: (V, 1), 1 / d_i
-    lower: Tensor | None  # shape: (Vb, B)
-    upper: Tensor | None  # shape: (Vb, B)
-    push: Tensor | None  # shape: (E, B)
+    fixed: Fixed | None
     pairs: tuple[PairTerms, ...]
     tables: tuple[Tensor, ...]  # shape: (C, K, B) each, θ_c / (ρ ω)
     budgets: tuple[BudgetNumbers, ...]
@@ -55,14 +53,12 @@ class Terms:
         def cast(x: Tensor) -> Tensor:
             return x.to(dtype).contiguous()
 
-        lower, upper, push, budgets = map_tensors((numbers.lower, numbers.upper, numbers.push, numbers.budgets), cast)
+        fixed, budgets = map_tensors((numbers.fixed, numbers.budgets), cast)
         tables = zip(layout.tables, numbers.tables, strict=True)
         return cls(
             cast(numbers.unary / (RHO * layout.degree)),
             cast(1.0 / layout.degree),
-            lower,
-            upper,
-            push,
+            fixed,
             tuple(PairTerms.of(*(cast(x / RHO) for x in (y.alpha, y.beta, y.gamma))) for y in numbers.pairs),
             tuple(cast(x.flatten(1, -2) / (RHO * cell_weight(t))) for t, x in tables),
             budgets,
@@ -110,7 +106,7 @@ def initial_state(layout: Layout, terms: Terms) -> State:
 
 def factor_step(layout: Layout, terms: Terms, state: State) -> None:
     """Update q and μ from z, for all factors."""
-    a = state.z if terms.push is None else state.z + terms.push
+    a = state.z if terms.fixed is None else state.z + terms.fixed.push
     for pair, x in zip(layout.pairs, terms.pairs, strict=True):
         project_pairs(a[pair.first], a[pair.second], x, state.q[pair.first], state.q[pair.second])
     for k, (budget, y) in enumerate(zip(layout.budgets, terms.budgets, strict=True)):
@@ -135,10 +131,10 @@ def variable_step(layout: Layout, terms: Terms, state: State) -> None:
         total = torch.zeros_like(state.p).index_add_(0, layout.edge_row, reflected[:-1])
     p = torch.addcmul(terms.unary, total, terms.share)
     free = len(layout.binary)
-    if terms.lower is not None and terms.upper is not None:
-        p[:free] = torch.minimum(torch.maximum(p[:free], terms.lower), terms.upper)
-    else:
+    if terms.fixed is None:
         p[:free].clamp_(0.0, 1.0)
+    else:
+        p[:free] = torch.minimum(torch.maximum(p[:free], terms.fixed.lower), terms.fixed.upper)
     at = len(layout.budgets) + len(layout.tables)
     for k, (states, _, rows) in enumerate(layout.many, start=at):
         block, state.taus[k] = project_simplex(fold(p[rows], -1, states), state.taus[k])

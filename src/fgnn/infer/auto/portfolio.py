@@ -13,7 +13,7 @@ from torch import Tensor
 from fgnn.infer.api import Solver, solver_named
 from fgnn.infer.oom_retry import select_rows, solve_with_retry
 from fgnn.infer.solution import Answer, OnProgress, Progress
-from fgnn.infer.tolerances import PROOF
+from fgnn.infer.tolerances import PROOF, meets_bound
 from fgnn.infer.trivial_bound import factor_maxima
 from fgnn.pgm import ModelBatch
 
@@ -68,12 +68,17 @@ class Best:
         """
         rows = (~self.proved).nonzero().squeeze(1)
         began = time.perf_counter()
+
+        def report(update: Progress) -> None:
+            """Pass a method's progress on, with the best assignment known when its own is included."""
+            self._report(f"auto:{method}", update.note, rows, update.assignment)
+
         try:
             answer = solve_with_retry(
                 solver or solver_named(method),
                 self._select(rows),
                 time_limit=time_limit,
-                progress=None if self.report is None else self._reporter(method, rows),
+                progress=None if self.report is None else report,
                 **{name: select_rows(value, rows) for name, value in options.items()},
             )
         except (ImportError, ValueError, RuntimeError, MemoryError) as error:
@@ -103,8 +108,7 @@ class Best:
         best = self.score[rows] = torch.where(better, score, previous)
         # Only rounding can put a bound below a score it bounds.
         self.bound[rows] = torch.maximum(torch.minimum(self.bound[rows], bound), best)
-        gap = self.bound[rows] - best
-        closed = (gap <= PROOF * best.abs().clamp(min=1.0)) & (best > -torch.inf)
+        closed = meets_bound(best, self.bound[rows])
         counted = better | ((proved | closed) & ~self.proved[rows])
         self.proved[rows] = self.proved[rows] | proved | closed
         if bool(counted.any()):
@@ -135,10 +139,6 @@ class Best:
 
     def _select(self, rows: Tensor) -> ModelBatch:
         return self.batch if len(rows) == len(self.batch) else self.batch.select(rows)
-
-    def _reporter(self, method: str, rows: Tensor) -> OnProgress:
-        """Pass a method's progress on, with the best assignment known when its own is included."""
-        return lambda update: self._report(f"auto:{method}", update.note, rows, update.assignment)
 
     def _report(self, method: str, note: str, rows: Tensor | None = None, candidate: Tensor | None = None) -> None:
         if self.report is None:

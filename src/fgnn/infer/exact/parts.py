@@ -46,41 +46,30 @@ def take_apart(batch: ModelBatch, split: Split) -> tuple[Part, Part]:
     hard = torch.from_numpy(split.hard).to(batch.device)
     live = torch.from_numpy(split.live).to(batch.device)
     unary = batch.unary.masked_fill(~live, -torch.inf)
-    hard_tables = [hard[t.scopes].any(1) for t in batch.tables]
-    hard_budgets = [hard[u.scopes].any(1) for u in batch.budgets]
     touched = hard.clone()
-    scopes = [t.scopes for t in batch.tables] + [u.scopes for u in batch.budgets]
-    for group, which in zip(scopes, hard_tables + hard_budgets, strict=True):
-        touched[group[which].flatten()] = True
+    for group in batch.structure.groups.values():
+        touched[group.scopes[hard[group.scopes].any(1)].flatten()] = True
     # In the hard part a fixed variable has only its state, with value 0.
     bare = torch.where(hard[:, None], unary, torch.zeros_like(unary).masked_fill(~live, -torch.inf))
-    easy = _part(batch, unary, ~hard, ~hard, [~w for w in hard_tables], [~w for w in hard_budgets], batch.constant)
-    zero = torch.zeros_like(batch.constant)
-    return easy, _part(batch, bare, touched, hard, hard_tables, hard_budgets, zero)
 
+    def part(unary: Tensor, members: Tensor, own: Tensor, constant: Tensor, is_hard: bool) -> Part:
+        variables = members.nonzero().squeeze(1)
+        number = torch.full((batch.num_variables,), -1, dtype=torch.int64, device=batch.device)
+        number[variables] = torch.arange(len(variables), device=batch.device)
 
-def _part(
-    batch: ModelBatch,
-    unary: Tensor,
-    members: Tensor,
-    own: Tensor,
-    tables: list[Tensor],
-    budgets: list[Tensor],
-    constant: Tensor,
-) -> Part:
-    variables = members.nonzero().squeeze(1)
-    number = torch.full((batch.num_variables,), -1, dtype=torch.int64, device=batch.device)
-    number[variables] = torch.arange(len(variables), device=batch.device)
+        def factors(group: Group) -> Group:
+            which = hard[group.scopes].any(1) == is_hard
+            return replace(group.changed(len(batch), lambda x: x[:, which]), scopes=number[group.scopes[which]])
 
-    def some(group: Group, which: Tensor) -> Group:
-        """Some factors of a group; their numbers are (B, C, ...)."""
-        return replace(group.changed(len(batch), lambda x: x[:, which]), scopes=number[group.scopes[which]])
+        tables, budgets = [factors(t) for t in batch.tables], [factors(u) for u in batch.budgets]
+        piece = ModelBatch.of(
+            cardinalities=batch.cardinalities[variables],
+            unary=unary[:, variables],
+            tables=[t for t in tables if len(t.scopes)],
+            budgets=[u for u in budgets if len(u.scopes)],
+            constant=constant,
+        )
+        return Part(piece, variables, own[variables])
 
-    part = ModelBatch.of(
-        cardinalities=batch.cardinalities[variables],
-        unary=unary[:, variables],
-        tables=tuple(some(t, which) for t, which in zip(batch.tables, tables, strict=True) if bool(which.any())),
-        budgets=tuple(some(u, which) for u, which in zip(batch.budgets, budgets, strict=True) if bool(which.any())),
-        constant=constant,
-    )
-    return Part(part, variables, own[variables])
+    easy = part(unary, ~hard, ~hard, batch.constant, False)
+    return easy, part(bare, touched, hard, torch.zeros_like(batch.constant), True)

@@ -90,7 +90,7 @@ class Toulbar2Process:
         if self._child.poll() is not None and not self._stalled:
             self._drain()
             self.read_output()
-            return {"error": f"toulbar2 died (status {self._child.returncode}){self._last_line()}", "died": True}
+            return {"error": f"toulbar2 died (status {self._child.returncode}){self._last_line()}"}
         late = time.monotonic() - self._deadline
         if late > _GRACE or self._stalled:
             self.kill()

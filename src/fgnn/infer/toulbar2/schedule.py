@@ -8,7 +8,8 @@ import time
 import numpy as np
 import torch
 
-from fgnn.infer.solution import OnProgress, Progress
+from fgnn.infer.reporter import Reporter
+from fgnn.infer.solution import OnProgress
 from fgnn.infer.toulbar2.costs import SEARCHES, CostNetwork, Task
 from fgnn.infer.toulbar2.process import Toulbar2Process, give_back, take
 
@@ -26,11 +27,11 @@ class Schedule:
         jobs: int,
         progress: OnProgress | None,
     ) -> None:
-        self.tasks, self.network, self.jobs, self.progress = tasks, network, jobs, progress
+        self.tasks, self.network, self.jobs = tasks, network, jobs
+        self.reporter = Reporter("toulbar2", progress)
         self.queue = [t for t in tasks if not t.finished][::-1]
         self.count, self.done = len(self.queue), 0
-        self.begin = self.reported = time.monotonic()
-        self.end = self.begin + (np.inf if time_limit is None else time_limit)
+        self.end = time.monotonic() + (np.inf if time_limit is None else time_limit)
         self.busy: dict[Toulbar2Process, tuple[Task, str, float]] = {}  # task, search, when its time is over
 
     def run(self) -> bool:
@@ -104,14 +105,12 @@ class Schedule:
 
     def _report(self) -> None:
         """Report progress at most twice a second."""
-        now = time.monotonic()
-        if self.progress is None or now - self.reported <= 0.5 or not self.busy:
+        if not self.busy or not self.reporter.due():
             return
-        self.reported = now
         self._harvest()
         best = torch.from_numpy(np.stack([t.best for t in self.tasks]))
         score, bound, note = -np.inf, np.inf, f"{self.done} of {self.count} models"
         if len(self.tasks) == 1:
             ((task, note, _),) = self.busy.values()
             score, bound = task.score, task.bound
-        self.progress(Progress("toulbar2", now - self.begin, score, bound, note, best))
+        self.reporter.send(note, score, bound, best)
