@@ -13,6 +13,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
+from fgnn.data.labelled import from_shapes
 from fgnn.data.scenes import make_shapes
 from fgnn.data.shapenet import CATEGORIES, PARTS
 from fgnn.errors import InputError
@@ -20,7 +21,7 @@ from fgnn.models.points.config import PointConfig
 from fgnn.points.metrics import shape_score
 from fgnn.tasks.points import PointTask
 from fgnn.tasks.recipe import Data, Optimiser, Recipe, Schedule, ShapeData, read_recipe
-from fgnn.tasks.shapes import label_shapes, score_shapes, split_set, split_shapes, vary
+from fgnn.tasks.shapes import label_shapes, score_shapes, split_shapes, vary
 from fgnn.train.run import run
 from fgnn.weights import load_weights
 from tests.data.test_shapenet import as_hdf5
@@ -125,7 +126,7 @@ def test_eight_shapes_are_memorised(folder: Path, tmp_path: Path) -> None:
 def test_scores_match_the_labels(folder: Path) -> None:
     task = PointTask(small(folder))
     shapes = split_shapes(str(folder), "test")
-    clouds = split_set(shapes, 64)
+    clouds = from_shapes(shapes, 64)
     tables = score_shapes(task.network, shapes, clouds)
     guess, free = label_shapes(task.network, clouds)
     truth = clouds.label.numpy()

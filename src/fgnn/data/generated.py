@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,11 +46,6 @@ class Random:
         return torch.randint(low, high + 1, shape, generator=self._generator, device=device).to(self.device)
 
 
-def stream_seed(seed: int, index: int) -> int:
-    """The seed of batch ``index`` of a stream: unlikely to equal a seed chosen by hand, or one of another stream."""
-    return int(np.random.SeedSequence([seed, index]).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
 @dataclass(frozen=True)
 class GeneratedModels(ABC):
     """A family of models of one structure, drawn from a seed and labelled exactly; its fields are its parameters."""
@@ -86,10 +82,10 @@ class GeneratedModels(ABC):
 
         Options are those of `sample`.
         """
-        index = start
-        while True:
-            yield self.sample(batch_size, seed=stream_seed(seed, index), **options)
-            index += 1
+        for index in itertools.count(start):
+            # unlikely to equal a seed chosen by hand, or one of another stream
+            state = np.random.SeedSequence([seed, index]).generate_state(1, np.uint64)
+            yield self.sample(batch_size, seed=int(state[0] >> np.uint64(1)), **options)
 
     def save(self, folder: str | Path, count: int, seed: int = 0) -> StoredModels:
         """Draw and label a fixed set, and write it to a folder; files are never left half written."""

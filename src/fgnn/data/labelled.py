@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fgnn.data.s3dis import BlockSet
 from fgnn.data.shapenet import Shapes
 from fgnn.errors import InputError
 from fgnn.points.cloud import Cloud, CloudReader, HeldCloud, open_cloud
@@ -32,6 +32,16 @@ class PointSet:
     label: Tensor  # shape: (S, P), int16; IGNORE where unlabelled
     category: Tensor  # shape: (S,), int64
 
+    @classmethod
+    def of(cls, features: NDArray[Any], label: NDArray[Any], category: NDArray[Any] | None = None) -> PointSet:
+        """The same from arrays; without categories all are 0."""
+        kinds = np.zeros(len(features)) if category is None else category
+        return cls(
+            torch.from_numpy(features),
+            torch.from_numpy(label.astype(np.int16, copy=False)),
+            torch.from_numpy(kinds.astype(np.int64, copy=False)),
+        )
+
     def __len__(self) -> int:
         return int(self.features.shape[0])
 
@@ -44,9 +54,15 @@ class PointSet:
         return PointSet(self.features[which], self.label[which], self.category[which])
 
 
-def from_shapes(shapes: Shapes, points: int = 2048, seed: int = 0) -> PointSet:
-    """Shapes resampled to ``points``: repeated if they have fewer, drawn without repeats if more."""
-    rng = np.random.default_rng(seed)
+def from_shapes(shapes: Shapes, points: int) -> PointSet:
+    """Shapes of ``points`` points each, in their order if all have that many.
+
+    Otherwise they are resampled: repeated if they have fewer, drawn without repeats if more.
+    """
+    stacked = shapes.stacked()
+    if stacked is not None and stacked[0].shape[1] == points:
+        return PointSet.of(np.ascontiguousarray(stacked[0]), stacked[1], shapes.category)
+    rng = np.random.default_rng(0)
     xyz = np.empty((len(shapes), points, 3), np.float32)
     label = np.empty((len(shapes), points), np.int16)
     for s in range(len(shapes)):
@@ -54,17 +70,7 @@ def from_shapes(shapes: Shapes, points: int = 2048, seed: int = 0) -> PointSet:
         order = rng.permutation(len(p))
         chosen = np.resize(order, points)  # repeats the whole order if it is too short
         xyz[s], label[s] = p[chosen], part[chosen]
-    return PointSet(torch.from_numpy(xyz), torch.from_numpy(label), torch.from_numpy(shapes.category.astype(np.int64)))
-
-
-def from_blocks(blocks: BlockSet, which: NDArray[np.int64] | None = None) -> PointSet:
-    """Blocks of the HDF5 release; all unless ``which`` selects some."""
-    chosen = np.arange(len(blocks.features)) if which is None else which
-    return PointSet(
-        torch.from_numpy(blocks.features[chosen]),
-        torch.from_numpy(blocks.label[chosen].astype(np.int16)),
-        torch.zeros(len(chosen), dtype=torch.int64),
-    )
+    return PointSet.of(xyz, label, shapes.category)
 
 
 @dataclass(frozen=True)
@@ -154,12 +160,7 @@ def scan_pieces(
             chosen = _pieces(len(label), cut.points, most, rng)
             features.append(tile_features(replace(tile, extra=tile.extra[:, 1:]), cut)[chosen])
             labels.append(label[chosen])
-    count = sum(map(len, labels))
-    return PointSet(
-        torch.from_numpy(np.concatenate(features)),
-        torch.from_numpy(np.concatenate(labels)),
-        torch.zeros(count, dtype=torch.int64),
-    )
+    return PointSet.of(np.concatenate(features), np.concatenate(labels))
 
 
 def _pieces(count: int, points: int, most: int, rng: np.random.Generator) -> NDArray[np.int64]:

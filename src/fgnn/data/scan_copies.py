@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fgnn.data.labelled import Classes, PointSet, concat_sets, scan_pieces
@@ -73,11 +72,11 @@ def scan_versions(
         # spawn: CUDA and OpenMP do not survive a fork
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
             versions = list(pool.map(_version, jobs, chunksize=1))
-    sets = [PointSet(*(torch.from_numpy(values) for values in arrays)) for arrays in versions]
+    sets = [PointSet.of(features, label) for features, label in versions]
     return [concat_sets(sets[k : k + copies + 1]) for k in range(0, len(sets), copies + 1)]
 
 
-def _version(job: tuple[str, Classes, str, Cut, int, int | None, int]) -> tuple[NDArray[Any], ...]:
+def _version(job: tuple[str, Classes, str, Cut, int, int | None, int]) -> tuple[NDArray[Any], NDArray[Any]]:
     """One version of one scan as arrays, which can be sent between processes."""
     file, classes, field, cut, copy, stray, seed = job
     source: str | Cloud = file
@@ -85,4 +84,4 @@ def _version(job: tuple[str, Classes, str, Cut, int, int | None, int]) -> tuple[
         rng = np.random.default_rng([seed, copy, *Path(file).name.encode()])
         source = altered(read_cloud(file), field, rng, stray)
     pieces = scan_pieces(source, classes, field, cut, seed=seed + copy)
-    return pieces.features.numpy(), pieces.label.numpy(), pieces.category.numpy()
+    return pieces.features.numpy(), pieces.label.numpy()

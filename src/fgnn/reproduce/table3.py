@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fgnn.data.labelled import from_shapes
 from fgnn.data.shapenet import CATEGORIES, Shapes
 from fgnn.errors import InputError
 from fgnn.models.points.segmenter import load_point_network
@@ -19,7 +20,7 @@ from fgnn.report.tables import Table
 from fgnn.reproduce.experiment import Origin, Output, Setting, records, write_outputs
 from fgnn.reproduce.paper import NAMES, TABLE3
 from fgnn.runtime.progress import Log
-from fgnn.tasks.shapes import ShapeTable, score_shapes, some_of_each, split_set, split_shapes
+from fgnn.tasks.shapes import ShapeTable, score_shapes, some_of_each, split_shapes
 from fgnn.weights import find_weights, load_weights, weight_names
 
 _QUICK = 64  # shapes of a quick run
@@ -74,10 +75,11 @@ def _rows(setting: Setting, name: str, shapes: Shapes, log: Log) -> list[ShapeRo
     network = load_point_network(weights, setting.device)
     log(f"{NAMES[name]}: {len(shapes)} shapes, weights {place}")
     half = torch.device(setting.device).type == "cuda"
-    points = int(weights.card["data"]["shapes"]["points"])
-    trained_on = [] if setting.quick else [split_shapes(str(setting.data), s) for s in _splits(weights.card)]
+    data = weights.card["data"]["shapes"]
+    points, splits = int(data["points"]), data.get("splits", ["train"])
+    trained_on = [] if setting.quick else [split_shapes(str(setting.data), s) for s in splits]
     votes = 1 if setting.quick else _VOTES
-    clouds = split_set(shapes, points)
+    clouds = from_shapes(shapes, points)
     tables = score_shapes(network, shapes, clouds, trained_on, votes=votes, half=half, seed=setting.seed)
     measured = [ShapeRow(name, table, _origin(weights.card)) for table in tables]
     # a few shapes say little: show the recorded results of the whole list too
@@ -97,10 +99,6 @@ def _weights(setting: Setting, name: str) -> Path | None:
     if (folder / "last.safetensors").is_file():
         return folder / "last.safetensors"
     return find_weights(f"shapes-{name}") if f"shapes-{name}" in weight_names() else None
-
-
-def _splits(card: Any) -> list[str]:
-    return list(card["data"]["shapes"].get("splits", ["train"]))
 
 
 def _origin(card: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import torch
 
+from fgnn.data.labelled import from_shapes
 from fgnn.data.s3dis import CLASSES, rooms
 from fgnn.errors import InputError
 from fgnn.models.points.network import PointNetwork
@@ -18,7 +19,7 @@ from fgnn.tasks.dataclass_io import parse
 from fgnn.tasks.points import evaluate_points, load_scans
 from fgnn.tasks.recipe import Data, Recipe, RoomData, ShapeData
 from fgnn.tasks.room_scores import PROTOCOLS, labeller, score_rooms
-from fgnn.tasks.shapes import score_shapes, some_of_each, split_set, split_shapes
+from fgnn.tasks.shapes import score_shapes, some_of_each, split_shapes
 from fgnn.weights import load_weights
 
 _VOTES = 10
@@ -74,7 +75,7 @@ def _shapes(network: PointNetwork, data: ShapeData, protocol: str | None, count:
     votes = _VOTES if chosen == "voted" else 1
     half = next(network.parameters()).is_cuda
     tables = score_shapes(
-        network, shapes, split_set(shapes, data.points), trained_on, votes=votes, half=half, seed=seed
+        network, shapes, from_shapes(shapes, data.points), trained_on, votes=votes, half=half, seed=seed
     )
     return {
         table.protocol: {

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fgnn.data.labelled import IGNORE, Classes, PointSet, concat_sets, from_blocks
+from fgnn.data.labelled import IGNORE, Classes, PointSet, concat_sets
 from fgnn.data.scan_copies import scan_versions
 from fgnn.data.shapenet import CATEGORIES, PARTS
 from fgnn.errors import InputError
@@ -116,14 +116,8 @@ class PointTask:
 
 
 @torch.no_grad()
-def evaluate_points(
-    network: nn.Module, clouds: PointSet, loaded: Loaded, restrict: bool = True, batch: int = 32
-) -> dict[str, float]:
-    """Return the scores on held-out clouds.
-
-    Args:
-        restrict: For shapes, choose among the parts of the shape's category, not among all 50.
-    """
+def evaluate_points(network: nn.Module, clouds: PointSet, loaded: Loaded, batch: int = 32) -> dict[str, float]:
+    """Return the scores on held-out clouds; those of shapes choose among the parts of the shape's category."""
     device = next(network.parameters()).device
     counts = np.zeros((len(loaded.classes), len(loaded.classes)), np.int64)
     results, total, labelled = [], 0.0, 0
@@ -135,7 +129,7 @@ def evaluate_points(
             mean = functional.cross_entropy(scores.flatten(0, 1), target.flatten(), ignore_index=IGNORE)
             total += count * float(mean)
             labelled += count
-        if loaded.categories and restrict:
+        if loaded.categories:
             scores = scores + part_mask(loaded.parts, len(loaded.classes), device)[part.category][:, None]
         guess, truth = scores.argmax(2).cpu().numpy(), part.label.cpu().numpy()
         if loaded.categories:
@@ -169,8 +163,9 @@ def load(recipe: Recipe) -> Loaded:
         from fgnn.data.s3dis import CLASSES, load_blocks
 
         blocks = load_blocks(data.rooms.root)
-        split = [from_blocks(blocks, blocks.fold(data.rooms.area, train=t)) for t in (True, False)]
-        return Loaded(split[0], split[1], CLASSES, (), (), "room: nine columns")
+        folds = [blocks.fold(data.rooms.area, train=t) for t in (True, False)]
+        train, held = (PointSet.of(blocks.features[fold], blocks.label[fold]) for fold in folds)
+        return Loaded(train, held, CLASSES, (), (), "room: nine columns")
     if data.scans is not None:
         return load_scans(recipe)
     raise InputError("Expected data.shapes, data.rooms or data.scans for a point network")

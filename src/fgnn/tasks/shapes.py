@@ -38,25 +38,12 @@ def split_shapes(root: str, split: str) -> Shapes:
     return shapes if 0.9 < farthest < 1.01 and shapes.stacked() is not None else shapes.normalised()
 
 
-def split_set(shapes: Shapes, points: int) -> PointSet:
-    """Return shapes of ``points`` points each as tensors; the order of the points stays if they have that many."""
-    stacked = shapes.stacked()
-    if stacked is None or stacked[0].shape[1] != points:
-        return from_shapes(shapes, points)
-    xyz, label = stacked
-    return PointSet(
-        torch.from_numpy(np.ascontiguousarray(xyz)),
-        torch.from_numpy(label.astype(np.int16)),
-        torch.from_numpy(shapes.category.astype(np.int64)),
-    )
-
-
 def load_shapes(root: str | Path, splits: tuple[str, ...], held_out: str, points: int) -> tuple[PointSet, PointSet]:
     """Return the training and the held-out shapes; files are decoded in parallel."""
     names = (*splits, held_out)
     with ThreadPoolExecutor(len(names)) as pool:
         loaded = list(pool.map(lambda split: split_shapes(str(root), split), names))
-    sets = [split_set(shapes, points) for shapes in loaded]
+    sets = [from_shapes(shapes, points) for shapes in loaded]
     return concat_sets(sets[:-1]), sets[-1]
 
 

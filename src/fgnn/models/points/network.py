@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from fgnn.models.points.config import PointConfig
@@ -67,14 +66,3 @@ class PointNetwork(nn.Module):
             return self.net(features, kind_one_hot), no_loss
         scores, transform = self.net(features, kind_one_hot)
         return scores, 1e-3 * orthogonality(transform.float())
-
-
-@torch.no_grad()
-def predict(network: PointNetwork, features: Tensor, category: Tensor | None, batch: int = 16) -> Tensor:
-    """Scores of many clouds, in batches, on the network's device."""
-    device = next(network.parameters()).device
-    parts = []
-    for at in range(0, len(features), batch):
-        kinds = None if category is None else category[at : at + batch].to(device)
-        parts.append(network(features[at : at + batch].to(device), kinds)[0].float())
-    return torch.cat(parts) if parts else torch.zeros(0, features.shape[1], network.classes)
