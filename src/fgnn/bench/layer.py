@@ -222,7 +222,10 @@ def _print(result: dict[str, Any]) -> None:
             f"share of the matrix throughput ({result['machine']['tflops']:.0f} TFLOP/s): "
             f"forward {result['rate']['forward']:.0%}, forward + backward {result['rate']['forward + backward']:.0%}"
         )
-    for title, row in _networks(result):
+    networks = {f"4,096 chain models, {q}": row for q, row in result.get("small graphs", {}).items()}
+    if "point network" in result:
+        networks["the point network on 8 x 4,096 points"] = result["point network"]
+    for title, row in networks.items():
         print(
             f"{title}: forward x{row['forward']:.1f}, forward + backward x{row['forward + backward']:.1f} "
             f"of plain torch ({row['ours']['both_ms']:.2f} ms); wall time x{row['forward + backward, called']:.1f} "
@@ -240,10 +243,3 @@ def _print(result: dict[str, Any]) -> None:
         for name, row in result["expected"].items()
     ]
     show("Expected minimum", ("figure", "expected", "measured", "met"), checks)
-
-
-def _networks(result: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    networks = [(f"4,096 chain models, {q}", row) for q, row in result.get("small graphs", {}).items()]
-    if "point network" in result:
-        networks.append(("the point network on 8 x 4,096 points", result["point network"]))
-    return networks

@@ -6,7 +6,9 @@ Python loops over factors.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,3 +53,43 @@ class BudgetGroup:
     at_least: NDArray[np.int64]  # shape: (C,)
     at_most: NDArray[np.int64]  # shape: (C,)
     index: NDArray[np.int64]  # shape: (C,), the budget's insertion order
+
+
+TableChunk = tuple[NDArray[np.int64], NDArray[np.float64]]  # scopes (C, A) and values (C, *shape)
+BudgetChunk = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]  # scopes (C, n), at least and at most (C,)
+
+
+def group_tables(chunks: list[TableChunk]) -> tuple[TableGroup, ...]:
+    """Group tables by shape, in insertion order."""
+    return tuple(TableGroup(*columns) for columns in _grouped(chunks, lambda chunk: chunk[1].shape[1:]))
+
+
+def group_budgets(chunks: list[BudgetChunk]) -> tuple[BudgetGroup, ...]:
+    """Group budgets by size, in insertion order."""
+    return tuple(BudgetGroup(*columns) for columns in _grouped(chunks, lambda chunk: chunk[0].shape[1:]))
+
+
+def as_views(chunks: list[TableChunk], groups: tuple[TableGroup, ...]) -> list[TableChunk]:
+    """The chunks as views into the groups, so that large tables are stored once."""
+    by_shape = {group.shape: group for group in groups}
+    used = dict.fromkeys(by_shape, 0)
+    views = []
+    for scopes, values in chunks:
+        shape = values.shape[1:]
+        part = slice(used[shape], used[shape] + len(scopes))
+        used[shape] = part.stop
+        views.append((by_shape[shape].scopes[part], by_shape[shape].values[part]))
+    return views
+
+
+def _grouped(
+    chunks: Sequence[tuple[NDArray[Any], ...]], shape_of: Callable[[Any], tuple[int, ...]]
+) -> list[list[NDArray[Any]]]:
+    """The columns of the chunks of each shape concatenated, with the insertion order as the last column."""
+    by_shape: dict[tuple[int, ...], list[tuple[NDArray[Any], ...]]] = {}
+    start = 0
+    for chunk in chunks:
+        stop = start + len(chunk[0])
+        by_shape.setdefault(shape_of(chunk), []).append((*chunk, np.arange(start, stop)))
+        start = stop
+    return [[np.concatenate(column) for column in zip(*parts, strict=True)] for parts in by_shape.values()]

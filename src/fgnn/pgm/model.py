@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fgnn.pgm.factors import Budget, BudgetGroup, Table, TableGroup
-from fgnn.pgm.grouping import BudgetChunk, TableChunk, as_views, group_budgets, group_tables
+from fgnn.pgm.factors import (
+    Budget,
+    BudgetChunk,
+    BudgetGroup,
+    Table,
+    TableChunk,
+    TableGroup,
+    as_views,
+    group_budgets,
+    group_tables,
+)
 
 # Assignments are scored in slices of about this many gathered entries, to bound temporary memory.
 _SCORE_CHUNK = 1 << 22
@@ -151,12 +161,10 @@ class GraphicalModel:
 
     def copy(self) -> GraphicalModel:
         """An independent copy; it shares the factors' arrays, which are never written to."""
-        twin = GraphicalModel(self._cardinalities)
+        twin = copy.copy(self)
         twin._unary = self._unary.copy()
         twin._table_chunks = list(self._table_chunks)
         twin._budget_chunks = list(self._budget_chunks)
-        twin._groups = self._groups
-        twin.constant = self.constant
         return twin
 
     # ---- reading ------------------------------------------------------------------------------------------

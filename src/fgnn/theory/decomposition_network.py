@@ -32,6 +32,15 @@ class DecompositionNetwork(nn.Module):
       the negative entries.)
 
     The weights depend only on the shape, so one network decomposes every factor of that shape.
+    ``decomposition_network`` is the same class.
+
+    Example:
+        >>> from fgnn.theory import maximum_of_terms
+        >>> net = decomposition_network((2, 2))
+        >>> table = torch.tensor([[1.0, 1.1], [1.2, 2.0]]).double()
+        >>> _, terms = net(torch.tensor([[0, 1]]), torch.zeros(2, 2).double(), table[None])
+        >>> torch.allclose(maximum_of_terms([theta[0] for theta in terms]), table)
+        True
     """
 
     def __init__(self, shape: Sequence[int]) -> None:
@@ -93,15 +102,4 @@ class DecompositionNetwork(nn.Module):
         return f, tuple(slot.reshape(-1, k, cells) for slot, k in zip(slots, self.shape, strict=True))
 
 
-def decomposition_network(shape: Sequence[int]) -> DecompositionNetwork:
-    """The one-layer FGNN of Prop. 2 for factors of the given shape.
-
-    Example:
-        >>> from fgnn.theory import maximum_of_terms
-        >>> net = decomposition_network((2, 2))
-        >>> table = torch.tensor([[1.0, 1.1], [1.2, 2.0]]).double()
-        >>> _, terms = net(torch.tensor([[0, 1]]), torch.zeros(2, 2).double(), table[None])
-        >>> torch.allclose(maximum_of_terms([theta[0] for theta in terms]), table)
-        True
-    """
-    return DecompositionNetwork(shape)
+decomposition_network = DecompositionNetwork

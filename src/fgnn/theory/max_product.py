@@ -35,6 +35,25 @@ class MaxProductNetwork(nn.Module):
     Numbers are split into positive and negative parts, which makes the features non-negative without a shift, and
     -inf is a separate entry instead of a large number. Beliefs are therefore exact up to rounding, and -inf exactly
     if max-product's are.
+
+    The schedule is flooding, with messages 0 at the start and no damping. ``max_product_network`` is the same class.
+
+    Args:
+        model: Any model; budgets are decomposed without expanding their tables.
+        iterations: k, the number of FGNN layers.
+        variant: ``paper`` sums full beliefs, eq. (max_product) as printed; ``standard`` is textbook max-product, which
+            excludes the receiving factor's own message.
+        normalise: Whether to subtract the largest entry of each message; otherwise beliefs grow with k.
+        merge: Whether equal values of a table share terms; otherwise there is one term per finite configuration, and
+            all tables that forbid the same configurations share weights.
+
+    Example:
+        >>> m = GraphicalModel([2, 2])
+        >>> m.add_unary(0, [0.0, 0.5])
+        >>> m.add_table((0, 1), [[0.0, 0.1], [0.2, 1.0]])
+        >>> net = max_product_network(m, iterations=2, variant="paper")
+        >>> net.beliefs()[-1][1]
+        tensor([1.7000, 2.5000], dtype=torch.float64)
     """
 
     def __init__(
@@ -189,33 +208,7 @@ class MaxProductNetwork(nn.Module):
         return f"iterations={self.iterations}, variant={self.variant}, normalise={self.normalise}"
 
 
-def max_product_network(
-    model: GraphicalModel,
-    iterations: int,
-    variant: Variant = "standard",
-    normalise: bool = False,
-    merge: bool = True,
-) -> MaxProductNetwork:
-    """The FGNN that runs max-product on a model: flooding schedule, messages 0 at the start, no damping.
-
-    Args:
-        model: Any model; budgets are decomposed without expanding their tables.
-        iterations: k, the number of FGNN layers.
-        variant: ``paper`` sums full beliefs, eq. (max_product) as printed; ``standard`` is textbook max-product, which
-            excludes the receiving factor's own message.
-        normalise: Whether to subtract the largest entry of each message; otherwise beliefs grow with k.
-        merge: Whether equal values of a table share terms; otherwise there is one term per finite configuration, and
-            all tables that forbid the same configurations share weights.
-
-    Example:
-        >>> m = GraphicalModel([2, 2])
-        >>> m.add_unary(0, [0.0, 0.5])
-        >>> m.add_table((0, 1), [[0.0, 0.1], [0.2, 1.0]])
-        >>> net = max_product_network(m, iterations=2, variant="paper")
-        >>> net.beliefs()[-1][1]
-        tensor([1.7000, 2.5000], dtype=torch.float64)
-    """
-    return MaxProductNetwork(model, iterations, variant, normalise, merge)
+max_product_network = MaxProductNetwork
 
 
 def _first_best(belief: Tensor) -> Tensor:

@@ -52,7 +52,9 @@ def draw_messages(
         axes.set_xlim(-1.65, 1.65)
         axes.set_ylim(-1.65, 1.65)
         for (c, i), message in messages[t - 1].items():
-            _draw_edge(axes, centres[c], places[i], message, scale)
+            (u, v), (x, y) = centres[c], places[i]
+            axes.plot([u, x], [v, y], color="#9aa0a8", linewidth=1, zorder=1)
+            _draw_bars(axes, (0.48 * u + 0.52 * x, 0.48 * v + 0.52 * y), message, scale)
         for c, (x, y) in enumerate(centres):
             axes.plot([x], [y], "s", color="white", markeredgecolor="black", markersize=13, zorder=3)
             axes.text(x, y, f"$f_{{{c + 1}}}$", ha="center", va="center", fontsize=8, zorder=4)
@@ -80,14 +82,6 @@ def _factor_places(
             x, y = x + 0.21, y - 0.16
         centres.append((x, y))
     return centres
-
-
-def _draw_edge(
-    axes: Any, factor: tuple[float, float], variable: tuple[float, float], message: Tensor, scale: float
-) -> None:
-    axes.plot([factor[0], variable[0]], [factor[1], variable[1]], color="#9aa0a8", linewidth=1, zorder=1)
-    middle = tuple(0.48 * f + 0.52 * v for f, v in zip(factor, variable, strict=True))
-    _draw_bars(axes, (middle[0], middle[1]), message, scale)
 
 
 def _draw_bars(axes: Any, at: tuple[float, float], entries: Tensor, scale: float, best: bool = False) -> None:

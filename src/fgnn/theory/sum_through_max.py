@@ -19,7 +19,18 @@ class SumThroughMax(nn.Module):
 
     The lemma needs :math:`x_{ij} \ge 0`: a negative entry is below the 0 that other variables write into its slot.
     With ``signed``, M splits every entry into the non-negative :math:`\mathrm{relu}(x)` and
-    :math:`\mathrm{relu}(-x)`, and the linear layer subtracts them, which works for any X.
+    :math:`\mathrm{relu}(-x)`, and the linear layer subtracts them, which works for any X. ``sum_through_max`` is the
+    same class.
+
+    Args:
+        rows: m, the number of vectors.
+        columns: n, their length.
+        signed: Whether entries may be negative; they are then split into two non-negative parts.
+
+    Example:
+        >>> net = sum_through_max(2, 3)
+        >>> net(torch.tensor([[1.0, 2.0, 3.0], [10.0, 20.0, 30.0]]).double()).detach()
+        tensor([11., 22., 33.], dtype=torch.float64)
 
     Attributes:
         w: The constant tensor W, shape (m, n, mn); with ``signed`` (m, 2n, 2mn).
@@ -62,17 +73,4 @@ class SumThroughMax(nn.Module):
         return f"rows={self.rows}, columns={self.columns}, signed={self.signed}"
 
 
-def sum_through_max(rows: int, columns: int, *, signed: bool = False) -> SumThroughMax:
-    """The layer of Prop. 4 that sums m feature vectors of length n through a maximum.
-
-    Args:
-        rows: m, the number of vectors.
-        columns: n, their length.
-        signed: Whether entries may be negative; they are then split into two non-negative parts.
-
-    Example:
-        >>> net = sum_through_max(2, 3)
-        >>> net(torch.tensor([[1.0, 2.0, 3.0], [10.0, 20.0, 30.0]]).double()).detach()
-        tensor([11., 22., 33.], dtype=torch.float64)
-    """
-    return SumThroughMax(rows, columns, signed=signed)
+sum_through_max = SumThroughMax

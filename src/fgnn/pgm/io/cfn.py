@@ -60,12 +60,9 @@ class _Reader:
         """Iterate over the items between an opening and a closing mark; the body takes one item."""
         self.tag(tag)
         self.open(what)
-        while not self.closes():
+        while not self.text.is_mark(_CLOSE):
             yield
         self.close(what)
-
-    def closes(self) -> bool:
-        return self.text.is_mark(_CLOSE)
 
     def tag(self, name: str) -> None:
         """Take a field name, in files that have them."""
@@ -197,10 +194,10 @@ class _Reader:
                 self.text.fail(f"Expected {size} costs (got {len(costs)})")
             return sign * costs.reshape(shape)
         costs = np.full(shape, sign * default)
-        if not scope and not self.closes():
+        if not scope and not self.text.is_mark(_CLOSE):
             costs[()] = sign * self.text.number("a cost")
         else:
-            while not self.closes():
+            while not self.text.is_mark(_CLOSE):
                 cell = tuple(self._state(i) for i in scope)
                 costs[cell] = sign * self.text.number("a cost")
         self.close("the costs")

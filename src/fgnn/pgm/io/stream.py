@@ -76,7 +76,13 @@ class ByteStream:
         try:
             with self.path.open("rb") as file:
                 raw = iter(lambda: file.read(BLOCK), b"")
-                yield from self._bounded(_inflate(raw, self.path)) if self.compressed else raw
+                total = 0
+                for block in _inflate(raw, self.path) if self.compressed else raw:
+                    total += len(block)
+                    if self.compressed and total > self.most_bytes:
+                        what = f"expands to more than the {self.most_bytes} bytes allowed for it"
+                        fail(what, self.path, f"byte {total}")
+                    yield block
         except OSError as error:
             fail(error.strerror or str(error), self.path)
 
@@ -86,14 +92,6 @@ class ByteStream:
         for block in self.blocks():
             data += block
         return data
-
-    def _bounded(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
-        total = 0
-        for block in blocks:
-            total += len(block)
-            if total > self.most_bytes:
-                fail(f"expands to more than the {self.most_bytes} bytes allowed for it", self.path, f"byte {total}")
-            yield block
 
 
 class ModelText(ByteStream, ABC):

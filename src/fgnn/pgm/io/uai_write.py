@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import chain
 from typing import IO
 
 import numpy as np
@@ -54,12 +53,8 @@ def write_uai(model: GraphicalModel, file: IO[bytes]) -> None:
 
 def _factors(model: GraphicalModel) -> Iterator[tuple[str, tuple[int, ...], NDArray[np.float64]]]:
     """All factors as tables, with a name for error messages; zero unaries are omitted."""
-    unaries = ((f"unary {i}", (i,), model.unary(i)) for i in range(model.num_variables) if model.unary(i).any())
-    tables = ((f"table {c}", table.scope, table.values) for c, table in enumerate(model.tables()))
-    return chain(unaries, tables, _budgets(model))
-
-
-def _budgets(model: GraphicalModel) -> Iterator[tuple[str, tuple[int, ...], NDArray[np.float64]]]:
+    yield from ((f"unary {i}", (i,), model.unary(i)) for i in range(model.num_variables) if model.unary(i).any())
+    yield from ((f"table {c}", table.scope, table.values) for c, table in enumerate(model.tables()))
     for c, budget in enumerate(model.budgets()):
         size = len(budget.scope)
         if 1 << size > MOST_ENTRIES:
