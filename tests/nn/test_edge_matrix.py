@@ -106,7 +106,7 @@ def test_a_sum_over_places_keeps_the_scale_of_messages() -> None:
     torch.manual_seed(0)
     q = CosineMatrix(64, 64, bases=6, fan=8)
     incidence = FactorGraph(8, {"x": FactorGroup([list(range(8))])}).incidence("x")
-    at = q.at_positions(q.cosines(incidence, 8))  # shape: (8, 64, 64)
+    at = q.at_positions(incidence, 8)  # shape: (8, 64, 64)
     total = torch.einsum("amn,abn->bm", at, torch.randn(8, 500, 64))
     assert 0.3 < total.var() / 2 < 3
 

@@ -6,13 +6,13 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 Kind = Literal["max", "sum", "mean", "softmax"]
-_KINDS: tuple[Kind, ...] = ("max", "sum", "mean", "softmax")
+_KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True)

@@ -175,24 +175,23 @@ class CosineMatrix(EdgeMatrix):
 
         return incidence.derived(("cosines", arity, self.terms, like.dtype), make)
 
-    def at_positions(self, phi: Tensor) -> Tensor:
-        """Q at each position, from their φ.  # shape: (A, T) -> (A, m, n)"""
-        return (phi @ self.weight.flatten(1)).view(-1, self.rows, self.columns)
+    def at_positions(self, incidence: Incidence, arity: int) -> Tensor:
+        """Q at the positions of a scope of this arity.  # shape: (A, m, n)"""
+        return (self.cosines(incidence, arity) @ self.weight.flatten(1)).view(-1, self.rows, self.columns)
 
     def forward(self, t: EdgeFeatures | None, incidence: Incidence) -> tuple[Coefficients, Tensor]:
         """The positions and a matrix for each; for scopes of different arities the cosines of each edge, and W."""
         if t is not None:
             raise ValueError(f"Expected no edge features for q='cosine' (got {type(t).__name__})")
         if incidence.arity is not None:
-            return incidence.positions, self.at_positions(self.cosines(incidence, max(1, incidence.arity)))
-        key = ("cosines", self.terms, self.weight.dtype)
-        return incidence.derived(key, lambda: self._by_edge(incidence)), self.weight
+            return incidence.positions, self.at_positions(incidence, max(1, incidence.arity))
 
-    def _by_edge(self, incidence: Incidence) -> Tensor:
-        """φ of each edge.  # shape: (E, T)"""
-        arity = incidence.degree("factor")[incidence.factor]
-        t = torch.stack([incidence.positions.index + 0.5, arity], -1)
-        return self.coefficients(t.to(self.weight.dtype))
+        def by_edge() -> Tensor:
+            arity = incidence.degree("factor")[incidence.factor]
+            t = torch.stack([incidence.positions.index + 0.5, arity], -1)
+            return self.coefficients(t.to(self.weight.dtype))
+
+        return incidence.derived(("cosines", self.terms, self.weight.dtype), by_edge), self.weight
 
 
 def make_edge_matrix(form: Form, edge_in: int, rows: int, columns: int, **options: Any) -> EdgeMatrix:

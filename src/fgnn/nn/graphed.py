@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fgnn.nn.recording import undone_if_it_fails
 
@@ -45,7 +45,7 @@ class Graphed:
         self.module = module
         self.recorded = False
         self.reason: str | None = None
-        leaves = list(_leaves(example))
+        leaves, nesting = tree_flatten(example)
         if not any(isinstance(leaf, Tensor) and leaf.is_cuda for leaf in leaves):
             return
         with torch.no_grad():
@@ -58,7 +58,7 @@ class Graphed:
         # Record aliases of the parameters: one used before is tied to the stream of that use, on which a recording
         # must not depend.
         aliases = {name: p.detach().requires_grad_(p.requires_grad) for name, p in self._parameters.items()}
-        inner = _rebuilt(example, iter(self._held))
+        inner = tree_unflatten(self._held, nesting)
         _, autocast, dtype = self._mode
 
         def work(*_: Tensor) -> Any:  # the arguments are the tensors of `inner` and `aliases`
@@ -80,7 +80,7 @@ class Graphed:
 
     def __call__(self, *args: Any) -> Any:
         """The result of ``module(*args)``."""
-        leaves = list(_leaves(args))
+        leaves, _ = tree_flatten(args)
         if not self.recorded or not self._fits(leaves):
             return self.module(*args)
         return self._call(*self._inputs(leaves), *self._parameters.values())
@@ -104,23 +104,3 @@ def _signature(x: Tensor) -> tuple[Any, ...]:
 def _mode(module: nn.Module) -> tuple[bool, bool, torch.dtype]:
     """What a recording depends on besides its arguments: training mode and autocast."""
     return module.training, torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    """The leaves of nested tuples, lists and dicts, in order."""
-    if isinstance(value, dict):
-        value = tuple(value.values())
-    if isinstance(value, tuple | list):
-        for entry in value:
-            yield from _leaves(entry)
-    else:
-        yield value
-
-
-def _rebuilt(value: Any, leaves: Iterator[Any]) -> Any:
-    """The same nesting with other leaves."""
-    if isinstance(value, dict):
-        return {key: _rebuilt(entry, leaves) for key, entry in value.items()}
-    if isinstance(value, tuple | list):
-        return type(value)(_rebuilt(entry, leaves) for entry in value)
-    return next(leaves)

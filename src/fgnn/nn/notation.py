@@ -10,7 +10,9 @@ from fgnn.errors import InputError
 
 # The argument of each layer: a width, a rate, or none.
 _TAKES = {"FGNN": "width", "FC": "width", "MLP": "width", "DR": "rate", "GlobalPooling": None, "Input": None}
-_TOKEN = re.compile(r"(?P<skip>[\s$]+)|(?P<name>[A-Za-z_]+)|(?P<number>\d+(?:\.\d*)?|\.\d+)|(?P<mark>[()\[\]\-–—−])")
+_TOKEN = re.compile(
+    r"(?P<skip>[\s$]+)|(?P<name>[A-Za-z_]+)|(?P<number>\d+(?:\.\d*)?|\.\d+)|(?P<mark>[()\[\]\-–—−])|(?P<bad>.)"
+)
 _DASHES = "-–—−"
 # Far beyond any real network.
 _MOST_CHARACTERS = 1 << 16
@@ -70,16 +72,12 @@ class _Reader:
         self.text = text
         self.depth = 0
         self.tokens: list[tuple[str, str, int]] = []
-        at = 0
-        while at < len(text):
-            match = _TOKEN.match(text, at)
-            if match is None:
-                raise NotationError(f"Expected a layer, '-' or a bracket (got {text[at]!r})", text, at)
-            kind = str(match.lastgroup)
+        for match in _TOKEN.finditer(text):
+            kind, token, at = str(match.lastgroup), match.group(), match.start()
+            if kind == "bad":
+                raise NotationError(f"Expected a layer, '-' or a bracket (got {token!r})", text, at)
             if kind != "skip":
-                token = match.group()
                 self.tokens.append(("-" if token in _DASHES else token if kind == "mark" else kind, token, at))
-            at = match.end()
         # A mistake at the end is marked right after the last token.
         self.tokens.append(("end", "the end", len(text.rstrip())))
         self.place = 0
@@ -135,11 +133,10 @@ class _Reader:
 
     def argument(self, name: str, takes: str) -> str:
         kind, token, at = self.next()
-        what = "a width or N" if takes == "width" else "a rate in [0, 1)"
         if takes == "width":
-            good = (kind == "number" and token.isdigit() and int(token) > 0) or (kind == "name" and token == "N")
+            what, good = "a width or N", token == "N" or (token.isdigit() and int(token) > 0)
         else:
-            good = kind == "number" and float(token) < 1
+            what, good = "a rate in [0, 1)", kind == "number" and float(token) < 1
         if not good:
             raise NotationError(f"Expected {what} in {name} (got {token})", self.text, at)
         return token

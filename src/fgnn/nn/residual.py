@@ -52,7 +52,7 @@ class _ToFactors(nn.Module):
         slots, q = Slots.of(incidence), self.matrix
         parts = []
         for (_, arity), x in zip(slots.runs, slots.slots_by_run(variables_to_slots(f, slots)), strict=True):
-            at = q.at_positions(q.cosines(incidence, arity))  # shape: (A, 2d, d)
+            at = q.at_positions(incidence, arity)  # shape: (A, 2d, d)
             parts.append(nn.functional.linear(x, at.permute(1, 0, 2).reshape(q.rows, arity * q.columns)))
         new: Tensor = self.update(g, self.norm(g), slots.from_runs(parts))
         return new
@@ -73,7 +73,7 @@ class _ToVariables(nn.Module):
         slots, q = Slots.of(incidence), self.matrix
         parts = []
         for (count, arity), x in zip(slots.runs, slots.to_runs(self.norm(g)), strict=True):
-            at = q.at_positions(q.cosines(incidence, arity))  # shape: (A, d, d)
+            at = q.at_positions(incidence, arity)  # shape: (A, d, d)
             sent = nn.functional.linear(x, at.reshape(arity * q.rows, q.columns))
             parts.append(sent.view(x.shape[0], count * arity, q.rows))
         messages = parts[0] if len(parts) == 1 else torch.cat(parts, 1)

@@ -26,18 +26,19 @@ class Layers(NamedTuple):
 
 def linear_fused(layers: Layers, relu: bool, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """σ(x Θᵀ + β) in ``dtype`` and, for a second layer, also x₂ Θ₂ᵀ; σ is ReLU or the identity."""
+    x2 = layers.x2
+    layers = layers._replace(x=layers.x.contiguous(), x2=None if x2 is None else x2.contiguous())
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in layers):
         out: tuple[Tensor, ...] = _Linear.apply(relu, dtype, *layers)  # type: ignore[no-untyped-call]
         return out
-    return _forward(_contiguous(*layers), relu, dtype)
+    return _forward(layers, relu, dtype)
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, relu: bool, dtype: torch.dtype, *operands: Tensor) -> tuple[Tensor, ...]:
-        layers = _contiguous(*operands)
-        out = _forward(layers, relu, dtype)
-        ctx.save_for_backward(*layers, out[0] if relu else None)
+        out = _forward(Layers(*operands), relu, dtype)
+        ctx.save_for_backward(*operands, out[0] if relu else None)
         ctx.dtype = dtype
         return out
 
@@ -46,12 +47,6 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         *layers, y = ctx.saved_tensors
         return None, None, *_backward(Layers(*layers), y, grads, ctx.dtype, ctx.needs_input_grad[2:])
-
-
-def _contiguous(
-    x: Tensor, weight: Tensor, bias: Tensor | None, x2: Tensor | None = None, weight2: Tensor | None = None
-) -> Layers:
-    return Layers(x.contiguous(), weight, bias, None if x2 is None else x2.contiguous(), weight2)
 
 
 def _forward(layers: Layers, relu: bool, dtype: torch.dtype) -> tuple[Tensor, ...]:
