@@ -10,9 +10,9 @@ from fgnn import FactorGroup
 from fgnn.graph import Incidence, Side
 from fgnn.nn import Aggregation, aggregate_messages
 from fgnn.nn.backends.choice import EdgeCall
-from fgnn.nn.backends.torch import chunks, cpu_projection
+from fgnn.nn.backends.torch import chunks, edge_messages
 from fgnn.nn.backends.torch.chunks import EdgeInputs
-from fgnn.nn.backends.torch.cpu_projection import project_all, project_max
+from fgnn.nn.backends.torch.edge_messages import project_all, project_max
 from fgnn.nn.backends.torch.reduce import first_max, reduce_edges
 
 
@@ -47,7 +47,7 @@ def messages_one_by_one(parts: EdgeInputs) -> Tensor:
 def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """From one chunk for all rows down to one row and one sample per chunk."""
     monkeypatch.setitem(chunks._CHUNK, "cpu", request.param)
-    monkeypatch.setattr(cpu_projection, "_MIN_ROWS", 1)
+    monkeypatch.setattr(edge_messages, "_MIN_ROWS", 1)
     return int(request.param)
 
 
@@ -57,7 +57,7 @@ def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
 def test_results_do_not_depend_on_the_chunk_size(
     batch: int, shared: bool, narrow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu_projection, "_NARROW", 512 if narrow else 0)
+    monkeypatch.setattr(edge_messages, "_NARROW", 512 if narrow else 0)
     parts = problem(batch, shared)
     expected = messages_one_by_one(parts)
     torch.testing.assert_close(project_all(parts, torch.empty_like(expected)), expected)

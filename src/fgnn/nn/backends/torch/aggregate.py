@@ -13,7 +13,6 @@ from fgnn.nn.backends.choice import EdgeCall
 from fgnn.nn.backends.torch import edge_messages
 from fgnn.nn.backends.torch.by_destination import backward_max, backward_sum, forward_sum
 from fgnn.nn.backends.torch.chunks import EdgeInputs
-from fgnn.nn.backends.torch.cpu_projection import project_max
 from fgnn.nn.backends.torch.reduce import reduce_edges
 
 _SUM = Aggregation("sum")
@@ -49,7 +48,7 @@ class _Aggregate(torch.autograd.Function):
             ctx.save_for_backward(a, b, phi, weight, None, None)
             return forward_sum(inputs)
         if per_sample and a.is_cpu and kind == "max" and call.towards == "factor" and call.incidence.arity:
-            out, arg = project_max(inputs, differentiate)
+            out, arg = edge_messages.project_max(inputs, differentiate)
         else:
             messages = edge_messages.forward(inputs)
             out, arg = reduce_edges(messages, call.incidence, call.towards, call.aggregation, arg=differentiate)
