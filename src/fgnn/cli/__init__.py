@@ -26,19 +26,9 @@ from fgnn.runtime.resource_errors import out_of_disk, out_of_memory
 _UsageError: Any = typer.BadParameter.__mro__[1]
 _ClickError: Any = typer.BadParameter.__mro__[2]
 
-# The function of each command. All are imported to build the parser, so heavy imports belong inside the functions.
-COMMANDS: dict[str, str] = {
-    "solve": "fgnn.cli.solve:solve",
-    "demo": "fgnn.cli.demo:demo",
-    "train": "fgnn.cli.train:train",
-    "evaluate": "fgnn.cli.evaluate:evaluate",
-    "data": "fgnn.cli.data:data",
-    "reproduce": "fgnn.cli.reproduce:reproduce",
-    "segment": "fgnn.cli.segment:segment",
-    "bench": "fgnn.cli.bench:bench",
-    "info": "fgnn.cli.info:info",
-    "play": "fgnn.cli.play:play",
-}
+# Command NAME is the function NAME of cli/NAME.py. All are imported to build the parser, so heavy imports belong inside
+# the functions.
+COMMANDS = ("solve", "demo", "train", "evaluate", "data", "reproduce", "segment", "bench", "info", "play")
 
 
 class _Group(TyperGroup):
@@ -79,9 +69,8 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
         callback=_options,
     )
-    for name, place in COMMANDS.items():
-        module, attribute = place.split(":")
-        target = getattr(import_module(module), attribute)
+    for name in COMMANDS:
+        target = getattr(import_module(f"fgnn.cli.{name}"), name)
         if isinstance(target, typer.Typer):
             for command in target.registered_commands:
                 command.help = _paragraphs(command.callback)

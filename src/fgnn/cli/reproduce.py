@@ -10,17 +10,8 @@ import typer
 
 from fgnn.errors import InputError
 
-# The function of each experiment: (setting, out, log) -> Output with .tables and .seconds.
-EXPERIMENTS: dict[str, str] = {
-    "table1": "fgnn.reproduce.table1:reproduce_table1",
-    "ablation": "fgnn.reproduce.ablation:reproduce_ablation",
-    "transfer": "fgnn.reproduce.transfer:reproduce_transfer",
-    "depth": "fgnn.reproduce.depth:reproduce_depth",
-    "table2": "fgnn.reproduce.table2:reproduce_table2",
-    "table3": "fgnn.reproduce.table3:reproduce_table3",
-    "grids": "fgnn.reproduce.grids:reproduce_grids",
-    "ground": "fgnn.reproduce.ground:reproduce_ground",
-}
+# Experiment NAME is fgnn.reproduce.NAME.reproduce_NAME: (setting, out, log) -> Output with .tables and .seconds.
+EXPERIMENTS = ("table1", "ablation", "transfer", "depth", "table2", "table3", "grids", "ground")
 
 
 def reproduce(
@@ -73,8 +64,8 @@ def reproduce(
         run=run,
     )
     check_folder(out)
-    module, name = EXPERIMENTS[experiment].split(":")
-    result = getattr(import_module(module), name)(setting, out, log_line)
+    module = import_module(f"fgnn.reproduce.{experiment}")
+    result = getattr(module, f"reproduce_{experiment}")(setting, out, log_line)
     for table in result.tables:
         print(table.text() + "\n")
     print(f"{result.seconds:.0f} s; written to {out / experiment}.html, .json and .md")

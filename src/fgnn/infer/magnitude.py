@@ -7,9 +7,9 @@ from torch import Tensor
 
 from fgnn.pgm import ModelBatch
 
-# The largest absolute sum of log-potentials that leaves every method room for its own sums and differences.
-_MOST = {torch.float64: 1e300}
-_MOST_ELSE = 1e30  # float32, and types that are converted to it
+# The largest absolute sum of log-potentials that leaves every method room for its own sums and differences: in float64,
+# and in float32 or types that are converted to it.
+_MOST_64, _MOST_32 = 1e300, 1e30
 _CHUNK = 1 << 24  # entries examined at a time, to bound temporary memory
 
 
@@ -19,7 +19,7 @@ def check_magnitude(batch: ModelBatch) -> None:
     Beyond the limit (1e300 in float64, 1e30 in float32) a sum may become infinite, so that a feasible assignment would
     look forbidden or two different ones equal. NaN and ``+inf`` are refused too.
     """
-    most = _MOST.get(batch.dtype, _MOST_ELSE)
+    most = _MOST_64 if batch.dtype == torch.float64 else _MOST_32
     parts = [(batch.unary, batch.num_variables), *((t.distinct("values"), len(t.scopes)) for t in batch.tables)]
     # The largest entry times the number of factors nearly always suffices and needs no sum per model.
     total = sum((_largest(values) * count for values, count in parts), _largest(batch.constant[:, None]))

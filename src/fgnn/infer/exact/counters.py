@@ -10,7 +10,7 @@ bound, all counts from it on are one state.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
@@ -96,23 +96,28 @@ def _tree_without(problem: Problem, counted: Sequence[int]) -> _Tree:
     return _Tree(place, parent, bits)
 
 
+def _upwards(tree: _Tree, scope: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The variables of a scope and those above them until their paths meet, in order, and their parents (-1: end)."""
+    queued = set(scope)
+    heap = [(tree.place[i], i) for i in scope]
+    heapify(heap)
+    while heap:
+        _, v = heappop(heap)
+        parent = tree.parent[v] if heap else -1
+        if parent >= 0 and parent not in queued:
+            queued.add(parent)
+            heappush(heap, (tree.place[parent], parent))
+        yield v, parent
+
+
 def _rough_cost(problem: Problem, counted: Sequence[int], tree: _Tree) -> float:
     """The states of all steps if every counter were part of each step on its way up the tree."""
     bits = list(tree.bits)
     for c in counted:
         limit = problem.limits[c]
         states = math.log2(_Counting.of(limit).cap + 1)
-        heap = [(tree.place[i], i) for i in limit.scope]
-        heapify(heap)
-        visited: set[int] = set()
-        while heap:
-            _, v = heappop(heap)
-            if v in visited:
-                continue
-            visited.add(v)
+        for v, _ in _upwards(tree, limit.scope):
             bits[v] += states
-            if heap and tree.parent[v] >= 0:
-                heappush(heap, (tree.place[tree.parent[v]], tree.parent[v]))
     return float(sum(2.0 ** min(b, 1000.0) for b in bits))
 
 
@@ -166,21 +171,11 @@ def _with_counters(problem: Problem, counted: Sequence[int], tree: _Tree) -> Pro
 def _count(limit: Limit, tree: _Tree, cards: list[int], relations: list[Relation]) -> None:
     """Add up the variables of a budget along the tree, from the leaves, then over the roots."""
     counting = _Counting.of(limit)
-    waiting = {i: [_Sum(i, 2, 1, counting.zeros)] for i in limit.scope}
-    heap = [(tree.place[i], i) for i in waiting]
-    heapify(heap)
-    roots: list[_Sum] = []
-    while heap:
-        _, v = heappop(heap)
+    waiting = {i: [_Sum(i, 2, 1, counting.zeros)] for i in limit.scope}  # by variable; -1: the sums of the roots
+    for v, parent in _upwards(tree, limit.scope):
         total = _add_up(waiting.pop(v), counting, limit, cards, relations)
-        parent = tree.parent[v]
-        if parent < 0 or not heap:
-            roots.append(total)
-        else:
-            if parent not in waiting:
-                heappush(heap, (tree.place[parent], parent))
-            waiting.setdefault(parent, []).append(total)
-    total = _add_up(roots, counting, limit, cards, relations)
+        waiting.setdefault(parent, []).append(total)
+    total = _add_up(waiting[-1], counting, limit, cards, relations)
     values = _values(total)
     allowed = (values >= counting.lower) & (values <= counting.upper)
     source, cells = (None, None) if limit.shared else (limit.source, values + limit.offset)
