@@ -15,7 +15,6 @@ from typing import Annotated, Any
 
 import typer
 
-from fgnn.data.labelled import from_shapes
 from fgnn.errors import InputError
 from fgnn.files import atomic_write
 from fgnn.models.points.segmenter import load_point_network
@@ -107,7 +106,7 @@ def score_job(outcome: Outcome, folder: RunFolder, device: str, votes: int) -> N
     before = sum(int(card["instances_seen"]) for card in _ancestors(last.card.get("began_with")))
     outcome.epochs = (before + outcome.steps * recipe.batch) / sum(len(s) for s in trained_on)
     half = recipe.precision == "bf16" and here.type == "cuda"
-    tables = score_shapes(network, shapes, from_shapes(shapes, data.points), trained_on, votes=votes, half=half)
+    tables = score_shapes(network, shapes, data.points, trained_on, votes=votes, half=half)
     outcome.scores = [asdict(table) for table in tables]
     card = {**card, "results": outcome.scores, "metrics": {"instance_miou": tables[0].instance}}
     save_weights(small, last.tensors, card, bf16=True)

@@ -127,7 +127,7 @@ def test_scores_match_the_labels(folder: Path) -> None:
     task = PointTask(small(folder))
     shapes = split_shapes(str(folder), "test")
     clouds = from_shapes(shapes, 64)
-    tables = score_shapes(task.network, shapes, clouds)
+    tables = score_shapes(task.network, shapes, 64)
     guess, free = label_shapes(task.network, clouds)
     truth = clouds.label.numpy()
     kinds = clouds.category.tolist()
@@ -135,7 +135,7 @@ def test_scores_match_the_labels(folder: Path) -> None:
     assert tables[0].instance == wanted.instance
     assert (free != guess).any()  # an untrained network does not keep to the category's parts
     some = shapes.select(np.arange(0, len(shapes), 2))  # as if these had been trained on
-    rest = score_shapes(task.network, shapes, clouds, [some])[1]
+    rest = score_shapes(task.network, shapes, 64, [some])[1]
     assert rest.protocol == "one pass, without shapes also trained on"
     fresh = [(kinds[s], truth[s], guess[s]) for s in range(1, len(shapes), 2)]
     assert (rest.shapes, rest.instance) == (len(fresh), shape_score(fresh, CATEGORIES, PARTS).instance)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from safetensors.torch import load as load_tensors
@@ -22,6 +22,7 @@ from fgnn.pgm.batch import BudgetBatch, TableBatch
 if TYPE_CHECKING:
     from fgnn.data.generated import GeneratedModels
 
+_Group = TypeVar("_Group", bound=TableBatch | BudgetBatch)
 _FORMAT = 1
 _COUNTS = ("count", "tables", "budgets")
 _FIELDS = dict.fromkeys((*_COUNTS, "format", "seed"), int) | {"family": str, "shared": list, "parameters": dict}
@@ -43,15 +44,12 @@ def save_models(folder: str | Path, models: StoredModels) -> None:
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     tensors = {"cardinalities": batch.cardinalities, "unary": batch.unary, "constant": batch.constant, "labels": labels}
-    for g, table in enumerate(batch.tables):
-        tensors |= {f"tables.{g}.scopes": table.scopes, f"tables.{g}.values": table.values}
-    for g, budget in enumerate(batch.budgets):
-        names = ("scopes", "at_least", "at_most")
-        tensors |= {f"budgets.{g}.{name}": getattr(budget, name) for name in names}
-    # numbers that all models share are written once, and expanded by `load_models`
-    shared = [f"tables.{g}.{name}" for g, t in enumerate(batch.tables) for name in sorted(t.shared)]
-    shared += [f"budgets.{g}.{name}" for g, u in enumerate(batch.budgets) for name in sorted(u.shared)]
-    written = {name: (t[:1] if name in shared else t).cpu().contiguous() for name, t in tensors.items()}
+    groups: dict[str, TableBatch | BudgetBatch] = {f"tables.{g}": table for g, table in enumerate(batch.tables)}
+    groups |= {f"budgets.{g}": budget for g, budget in enumerate(batch.budgets)}
+    for name, group in groups.items():
+        # numbers that all models share are written once, and expanded by `load_models`
+        tensors |= {f"{name}.scopes": group.scopes} | {f"{name}.{n}": group.distinct(n) for n in group.names}
+    written = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     about = {
         "format": _FORMAT,
         "family": type(models.family).__name__,
@@ -60,7 +58,7 @@ def save_models(folder: str | Path, models: StoredModels) -> None:
         "seed": models.seed,
         "tables": len(batch.tables),
         "budgets": len(batch.budgets),
-        "shared": shared,
+        "shared": [f"{name}.{n}" for name, group in groups.items() for n in sorted(group.shared)],
     }
     description = place / "dataset.json"
     with atomic_write(description) as last:
@@ -120,20 +118,12 @@ def _assemble(
         tensor = tensors[name].to(device)
         return tensor.expand(count, *tensor.shape[1:]) if name in about["shared"] else tensor
 
-    def shared(group: str, *names: str) -> frozenset[str]:
-        return frozenset(name for name in names if f"{group}.{name}" in about["shared"])
+    def group(cls: type[_Group], name: str) -> _Group:
+        shared = frozenset(n for n in cls.names if f"{name}.{n}" in about["shared"])
+        return cls(*(get(f"{name}.{n}") for n in ("scopes", *cls.names)), shared=shared)
 
-    tables = [
-        TableBatch(get(f"{group}.scopes"), get(f"{group}.values"), shared=shared(group, "values"))
-        for group in (f"tables.{g}" for g in range(about["tables"]))
-    ]
-    budgets = [
-        BudgetBatch(
-            *(get(f"{group}.{name}") for name in ("scopes", "at_least", "at_most")),
-            shared=shared(group, "at_least", "at_most"),
-        )
-        for group in (f"budgets.{g}" for g in range(about["budgets"]))
-    ]
+    tables = [group(TableBatch, f"tables.{g}") for g in range(about["tables"])]
+    budgets = [group(BudgetBatch, f"budgets.{g}") for g in range(about["budgets"])]
     return ModelBatch.of(get("cardinalities"), get("unary"), tables, budgets, get("constant")), get("labels")
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from fgnn.data.labelled import from_shapes
 from fgnn.data.shapenet import CATEGORIES, Shapes
 from fgnn.errors import InputError
 from fgnn.models.points.segmenter import load_point_network
@@ -79,8 +78,7 @@ def _rows(setting: Setting, name: str, shapes: Shapes, log: Log) -> list[ShapeRo
     points, splits = int(data["points"]), data.get("splits", ["train"])
     trained_on = [] if setting.quick else [split_shapes(str(setting.data), s) for s in splits]
     votes = 1 if setting.quick else _VOTES
-    clouds = from_shapes(shapes, points)
-    tables = score_shapes(network, shapes, clouds, trained_on, votes=votes, half=half, seed=setting.seed)
+    tables = score_shapes(network, shapes, points, trained_on, votes=votes, half=half, seed=setting.seed)
     measured = [ShapeRow(name, table, _origin(weights.card)) for table in tables]
     # a few shapes say little: show the recorded results of the whole list too
     return measured + (_recorded(name, weights.card) if setting.quick else [])

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 import torch
 
-from fgnn.data.labelled import from_shapes
 from fgnn.data.s3dis import CLASSES, rooms
 from fgnn.errors import InputError
 from fgnn.models.points.network import PointNetwork
@@ -74,9 +73,7 @@ def _shapes(network: PointNetwork, data: ShapeData, protocol: str | None, count:
     trained_on = [split_shapes(data.root, split) for split in data.splits] if count is None else []
     votes = _VOTES if chosen == "voted" else 1
     half = next(network.parameters()).is_cuda
-    tables = score_shapes(
-        network, shapes, from_shapes(shapes, data.points), trained_on, votes=votes, half=half, seed=seed
-    )
+    tables = score_shapes(network, shapes, data.points, trained_on, votes=votes, half=half, seed=seed)
     return {
         table.protocol: {
             "instance mIoU": table.instance, "category mIoU": table.class_average, "accuracy": table.accuracy,

@@ -131,7 +131,7 @@ class ShapeTable:
 def score_shapes(
     network: nn.Module,
     shapes: Shapes,
-    clouds: PointSet,
+    points: int,
     trained_on: Sequence[Shapes] = (),
     *,
     votes: int = 1,
@@ -141,11 +141,12 @@ def score_shapes(
 
     Args:
         shapes: The test list.
-        clouds: The same shapes as tensors.
+        points: Points of each shape that the network sees.
         trained_on: The training splits.
         votes: Passes of the voted protocol; 1 leaves it out.
         options: Those of `label_shapes`.
     """
+    clouds = from_shapes(shapes, points)
     truth = clouds.label.numpy()
     kinds = clouds.category.tolist()
     names = np.concatenate([s.name for s in trained_on]) if trained_on else np.zeros(0, str)
