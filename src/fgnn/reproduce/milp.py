@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fgnn.models.map.canonical import canonical
+from fgnn.models.map.equivalent import canonical
 from fgnn.pgm import ModelBatch
 
 

@@ -7,9 +7,9 @@ import torch
 
 from fgnn.data import ChainMAP, GridMAP
 from fgnn.models.map.config import NetworkConfig
+from fgnn.models.map.equivalent import mirrored
 from fgnn.models.map.family import Family
 from fgnn.models.map.learned import score
-from fgnn.models.map.mirror import mirrored
 from fgnn.models.map.network import MAPNetwork
 from fgnn.nn import ResidualNetwork
 from fgnn.pgm import GraphicalModel, ModelBatch

@@ -10,8 +10,8 @@ import torch
 
 from fgnn import GraphicalModel, ModelBatch
 from fgnn.data import ChainMAP, GridMAP
-from fgnn.models.map.canonical import canonical
 from fgnn.models.map.config import NetworkConfig
+from fgnn.models.map.equivalent import canonical
 from fgnn.models.map.family import Family
 from fgnn.models.map.featurise import constant_groups, sub_windows
 from fgnn.models.map.network import PAPER, MAPNetwork

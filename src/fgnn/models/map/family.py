@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fgnn.models.map.canonical import finite_tables
 from fgnn.models.map.featurise import group_names
 from fgnn.pgm import ModelBatch
 
@@ -42,7 +41,7 @@ class Family:
             tables=tuple(sorted(_shape(t.shape) for t in batch.tables)),
             budgets=tuple(sorted(int(u.scopes.shape[1]) for u in batch.budgets)),
             fixed=fixed,
-            finite=bool(finite_tables(batch)),
+            finite=_finite(batch),
             any_size=any_size,
             name=name,
             constants=tuple(tuple(_numbers(group, batch)[0].tolist()) for group in fixed),
@@ -64,7 +63,7 @@ class Family:
             wrong = [s for s in sizes if s not in self.budgets]
             if wrong:
                 return f"budgets over {' or '.join(map(str, self.budgets))} variables (got {wrong[0]})"
-        if self.finite and not bool(finite_tables(batch)):
+        if self.finite and not _finite(batch):
             return "finite log-potentials (got -inf)"
         for group, wanted in zip(self.fixed, self.constants, strict=False):
             if group not in group_names(batch):
@@ -73,6 +72,14 @@ class Family:
             if not torch.allclose(numbers, numbers.new_tensor(wanted).expand_as(numbers), atol=1e-5):
                 return f"{group} of {list(wanted)} in every model, as in training (got other numbers)"
         return None
+
+
+def _finite(batch: ModelBatch) -> bool:
+    """Whether all tables and all unaries of real states are finite."""
+    finite = torch.isfinite(batch.unary[:, batch.state_mask]).all()
+    for t in batch.tables:
+        finite = finite & torch.isfinite(t.distinct("values")).all()
+    return bool(finite)
 
 
 def _shape(shape: tuple[int, ...]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
@@ -18,8 +19,8 @@ from fgnn.infer.local_search.refine import refine
 from fgnn.infer.solution import Answer, OnProgress
 from fgnn.infer.threads import side_by_side, worth_threads
 from fgnn.models.map.config import NetworkConfig
+from fgnn.models.map.equivalent import mirrored
 from fgnn.models.map.family import Family
-from fgnn.models.map.mirror import mirrored
 from fgnn.models.map.network import MAPNetwork
 from fgnn.pgm import ModelBatch
 from fgnn.weights import load_weights, weight_names
@@ -121,7 +122,7 @@ def score(network: nn.Module, batch: ModelBatch, *, both_ways: bool = False) -> 
     entries = _ENTRIES if batch.device.type == "cpu" else _ENTRIES_GPU
     step = max(1, entries // max(1, edges + batch.num_variables))
     parts = [slice(at, at + step) for at in range(0, len(batch), step)]
-    scores: list[Tensor | None] = [None] * len(parts)
+    scores: dict[int, Tensor] = {}
 
     def work(which: Sequence[int]) -> None:
         with torch.no_grad():  # a setting of the thread
@@ -136,14 +137,7 @@ def score(network: nn.Module, batch: ModelBatch, *, both_ways: bool = False) -> 
         network(batch.select(slice(0, 1)))  # compile the structure once, not in every thread
         threads = min(torch.get_num_threads(), len(parts))
         side_by_side([partial(work, range(k, len(parts), threads)) for k in range(threads)], lambda: None)
-    done = [part for part in scores if part is not None]
-    return torch.cat(done) if done else batch.unary.clone()
-
-
-def _measured(card: Mapping[str, Any]) -> float:
-    """The share of instances solved to optimality after decoding, averaged over the data sets on the card."""
-    shares = [float(result["decoded"]["optimal"]) for result in card.get("results", {}).values()]
-    return sum(shares) / len(shares) if shares else 0.0
+    return torch.cat([scores[n] for n in range(len(parts))]) if parts else batch.unary.clone()
 
 
 def choose_weights(batch: ModelBatch) -> str:
@@ -161,7 +155,10 @@ def choose_weights(batch: ModelBatch) -> str:
         reason = family.refusal(batch)
         if reason is None:
             distance = round(abs(math.log((density + 0.1) / (family.density + 0.1))), 1)
-            candidates.append((distance, -len(sizes & set(family.budgets)), -_measured(card), name))
+            # the share of instances solved to optimality after decoding, over the data sets on the card
+            shares = [float(result["decoded"]["optimal"]) for result in card.get("results", {}).values()]
+            solved = statistics.fmean(shares or [0.0])
+            candidates.append((distance, -len(sizes & set(family.budgets)), -solved, name))
         else:
             reasons.append(f"{name} expects {reason}")
     if not candidates:

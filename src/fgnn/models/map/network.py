@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from fgnn.models.map.canonical import canonical
 from fgnn.models.map.config import NetworkConfig
+from fgnn.models.map.equivalent import canonical
 from fgnn.models.map.family import Family
 from fgnn.models.map.featurise import BUDGET_FEATURES, Positions, featurise, group_names
 from fgnn.models.points.dgcnn import DGCNN

@@ -1,4 +1,5 @@
-"""Mirror images of models: where variable i may be renamed to N - 1 - i, a network can read a model twice."""
+"""Equivalent models: their canonical form, so that reparametrised models look the same to a network, and their mirror
+image, which lets a network read a model twice."""
 
 from __future__ import annotations
 
@@ -10,6 +11,32 @@ from torch import Tensor
 
 from fgnn.graph import Structure
 from fgnn.pgm import ModelBatch
+
+
+def canonical(batch: ModelBatch) -> ModelBatch:
+    """An equivalent batch of binary models whose 2 × 2 tables are zero except for the entry (1, 1).
+
+    θ(x, y) = θ₀₀ + (θ₁₀ − θ₀₀) x + (θ₀₁ − θ₀₀) y + w xy with w = θ₁₁ − θ₁₀ − θ₀₁ + θ₀₀: the first term moves to the
+    model's constant, the linear terms move to the unaries, and the table becomes [[0, 0], [0, w]]. Scores do not change
+    beyond rounding. Other tables, and other models, are returned unchanged. Entries must be finite.
+    """
+    unary, constant, tables = batch.unary, batch.constant, []
+    if batch.unary.shape[2] != 2:
+        return batch
+    for t in batch.tables:
+        if t.shape != (2, 2):
+            tables.append(t)
+            continue
+        v = t.distinct("values")
+        v00, v01, v10, v11 = v[..., 0, 0], v[..., 0, 1], v[..., 1, 0], v[..., 1, 1]  # shape: (B, C)
+        corner = torch.zeros_like(v)
+        corner[..., 1, 1] = v11 - v10 - v01 + v00
+        tables.append(replace(t, values=corner.expand(t.values.shape)))
+        lift = torch.zeros_like(v[:, :1, 0, 0]).repeat(1, batch.num_variables)  # shape: (B, N)
+        lift = lift.index_add(1, t.scopes[:, 0], v10 - v00).index_add(1, t.scopes[:, 1], v01 - v00)
+        unary = unary + torch.stack([torch.zeros_like(lift), lift], -1)
+        constant = constant + v00.sum(1)
+    return replace(batch, unary=unary, tables=tuple(tables), constant=constant)
 
 
 def mirrored(batch: ModelBatch) -> ModelBatch | None:
