@@ -52,19 +52,15 @@ def layout(content: h5py.File, name: str, size: int) -> dict[str, Any]:
         raise Refused(f"Expected values in {name!r}")
     result: dict[str, Any] = {"dtype": array.dtype.str, "shape": array.shape}
     if array.chunks is not None:
-        return result | {"chunk": array.chunks, "filters": filters(array), "chunks": chunks(array, size)}
+        created = array.id.get_create_plist()
+        filters = [int(created.get_filter(k)[0]) for k in range(created.get_nfilters())]  # their ids, in order
+        return result | {"chunk": array.chunks, "filters": filters, "chunks": chunks(array, size)}
     offset = array.id.get_offset()
     if offset is not None:
         return result | {"offset": offset}
     if array.id.get_create_plist().get_layout() != h5py.h5d.COMPACT or array.id.get_storage_size() > SMALL:
         raise Refused(f"Expected the values of {name!r} in the file")
     return result | {"values": base64.b64encode(array[()].tobytes()).decode("ascii")}
-
-
-def filters(array: h5py.Dataset) -> list[int]:
-    """Ids of the filters applied to chunks, in order."""
-    created = array.id.get_create_plist()
-    return [int(created.get_filter(k)[0]) for k in range(created.get_nfilters())]
 
 
 def chunks(array: h5py.Dataset, size: int) -> list[tuple[int, int, int]]:

@@ -16,11 +16,11 @@ from fgnn.data.scan_copies import scan_versions
 from fgnn.data.shapenet import CATEGORIES, PARTS
 from fgnn.errors import InputError
 from fgnn.models.points.network import PointNetwork
-from fgnn.points.cloud import FORMATS
 from fgnn.points.metrics import confusion, scene_score, shape_score
 from fgnn.runtime.distributed import World
 from fgnn.tasks.dataclass_io import plain
 from fgnn.tasks.recipe import Recipe
+from fgnn.tasks.scan_folder import scan_files
 from fgnn.tasks.seeds import EpochBatches, seed_for
 from fgnn.tasks.shapes import load_shapes, part_mask, part_names, vary
 from fgnn.tasks.task import Loss
@@ -178,12 +178,8 @@ def load_scans(recipe: Recipe) -> Loaded:
     folder = Path(data.root)
     if not folder.is_dir():
         raise InputError("no such folder", file=folder)
-    classes = Classes.read(folder / data.classes if not Path(data.classes).is_absolute() else data.classes)
-    files = sorted(p for p in folder.iterdir() if p.suffix.lower() in FORMATS and p.name != Path(data.classes).name)
-    if len(files) < 2:
-        raise InputError(
-            f"Expected two or more labelled scans, one of them to hold out (got {len(files)})", file=folder
-        )
+    classes = Classes.read(folder / data.classes)
+    files = scan_files(folder, data.classes)
     held_out = set(data.held_out) or {files[-1].name}
     unknown = held_out - {p.name for p in files}
     if unknown:

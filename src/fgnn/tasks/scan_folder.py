@@ -25,13 +25,19 @@ def is_scan_folder(folder: str | Path) -> bool:
     return (Path(folder) / CLASSES).is_file()
 
 
+def scan_files(folder: Path, classes: str) -> list[Path]:
+    """Return the scans of a folder, at least two, without its classes file."""
+    files = sorted(p for p in folder.iterdir() if p.suffix.lower() in FORMATS and p.name != Path(classes).name)
+    if len(files) < 2:
+        what = f"Expected two or more labelled scans, one of them to hold out (got {len(files)})"
+        raise InputError(what, file=folder)
+    return files
+
+
 def scan_recipe(folder: str | Path) -> Recipe:
     """Return a recipe with label field, tile size and colour inferred from the files; the last file is held out."""
     root = Path(folder)
-    files = sorted(p for p in root.iterdir() if p.suffix.lower() in FORMATS and p.name != CLASSES)
-    if len(files) < 2:
-        raise InputError(f"Expected two or more labelled scans, one of them to hold out (got {len(files)})", file=root)
-    readers = [open_cloud(p) for p in files]
+    readers = [open_cloud(p) for p in scan_files(root, CLASSES)]
     field = next((name for name in FIELDS if all(name in r.header.fields for r in readers)), None)
     if field is None:
         fields = ", ".join(readers[0].header.fields) or "none"

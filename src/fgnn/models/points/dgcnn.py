@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fgnn.models.points.blocks import Activation, Dense, dense_stack, nearest, take, tile, turn
 
 Variant = Literal["original", "torch"]
+_ACTIVATIONS: dict[Variant, Activation] = {"original": "relu", "torch": "leaky"}
 
 
 class EdgeConv(nn.Module):
@@ -19,15 +20,13 @@ class EdgeConv(nn.Module):
         inputs: Features of a point.
         widths: Widths of h's layers.
         k: Neighbours, including the point itself.
-        variant: ``torch`` swaps the two halves of the edge feature.
+        variant: As in `DGCNN`; ``torch`` also swaps the two halves of the edge feature.
     """
 
-    def __init__(
-        self, inputs: int, widths: list[int], k: int, *, activation: Activation, bias: bool, variant: Variant
-    ) -> None:
+    def __init__(self, inputs: int, widths: list[int], k: int, variant: Variant = "original") -> None:
         super().__init__()
         self.k, self.swap = k, variant == "torch"
-        self.edge = dense_stack([2 * inputs, *widths], activation=activation, bias=bias)
+        self.edge = dense_stack([2 * inputs, *widths], activation=_ACTIVATIONS[variant], bias=not self.swap)
 
     def forward(self, x: Tensor, graph: Tensor) -> Tensor:
         """Features (B, P, inputs), and the features (B, P, d) in whose space to find neighbours."""
@@ -69,16 +68,14 @@ class DGCNN(nn.Module):
         variant: Variant = "original",
     ) -> None:
         super().__init__()
-        torch_form = variant == "torch"
-        act: Activation = "leaky" if torch_form else "relu"
-        bias = not torch_form
+        act, bias = _ACTIVATIONS[variant], variant == "original"
         self.graph_columns = slice(*graph_columns) if graph_columns is not None else slice(None)
-        self.conv1 = EdgeConv(inputs, [64, 64], k, activation=act, bias=bias, variant=variant)
-        self.conv2 = EdgeConv(64, [64, 64], k, activation=act, bias=bias, variant=variant)
-        self.conv3 = EdgeConv(64, [64], k, activation=act, bias=bias, variant=variant)
+        self.conv1 = EdgeConv(inputs, [64, 64], k, variant)
+        self.conv2 = EdgeConv(64, [64, 64], k, variant)
+        self.conv3 = EdgeConv(64, [64], k, variant)
         self.whole = Dense(192, 1024, activation=act, bias=bias)
         self.head = dense_stack([1024 + 192, 512, 256], activation=act, bias=bias)
-        self.drop = nn.Dropout(0.5 if torch_form else 0.3)
+        self.drop = nn.Dropout(0.3 if variant == "original" else 0.5)
         self.scores = Dense(256, classes, activation="none", norm=False, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -113,9 +110,9 @@ class DGCNNPart(nn.Module):
         nn.init.zeros_(self.align_matrix.weight)
         with torch.no_grad():
             self.align_matrix.bias.copy_(torch.eye(3).flatten())
-        self.conv1 = EdgeConv(3, [64, 64], k, activation="relu", bias=True, variant="original")
-        self.conv2 = EdgeConv(64, [64, 64], k, activation="relu", bias=True, variant="original")
-        self.conv3 = EdgeConv(64, [64], k, activation="relu", bias=True, variant="original")
+        self.conv1 = EdgeConv(3, [64, 64], k)
+        self.conv2 = EdgeConv(64, [64, 64], k)
+        self.conv3 = EdgeConv(64, [64], k)
         self.whole = Dense(192, 1024)
         self.category = Dense(categories, 64)
         self.head = nn.Sequential(

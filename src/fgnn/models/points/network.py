@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from fgnn.models.points.config import PointConfig
 from fgnn.models.points.dgcnn import DGCNN, DGCNNPart
 from fgnn.models.points.fgnn import PAPER_POINT_NETWORK, PointFGNN, one_hot
-from fgnn.models.points.pointcnn import SHAPENET_DOWN, SHAPENET_UP, PointCNN
+from fgnn.models.points.pointcnn import S3DIS_DOWN, S3DIS_UP, SHAPENET_DOWN, SHAPENET_UP, PointCNN
 from fgnn.models.points.pointnet import PointNet, PointNetPart, orthogonality
 
 
@@ -44,10 +44,9 @@ class PointNetwork(nn.Module):
                 if categories
                 else DGCNN(inputs, classes, k=config.k, graph_columns=columns)
             )
-        elif categories:
-            self.net = PointCNN(inputs - 3, classes, down=SHAPENET_DOWN, up=SHAPENET_UP)
         else:
-            self.net = PointCNN(inputs - 3, classes)
+            layers = (SHAPENET_DOWN, SHAPENET_UP) if categories else (S3DIS_DOWN, S3DIS_UP)
+            self.net = PointCNN(inputs - 3, classes, *layers)
 
     def forward(self, features: Tensor, category: Tensor | None = None) -> tuple[Tensor, Tensor]:
         no_loss = features.new_zeros(())
