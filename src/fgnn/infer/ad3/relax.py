@@ -50,8 +50,8 @@ class Warm:
     cells: Tensor  # shape: (cells, B)
     done: int = 0  # iterations so far
 
-    def columns(self, start: int, end: int) -> Warm:
-        return Warm(self.z[:, start:end], self.cells[:, start:end], self.done)
+    def columns(self, which: slice | Tensor) -> Warm:
+        return Warm(self.z[:, which], self.cells[:, which], self.done)
 
 
 @dataclass(eq=False)

@@ -179,7 +179,7 @@ class _Search:
         if not len(hard):
             return
         part, scale = self.batch.select(hard), self.scale[hard]
-        warm = Warm(relaxed.end.z[:, hard], relaxed.end.cells[:, hard])
+        warm = relaxed.end.columns(hard)
         better = dive(part, self.layout, self.dtype, self.limits, relaxed.p[:, hard], warm, scale)
         self._offer(hard.tolist(), part.score(better) / scale, better)
 

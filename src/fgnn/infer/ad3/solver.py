@@ -129,14 +129,14 @@ class _Part:
                 which = todo[start : start + size]
                 chunk = self.batch.select(slice(start, start + size) if warm is None else which)
                 exact = build_numbers(chunk, self.layout)
-                warm_chunk = None if warm is None else warm.columns(start, start + size)
+                warm_chunk = None if warm is None else warm.columns(slice(start, start + size))
                 report = self._report_one if len(self.batch) == 1 else None
                 chunk_limits = replace(limits, iterations=cap)
                 relaxed = relax(self.layout, exact, dtype, chunk_limits, warm=warm_chunk, report=report)
                 self._store(which, relaxed, exact.scale)
                 slow = torch.nonzero(~relaxed.converged).squeeze(1)
                 left.append(which[slow])
-                ends.append(Warm(relaxed.end.z[:, slow], relaxed.end.cells[:, slow], cap))
+                ends.append(relaxed.end.columns(slow))
                 if len(self.batch) > 1 and self.reporter.due():
                     self._report_all()
             if cap >= limits.iterations:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fgnn.infer.exact.buckets import Bucket, LocalLimit
 from fgnn.infer.exact.dense import Table, build_dense, dense_table, entries_of_states, flat_index
-from fgnn.infer.exact.listed import Count, Item, build_listed
+from fgnn.infer.exact.listed import Item, build_listed
 from fgnn.infer.exact.problem import Limit, Problem, Relation, Source
 from fgnn.infer.exact.shapes import DenseShape, ListedShape, Shape
 from fgnn.infer.exact.states import all_states
@@ -82,7 +82,7 @@ class StepBuilder:
         counts = []
         for at, limit in self._enforced(bucket):
             if not limit.shared:
-                counts.append(Count(at, slot, limit.offset))
+                counts.append((bucket.limits[at].places, slot, limit.offset))
                 slot += 1
         children = range(first_child, len(items))
         return build_listed(bucket.cardinalities, items, children, bucket.limits, counts, slot, self.most)

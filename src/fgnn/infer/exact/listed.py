@@ -28,15 +28,6 @@ class Item:
     entries: Rows  # shape: (S,), the entry of each state in the slot
 
 
-@dataclass(frozen=True)
-class Count:
-    """A budget whose bounds differ between models: its slot has 0 or -inf for each number of ones."""
-
-    limit: int
-    slot: int
-    offset: int  # ones among its variables that are fixed
-
-
 @dataclass(frozen=True, eq=False)
 class _Node:
     """An item, or a list derived from others: ``sources`` are these, each with its row for every row of this node."""
@@ -61,7 +52,7 @@ def build_listed(
     items: Sequence[Item],
     children: Sequence[int],
     limits: Sequence[LocalLimit],
-    counts: Sequence[Count],
+    counts: Sequence[tuple[tuple[int, ...], int, int]],
     slots: int,
     most: int,
 ) -> ListedShape | None:
@@ -72,7 +63,8 @@ def build_listed(
         items: The inputs.
         children: Which items are results of earlier steps.
         limits: The budgets, as positions.
-        counts: The slots of budgets whose bounds differ between models.
+        counts: The budgets whose bounds differ between models: their positions, the slot that has 0 or -inf for each
+            number of ones, and the number of ones among their fixed variables.
         slots: Number of slots of the inputs.
         most: The longest list allowed; longer ones raise `TooManyStates`.
     """
@@ -91,11 +83,11 @@ def build_listed(
     blocks = [order[start[:n] + r] for r, n in enumerate(lengths)]  # joint rows, choice by choice
 
     sums = _Sums(slots)
-    ones = {count: root.states.ones(limits[count.limit].places) + count.offset for count in counts}
+    ones = [(slot, root.states.ones(places) + fixed) for places, slot, fixed in counts]
     terms = []
     for rows in blocks:
         block = sums.terms(root, rows, len(root))
-        block += [Term(count.slot, index_tensor(ones[count][rows])) for count in counts]
+        block += [Term(slot, index_tensor(count[rows])) for slot, count in ones]
         terms.append(tuple(block))
     everything = np.concatenate(blocks)
     origins: dict[Item, Rows] = {}

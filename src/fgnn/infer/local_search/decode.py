@@ -126,14 +126,14 @@ def _search(
         if not len(rows) or (deadline is not None and time.perf_counter() > deadline):
             break
         gain, change = moves.single(x, owner)
-        worth = _worth(gain, change, broken, _guide_gain(moves, x, guide))
+        worth = _worth(gain, change, broken, _repair_gain(moves, x, gain, guide))
         moved = _apply_single(moves, x, worth, change, broken)
         stuck = ~moved
         if len(moves.pairs) and bool(stuck.any()):
             which = stuck.nonzero().squeeze(1)
             stuck_x, stuck_broken = x[which], broken[which]
             gains, changes = moves.pair(stuck_x, owner[which], gain[which], change[which])
-            worths = _worth(gains, changes, stuck_broken, None)
+            worths = _worth(gains, changes, stuck_broken, gains)
             moved[which] = _apply_pair(moves, stuck_x, worths, changes, stuck_broken)
             x[which], broken[which] = stuck_x, stuck_broken
         if not bool(moved.all()):
@@ -145,28 +145,25 @@ def _search(
     return done
 
 
-def _worth(gain: Tensor, change: Tensor, broken: Tensor, guide_gain: tuple[Tensor, Tensor] | None) -> Tensor:
+def _worth(gain: Tensor, change: Tensor, broken: Tensor, repair_gain: Tensor) -> Tensor:
     """The priority of each move, ``-inf`` where it is not allowed.
 
-    An infeasible row takes only moves that repair something, by gain per unit repaired. A feasible row takes only moves
-    that break nothing and raise the score.
+    An infeasible row takes only moves that repair something, by ``repair_gain`` per unit repaired. A feasible row takes
+    only moves that break nothing and raise the score.
     """
-    rest = (1,) * (gain.dim() - 1)
-    infeasible = (broken > 0).view(-1, *rest)
-    repair_gain = gain
-    if guide_gain is not None:
-        value, by_score = guide_gain
-        repair_gain = torch.where(by_score.view(-1, *rest), value, gain)
+    infeasible = (broken > 0).view(-1, *(1,) * (gain.dim() - 1))
     repair = repair_gain / (-change).clamp(min=1)
     allowed = torch.where(infeasible, change < 0, (change <= 0) & (gain > GAIN)) & (gain > -torch.inf)
     return torch.where(infeasible, repair, gain).masked_fill_(~allowed, -torch.inf)
 
 
-def _guide_gain(moves: Moves, x: Tensor, guide: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor] | None:
+def _repair_gain(moves: Moves, x: Tensor, gain: Tensor, guide: tuple[Tensor, Tensor] | None) -> Tensor:
+    """What single moves gain (R, N, O): in a network's scores where ``guide`` says so, else in the true score."""
     if guide is None:
-        return None
+        return gain
     scores, by_score = guide
-    return scores.gather(2, moves.states(x)) - scores.gather(2, x[..., None]), by_score
+    in_scores = scores.gather(2, moves.states(x)) - scores.gather(2, x[..., None])
+    return torch.where(by_score[:, None, None], in_scores, gain)
 
 
 def _apply_single(moves: Moves, x: Tensor, worth: Tensor, change: Tensor, broken: Tensor) -> Tensor:
