@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fgnn.nn.recording import recording
+from fgnn.nn.graphed import recording
 from fgnn.tasks.task import Loss
 from fgnn.tasks.tensor_tree import clone_tensors, copy_tensors, signature
 
