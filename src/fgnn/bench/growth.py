@@ -119,14 +119,9 @@ def draw_growth(tables: Mapping[str, Sequence[Mapping[str, Any]]], file: Path) -
     from fgnn.report.charts import COLOURS
 
     try:
-        need("matplotlib")
+        figure = need("matplotlib.figure").Figure(figsize=(11.0, 4.2), layout="constrained")
     except MissingExtra:
         return []
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11.0, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
     for axes, (name, size) in zip(figure.subplots(1, 2), (("lengths", "length"), ("windows", "window")), strict=True):
         for colour, method in zip(COLOURS, _METHODS, strict=False):
             points = [(entry[size], 1000 * entry[method], entry) for entry in tables[name] if method in entry]

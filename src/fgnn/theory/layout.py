@@ -47,15 +47,11 @@ class VariableLayout:
         """Offset of the parts of a message entry."""
         return self.unaries + (slot * self.states + state) * self.parts
 
-    def unary(self, inputs: Sequence[Wire], state: int) -> Number:
-        """θ_i(x)."""
-        forbidden = _positive(inputs[self.states + state]) if self.forbids else None
-        return Number(inputs[state], forbidden=forbidden)
-
     def belief(self, inputs: Sequence[Wire], state: int, but: int | None = None) -> Number:
         """b_i(x) = θ_i(x) + Σ_c m_{c→i}(x) over all slots, or all slots but one."""
         messages = [read(inputs, self.message(d, state), self.forbids) for d in range(self.slots) if d != but]
-        return add([self.unary(inputs, state), *messages])
+        forbidden = _positive(inputs[self.states + state]) if self.forbids else None
+        return add([Number(inputs[state], forbidden=forbidden), *messages])
 
 
 @dataclass(frozen=True, eq=False)

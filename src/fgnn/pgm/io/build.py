@@ -38,7 +38,7 @@ class TableRuns:
         self._scopes: list[NDArray[np.int64]] = []
         self._values: list[NDArray[np.float64]] = []
         self._entries = 0
-        self._unaries: NDArray[np.float64] | None = None
+        self._unaries = np.zeros(int(model.cardinalities.sum()))
         self._offsets = np.cumsum(model.cardinalities) - model.cardinalities
 
     def __enter__(self) -> TableRuns:
@@ -47,24 +47,21 @@ class TableRuns:
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         if kind is None:
             self._flush()
-            if self._unaries is not None:
-                self.model.add_unaries(self._unaries)
+            self.model.add_unaries(self._unaries)
 
     def add(self, scope: Sequence[int], values: NDArray[np.float64]) -> None:
-        """Add one table; scopes of one variable or none go to the unaries and the constant."""
-        if len(scope) < 2:
-            self.model.add_table(scope, values)
-        else:
-            self.extend(np.asarray([scope], dtype=np.int64), values[None])
+        """Add one table."""
+        self.extend(np.asarray([scope], dtype=np.int64), values[None])
 
     def extend(self, scopes: NDArray[np.int64], values: NDArray[np.float64]) -> None:
-        """Add tables of one shape: ``scopes`` (C, A), ``values`` (C, k_1, ..., k_A)."""
+        """Add tables of one shape: ``scopes`` (C, A), ``values`` (C, k_1, ..., k_A).
+
+        Scopes of one variable or none go to the unaries and the constant.
+        """
         if scopes.shape[1] == 0:
             self.model.constant += float(values.sum())
             return
         if scopes.shape[1] == 1:
-            if self._unaries is None:
-                self._unaries = np.zeros(int(self.model.cardinalities.sum()))
             np.add.at(self._unaries, self._offsets[scopes] + np.arange(values.shape[1]), values)
             return
         if self._values and self._values[-1].shape[1:] != values.shape[1:]:

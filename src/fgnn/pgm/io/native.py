@@ -26,6 +26,7 @@ FORMAT = "fgnn-model"
 VERSION = 1
 
 Array = NDArray[Any]
+_TABLES, _BUDGETS = ("scopes", "values", "index"), ("scopes", "at_least", "at_most", "index")  # arrays of a group
 _KINDS = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",
     "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "BOOL": "?",
@@ -41,12 +42,8 @@ def write_native(model: GraphicalModel, file: IO[bytes]) -> None:
         "unary": model.unaries,
         "constant": np.array([model.constant]),
     }
-    for g, tables in enumerate(model.table_groups):
-        for name in ("scopes", "values", "index"):
-            arrays[f"tables.{g}.{name}"] = getattr(tables, name)
-    for g, budgets in enumerate(model.budget_groups):
-        for name in ("scopes", "at_least", "at_most", "index"):
-            arrays[f"budgets.{g}.{name}"] = getattr(budgets, name)
+    arrays |= {f"tables.{g}.{name}": getattr(t, name) for g, t in enumerate(model.table_groups) for name in _TABLES}
+    arrays |= {f"budgets.{g}.{name}": getattr(b, name) for g, b in enumerate(model.budget_groups) for name in _BUDGETS}
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     # a single entry: safetensors writes several in random order, and equal models should give equal files
     file.write(save(contiguous, metadata={FORMAT: str(VERSION)}))
@@ -67,9 +64,9 @@ def read_native(path: Path, limits: Limits | None = None) -> GraphicalModel:
         place = "array constant"
         model.add_table((), _take(arrays, "constant", np.float64, 1))
         place = "tables"
-        _in_order(_groups(arrays, "tables", ("scopes", "values", "index")), model.add_tables)
+        _in_order(_groups(arrays, "tables", _TABLES), model.add_tables)
         place = "budgets"
-        budgets = _groups(arrays, "budgets", ("scopes", "at_least", "at_most", "index"))
+        budgets = _groups(arrays, "budgets", _BUDGETS)
         _in_order(budgets, lambda scopes, low, high: model.add_budgets(scopes, high, at_least=low))
     except (ValueError, IndexError) as error:
         fail(str(error), path, place)
