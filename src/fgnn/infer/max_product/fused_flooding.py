@@ -49,10 +49,6 @@ class FusedFlooding:
             tuple(len(b) for b in budgets),
         )
 
-    def worth(self, models: int) -> bool:
-        """Whether the kernel is faster than separate operations."""
-        return worth_fusing(len(self.pair_row), len(self.budget_row), len(self.incident), models)
-
     def run(self, pool: Pool, deltas: Tensor, settings: Tensor, *, own: bool, iterations: int, steps: int) -> None:
         """Advance every active model of a pool by ``steps`` iterations, in place.
 
@@ -116,4 +112,6 @@ def fused_flooding(wiring: Wiring, models: int) -> FusedFlooding | None:
     if not can_launch(wiring.belief_of.device):
         return None
     fused = wiring.derived("fused flooding", lambda: FusedFlooding.of(wiring))
-    return fused if fused is not None and fused.worth(models) else None
+    if fused is None or not worth_fusing(len(fused.pair_row), len(fused.budget_row), len(fused.incident), models):
+        return None
+    return fused

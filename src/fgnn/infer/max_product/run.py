@@ -199,13 +199,12 @@ class MessageRun:
 
     def _decode(self, pool: Pool) -> Tensor:
         """Each variable's best state, the lowest on ties, shape (B, N)."""
-        beliefs = self.wiring.beliefs(pool.numbers.unary, pool.messages)
-        return self.wiring.padded_beliefs(beliefs, normalise=False).argmax(2)
+        return self.wiring.padded_beliefs(pool.numbers.unary, pool.messages, normalise=False).argmax(2)
 
     def _retire(self, pool: Pool) -> None:
         """Store the answers of a pool."""
         models, normalise = pool.models, self.options.rule.normalise
-        beliefs = self.wiring.padded_beliefs(self.wiring.beliefs(pool.numbers.unary, pool.messages), normalise)
+        beliefs = self.wiring.padded_beliefs(pool.numbers.unary, pool.messages, normalise)
         last = beliefs.argmax(2)
         if self.options.best:
             none = self.score[models] == -torch.inf

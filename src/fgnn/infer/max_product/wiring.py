@@ -133,9 +133,9 @@ class Wiring(Derived):
         half = rows.shape[0] // 2
         return rows[:half].masked_fill(rows[half:] > 0.5, -torch.inf)
 
-    def padded_beliefs(self, beliefs: Tensor, normalise: bool = True) -> Tensor:
-        """Belief rows as (B, N, K), padded with ``-inf``; ``normalise`` sets each variable's best state to 0."""
-        values = self.values(beliefs)
+    def padded_beliefs(self, unary: Tensor, messages: Tensor, normalise: bool = True) -> Tensor:
+        """The beliefs as (B, N, K), padded with ``-inf``; ``normalise`` sets each variable's best state to 0."""
+        values = self.values(self.beliefs(unary, messages))
         cards, count = self.cardinalities, self.offsets.shape[0]
         first = 0 if self.full else 1
         widest = cards if isinstance(cards, int) else max(cards, default=1)
