@@ -78,8 +78,8 @@ def build_numbers(batch: ModelBatch, layout: Layout, scale: Tensor | None = None
     if scale is None:
         ranges = [theta.abs().masked_fill(theta == -torch.inf, 0.0)]
         ranges += [g.abs() + a.abs().maximum(b.abs()) for a, b, g in pairs]
-        scale = torch.cat([*ranges, *(_range(v) for v in tables)]).mean(0)
-        scale = torch.where(scale > 0, scale, 1.0)  # NaN if there is nothing
+        scale = _mean([*ranges, *(_range(v) for v in tables)])
+        scale = torch.where(scale > 0, scale, 1.0)
     return Numbers(
         unary=(theta / scale).contiguous(),
         fixed=fixed,
@@ -140,3 +140,12 @@ def _range(values: Tensor) -> Tensor:
     flat = values.flatten(1, -2)
     low = flat.masked_fill(flat == -torch.inf, torch.inf).amin(1)
     return (flat.amax(1) - low).nan_to_num(0.0, 0.0, 0.0).clamp(min=0.0)
+
+
+def _mean(parts: list[Tensor]) -> Tensor:
+    """The mean over the rows of all parts (n, B), shape (B,).
+
+    Each part is summed on its own: the order of one long sum, and so its rounding, would depend on the batch.
+    """
+    total = sum((part.sum(0) for part in parts), torch.zeros_like(parts[0][:0].sum(0)))
+    return total / max(1, sum(len(part) for part in parts))
