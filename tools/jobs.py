@@ -13,11 +13,12 @@ import torch
 import typer
 
 from fgnn.errors import InputError
+from fgnn.tasks import Recipe
 from fgnn.tasks.dataclass_io import parse
-from fgnn.tasks.recipe import Recipe, find_recipe
+from fgnn.tasks.recipe import find_recipe
 from fgnn.tasks.yaml_file import parse_yaml, read_yaml
+from fgnn.train import RunFolder
 from fgnn.train.run import run
-from fgnn.train.run_folder import RunFolder
 
 _LENGTHS = ("epochs", "steps", "seconds")
 

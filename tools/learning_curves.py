@@ -11,7 +11,8 @@ import typer
 
 from fgnn.errors import InputError
 from fgnn.files import atomic_write
-from fgnn.report.charts import lines, standalone
+from fgnn.report import lines
+from fgnn.report.charts import standalone
 from tools.archive import read_archive
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fgnn.data.ground import GROUND, OTHER, UNKNOWN, read_samples
 from fgnn.data.scan_copies import rolling
-from fgnn.points.cloud import Cloud, read_cloud, write_cloud
+from fgnn.points import Cloud, read_cloud, write_cloud
 
 # Public scans (name -> metres per unit) whose ground points were found by software and thinned. Unlabelled points near
 # that ground, and everything over water, are ignored in training.

@@ -17,7 +17,8 @@ from torch import Tensor
 from fgnn.errors import InputError
 from fgnn.files import atomic_write
 from fgnn.models.points.segmenter import load_point_network
-from fgnn.weights.cards import load_weights, parse_weights, save_weights, weights_folder
+from fgnn.weights import load_weights, save_weights
+from fgnn.weights.cards import parse_weights, weights_folder
 from tools.archive import read_archive
 
 # What the record of a network on shapes says besides its scores.

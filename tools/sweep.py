@@ -21,11 +21,10 @@ import typer
 from fgnn.errors import InputError
 from fgnn.files import atomic_write, is_file
 from fgnn.runtime.devices import pick_device
+from fgnn.tasks import Recipe, evaluate
 from fgnn.tasks.dataclass_io import parse
-from fgnn.tasks.evaluate_map import evaluate
-from fgnn.tasks.recipe import Recipe
 from fgnn.tasks.yaml_file import read_yaml
-from fgnn.train.run_folder import RunFolder
+from fgnn.train import RunFolder
 from fgnn.weights import load_weights, save_weights
 from tools import jobs
 

@@ -21,15 +21,14 @@ from fgnn.data.labelled import Classes, PointSet, concat_sets
 from fgnn.data.scan_copies import scan_versions
 from fgnn.errors import InputError
 from fgnn.files import atomic_write
-from fgnn.points.cloud import read_cloud
+from fgnn.points import read_cloud
 from fgnn.points.metrics import GroundScore
 from fgnn.runtime.devices import pick_device
 from fgnn.runtime.progress import log_line
+from fgnn.tasks import Recipe
 from fgnn.tasks.ground_scores import NAME, filter_samples, mean_total
 from fgnn.tasks.points import Loaded, PointTask
-from fgnn.tasks.recipe import Recipe
-from fgnn.train.loop import train
-from fgnn.train.run_folder import RunFolder
+from fgnn.train import RunFolder, train
 from fgnn.weights import load_weights, save_weights
 from tools import jobs
 

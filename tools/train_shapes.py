@@ -20,10 +20,11 @@ from fgnn.files import atomic_write
 from fgnn.models.points.segmenter import load_point_network
 from fgnn.runtime.devices import device_name, pick_device
 from fgnn.runtime.environment import environment
-from fgnn.tasks.recipe import Recipe, ShapeData
+from fgnn.tasks import Recipe
+from fgnn.tasks.recipe import ShapeData
 from fgnn.tasks.shapes import score_shapes, split_shapes
+from fgnn.train import RunFolder
 from fgnn.train.run import recipe_of
-from fgnn.train.run_folder import RunFolder
 from fgnn.weights import load_weights, save_weights
 from tools import jobs
 

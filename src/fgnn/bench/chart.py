@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fgnn.files import atomic_write
-from fgnn.report.charts import bars, standalone
+from fgnn.report import bars
+from fgnn.report.charts import standalone
 
 # Columns of times with their legends, and the unit; the first set that a table has is drawn.
 _TIMES = (

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fgnn.bench.common import describe, mib, number, show, timed, write_result
-from fgnn.points.knn import knn
+from fgnn.points import knn
 from fgnn.runtime.environment import environment
 
 _LARGE = 1_000_000

@@ -20,9 +20,7 @@ from torch import Tensor, nn
 
 from fgnn.errors import need
 from fgnn.graph import FactorGroup, Incidence
-from fgnn.nn.direction import VariableToFactor
-from fgnn.nn.edge_matrix import BasisMatrix
-from fgnn.nn.message import Message
+from fgnn.nn import BasisMatrix, Message, VariableToFactor
 
 Form = Callable[[Tensor, Tensor, Tensor], Tensor]
 Edges = tuple[Tensor, Tensor]  # the factor and the variable of each edge, shape: (E,) each
@@ -57,7 +55,7 @@ def make_problem(
     clouds: int, points: int, k: int, width: int, *, bases: int = 16, device: str = "cpu", seed: int = 0
 ) -> Problem:
     """Random points, each a factor over its k nearest neighbours; 3-d edge features, in which φ is linear."""
-    from fgnn.points.knn import knn
+    from fgnn.points import knn
 
     torch.manual_seed(seed)
     xyz = torch.rand(clouds, points, 3).to(device)

@@ -12,12 +12,10 @@ from torch import Tensor, nn
 
 from fgnn.bench.common import describe, mib, number, show, timed, write_result
 from fgnn.data.labelled import PointSet
-from fgnn.models.points.config import PointConfig
-from fgnn.models.points.network import PointNetwork
+from fgnn.models import PointConfig, PointNetwork
 from fgnn.nn import use_backend
 from fgnn.runtime.environment import environment
-from fgnn.tasks.recipe import read_recipe
-from fgnn.tasks.task import Loss
+from fgnn.tasks import Loss, read_recipe
 from fgnn.train.step import Step
 from fgnn.train.update import Update
 

@@ -16,9 +16,9 @@ from fgnn.bench.common import write_result
 from fgnn.pgm import ModelBatch
 from fgnn.runtime.devices import pick_device, synchronised_time
 from fgnn.runtime.environment import environment
+from fgnn.tasks import Recipe, read_recipe
 from fgnn.tasks.labelled_models import Endless
 from fgnn.tasks.map import MAPTask
-from fgnn.tasks.recipe import Recipe, read_recipe
 from fgnn.train.loop import autocast_loss, compile_network
 from fgnn.train.step import Step
 from fgnn.train.update import Update

@@ -25,7 +25,7 @@ def demo(
     from fgnn.data import ChainMAP
     from fgnn.files import check_folder
     from fgnn.infer import solve
-    from fgnn.report.picture import draw_model
+    from fgnn.report import draw_model
     from fgnn.reproduce.experiment import Setting
     from fgnn.reproduce.table1 import reproduce_table1
     from fgnn.runtime.devices import pick_device

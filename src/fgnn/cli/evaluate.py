@@ -12,7 +12,7 @@ import typer
 from fgnn.errors import InputError
 
 if TYPE_CHECKING:
-    from fgnn.report.tables import Table
+    from fgnn.report import Table
     from fgnn.tasks.evaluate_map import Evaluation
 
 
@@ -50,8 +50,9 @@ def evaluate(
     fgnn evaluate runs/shapes/shapes-fgnn --protocol voted
     """
     from fgnn.runtime.devices import pick_device
+    from fgnn.tasks import GridData
     from fgnn.tasks.evaluate_map import evaluate as evaluate_weights
-    from fgnn.tasks.recipe import ChainData, GridData
+    from fgnn.tasks.recipe import ChainData
     from fgnn.weights.cards import read_card
 
     if read_card(weights).get("task") == "points":
@@ -83,7 +84,7 @@ def evaluate(
 
 
 def _table(results: dict[str, Evaluation], caption: str) -> Table:
-    from fgnn.report.tables import Table, percent
+    from fgnn.report import Table, percent
 
     rows = []
     for name, result in results.items():
@@ -99,7 +100,7 @@ def _points(
     weights: str, data: str | None, protocol: str | None, count: int | None, device: Any, seed: int, as_json: bool
 ) -> None:
     """Print the metrics of a point network, one column per protocol."""
-    from fgnn.report.tables import Table
+    from fgnn.report import Table
     from fgnn.runtime.progress import log_line
     from fgnn.tasks.evaluate_points import evaluate_point_weights
 

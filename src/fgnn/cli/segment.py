@@ -13,8 +13,8 @@ from fgnn.errors import InputError
 if TYPE_CHECKING:
     import torch
 
-    from fgnn.points.cloud import Cloud
-    from fgnn.points.segment import Clock, Segmenter
+    from fgnn.points import Cloud, Segmenter
+    from fgnn.points.segment import Clock
     from fgnn.report.segment_page import LabelledScan
     from fgnn.weights import Weights
 
@@ -76,7 +76,8 @@ def segment(
 def _target(scan: Path, out: Path | None) -> Path:
     """The file to write, by default beside the scan; reject files that cannot be read or written."""
     from fgnn.files import check_folder
-    from fgnn.points.cloud import check_writable, open_cloud
+    from fgnn.points import open_cloud
+    from fgnn.points.cloud import check_writable
 
     open_cloud(scan)
     suffix = ".ply" if scan.suffix.lower() == ".e57" else scan.suffix  # E57 cannot be written
@@ -105,7 +106,7 @@ def _label_object(
 ) -> tuple[dict[str, int], Cloud | None]:
     """Label the parts of one object; returns points per class and the labelled cloud."""
     from fgnn.models.points.segmenter import segment as segment_object
-    from fgnn.points.cloud import read_cloud, write_cloud
+    from fgnn.points import read_cloud, write_cloud
 
     cloud = read_cloud(scan)
     labelling = segment_object(cloud, weights, category=category, device=device)
@@ -118,7 +119,7 @@ def _label_scan(
     scan: Path, target: Path, segmenter: Segmenter, keep: int, clock: Clock
 ) -> tuple[dict[str, int], Cloud | None]:
     """Label a scan with a progress bar; returns points per class and a sample of about ``keep`` points."""
-    from fgnn.points.segment import segment_file
+    from fgnn.points import segment_file
     from fgnn.runtime.progress import ProgressBar
 
     bar = ProgressBar(wait=True)
@@ -143,8 +144,8 @@ def _print_summary(target: Path, counts: dict[str, int], seconds: float, device:
 
 def _write_pages(result: LabelledScan, html: Path | None, report: Path | None, device: torch.device) -> None:
     """Write the viewer and the page of counts, confidence and times."""
+    from fgnn.report import write_viewer
     from fgnn.report.segment_page import write_segment_page
-    from fgnn.report.viewer import write_viewer
     from fgnn.runtime.environment import environment
 
     if html is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from fgnn.errors import InputError
-from fgnn.points.cloud import Cloud
+from fgnn.points import Cloud
 
 # ASPRS codes; 0 where the label is unreliable.
 GROUND, OTHER, UNKNOWN = 2, 1, 0

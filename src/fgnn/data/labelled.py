@@ -14,7 +14,8 @@ from torch import Tensor
 
 from fgnn.data.shapenet import Shapes
 from fgnn.errors import InputError
-from fgnn.points.cloud import Cloud, CloudReader, HeldCloud, open_cloud
+from fgnn.points import Cloud, open_cloud
+from fgnn.points.cloud import CloudReader, HeldCloud
 from fgnn.points.segment_pieces import Cut, colours, tile_features
 from fgnn.points.tiles import TileStore
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.data.labelled import Classes, PointSet, concat_sets, scan_pieces
-from fgnn.points.cloud import Cloud, read_cloud
+from fgnn.points import Cloud, read_cloud
 from fgnn.points.segment_pieces import Cut
 
 # With fewer versions, starting processes takes longer than the work.

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from fgnn.data.s3dis import CLASSES, Room
 from fgnn.data.shapenet import FIRST_PART, SYNSETS, Shapes
-from fgnn.points.cloud import Cloud, write_chunks
+from fgnn.points import Cloud
+from fgnn.points.cloud import write_chunks
 
 _COLOURS = {
     "ceiling": (0.9, 0.9, 0.85), "floor": (0.45, 0.4, 0.35), "wall": (0.8, 0.78, 0.7), "window": (0.55, 0.7, 0.85),

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from fgnn.errors import InputError
 from fgnn.files import atomic_write
-from fgnn.pgm import ModelBatch
-from fgnn.pgm.batch import BudgetBatch, TableBatch
+from fgnn.pgm import BudgetBatch, ModelBatch, TableBatch
 
 if TYPE_CHECKING:
     from fgnn.data.generated import GeneratedModels

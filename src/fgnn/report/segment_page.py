@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fgnn.points.cloud import Cloud
+from fgnn.points import Cloud
 from fgnn.report.charts import bars
 from fgnn.report.html import Page, add_provenance
 from fgnn.report.tables import Table

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.files import atomic_write
-from fgnn.points.cloud import Cloud
+from fgnn.points import Cloud
 
 # More points make the page slow to load.
 MAX_POINTS = 1_000_000

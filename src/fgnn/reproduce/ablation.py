@@ -6,13 +6,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from fgnn.report.charts import lines
-from fgnn.report.html import Page
-from fgnn.report.tables import Table, percent
+from fgnn.report import Page, Table, lines, percent
 from fgnn.reproduce.experiment import Cell, Output, Setting, fresh_set, network_cells, paper_recipe, write_outputs
 from fgnn.reproduce.paper import ABLATION
 from fgnn.runtime.progress import Log
-from fgnn.tasks.recipe import Recipe, read_recipe
+from fgnn.tasks import Recipe, read_recipe
 
 SIZES = (4, 6, 8)
 

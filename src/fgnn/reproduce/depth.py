@@ -10,16 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.errors import InputError
-from fgnn.models.map.learned import load_network
-from fgnn.models.map.network import MAPNetwork
+from fgnn.models import MAPNetwork, load_network
 from fgnn.nn import ResidualNetwork
-from fgnn.report.charts import lines
-from fgnn.report.html import Page
-from fgnn.report.tables import Table, percent
+from fgnn.report import Page, Table, lines, percent
 from fgnn.reproduce.experiment import Cell, Output, Setting, fresh_set, write_outputs
 from fgnn.runtime.progress import Log
+from fgnn.tasks import Quality
 from fgnn.tasks.labelled_models import Examples
-from fgnn.tasks.metrics import Quality
 
 WEIGHTS = "deep-map-joint"
 KINDS = (1, 2, 3)

@@ -14,17 +14,16 @@ import torch
 from fgnn.errors import MissingExtra
 from fgnn.files import atomic_write
 from fgnn.infer import solve
-from fgnn.models.map.config import NetworkConfig
-from fgnn.models.map.learned import load_network
-from fgnn.report.html import Page, add_provenance
-from fgnn.report.tables import Table
+from fgnn.models import NetworkConfig, load_network
+from fgnn.report import Page, Table
+from fgnn.report.html import add_provenance
 from fgnn.runtime.environment import environment
 from fgnn.runtime.progress import Log
+from fgnn.tasks import Data, Quality, Recipe, read_recipe
 from fgnn.tasks.evaluate_map import Evaluation, evaluate_network
 from fgnn.tasks.labelled_models import Examples
 from fgnn.tasks.map import data_sets, draw_many
-from fgnn.tasks.metrics import Quality
-from fgnn.tasks.recipe import ChainData, Data, Recipe, read_recipe
+from fgnn.tasks.recipe import ChainData
 from fgnn.train.run import run
 from fgnn.weights import find_weights, weight_names
 from fgnn.weights.cards import weights_folder

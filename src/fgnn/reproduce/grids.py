@@ -16,15 +16,13 @@ from fgnn.errors import InputError, MissingExtra
 from fgnn.infer.local_search.decode import decode
 from fgnn.infer.local_search.refine import refine
 from fgnn.pgm import ModelBatch
-from fgnn.report.charts import bars
-from fgnn.report.html import Page
-from fgnn.report.tables import Table, percent
+from fgnn.report import Page, Table, bars, percent
 from fgnn.reproduce.experiment import Cell, Output, Setting, write_outputs
 from fgnn.reproduce.milp import solve_milp
 from fgnn.runtime.progress import Log
 from fgnn.solvers import solve
+from fgnn.tasks import Quality
 from fgnn.tasks.map import draw_many
-from fgnn.tasks.metrics import Quality
 from fgnn.weights import weight_names
 
 WEIGHTS = "deep-grid"

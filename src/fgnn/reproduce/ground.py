@@ -9,11 +9,10 @@ from pathlib import Path
 
 from fgnn.data.ground import FOLDS, GROUND, SAMPLES, read_samples
 from fgnn.errors import InputError
-from fgnn.points.cloud import Cloud, read_cloud
-from fgnn.points.metrics import GroundScore, ground_score
+from fgnn.points import Cloud, ground_score, read_cloud
+from fgnn.points.metrics import GroundScore
 from fgnn.points.morphological import morphological_ground
-from fgnn.report.html import Page
-from fgnn.report.tables import Table
+from fgnn.report import Page, Table
 from fgnn.reproduce.experiment import Origin, Output, Setting, write_outputs
 from fgnn.runtime.progress import Log
 from fgnn.tasks.ground_scores import NAME, filter_samples

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from fgnn.report.charts import bars
-from fgnn.report.html import Page
-from fgnn.report.tables import Table, percent
+from fgnn.report import Page, Table, bars, percent
 from fgnn.reproduce.experiment import (
     Cell,
     Output,

@@ -11,17 +11,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fgnn.data.s3dis import AREAS, CLASSES, Room, cut_rooms, load_blocks, rooms, save_blocks
+from fgnn.data import Room, load_blocks
+from fgnn.data.s3dis import AREAS, CLASSES, cut_rooms, rooms, save_blocks
 from fgnn.errors import InputError
 from fgnn.models.points.segmenter import load_point_network
+from fgnn.points import scene_score
 from fgnn.points.blocks import POINTS
-from fgnn.points.metrics import scene_score
-from fgnn.report.html import Page
-from fgnn.report.tables import Table
+from fgnn.report import Page, Table
 from fgnn.reproduce.experiment import Output, Setting, is_trained, train_run, write_outputs
 from fgnn.reproduce.paper import NAMES, TABLE2
 from fgnn.runtime.progress import Log
-from fgnn.tasks.recipe import Recipe, RoomData, read_recipe
+from fgnn.tasks import Recipe, read_recipe
+from fgnn.tasks.recipe import RoomData
 from fgnn.tasks.room_scores import PROTOCOLS, Protocol, labeller, score_rooms
 from fgnn.weights import load_weights
 

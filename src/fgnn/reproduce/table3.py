@@ -10,12 +10,11 @@ from typing import Any
 
 import torch
 
-from fgnn.data.shapenet import CATEGORIES, Shapes
+from fgnn.data import Shapes
+from fgnn.data.shapenet import CATEGORIES
 from fgnn.errors import InputError
 from fgnn.models.points.segmenter import load_point_network
-from fgnn.report.charts import bars
-from fgnn.report.html import Page
-from fgnn.report.tables import Table
+from fgnn.report import Page, Table, bars
 from fgnn.reproduce.experiment import Origin, Output, Setting, records, write_outputs
 from fgnn.reproduce.paper import NAMES, TABLE3
 from fgnn.runtime.progress import Log

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import torch
 
-from fgnn.models.map.learned import load_network
-from fgnn.report.html import Page
-from fgnn.report.tables import Table, percent
+from fgnn.models import load_network
+from fgnn.report import Page, Table, percent
 from fgnn.reproduce.experiment import Cell, Output, Setting, evaluation_cells, write_outputs
 from fgnn.runtime.progress import Log
+from fgnn.tasks import Data
 from fgnn.tasks.evaluate_map import evaluate_network
 from fgnn.tasks.map import data_sets, draw_many
-from fgnn.tasks.recipe import ChainData, Data
+from fgnn.tasks.recipe import ChainData
 
 WEIGHTS = "deep-map-joint"
 # length, window, budget: first as trained; other windows keep the budget's share of ones

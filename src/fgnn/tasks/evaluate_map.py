@@ -11,8 +11,8 @@ import torch
 
 from fgnn.errors import InputError
 from fgnn.infer.local_search.decode import decode
-from fgnn.models.map.learned import load_network, score
-from fgnn.models.map.network import MAPNetwork
+from fgnn.models import MAPNetwork, load_network
+from fgnn.models.map.learned import score
 from fgnn.runtime.devices import synchronised_time
 from fgnn.tasks.dataclass_io import parse
 from fgnn.tasks.labelled_models import Examples

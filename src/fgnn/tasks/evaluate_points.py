@@ -10,9 +10,9 @@ import torch
 
 from fgnn.data.s3dis import CLASSES, rooms
 from fgnn.errors import InputError
-from fgnn.models.points.network import PointNetwork
+from fgnn.models import PointNetwork
 from fgnn.models.points.segmenter import load_point_network
-from fgnn.points.metrics import scene_score
+from fgnn.points import scene_score
 from fgnn.runtime.progress import Log
 from fgnn.tasks.dataclass_io import parse
 from fgnn.tasks.points import evaluate_points, load_scans

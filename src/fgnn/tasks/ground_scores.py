@@ -11,9 +11,8 @@ import torch
 
 from fgnn.data.ground import GROUND, UNKNOWN
 from fgnn.models.points.segmenter import load_segmenter
-from fgnn.points.cloud import Cloud
-from fgnn.points.metrics import GroundScore, ground_score
-from fgnn.points.segment import Segmenter, segment_cloud
+from fgnn.points import Cloud, Segmenter, ground_score, segment_cloud
+from fgnn.points.metrics import GroundScore
 from fgnn.runtime.progress import Log
 
 NAME = "lidar-ground"

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from fgnn.data import ChainMAP, GridMAP
 from fgnn.infer.exact.max_marginals import gaps
-from fgnn.models.map.family import Family
+from fgnn.models import Family, MAPNetwork
 from fgnn.models.map.featurise import constant_groups
 from fgnn.models.map.learned import score
-from fgnn.models.map.network import MAPNetwork
 from fgnn.pgm import ModelBatch
 from fgnn.runtime.distributed import World
 from fgnn.tasks.dataclass_io import plain

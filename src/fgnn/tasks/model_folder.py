@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fgnn.errors import InputError
-from fgnn.models.map.config import NetworkConfig
+from fgnn.models import NetworkConfig
 from fgnn.pgm import GraphicalModel, ModelBatch
 from fgnn.tasks.labelled_models import Examples
 from fgnn.tasks.recipe import Data, Recipe

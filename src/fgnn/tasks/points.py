@@ -15,8 +15,8 @@ from fgnn.data.labelled import IGNORE, Classes, PointSet, concat_sets
 from fgnn.data.scan_copies import scan_versions
 from fgnn.data.shapenet import CATEGORIES, PARTS
 from fgnn.errors import InputError
-from fgnn.models.points.network import PointNetwork
-from fgnn.points.metrics import confusion, scene_score, shape_score
+from fgnn.models import PointNetwork
+from fgnn.points import confusion, scene_score, shape_score
 from fgnn.runtime.distributed import World
 from fgnn.tasks.dataclass_io import plain
 from fgnn.tasks.recipe import Recipe
@@ -160,7 +160,8 @@ def load(recipe: Recipe) -> Loaded:
         train, held = load_shapes(data.shapes.root, data.shapes.splits, data.shapes.held_out, data.shapes.points)
         return Loaded(train, held, part_names(), CATEGORIES, PARTS, "shape: unit sphere")
     if data.rooms is not None:
-        from fgnn.data.s3dis import CLASSES, load_blocks
+        from fgnn.data import load_blocks
+        from fgnn.data.s3dis import CLASSES
 
         blocks = load_blocks(data.rooms.root)
         folds = [blocks.fold(data.rooms.area, train=t) for t in (True, False)]

@@ -10,8 +10,7 @@ from typing import Literal
 
 from fgnn.errors import InputError
 from fgnn.files import is_file
-from fgnn.models.map.config import NetworkConfig
-from fgnn.models.points.config import PointConfig
+from fgnn.models import NetworkConfig, PointConfig
 from fgnn.points.segment_pieces import Cut
 from fgnn.tasks.dataclass_io import parse
 from fgnn.tasks.settings import Optimiser as Optimiser

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fgnn.data.s3dis import CLASSES, Room
-from fgnn.models.points.network import PointNetwork
+from fgnn.data import Room
+from fgnn.data.s3dis import CLASSES
+from fgnn.models import PointNetwork
+from fgnn.points import confusion
 from fgnn.points.blocks import POINTS, Block, count_votes, covering_blocks, overlapping_blocks, sampled_blocks
-from fgnn.points.metrics import confusion
 from fgnn.runtime.progress import Log
 
 Protocol = Literal["pn-sampled", "all-points", "voted"]

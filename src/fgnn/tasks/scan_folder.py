@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from fgnn.errors import InputError
-from fgnn.models.points.config import PointConfig
-from fgnn.points.cloud import FORMATS, CloudReader, open_cloud
+from fgnn.models import PointConfig
+from fgnn.points import open_cloud
+from fgnn.points.cloud import FORMATS, CloudReader
 from fgnn.tasks.recipe import Data, Recipe, ScanData
 from fgnn.tasks.settings import Optimiser, Schedule
 

@@ -17,9 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fgnn.data import Shapes, load_shapenet_part
 from fgnn.data.labelled import PointSet, concat_sets, from_shapes
-from fgnn.data.shapenet import CATEGORIES, NUM_PARTS, PARTS, Shapes, load_shapenet_part
-from fgnn.points.metrics import shape_score
+from fgnn.data.shapenet import CATEGORIES, NUM_PARTS, PARTS
+from fgnn.points import shape_score
 
 
 def part_names() -> tuple[str, ...]:

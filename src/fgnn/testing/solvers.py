@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fgnn.infer.api import Solver, solve, solver_named
-from fgnn.infer.solution import Answer
+from fgnn.infer import Answer, solve
+from fgnn.infer.api import Solver, solver_named
 from fgnn.pgm import GraphicalModel, ModelBatch
 
 _TOLERANCE = 1e-9

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from fgnn.errors import InputError
 from fgnn.runtime.environment import environment
-from fgnn.tasks.dataclass_io import plain
-from fgnn.tasks.settings import TrainingSettings
+from fgnn.tasks import TrainingSettings, plain
 from fgnn.weights.store import load_tensors, save_tensors
 
 _FORMAT = "fgnn-checkpoint-1"

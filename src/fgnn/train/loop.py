@@ -19,9 +19,7 @@ from fgnn.runtime.devices import device_name
 from fgnn.runtime.distributed import World
 from fgnn.runtime.environment import command
 from fgnn.runtime.progress import ProgressBar
-from fgnn.tasks.dataclass_io import plain
-from fgnn.tasks.settings import TrainingSettings
-from fgnn.tasks.task import Loss, Task
+from fgnn.tasks import Loss, Task, TrainingSettings, plain
 from fgnn.train.checkpoint import State, restore, save_state
 from fgnn.train.run_folder import RunFolder
 from fgnn.train.step import Step

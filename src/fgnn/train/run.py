@@ -15,12 +15,11 @@ from fgnn.report.run_page import write_run_page
 from fgnn.runtime.distributed import World, restarted
 from fgnn.runtime.distributed import world as join_world
 from fgnn.runtime.progress import ProgressBar
+from fgnn.tasks import Recipe, Task, read_recipe
 from fgnn.tasks.map import MAPTask
 from fgnn.tasks.model_folder import folder_recipe
 from fgnn.tasks.points import PointTask
-from fgnn.tasks.recipe import Recipe, read_recipe
 from fgnn.tasks.scan_folder import is_scan_folder, scan_recipe
-from fgnn.tasks.task import Task
 from fgnn.train.checkpoint import State
 from fgnn.train.loop import RunOptions, train
 from fgnn.train.run_folder import RunFolder

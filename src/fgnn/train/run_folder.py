@@ -12,7 +12,8 @@ import torch
 from fgnn.errors import InputError, MissingExtra, need
 from fgnn.files import atomic_write
 from fgnn.runtime.environment import environment
-from fgnn.tasks.settings import TrainingSettings, recipe_yaml
+from fgnn.tasks import TrainingSettings
+from fgnn.tasks.settings import recipe_yaml
 
 
 class RunFolder:

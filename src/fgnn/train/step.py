@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from fgnn.nn.graphed import recording
-from fgnn.tasks.task import Loss
+from fgnn.tasks import Loss
 from fgnn.tasks.tensor_tree import clone_tensors, copy_tensors, signature
 
 _WARM_UP = 3  # eager steps before the capture, which compile and tune kernels and fill caches

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from fgnn.tasks.settings import Schedule, TrainingSettings
+from fgnn.tasks import Schedule, TrainingSettings
 
 
 class Update:

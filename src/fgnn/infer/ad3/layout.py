@@ -15,8 +15,7 @@ from torch import Tensor
 from fgnn.graph import Structure, padded_width, slots_by_target
 from fgnn.graph.derived import Derived
 from fgnn.infer.map_tensors import map_tensors
-from fgnn.pgm import ModelBatch
-from fgnn.pgm.batch import TableBatch
+from fgnn.pgm import ModelBatch, TableBatch
 
 _ALONE = 1e-6  # the degree of a variable without factors: almost nothing keeps it from its best state
 

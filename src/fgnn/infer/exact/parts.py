@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fgnn.pgm import ModelBatch
-from fgnn.pgm.batch import BudgetBatch, TableBatch
+from fgnn.pgm import BudgetBatch, ModelBatch, TableBatch
 
 Group = TypeVar("Group", TableBatch, BudgetBatch)
 

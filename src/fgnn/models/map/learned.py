@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.errors import InputError
+from fgnn.infer import Answer
 from fgnn.infer.local_search.decode import decode as decode_scores
 from fgnn.infer.local_search.refine import refine
-from fgnn.infer.solution import Answer, OnProgress
+from fgnn.infer.solution import OnProgress
 from fgnn.infer.threads import side_by_side, worth_threads
 from fgnn.models.map.config import NetworkConfig
 from fgnn.models.map.equivalent import mirrored

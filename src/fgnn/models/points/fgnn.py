@@ -13,7 +13,7 @@ from fgnn.graph import FactorGraph, FactorGroup, Hints
 from fgnn.models.points.blocks import has_kernel, nearest_by_kernel
 from fgnn.nn import build
 from fgnn.nn.norm import Norm
-from fgnn.points.knn import knn
+from fgnn.points import knn
 
 GROUP = "near"
 

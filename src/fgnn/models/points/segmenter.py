@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from fgnn.errors import InputError
 from fgnn.models.points.config import PointConfig
 from fgnn.models.points.network import PointNetwork
-from fgnn.points.cloud import Cloud
-from fgnn.points.segment import UNLABELLED, Labelling, Segmenter, segment_cloud
+from fgnn.points import Cloud, Segmenter, segment_cloud
+from fgnn.points.segment import UNLABELLED, Labelling
 from fgnn.points.tiles import OnChunk
 from fgnn.weights import Weights, load_weights
 

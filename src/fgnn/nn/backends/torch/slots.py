@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fgnn.graph import Incidence
-from fgnn.graph.padded import padded_width, slots_by_target
+from fgnn.graph import Incidence, padded_width, slots_by_target
 
 # Variables are padded to the largest degree, unless that makes more slots than this many per edge and variable.
 _MOST_PADDING = 4
