@@ -13,8 +13,8 @@ import torch
 import typer
 
 from fgnn.errors import InputError
+from fgnn.schema import parse
 from fgnn.tasks import Recipe
-from fgnn.tasks.dataclass_io import parse
 from fgnn.tasks.recipe import find_recipe
 from fgnn.tasks.yaml_file import parse_yaml, read_yaml
 from fgnn.train import RunFolder

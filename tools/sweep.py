@@ -21,8 +21,8 @@ import typer
 from fgnn.errors import InputError
 from fgnn.files import atomic_write, is_file
 from fgnn.runtime.devices import pick_device
+from fgnn.schema import parse
 from fgnn.tasks import Recipe, evaluate
-from fgnn.tasks.dataclass_io import parse
 from fgnn.tasks.yaml_file import read_yaml
 from fgnn.train import RunFolder
 from fgnn.weights import load_weights, save_weights

@@ -6,6 +6,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from fgnn.names import printable as printable
+
 _EXTRAS = {
     "pytoulbar2": "solvers",
     "joblib": "solvers",
@@ -31,7 +33,7 @@ class InputError(ValueError):
     """
 
     def __init__(self, what: str, *, file: str | Path | None = None, place: str = "") -> None:
-        parts = (_printable(str(file)) if file is not None else "", _short(place, 100))
+        parts = (printable(str(file)) if file is not None else "", _short(place, 100))
         where = ", ".join(part for part in parts if part)
         super().__init__(f"{where}: {_short(what)}" if where else _short(what))
 
@@ -43,15 +45,8 @@ def reason(error: BaseException, otherwise: str = "") -> str:
 
 
 def _short(text: str, most: int = 300) -> str:
-    text = _printable(text[: most + 1])
+    text = printable(text[: most + 1])
     return text if len(text) <= most else text[: most - 3] + "..."
-
-
-def _printable(text: str) -> str:
-    """Escape line ends and other characters that would control a terminal."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 class MissingExtra(ImportError):

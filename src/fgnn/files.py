@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import secrets
 import tempfile
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ except ImportError:  # no POSIX locks: leftover files are not removed
     fcntl = None
 
 _YOUNG_SECONDS = 60.0
+_NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 
 @contextmanager
@@ -36,15 +38,12 @@ def atomic_write(path: str | Path, mode: str = "w", **options: Any) -> Iterator[
     _sweep(target)
     name = ""
     try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+        handle, name = _create_part(target)
         with os.fdopen(handle, mode, **options) as file:
             _claim(file.fileno())
             yield file
             file.flush()
             os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)  # mkstemp creates private files
         os.replace(name, target)
     except BaseException as error:
         if name:
@@ -52,6 +51,17 @@ def atomic_write(path: str | Path, mode: str = "w", **options: Any) -> Iterator[
         if isinstance(error, OSError) and (not name or error.filename in (None, name)):
             error.filename = str(target)  # users know the target, not the temporary file
         raise
+
+
+def _create_part(target: Path) -> tuple[int, str]:
+    """Create a temporary file beside ``target`` with the permissions that the system gives to new files.
+
+    Not `tempfile.mkstemp`: its files are private, and the umask cannot be read without setting it for all threads.
+    """
+    while True:
+        name = target.parent / f".{target.name}.{secrets.token_hex(4)}.part"
+        with suppress(FileExistsError):
+            return os.open(name, _NEW_FILE, 0o666), str(name)
 
 
 def write_npy(file: IO[bytes], array: NDArray[Any]) -> None:

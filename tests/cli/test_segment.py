@@ -17,7 +17,7 @@ from fgnn.models.points.config import PointConfig
 from fgnn.models.points.network import PointNetwork
 from fgnn.points.cloud import Cloud, read_cloud, write_cloud
 from fgnn.points.heights import height_columns
-from fgnn.tasks.dataclass_io import plain
+from fgnn.schema import plain
 from fgnn.tasks.recipe import ScanData
 from fgnn.weights import save_weights
 

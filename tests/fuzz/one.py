@@ -154,8 +154,8 @@ def _guided(options: argparse.Namespace, atheris: Any) -> None:
 def _modules(name: str) -> list[str]:
     """The modules to instrument, named before any of them is imported."""
     guides = {
-        "recipe": ["fgnn.tasks.dataclass_io", "fgnn.tasks.recipe", "yaml"],
-        "plan": ["fgnn.tasks.dataclass_io", "tools.sweep", "yaml"],
+        "recipe": ["fgnn.schema", "fgnn.tasks.recipe", "yaml"],
+        "plan": ["fgnn.schema", "tools.sweep", "yaml"],
         "notation": ["fgnn.nn.notation"],
         "classes": ["fgnn.data.labelled"],
         "weights": ["fgnn.weights"],

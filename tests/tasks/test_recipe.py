@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from fgnn.errors import InputError
-from fgnn.tasks.dataclass_io import parse, plain
+from fgnn.schema import parse, plain
 from fgnn.tasks.recipe import Recipe, read_recipe, recipe_names, recipe_yaml
 from fgnn.tasks.seeds import seed_for
 from fgnn.train.update import rate_factor

@@ -1,6 +1,6 @@
 """What is trained: learned MAP and point clouds, with their data, losses, metrics and recipes."""
 
-from fgnn.tasks.dataclass_io import plain
+from fgnn.schema import plain
 from fgnn.tasks.evaluate_map import evaluate
 from fgnn.tasks.map import map_loss
 from fgnn.tasks.metrics import Quality

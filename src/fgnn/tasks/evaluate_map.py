@@ -14,7 +14,7 @@ from fgnn.infer.local_search.decode import decode
 from fgnn.models import MAPNetwork, load_network
 from fgnn.models.map.learned import score
 from fgnn.runtime.devices import synchronised_time
-from fgnn.tasks.dataclass_io import parse
+from fgnn.schema import parse
 from fgnn.tasks.labelled_models import Examples
 from fgnn.tasks.map import data_sets, draw_many
 from fgnn.tasks.metrics import Quality

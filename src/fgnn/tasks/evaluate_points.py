@@ -14,7 +14,7 @@ from fgnn.models import PointNetwork
 from fgnn.models.points.segmenter import load_point_network
 from fgnn.points import scene_score
 from fgnn.runtime.progress import Log
-from fgnn.tasks.dataclass_io import parse
+from fgnn.schema import parse
 from fgnn.tasks.points import evaluate_points, load_scans
 from fgnn.tasks.recipe import Data, Recipe, RoomData, ShapeData
 from fgnn.tasks.room_scores import PROTOCOLS, labeller, score_rooms

@@ -17,7 +17,7 @@ from fgnn.models.map.featurise import constant_groups
 from fgnn.models.map.learned import score
 from fgnn.pgm import ModelBatch
 from fgnn.runtime.distributed import World
-from fgnn.tasks.dataclass_io import plain
+from fgnn.schema import plain
 from fgnn.tasks.labelled_models import Endless, Examples, FixedSet, Grouped, Labelled, Source, draw
 from fgnn.tasks.metrics import Quality
 from fgnn.tasks.model_folder import read_folder, split

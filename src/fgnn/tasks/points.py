@@ -18,7 +18,7 @@ from fgnn.errors import InputError
 from fgnn.models import PointNetwork
 from fgnn.points import confusion, scene_score, shape_score
 from fgnn.runtime.distributed import World
-from fgnn.tasks.dataclass_io import plain
+from fgnn.schema import plain
 from fgnn.tasks.recipe import Recipe
 from fgnn.tasks.scan_folder import scan_files
 from fgnn.tasks.seeds import EpochBatches, seed_for

@@ -12,7 +12,7 @@ from fgnn.errors import InputError
 from fgnn.files import is_file
 from fgnn.models import NetworkConfig, PointConfig
 from fgnn.points.segment_pieces import Cut
-from fgnn.tasks.dataclass_io import parse
+from fgnn.schema import parse
 from fgnn.tasks.settings import Optimiser as Optimiser
 from fgnn.tasks.settings import Schedule as Schedule
 from fgnn.tasks.settings import TrainingSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
-from fgnn.tasks.dataclass_io import plain
+from fgnn.schema import plain
 
 _LENGTHS = ("epochs", "steps", "seconds")
 

@@ -86,7 +86,7 @@ def test_weights_trained_on_similar_models_are_chosen(monkeypatch: pytest.Monkey
     from fgnn.data import GridMAP
     from fgnn.models.map import learned
     from fgnn.models.map.family import Family
-    from fgnn.tasks.dataclass_io import plain
+    from fgnn.schema import plain
 
     def card(data: ChainMAP | GridMAP, optimal: float, fixed: tuple[str, ...] = ()) -> dict[str, object]:
         family = Family.of(data.sample(2), any_size=not fixed, fixed=fixed)

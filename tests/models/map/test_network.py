@@ -16,7 +16,7 @@ from fgnn.models.map.family import Family
 from fgnn.models.map.featurise import constant_groups, sub_windows
 from fgnn.models.map.network import PAPER, MAPNetwork
 from fgnn.nn.edge_matrix import Form
-from fgnn.tasks.dataclass_io import plain
+from fgnn.schema import plain
 
 DEEP = NetworkConfig("deep", width=8, blocks=2, bases=3)
 NOTATION = NetworkConfig("FGNN(8) - Res[FC(8) - FGNN(8) - FC(8)] - FGNN(N)", q="table")
