@@ -137,8 +137,11 @@ class PointCNN(nn.Module):
             raise ValueError("Expected features exactly where the network was built with inputs > 0")
         levels: list[tuple[Tensor, Tensor]] = []
         at, x = points, None if self.features is None else self.features(features)
+        farthest_first = False  # a prefix of points in that order is the smaller sample, without another search
         for layer, conv in zip(self.down_layers, self.down, strict=True):
-            queries = at if layer.points is None else farthest(at, layer.points)
+            count = at.shape[1] if layer.points is None else min(layer.points, at.shape[1])
+            queries = at[:, :count] if farthest_first else farthest(at, count)
+            farthest_first |= count < at.shape[1]
             x = conv(at, x, queries)
             at = queries
             levels.append((at, x))
