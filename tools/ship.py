@@ -64,14 +64,24 @@ def ship_sweep(
     """Ship weights and records of a sweep; return the names of the weights kept."""
     package = _Package(folder, keep, command)
     for tar in tars:
-        for name, data in sorted(read_archive(tar).items()):
+        files = read_archive(tar)
+        for name, data in sorted(files.items()):
             if name.endswith(".safetensors"):
                 weights = parse_weights(data, f"{tar}, {name}")
                 if weights.name in keep:
                     package.save(weights.name, weights.tensors, weights.card)
                 else:
                     package.record(weights.name, weights.card)
+            elif _is_card(name) and name.removesuffix(".json") + ".safetensors" not in files:
+                card = json.loads(data)
+                package.record(card["name"], card)
     return package.close(tars[0])
+
+
+def _is_card(name: str) -> bool:
+    """Whether a member of a sweep's tar file is the card of a job, ``NAME/NAME.json``."""
+    folder, _, file = name.rpartition("/")
+    return bool(folder) and file == f"{folder}.json"
 
 
 def ship_shapes(
@@ -85,6 +95,7 @@ def ship_shapes(
         if not job["scores"]:
             continue
         scores = {key: job[key] for key in _SHAPE_KEYS} | {"results": job["scores"]}
+        scores |= {"selected": job["selected"]} if job.get("selected") is not None else {}
         if job["name"] in keep:
             weights = load_weights(file.with_name(f"{job['name']}.safetensors"))
             load_point_network(weights)  # checks that the tensors fit the card

@@ -11,7 +11,7 @@ import io
 import json
 import tarfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -41,6 +41,7 @@ class Job:
         fit: Train as many steps as fit into this many seconds, instead of the recipe's length.
         after: An earlier job whose weights to start from.
         evaluate: Instances to evaluate on afterwards.
+        weights: Pack the weights; otherwise only their card, which is enough for a record.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Job:
     fit: float | None = None
     after: str | None = None
     evaluate: int = 10_000
+    weights: bool = True
 
     def changed_recipe(self) -> Recipe:
         """Return the recipe with the job's changes."""
@@ -104,7 +106,7 @@ def run_sweep(plan: Plan, out: str | Path, *, time_budget: float | None = None) 
     """Run the jobs that are not finished yet, within the budget, and pack the results."""
     start = time.monotonic()
     Path(out).mkdir(parents=True, exist_ok=True)
-    outcomes = []
+    outcomes: list[Outcome] = []
     for job in plan.jobs:
         left = None if time_budget is None else time_budget - (time.monotonic() - start)
         if left is not None and left < 5:
@@ -139,9 +141,22 @@ def run_job(plan: Plan, job: Job, left: float | None) -> Outcome:
     return outcome
 
 
+def some_jobs(plan: Plan, only: Sequence[str]) -> Plan:
+    """Return the plan with only these jobs, in the given order, so that several processes can share it.
+
+    No names mean all jobs.
+    """
+    by_name = {job.name: job for job in plan.jobs}
+    unknown = [name for name in only if name not in by_name]
+    if unknown:
+        raise InputError(f"Expected jobs among {', '.join(by_name)} (got {unknown[0]!r})")
+    return replace(plan, jobs=tuple(by_name[name] for name in only or by_name))
+
+
 def pack(plan: Plan, outcomes: list[Outcome], out: str | Path) -> list[Path]:
-    """Write weights in bf16 with cards, metrics and the summary to tar files of at most 15 MB each."""
+    """Write weights in bf16, cards, metrics and the summary to tar files of at most 15 MB each."""
     members: list[tuple[str, bytes]] = [("summary.json", json.dumps([vars(o) for o in outcomes], indent=1).encode())]
+    light = {job.name for job in plan.jobs if not job.weights}
     for outcome in outcomes:
         folder = Path(plan.folder) / outcome.name
         last = folder / "last.safetensors"
@@ -149,8 +164,10 @@ def pack(plan: Plan, outcomes: list[Outcome], out: str | Path) -> list[Path]:
             continue
         weights = load_weights(last)
         small = folder / f"{outcome.name}.safetensors"
-        save_weights(small, weights.tensors, {**weights.card, "results": outcome.results}, bf16=True)
-        for path in (small, small.with_suffix(".json"), folder / "metrics.jsonl", folder / "config.yaml"):
+        about = {"finished": outcome.finished, "results": outcome.results}
+        save_weights(small, weights.tensors, {**weights.card, **about}, bf16=True)
+        files = (small, small.with_suffix(".json"), folder / "metrics.jsonl", folder / "config.yaml")
+        for path in files[outcome.name in light :]:
             members.append((f"{outcome.name}/{path.name}", path.read_bytes()))
     parts: list[list[tuple[str, bytes]]] = [[]]
     for member in members:
@@ -177,9 +194,13 @@ def main(
     plan: Annotated[str, typer.Argument(help="A plan in YAML.")],
     out: Annotated[str, typer.Option(help="Folder for the tar files.")] = "out/sweep",
     time_budget: Annotated[float | None, typer.Option(help="Seconds for all jobs together.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Run this job; repeat for several. By default all.")] = None,
+    folder: Annotated[str | None, typer.Option(help="Folder for the runs, instead of the plan's.")] = None,
 ) -> None:
     """Run several trainings in a row."""
-    outcomes = run_sweep(read_plan(plan), out, time_budget=time_budget)
+    chosen = some_jobs(read_plan(plan), only or ())
+    chosen = replace(chosen, folder=folder or chosen.folder)
+    outcomes = run_sweep(chosen, out, time_budget=time_budget)
     print("\n".join(o.summary() for o in outcomes))
 
 

@@ -38,6 +38,7 @@ class Outcome(jobs.Outcome):
     """What became of a job, with its scores by protocol."""
 
     epochs: float = 0.0
+    selected: float | None = None  # the epoch whose weights were scored, where a validation list chose it
     parameters: int = 0
     shapes_per_second: float = 0.0
     scores: list[dict[str, Any]] = field(default_factory=list)
@@ -46,6 +47,7 @@ class Outcome(jobs.Outcome):
         lines = [super().summary()]
         if not self.error:
             size = f"{self.parameters:,} parameters, {self.epochs:.1f} epochs"
+            size += "" if self.selected is None else f", best {self.selected:.1f}"
             lines[0] += f", {size}, {self.shapes_per_second:,.0f} shapes/s"
         for score in self.scores:
             instance, category, accuracy = (f"{100 * score[k]:.2f}" for k in ("instance", "class_average", "accuracy"))
@@ -87,11 +89,16 @@ def run_job(recipe: Recipe, folder: RunFolder, device: str, budget: float | None
 
 
 def score_job(outcome: Outcome, folder: RunFolder, device: str, votes: int) -> None:
-    """Score the last weights of a run, rounded to bf16 as they are shipped, on the test split."""
+    """Score the weights of a run, rounded to bf16 as they are shipped, on the test split.
+
+    They are the last ones, or those that were best on the validation list if the recipe holds it out.
+    """
     recipe = recipe_of(folder)
     data = recipe.data.shapes
     assert isinstance(data, ShapeData)
-    last = load_weights(folder.path / "last.safetensors")
+    best = folder.path / "best.safetensors"
+    select = data.held_out == "val" and best.is_file()
+    last = load_weights(best if select else folder.path / "last.safetensors")
     small = folder.path / f"{outcome.name}.safetensors"
     # the card names the folder of the shapes, not its place on this machine
     card = json.loads(json.dumps(dict(last.card)).replace(data.root, Path(data.root).name))
@@ -105,7 +112,10 @@ def score_job(outcome: Outcome, folder: RunFolder, device: str, votes: int) -> N
     outcome.parameters = sum(p.numel() for p in network.parameters())
     # including the instances behind the weights it began with
     before = sum(int(card["instances_seen"]) for card in _ancestors(last.card.get("began_with")))
-    outcome.epochs = (before + outcome.steps * recipe.batch) / sum(len(s) for s in trained_on)
+    count = sum(len(s) for s in trained_on)
+    outcome.epochs = (before + outcome.steps * recipe.batch) / count
+    if select:
+        outcome.selected = (before + int(last.card["instances_seen"])) / count
     half = recipe.precision == "bf16" and here.type == "cuda"
     tables = score_shapes(network, shapes, data.points, trained_on, votes=votes, half=half)
     outcome.scores = [asdict(table) for table in tables]
@@ -143,7 +153,7 @@ def write_results(outcomes: list[Outcome], runs: Path, out: Path) -> None:
 
 
 def train_shapes(
-    words: Annotated[list[str], typer.Argument(help="NAME:SECONDS; names: fgnn, dgcnn, pointnet and pointcnn.")],
+    words: Annotated[list[str], typer.Argument(help="NAME:SECONDS; names: fgnn, dgcnn, pointnet, pointcnn and paper.")],
     data: Annotated[str, typer.Option(help="The folder of ShapeNet-Part.")],
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("out/shapes"),
     runs: Annotated[Path, typer.Option(help="Folder for runs and their checkpoints.")] = Path("runs/shapes"),

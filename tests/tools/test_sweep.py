@@ -16,7 +16,7 @@ from fgnn.weights import load_weights
 from tests.tasks.helpers import small_recipe
 from tools.learning_curves import curves
 from tools.ship import ship_sweep
-from tools.sweep import read_plan, run_sweep
+from tools.sweep import read_plan, run_sweep, some_jobs
 
 PLAN = """
 device: cpu
@@ -56,6 +56,27 @@ def test_a_sweep_from_end_to_end(plan: Path, tmp_path: Path, capsys: pytest.Capt
     assert "first: 20 steps" in capsys.readouterr().out
     again = run_sweep(read_plan(plan), tmp_path / "out", time_budget=300)
     assert again[0].seconds == outcomes[0].seconds  # a finished job is not run again
+
+
+def test_a_job_packed_without_weights_still_leaves_its_record(plan: Path, tmp_path: Path) -> None:
+    plan.write_text(plan.read_text(encoding="utf-8").replace("evaluate: 40}", "evaluate: 40, weights: false}"))
+    outcomes = run_sweep(some_jobs(read_plan(plan), ["first"]), tmp_path / "out")
+    assert [o.name for o in outcomes] == ["first"]
+    with tarfile.open(tmp_path / "out" / "sweep-0.tar") as tar:
+        names = sorted(tar.getnames())
+    assert names == ["first/config.yaml", "first/first.json", "first/metrics.jsonl", "summary.json"]
+    assert ship_sweep([tmp_path / "out" / "sweep-0.tar"], [], tmp_path / "package", "how") == []
+    record = json.loads((tmp_path / "package" / "records.json").read_text())["first"]
+    assert record["results"] == outcomes[0].results
+    assert record["finished"] is True
+    assert record["command"] == "how"
+    with pytest.raises(InputError, match=r"Expected jobs among first, wrong, second .*'third'"):
+        some_jobs(read_plan(plan), ["third"])
+
+
+@pytest.mark.parametrize("path", sorted(Path("benchmarks").glob("map_*.yaml")), ids=lambda path: path.stem)
+def test_the_plans_of_the_project_can_be_read(path: Path) -> None:
+    assert read_plan(path).jobs
 
 
 def test_jobs_without_time_are_reported(plan: Path, tmp_path: Path) -> None:

@@ -92,6 +92,33 @@ def test_results_become_weights_and_records(folder: Path, tmp_path: Path) -> Non
         ship_shapes(tmp_path, [])
 
 
+def test_the_papers_protocol_scores_the_best_epoch_on_the_validation_list(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agreements = iter([0.2, 0.5, 0.3, 0.1])
+    monkeypatch.setattr(PointTask, "validate", lambda *_: {"agreement": next(agreements), "loss": 1.0})
+    outcome = train(["paper"], folder, tmp_path, *TINY, "steps=4", "validate_every=1")[0]
+    assert outcome.error == ""
+    assert (outcome.selected, outcome.epochs) == (1.0, 2.0)  # two batches of 4 of the 8 shapes to train on
+    scored = load_weights(tmp_path / "out" / "shapes-paper.safetensors")
+    best = load_weights(tmp_path / "runs" / "shapes-paper" / "best.safetensors")
+    assert scored.card["steps"] == best.card["steps"] == 2
+    assert all(torch.equal(t, best.tensors[name].bfloat16().to(t.dtype)) for name, t in scored.tensors.items())
+    ship_shapes(tmp_path / "out", [], tmp_path / "package")
+    records = json.loads((tmp_path / "package" / "records.json").read_text())
+    assert records["shapes-paper"]["selected"] == 1.0
+
+
+def test_the_papers_recipe_validates_after_every_epoch_of_the_official_list() -> None:
+    recipe = read_recipe("shapes-paper")
+    assert recipe.data.shapes is not None
+    assert recipe.data.shapes.splits == ("train",)
+    assert recipe.validate_every == recipe.checkpoint_every == 12_137 // recipe.batch
+    assert not recipe.augment
+    assert recipe.label_smoothing == 0
+    assert recipe.ema is None
+
+
 def test_a_failing_job_does_not_stop_the_next(folder: Path, tmp_path: Path) -> None:
     more_neighbours_than_points = [*TINY[:3], "steps=1", "data.shapes.points=20", "points.k=30"]
     outcomes = train(["fgnn", "pointnet"], folder, tmp_path, *more_neighbours_than_points)
