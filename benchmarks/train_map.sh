@@ -1,5 +1,5 @@
 #!/bin/sh
-# The trainings of the MAP experiment on one GPU, in parts: sh benchmarks/train_map.sh bench|probe|deep|more|last|paper [OUT]
+# The trainings of the MAP experiment on one GPU, in parts: sh benchmarks/train_map.sh bench|probe|deep|more|last|paper|tables|layers [OUT]
 # An interrupted part continues when run again on the same machine (runs/ keeps its checkpoints).
 set -eu
 what=$1
@@ -16,5 +16,7 @@ case $what in
   more) $python -m tools.sweep benchmarks/map_more.yaml --out "$out" --time-budget "${BUDGET:-430}" ;;
   last) $python -m tools.sweep benchmarks/map_last.yaml --out "$out" --time-budget "${BUDGET:-290}" ;;
   paper) $python -m tools.sweep benchmarks/map_paper.yaml --out "$out" --time-budget "${BUDGET:-400}" ;;
-  *) echo "Expected bench, probe, deep, more, last or paper (got $what)" >&2; exit 2 ;;
+  tables) $python -m tools.sweep benchmarks/map_tables.yaml --out "$out" --time-budget "${BUDGET:-900}" ;;
+  layers) $python -m tools.sweep benchmarks/map_layers.yaml --out "$out" --time-budget "${BUDGET:-400}" ;;
+  *) echo "Expected bench, probe, deep, more, last, paper, tables or layers (got $what)" >&2; exit 2 ;;
 esac
