@@ -95,7 +95,7 @@ def test_inner_readouts_add_to_the_loss_but_not_to_the_agreement() -> None:
     labels = torch.tensor([[0, 1]])
     good, bad = torch.tensor([[[5.0, 0.0], [0.0, 5.0]]]), torch.tensor([[[0.0, 5.0], [5.0, 0.0]]])
     alone, both = map_loss(good, labels, 0.5), map_loss(torch.stack([bad, good]), labels, 0.5)
-    assert alone.agreement == both.agreement == 1
+    assert alone.correct == both.correct == 1
     assert both.loss == pytest.approx(float(alone.loss) + 0.5 * float(map_loss(bad, labels).loss))
 
 

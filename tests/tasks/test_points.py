@@ -56,8 +56,10 @@ def test_shapes_train_and_are_selected_by_instance_miou(
     settings = recipe(Data(shapes=ShapeData(str(shapes), points=64)), points=PointConfig(architecture, k=8), steps=4)
     state, folder = run(settings, tmp_path / "run", device="cpu")
     assert state.metrics is not None
-    assert state.metrics["agreement"] == state.metrics["instance_miou"]
+    assert state.best == state.metrics["instance_miou"]
     assert 0 <= state.metrics["class_miou"] <= 1
+    assert {"accuracy", "validation_accuracy", "validation_instance_miou"} <= folder.lines()[-1].keys()
+    assert not any("agreement" in key for key in folder.lines()[-1])  # accuracy and mIoU under their own names
     assert (folder.path / "best.safetensors").is_file()
 
 

@@ -41,7 +41,7 @@ def test_the_loss_is_least_if_the_scores_equal_the_gap() -> None:
     loss = map_loss(torch.stack([-logits / 2, logits / 2], -1), labels, gaps=apart, soft=soft)
     (slope,) = torch.autograd.grad(loss.loss, logits)
     torch.testing.assert_close(slope, torch.zeros_like(slope), atol=1e-6, rtol=0)
-    assert loss.agreement == 1
+    assert loss.correct == 1
 
 
 def test_inner_readouts_have_the_same_targets() -> None:

@@ -98,7 +98,7 @@ def _scans(network: PointNetwork, recipe: Recipe, protocol: str | None) -> Metri
     chosen = _one_of(protocol, SCAN_PROTOCOLS)
     loaded = load_scans(recipe)
     metrics = evaluate_points(network.eval(), loaded.held_out, loaded)
-    del metrics["loss"], metrics["agreement"]  # for the training loop
+    del metrics["loss"]
     return {chosen: {"mean IoU": metrics.pop("miou"), **{k.removeprefix("iou "): v for k, v in metrics.items()}}}
 
 

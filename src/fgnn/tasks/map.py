@@ -37,6 +37,8 @@ class MAPTask:
         device: The device of data and network.
     """
 
+    metric = chosen_by = "agreement"
+
     def __init__(self, recipe: Recipe, world: World | None = None, device: torch.device | str = "cpu") -> None:
         self.recipe, self.device = recipe, torch.device(device)
         world = world or World()

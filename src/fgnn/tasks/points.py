@@ -39,7 +39,12 @@ class Loaded:
 
 
 class PointTask:
-    """Train a `PointNetwork` on clouds that fit on the device."""
+    """Train a `PointNetwork` on clouds that fit on the device.
+
+    The best weights are those of the highest mIoU: over shapes where there are categories, else pooled over all points.
+    """
+
+    metric = "accuracy"
 
     def __init__(
         self,
@@ -56,6 +61,7 @@ class PointTask:
             raise InputError(f"Expected at least {recipe.batch} clouds, one batch (got {len(self.train)})")
         self._indices = EpochBatches(len(self.train), recipe.batch, recipe.seed, "epoch", self.world, self.device)
         self.epoch_steps: int | None = self._indices.steps
+        self.chosen_by = "instance_miou" if self.loaded.categories else "miou"
         torch.manual_seed(seed_for(recipe.seed, "network") % (1 << 32))
         self.network: nn.Module = PointNetwork(
             recipe.points, int(self.train.features.shape[2]), len(self.loaded.classes), len(self.loaded.categories)
@@ -97,7 +103,6 @@ class PointTask:
         return Loss(loss + penalty, correct)
 
     def validate(self, network: nn.Module) -> dict[str, float]:
-        """Return held-out metrics; ``agreement`` is the instance mIoU of shapes, elsewhere the pooled mIoU."""
         half = self.recipe.precision == "bf16" and self.device.type == "cuda"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
             return evaluate_points(network, self.held_out, self.loaded)
@@ -142,7 +147,6 @@ def evaluate_points(network: nn.Module, clouds: PointSet, loaded: Loaded, batch:
         shapes = shape_score(results, loaded.categories, loaded.parts)
         return {
             "loss": loss,
-            "agreement": shapes.instance,
             "instance_miou": shapes.instance,
             "class_miou": shapes.class_average,
             "accuracy": shapes.accuracy,
@@ -150,7 +154,7 @@ def evaluate_points(network: nn.Module, clouds: PointSet, loaded: Loaded, batch:
         }
     scene = scene_score(counts)
     ious = {f"iou {name}": float(v) for name, v in zip(loaded.classes, scene.iou, strict=True)}
-    return {"loss": loss, "agreement": scene.mean_iou, "miou": scene.mean_iou, "accuracy": scene.accuracy, **ious}
+    return {"loss": loss, "miou": scene.mean_iou, "accuracy": scene.accuracy, **ious}
 
 
 def load(recipe: Recipe) -> Loaded:

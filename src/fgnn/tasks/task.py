@@ -11,17 +11,22 @@ class Loss(NamedTuple):
     """The mean loss of a batch, to be minimised, and the share of correct labels; both scalars on the device."""
 
     loss: Tensor
-    agreement: Tensor
+    correct: Tensor
 
 
 class Task(Protocol):
     """A network, its data, its loss and its validation.
+
+    ``metric`` names the share of correct labels in logs and pages: ``agreement`` with an exact answer, ``accuracy``
+    over points. ``chosen_by`` names the held-out metric, larger is better, by which the best weights are chosen.
 
     The batch of a step must depend on the run's seed and the step alone, and each process takes its share of it. Then a
     resumed run needs only its step, and the number of processes changes nothing but rounding.
     """
 
     network: nn.Module
+    metric: str
+    chosen_by: str
     epoch_steps: int | None  # steps per epoch; None for endless data
 
     def batch(self, step: int) -> Any:
@@ -37,7 +42,7 @@ class Task(Protocol):
         ...
 
     def validate(self, network: nn.Module) -> dict[str, float]:
-        """Return held-out metrics, at least ``agreement`` and ``loss``; called on the first process only."""
+        """Return held-out metrics, at least ``loss`` and ``chosen_by``; called on the first process only."""
         ...
 
     def card(self) -> dict[str, Any]:

@@ -107,7 +107,7 @@ class _Trainer:
 
     def train(self) -> State:
         settings, task, state, world = self.settings, self.task, self.state, self.world
-        sums = torch.zeros(2, dtype=torch.float64, device=self.device)  # loss and agreement since the last log
+        sums = torch.zeros(2, dtype=torch.float64, device=self.device)  # loss and correct labels since the last log
         window_start = self.warm = time.perf_counter()
         self.parallel.train()
         with _stop_signals() as stopped:
@@ -118,14 +118,14 @@ class _Trainer:
                 )
                 self.update.prepare(state.step, rate)
                 result = self.step(batch)
-                sums += torch.stack([result.loss.detach(), result.agreement.detach()]).double()
+                sums += torch.stack([result.loss.detach(), result.correct.detach()]).double()
                 state.step += 1
                 if state.step % settings.log_every and not state.finished:
                     continue
 
                 # once per log_every steps: synchronise host and device, measure, decide, write
                 steps = (state.step - 1) % settings.log_every + 1
-                loss, agreement = (world.mean(sums) / steps).tolist()
+                loss, correct = (world.mean(sums) / steps).tolist()
                 sums.zero_()
                 now = time.perf_counter()
                 pace = (now - window_start) / steps
@@ -141,7 +141,7 @@ class _Trainer:
                 line = {
                     "step": state.step,
                     "loss": loss,
-                    "agreement": agreement,
+                    task.metric: correct,
                     "rate": rate,
                     "per_second": settings.batch / pace,
                     "seconds": state.seconds,
@@ -168,7 +168,7 @@ class _Trainer:
             state.total = max(int(total.item()), state.step)
 
     def _validate(self, line: dict[str, Any]) -> bool:
-        """Validate if it is due, on the first rank; return True if the agreement improved."""
+        """Validate if it is due, on the first rank; return True if they are the best weights so far."""
         every, state = self.settings.validate_every, self.state
         if not self.state.finished and (every == 0 or state.step % every):
             return False
@@ -184,16 +184,17 @@ class _Trainer:
         if self.world.size > 1:
             torch.distributed.barrier()
         line |= {f"validation_{name}": value for name, value in state.metrics.items()}
-        improved = bool(state.metrics) and state.metrics["agreement"] > state.best
-        if improved:
-            state.best = state.metrics["agreement"]
-        return improved
+        if not state.metrics or not state.metrics[self.task.chosen_by] > state.best:
+            return False
+        state.best = state.metrics[self.task.chosen_by]
+        return True
 
     def _write(self, line: dict[str, Any], pace: float, improved: bool, stop: bool) -> None:
         """Log one line of metrics; save weights and a checkpoint if they are due."""
         state = self.state
         self.folder.log(line)
-        text = f"loss {line['loss']:.4f}  agreement {100 * line['agreement']:.2f} %  {line['per_second']:,.0f}/s"
+        metric = self.task.metric
+        text = f"loss {line['loss']:.4f}  {metric} {100 * line[metric]:.2f} %  {line['per_second']:,.0f}/s"
         left = None if state.total is None else (state.total - state.step) * pace
         self.progress.update(f"step {state.step}/{state.total or '?'}  {text}", state.step, state.total, left)
         if self.board:

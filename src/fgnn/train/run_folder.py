@@ -11,6 +11,7 @@ import torch
 
 from fgnn.errors import InputError, MissingExtra, need
 from fgnn.files import atomic_write
+from fgnn.report.run_page import task_metrics
 from fgnn.runtime.environment import environment
 from fgnn.tasks import TrainingSettings
 from fgnn.tasks.settings import recipe_yaml
@@ -78,8 +79,9 @@ class RunFolder:
         FigureCanvasAgg(figure)
         left, right = figure.subplots(1, 2)
         lines = self.lines()
-        for axes, keys in ((left, ("loss", "validation_loss")), (right, ("agreement", "validation_agreement"))):
-            for key in keys:
+        metrics = task_metrics(lines)
+        for axes, names in ((left, ["loss"]), (right, metrics)):
+            for key in (key for name in names for key in (name, f"validation_{name}")):
                 points = [(line["step"], line[key]) for line in lines if key in line and math.isfinite(line[key])]
                 if points:
                     axes.plot(*zip(*points, strict=True), label=key.replace("_", " "), marker="." if "_" in key else "")
@@ -89,7 +91,7 @@ class RunFolder:
         left.set_ylabel("cross-entropy")
         if left.lines and min(min(line.get_ydata()) for line in left.lines) > 0:
             left.set_yscale("log")
-        right.set_ylabel("agreement with MAP")
+        right.set_ylabel(", ".join(metrics))
         target = self.path / "curves.png"
         with atomic_write(target, "wb") as file:
             figure.savefig(file, format="png", dpi=110)

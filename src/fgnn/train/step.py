@@ -80,7 +80,7 @@ class Step:
         result = self._loss(batch)
         torch.autograd.backward(result.loss)
         # detached: the autograd graph would keep its stream, and a capture on another stream fails
-        return Loss(result.loss.detach(), result.agreement.detach())
+        return Loss(result.loss.detach(), result.correct.detach())
 
     def _record(self, batch: Any) -> None:
         self._inputs, self._signature = clone_tensors(batch), signature(batch)
