@@ -19,7 +19,7 @@ import pytest
 
 import fgnn
 from fgnn.errors import _EXTRAS
-from fgnn.infer import api
+from fgnn.infer import api, methods
 
 # Also the packages of the command line: programs that only import the library must not load them.
 OPTIONAL = {*_EXTRAS, "triton", "typer", "rich", "yaml", "scipy.optimize", "scipy.spatial", "IPython", "PIL"}
@@ -132,7 +132,7 @@ def test_solvers_are_imported_by_one_thread_at_a_time(monkeypatch: pytest.Monkey
         importing.remove(name)
         return import_module(name)
 
-    monkeypatch.setattr(api, "import_module", slow)
+    monkeypatch.setattr(methods, "import_module", slow)
     threads = [threading.Thread(target=api.solver_named, args=(method,)) for method in ("auto", "exact", "ad3")]
     for thread in threads:
         thread.start()

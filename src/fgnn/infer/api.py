@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from difflib import get_close_matches
-from importlib import import_module
-from threading import RLock
-from types import UnionType
-from typing import Any, SupportsFloat, SupportsIndex, Union, get_args, get_origin, overload
+from typing import Any, overload
 
 import torch
 
 from fgnn.infer.magnitude import check_magnitude
+from fgnn.infer.methods import check_options, named
 from fgnn.infer.oom_retry import solve_with_retry
 from fgnn.infer.solution import Answer, OnProgress, Progress, Solution, SolutionBatch, conclude
 from fgnn.pgm import GraphicalModel, ModelBatch
@@ -34,8 +30,6 @@ SOLVERS: dict[str, Solver | str] = {
     "ad3": "fgnn.infer.ad3.solver:solve_ad3",
     "max-product": "fgnn.infer.max_product.solver:solve_max_product",
 }
-# One thread imports at a time: two that import modules of one package in different orders can deadlock.
-_IMPORTING = RLock()
 
 
 @overload
@@ -87,7 +81,7 @@ def solve(
     """
     name = method if isinstance(method, str) else getattr(method, "__name__", type(method).__name__)
     solver = solver_named(method) if isinstance(method, str) else method
-    _check_options(name, solver, options)
+    check_options(name, solver, options)
     if time_limit is not None and not (isinstance(time_limit, int | float) and time_limit > 0):
         raise ValueError(f"Expected a positive time limit in seconds (got {time_limit!r})")
     if device is not None:
@@ -130,48 +124,4 @@ class _BestSoFar:
 
 def solver_named(method: str) -> Solver:
     """Return the solver of that name in `SOLVERS`, imported if need be."""
-    if method not in SOLVERS:
-        close = get_close_matches(str(method), SOLVERS, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise ValueError(f"Expected a method among {', '.join(SOLVERS)} (got {method!r}{hint})")
-    solver = SOLVERS[method]
-    if not isinstance(solver, str):
-        return solver
-    module, name = solver.split(":")
-    with _IMPORTING:
-        imported: Solver = getattr(import_module(module), name)
-    return imported
-
-
-def _check_options(method: str, solver: Solver, options: dict[str, Any]) -> None:
-    """Refuse options that the solver does not have, and values that do not fit its annotations."""
-    if not options:
-        return
-    try:
-        parameters = inspect.signature(solver, eval_str=True).parameters
-    except NameError:  # an annotation that only type checkers can resolve
-        parameters = inspect.signature(solver).parameters
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return
-    accepted = {name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
-    for name in ("time_limit", "seed", "progress"):
-        accepted.pop(name, None)
-    for name, value in options.items():
-        if name not in accepted:
-            raise ValueError(f"Expected an option of {method} ({', '.join(accepted) or 'none'}) (got {name!r})")
-        kind = accepted[name].annotation
-        if not _fits(value, kind):
-            expected = inspect.formatannotation(kind)
-            raise ValueError(f"Expected the option {name} of {method} to be {expected} (got {value!r})")
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value fits an annotation; numbers of any library do, and only classes are checked."""
-    origin = get_origin(kind) or kind
-    if origin in (Union, UnionType):
-        return any(_fits(value, member) for member in get_args(kind))
-    if origin is int:
-        return isinstance(value, SupportsIndex) or (isinstance(value, float) and value.is_integer())
-    if origin in (float, bool):
-        return isinstance(value, SupportsFloat)
-    return not isinstance(origin, type) or origin is inspect.Parameter.empty or isinstance(value, origin)
+    return named(method, SOLVERS)

@@ -45,7 +45,7 @@ def solve_brute_force(
     while tried < total and len(batch):
         if time_limit is not None and time.perf_counter() - start > time_limit:
             break
-        states = _unravel(torch.arange(tried, min(tried + step, total), device=device), cards)  # shape: (S, N)
+        states = unravel(torch.arange(tried, min(tried + step, total), device=device), cards)  # shape: (S, N)
         scores = batch.score(states.expand(len(batch), -1, -1))  # shape: (B, S)
         value = scores.amax(1)
         # On ties, argmax of floats returns any maximum; argmax of this comparison returns the first.
@@ -65,7 +65,7 @@ def solve_brute_force(
     )
 
 
-def _unravel(index: Tensor, cards: list[int]) -> Tensor:
+def unravel(index: Tensor, cards: list[int]) -> Tensor:
     """The states of assignments by index, the last variable varying fastest.  # shape: (S, N)"""
     columns = []
     for k in reversed(cards):

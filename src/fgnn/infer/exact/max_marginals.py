@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fgnn.infer.exact.run import rows_first
+from fgnn.infer.exact.candidates import rows_first
 from fgnn.pgm import ModelBatch
 
 # Longest reach of a factor: each variable takes tables of 2^reach states per model.

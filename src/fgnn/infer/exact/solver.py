@@ -54,7 +54,7 @@ def solve_exact(
     Raises:
         TooLarge: A `ValueError` with the induced width, the states and the memory that would be needed.
     """
-    clock = _Clock(time_limit, progress, len(batch))
+    clock = Clock(time_limit, progress, len(batch))
     memory = default_memory(batch.device) if memory is None else memory
     # The answer for models that are not solved in time.
     assignment = batch.unary.argmax(2)
@@ -78,7 +78,7 @@ def solve_exact(
                 proved[part] = True
                 clock.done += part.stop - part.start
 
-            _in_slices(work, plan, batch, memory, dtype)
+            in_slices(work, plan, batch, memory, (plan.memory // 8) * dtype.itemsize)
     except OutOfTime:
         pass
     return Answer.of(
@@ -118,7 +118,7 @@ def exact_plan(
         TooLarge: As `solve_exact` does.
         OutOfTime: The time limit was reached.
     """
-    clock = _Clock(time_limit, None, len(batch))
+    clock = Clock(time_limit, None, len(batch))
     memory = default_memory(batch.device) if memory is None else memory
     allowed = allowed_states(batch)
 
@@ -134,15 +134,14 @@ def exact_plan(
     return plan
 
 
-def _in_slices(
-    work: Callable[[slice], None], plan: ExactPlan, batch: ModelBatch, memory: int, dtype: torch.dtype
-) -> None:
-    """Solve the models in slices that fit in memory; on the CPU several slices in parallel."""
+def in_slices(work: Callable[[slice], None], plan: ExactPlan, batch: ModelBatch, memory: int, model_bytes: int) -> None:
+    """Call ``work`` on slices of models that fit in memory, at ``model_bytes`` for the results of one model and as much
+    as its numbers take; on the CPU on several slices in parallel."""
     models = len(batch)
     largest = max((step.shape.rows for step in plan.steps or ()), default=1)
     not_shared = [batch.unary, *(t.values for t in batch.tables if not t.shared)]
-    numbers = sum(values.numel() // models for values in not_shared)
-    per_model = max(1, (plan.memory // 8 + numbers) * dtype.itemsize)
+    numbers = sum(values.numel() // models * values.element_size() for values in not_shared)
+    per_model = max(1, model_bytes + numbers)
     size, workers = max(1, memory // per_model), 1
     if batch.device.type == "cpu":
         workers = torch.get_num_threads() if largest <= _CPU_SLICE else 1
@@ -160,12 +159,16 @@ def _in_slices(
         pool.shutdown(cancel_futures=True)
 
 
-class _Clock(Reporter):
+class Clock(Reporter):
     """The time limit and the progress of a call."""
 
-    def __init__(self, limit: float | None, progress: OnProgress | None, models: int) -> None:
-        super().__init__("exact", progress)
+    def __init__(self, limit: float | None, progress: OnProgress | None, models: int, *, method: str = "exact") -> None:
+        super().__init__(method, progress)
         self.limit, self.models, self.done = limit, models, 0
+
+    def left(self) -> float | None:
+        """Seconds until the time limit; None: no limit."""
+        return None if self.limit is None else max(1e-3, self.limit - (time.perf_counter() - self.started))
 
     def out_of_time(self) -> bool:
         return self.limit is not None and time.perf_counter() - self.started > self.limit
