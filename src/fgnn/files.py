@@ -1,4 +1,4 @@
-"""Write files atomically, and test paths that users or other files name."""
+"""Write files atomically; check paths that users or other files name before they are opened."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from types import ModuleType
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fgnn.errors import InputError
 
 fcntl: ModuleType | None
 try:
@@ -106,6 +109,56 @@ def _sweep(target: Path) -> None:
                     left.unlink()
             finally:
                 os.close(handle)
+
+
+def check_input(path: str | Path, most: int | None = None) -> int:
+    """Return the size of a file to read; reject what is no regular file, or larger than ``most`` bytes.
+
+    Opening a pipe would block, and reading a device might never end.
+    """
+    file = Path(path)
+    try:
+        status = file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError("no such file", file=file) from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise InputError(getattr(error, "strerror", None) or str(error), file=file) from error
+    if S_ISDIR(status.st_mode):
+        raise InputError("Expected a file (got a folder)", file=file)
+    if not S_ISREG(status.st_mode):
+        raise InputError("Expected a file (got a pipe, a socket or a device)", file=file)
+    if most is not None and status.st_size > most:
+        raise InputError(f"Expected a file of at most {most} bytes (got {status.st_size})", file=file)
+    return status.st_size
+
+
+def read_input(path: str | Path, most: int) -> bytes:
+    """Read a whole file of at most ``most`` bytes; see `check_input`."""
+    check_input(path, most)
+    try:
+        with open(path, "rb") as file:
+            data = file.read(most + 1)  # files of the kernel declare a size of 0
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror or error})", file=path) from error
+    if len(data) > most:
+        raise InputError(f"Expected a file of at most {most} bytes (got more)", file=path)
+    return data
+
+
+def read_text(path: str | Path, most: int) -> str:
+    """Read a whole UTF-8 file of at most ``most`` bytes; see `check_input`."""
+    try:
+        return read_input(path, most).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError("Expected UTF-8 text (got other bytes)", file=path) from error
+
+
+def same_file(a: str | Path, b: str | Path) -> bool:
+    """Whether two paths name one file, through links as well, or would if it existed."""
+    try:
+        return os.path.samefile(a, b)
+    except OSError:
+        return os.path.realpath(a) == os.path.realpath(b)
 
 
 def is_file(path: str | Path) -> bool:

@@ -24,14 +24,16 @@ from fgnn.weights import save_weights
 TINY = PointConfig(k=4, bases=2, notation="Input - FGNN(8) - FC(8) - FC(N)")
 
 
-def weights(path: Path, colour: bool = False, heights: tuple[float, ...] = ()) -> str:
+def weights(
+    path: Path, colour: bool = False, heights: tuple[float, ...] = (), classes: tuple[str, ...] = ("ground", "other")
+) -> str:
     """An untrained network for scans."""
     torch.manual_seed(0)
     features = 3 + 3 * colour + height_columns(heights)
     network = PointNetwork(TINY, features, 2)
     data = plain(ScanData("nowhere", size=15.0, points=64, scale=5.0, colour=colour, heights=heights, grow=2.0))
     card = {
-        "name": "tiny", "task": "points", "network": asdict(TINY), "classes": ["ground", "other"], "categories": [],
+        "name": "tiny", "task": "points", "network": asdict(TINY), "classes": list(classes), "categories": [],
         "parts": [], "features": features, "inputs": "scan: tile", "data": {"scans": data},
     }  # fmt: skip
     save_weights(path, network.state_dict(), card)
@@ -120,7 +122,7 @@ def test_bad_input_gives_one_line_and_leaves_no_file(
         ((scan, "-m", "deep-map-joint"), "Expected weights of a point network"),
         ((scan, "-m", model, "--votes", "3"), "Expected --votes of 1, 2 or 4"),
         ((scan, "-m", model, "--batch", "0"), "Expected --batch of at least 1"),
-        ((scan, "-m", model, "-o", scan), "Expected another file"),
+        ((scan, "-m", model, "-o", scan), "Expected another file for --out than the scan"),
         ((scan, "-m", model, "-o", tmp_path / "nowhere" / "b.laz"), "no such folder"),
     ]
     for words, message in cases:
@@ -129,6 +131,63 @@ def test_bad_input_gives_one_line_and_leaves_no_file(
         assert message in err
         assert err.count("\n") == 1
     assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_no_output_overwrites_an_input_or_another_output(
+    tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scan = tmp_path / "a.ply"
+    write_cloud(make_terrain(200), scan)
+    (tmp_path / "link.html").symlink_to(scan)
+    (tmp_path / "hard.html").hardlink_to(scan)
+    kept = scan.read_bytes(), Path(model).read_bytes()
+    out, page = tmp_path / "b.ply", tmp_path / "b.html"
+    for words, message in {
+        ("--html", scan): "--html than the scan",
+        ("--report", scan): "--report than the scan",
+        ("--html", tmp_path / "x" / ".." / "a.ply"): "--html than the scan",
+        ("--html", tmp_path / "link.html"): "--html than the scan",
+        ("--report", tmp_path / "hard.html"): "--report than the scan",
+        ("--html", model): "--html than the weights",
+        ("--html", out): "--html than --out",
+        ("--html", page, "--report", page): "--report than --html",
+        ("--html", tmp_path / "nowhere" / "a.html"): "no such folder",
+        ("--html", tmp_path): "got a folder",
+    }.items():
+        code, _, err = fgnn(capsys, "segment", scan, "-m", model, "-o", out, *words, "--device", "cpu")
+        assert code == 2, words
+        assert message in err
+        assert err.count("\n") == 1
+    assert kept == (scan.read_bytes(), Path(model).read_bytes())
+    assert not out.exists()
+
+
+def test_a_field_that_the_output_cannot_hold_is_refused_before_the_work(
+    tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terrain = make_terrain(50)
+    write_cloud(terrain.with_fields(X=np.arange(50)), tmp_path / "a.npz")
+    write_cloud(Cloud(np.concatenate([terrain.xyz, [[np.nan, 0, 0]]])), tmp_path / "hole.npz")
+    for name, out, message in (("a", "b.las", "'X'"), ("hole", "b.laz", "finite coordinates")):
+        words = ("segment", tmp_path / f"{name}.npz", "-m", model, "-o", tmp_path / out, "--device", "cpu")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("fgnn.points.segment._label", lambda *_: pytest.fail("it started to label"))
+            code, _, err = fgnn(capsys, *words)
+        assert code == 2
+        assert message in err
+        assert not (tmp_path / out).exists()
+
+
+def test_escape_sequences_in_class_and_file_names_do_not_reach_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = weights(tmp_path / "w.safetensors", classes=("ground\x1b[31m", "other\n"))
+    scan = tmp_path / "a\x1b]0;title\x07.ply"
+    write_cloud(make_terrain(50), scan)
+    code, out, err = fgnn(capsys, "segment", scan, "-m", path, "--html", tmp_path / "b\x1b.html", "--device", "cpu")
+    assert code == 0, err
+    assert "\x1b" not in out + err
+    assert "\\x1b[31m" in out
 
 
 def test_parts_of_an_object_are_labelled_by_category(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

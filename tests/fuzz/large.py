@@ -331,6 +331,16 @@ HOSTILE: list[tuple[str, str, str, Callable[[], bytes]]] = [
     ("many chunks", "laz", ".laz", _laz_chunks),
     ("large layers", "laz", ".laz", _laz_layers),
     ("a large shape", "npy", ".npy", lambda: _npy_header("(1000000000000, 3)") + bytes(48)),
+    ("a million million columns of no rows", "npy", ".npy", lambda: _npy_header("(0, 1000000000000)")),
+    ("a million columns of no rows", "npy", ".npy", lambda: _npy_header("(0, 1000000)")),
+    ("rows of no columns", "npy", ".npy", lambda: _npy_header("(1000000000000, 0)")),
+    ("values of no bytes", "npy", ".npy", lambda: _npy_header("(1000000000000, 3)", "|V0")),
+    ("many columns of no rows", "npz", ".npz", lambda: _zip("xyz.npy", _npy_header("(0, 1000000000000)"))),
+    ("many columns of no rows", "room", ".npy", lambda: _npy_header("(0, 1000000000000)")),
+    ("many shapes of no points", "packed", ".npz", lambda: _zip("planes.npy", _npy_header("(2, 3, 0, 9999999999)"))),
+    ("many arrays", "npz", ".npz", lambda: _many_members(20_000)),
+    ("many models that share all", "stored", "", lambda: _shared_models(1 << 34)),
+    ("many models of no variables", "stored", "", lambda: _shared_models(1 << 34, variables=0)),
     ("a bomb", "npz", ".npz", lambda: _zip("xyz.npy", _npy_header("(1500000, 3)") + bytes(36_000_000))),
     ("a bomb by bzip2", "npz", ".npz", lambda: _zip("xyz.npy", bytes(20_000_000), zipfile.ZIP_BZIP2)),
     ("a large shape", "npz", ".npz", lambda: _zip("xyz.npy", _npy_header("(10000000000, 3)") + bytes(48))),
@@ -358,6 +368,28 @@ HOSTILE: list[tuple[str, str, str, Callable[[], bytes]]] = [
     ("deep notation", "notation", ".txt", lambda: b"Res[" * 100_000),
     ("long notation", "notation", ".txt", lambda: b" - ".join([b"FC(64)"] * 200_000)),
 ]  # fmt: skip
+
+
+def _many_members(count: int) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        for k in range(count):
+            file.writestr(f"{k}.npy", _npy_header("(0,)"))
+    return buffer.getvalue()
+
+
+def _shared_models(count: int, variables: int = 1) -> bytes:
+    """A stored set whose description declares ``count`` models, all tensors shared."""
+    import torch
+    from safetensors.torch import save
+
+    tensors = {
+        "cardinalities": torch.full((variables,), 2), "unary": torch.zeros(1, variables, 2 if variables else 1),
+        "constant": torch.zeros(1), "labels": torch.zeros(1, variables, dtype=torch.int64),
+    }  # fmt: skip
+    about = json.loads(seeds.seeds("stored")[0].partition(b"\0")[0])
+    about |= {"count": count, "tables": 0, "budgets": 0, "shared": list(tensors)}
+    return json.dumps(about).encode() + b"\0" + save(tensors)
 
 
 def _no_bits(xml: bytes) -> bytes:

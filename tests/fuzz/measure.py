@@ -51,7 +51,9 @@ def reader(name: str) -> Callable[[Path], Any]:
     }
     if name in by_path:
         return by_path[name]
-    by_bytes = {"playground": harnesses._playground, "notation": harnesses._notation}[name]
+    by_bytes = {
+        "playground": harnesses._playground, "notation": harnesses._notation, "stored": harnesses._stored,
+    }[name]  # fmt: skip
     return lambda path: by_bytes(path.read_bytes())
 
 

@@ -171,7 +171,7 @@ def test_a_broken_file_gives_one_line_that_names_it(tmp_path: Path, name: str, d
 def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read_cloud(tmp_path / "none.ply")
-    with pytest.raises(InputError, match="is a folder"):
+    with pytest.raises(InputError, match="got a folder"):
         read_cloud(tmp_path)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fgnn.errors import InputError
+from fgnn.errors import InputError, printable
 
 if TYPE_CHECKING:
     import torch
@@ -56,7 +56,12 @@ def segment(
     from fgnn.weights import load_weights
 
     target = _target(scan, out)
-    _check(html, batch, votes)
+    _check(batch, votes)
+    if html is not None and report is None:
+        report = html.with_suffix(".report.html")
+    _check_outputs(
+        {"the scan": scan, "the weights": Path(model)}, {"--out": target, "--html": html, "--report": report}
+    )
     where = pick_device(device)
     clock, start = Clock(), time.perf_counter()
     weights = load_weights(model)
@@ -84,31 +89,49 @@ def _target(scan: Path, out: Path | None) -> Path:
     target = out or scan.with_name(f"{scan.stem}.labelled{suffix}")
     check_writable(target)
     check_folder(target.parent)
-    if target.exists() and target.samefile(scan):
-        raise InputError("Expected another file for --out than the scan itself", file=target)
     return target
 
 
-def _check(html: Path | None, batch: int | None, votes: int) -> None:
-    """Reject bad options before the work begins."""
-    from fgnn.files import check_folder
+def _check_outputs(inputs: dict[str, Path], outputs: dict[str, Path | None]) -> None:
+    """Reject files that cannot be written, or that would overwrite an input or each other, before the work begins."""
+    from fgnn.files import check_folder, same_file
 
+    taken = dict(inputs)
+    for option, file in outputs.items():
+        if file is None:
+            continue
+        for other, path in taken.items():
+            if same_file(file, path):
+                raise InputError(f"Expected another file for {option} than {other}", file=file)
+        if file.is_dir():
+            raise InputError(f"Expected a file for {option} (got a folder)", file=file)
+        if not file.parent.is_dir():
+            raise InputError("no such folder", file=file.parent)
+        check_folder(file.parent)
+        taken[option] = file
+
+
+def _check(batch: int | None, votes: int) -> None:
+    """Reject bad options before the work begins."""
     if batch is not None and batch < 1:
         raise InputError(f"Expected --batch of at least 1 (got {batch})")
     if votes not in (1, 2, 4):
         raise InputError(f"Expected --votes of 1, 2 or 4 (got {votes})")
-    if html is not None and html.parent.is_dir():
-        check_folder(html.parent)
 
 
 def _label_object(
     scan: Path, target: Path, weights: Weights, category: str | None, device: torch.device
 ) -> tuple[dict[str, int], Cloud | None]:
     """Label the parts of one object; returns points per class and the labelled cloud."""
+    import numpy as np
+
     from fgnn.models.points.segmenter import segment as segment_object
     from fgnn.points import read_cloud, write_cloud
+    from fgnn.points.cloud import check_storable
 
     cloud = read_cloud(scan)
+    blank = np.zeros(len(cloud), np.uint8)
+    check_storable(cloud, cloud.with_fields(label=blank, confidence=blank), target)
     labelling = segment_object(cloud, weights, category=category, device=device)
     cloud = cloud.with_fields(label=labelling.label, confidence=labelling.confidence)
     write_cloud(cloud, target)
@@ -136,8 +159,9 @@ def _label_scan(
 def _print_summary(target: Path, counts: dict[str, int], seconds: float, device: torch.device, clock: Clock) -> None:
     total = sum(counts.values())
     for name, number in counts.items():
-        print(f"{name:<20} {number:>12,}")
-    print(f"{target}: {total:,} points in {seconds:.1f} s ({total / max(seconds, 1e-9):,.0f} points/s, {device})")
+        print(f"{printable(name):<20} {number:>12,}")
+    speed = f"{total / max(seconds, 1e-9):,.0f} points/s, {device}"
+    print(f"{printable(target)}: {total:,} points in {seconds:.1f} s ({speed})")
     if any(clock.seconds.values()):
         print("seconds: " + ", ".join(f"{stage} {taken:.2f}" for stage, taken in clock.seconds.items()))
 
@@ -151,8 +175,7 @@ def _write_pages(result: LabelledScan, html: Path | None, report: Path | None, d
     if html is not None:
         label, confidence = result.sample.fields["label"], result.sample.fields["confidence"]
         write_viewer(result.sample, label, html, result.classes, confidence, title=result.title, totals=result.counts)
-        print(f"{html}: open it in a browser")
-        report = report or html.with_suffix(".report.html")
+        print(f"{printable(html)}: open it in a browser")
     if report is not None:
         write_segment_page(report, result, environment(device))
-        print(f"{report}: counts, confidence and times")
+        print(f"{printable(report)}: counts, confidence and times")

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.errors import InputError, need
-from fgnn.files import may_expand_to
+from fgnn.files import check_input, may_expand_to
 
 _WORKER = Path(__file__).with_name("_hdf5_worker.py")
 _DEFLATE, _SHUFFLE = 1, 2  # filter ids of the format
@@ -55,9 +55,9 @@ class Hdf5Reader:
             wanted: For each name the allowed ``numpy.dtype.kind`` and the shape: in ``"S P 9"`` S and P may be any
                 lengths, the same in all arrays. Further dimensions of length 1 are dropped.
         """
+        size = check_input(file)
         try:
             with file.open("rb") as raw:
-                size = file.stat().st_size
                 answer = self._ask({"file": str(file.resolve()), "names": list(wanted)})
                 if "refused" in answer:
                     raise InputError(answer["refused"], file=file)

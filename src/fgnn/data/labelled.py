@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fgnn.data.shapenet import Shapes
 from fgnn.errors import InputError
+from fgnn.files import read_text
 from fgnn.points import Cloud, open_cloud
 from fgnn.points.cloud import CloudReader, HeldCloud
 from fgnn.points.segment_pieces import Cut, colours, tile_features
@@ -23,6 +24,7 @@ from fgnn.points.tiles import TileStore
 IGNORE = -1
 # Labels are bytes, and 255 means unlabelled.
 _MOST_CLASSES = 255
+_MOST_BYTES = 4 << 20  # of a classes file
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,10 +90,7 @@ class Classes:
     @classmethod
     def read(cls, path: str | Path) -> Classes:
         file = Path(path)
-        try:
-            lines = [line.split("#")[0].strip() for line in file.read_text(encoding="utf-8").splitlines()]
-        except UnicodeDecodeError as error:
-            raise InputError("Expected a text file of classes", file=file) from error
+        lines = [line.split("#")[0].strip() for line in read_text(file, _MOST_BYTES).splitlines()]
         names: list[str] = []
         values: dict[int, int] = {}
         for number, line in enumerate(lines, start=1):

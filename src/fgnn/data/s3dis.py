@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fgnn.data.hdf5 import Hdf5Reader
 from fgnn.data.values import as_classes, as_float32, check_same_points, read_rows, within
 from fgnn.errors import InputError, need, reason
-from fgnn.files import atomic_write, write_npy
+from fgnn.files import atomic_write, check_input, read_text, write_npy
 from fgnn.points.blocks import FEWEST, POINTS, sampled_blocks
 
 CLASSES = (
@@ -26,6 +26,7 @@ AREAS = (1, 2, 3, 4, 5, 6)
 
 # The two files of the raw release with a corrupt byte in place of a space (lines 180389 and 323474).
 _CORRUPT = {("Area_5", "hallway_6", "ceiling_1.txt"), ("Area_5", "office_19", "ceiling_1.txt")}
+_MOST_LIST = 64 << 20  # bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +72,7 @@ def collect_room(folder: str | Path) -> Room:
 
 
 def _annotation(file: Path) -> NDArray[np.float64]:
+    check_input(file)
     raw = file.read_bytes()
     repaired = re.sub(rb"[^0-9eE+\-. \t\r\n]", b" ", raw)
     if raw != repaired and (*file.parts[-4:-2], file.name) not in _CORRUPT:
@@ -92,6 +94,7 @@ def save_room(room: Room, folder: str | Path) -> Path:
 def load_room(path: str | Path) -> Room:
     """Read the collected form."""
     file = Path(path)
+    check_input(file)
     try:
         rows = np.load(file, mmap_mode="r", allow_pickle=False)  # mapped: a false declared size allocates nothing
     except Exception as error:  # NumPy raises many kinds on junk
@@ -180,10 +183,7 @@ def _block_file(reader: Hdf5Reader, file: Path) -> tuple[NDArray[np.float32], ND
 
 
 def _room_names(listing: Path) -> list[str]:
-    try:
-        names = listing.read_text(encoding="utf-8").split()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read as a list of rooms ({error})", file=listing) from error
+    names = read_text(listing, _MOST_LIST).split()
     for line, name in enumerate(names, 1):
         if not re.match(r"Area_\d", name):
             raise InputError(f"Expected Area_<k>_<room> (got {name!r})", file=listing, place=f"name {line}")
@@ -212,5 +212,6 @@ def save_blocks(blocks: BlockSet, folder: str | Path, per_file: int = 1000) -> N
 
 def md5(path: Path) -> str:
     """The md5 of a file."""
+    check_input(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fgnn.data.hdf5 import Hdf5Reader
 from fgnn.data.values import as_classes, as_float32, check_same_points, read_rows
 from fgnn.errors import InputError, reason
+from fgnn.files import read_text
 from fgnn.points.formats.numpy_ import load_npz
 
 CATEGORIES = (
@@ -35,6 +36,7 @@ PARTS = tuple(tuple(range(first, first + n)) for first, n in zip(FIRST_PART, PAR
 NUM_PARTS = sum(PART_COUNTS)
 SPLITS = ("train", "val", "test")
 _LIST = "train_test_split/shuffled_{}_file_list.json"
+_MOST_LIST = 64 << 20  # bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,8 +183,10 @@ def _part_annotation(folder: Path, split: str) -> Shapes:
 def _listed(file: Path) -> Iterator[tuple[str, str]]:
     """Synset and id of each shape of an official list."""
     try:
-        entries = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        entries = json.loads(read_text(file, _MOST_LIST))
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise InputError(f"cannot be read as an official list ({error})", file=file) from error
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, str) for entry in entries):
         raise InputError("Expected a list of shapes, at least one, as shape_data/<synset>/<id>", file=file)

@@ -15,7 +15,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from fgnn.errors import InputError
-from fgnn.files import atomic_write
+from fgnn.files import atomic_write, check_input, is_file, read_text
 from fgnn.pgm import BudgetBatch, ModelBatch, TableBatch
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _Group = TypeVar("_Group", bound=TableBatch | BudgetBatch)
 _FORMAT = 1
+_MOST_DESCRIPTION = 1 << 20  # bytes
 _COUNTS = ("count", "tables", "budgets")
 _FIELDS = dict.fromkeys((*_COUNTS, "format", "seed"), int) | {"family": str, "shared": list, "parameters": dict}
 
@@ -91,10 +92,9 @@ def load_models(
         message = f"expected a set of {' or '.join(families)} (got {about['family']})"
         raise InputError(message, file=place / "dataset.json")
     file = place / "models.safetensors"
+    check_input(file)
     try:
         tensors = load_tensors(file.read_bytes())
-    except FileNotFoundError:
-        raise InputError("no such file", file=file) from None
     except Exception as error:  # safetensors raises its own error classes for damaged headers
         raise InputError(f"not a whole safetensors file ({error})", file=file) from None
     try:
@@ -110,6 +110,9 @@ def _assemble(
     tensors: Mapping[str, Tensor], about: Mapping[str, Any], device: torch.device | str
 ) -> tuple[ModelBatch, Tensor]:
     count = about["count"]
+
+    if any(not str(name).startswith(("tables.", "budgets.")) for name in about["shared"]):
+        raise ValueError("Expected only numbers of factors to be shared")
 
     def get(name: str) -> Tensor:
         if name not in tensors:
@@ -137,7 +140,8 @@ def _check(batch: ModelBatch, labels: Tensor, count: int) -> None:
         raise ValueError(f"Expected unaries of {count} models of {n} variables (got {tuple(unary.shape)})")
     if labels.shape != (count, n) or labels.dtype != torch.int64 or ((labels < 0) | (labels >= cards)).any():
         raise ValueError(f"Expected {count} models with labels (got {tuple(labels.shape)} labels)")
-    for tensor in (unary, batch.constant, *(t.values for t in batch.tables)):
+    # only numbers of factors may be shared, so the tensors above bound the number of models by the size of the file
+    for tensor in (unary, batch.constant, *(t.distinct("values") for t in batch.tables)):
         if not tensor.is_floating_point() or tensor.isnan().any() or (tensor == torch.inf).any():
             raise ValueError("Expected log-potentials, numbers or -inf")
     for scopes in (*(t.scopes for t in batch.tables), *(u.scopes for u in batch.budgets)):
@@ -155,10 +159,11 @@ def _check(batch: ModelBatch, labels: Tensor, count: int) -> None:
 
 
 def _description(file: Path) -> dict[str, Any]:
+    if not is_file(file):
+        raise InputError("no such file; expected the folder of a saved set", file=file)
+    text = read_text(file, _MOST_DESCRIPTION)
     try:
-        about = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError("no such file; expected the folder of a saved set", file=file) from None
+        about = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"not a JSON file ({error})", file=file) from None
     if not isinstance(about, dict):

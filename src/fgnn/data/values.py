@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.errors import InputError, reason
+from fgnn.files import check_input
 
 LARGEST = 1e15  # far beyond any scan; its square fits float32
 
@@ -37,6 +38,8 @@ def as_classes(file: Path, values: NDArray[Any], count: int) -> NDArray[np.uint8
 
 def read_rows(file: Path, columns: int, lines: list[str] | None = None) -> NDArray[np.float64]:
     """The numbers of a text file with ``columns`` per line; ``lines`` if it has already been read."""
+    if lines is None:
+        check_input(file)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # NumPy only warns about empty input

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.errors import InputError
+from fgnn.files import check_input
 
 # Points per chunk when a file is streamed: a few tens of megabytes for the usual fields.
 CHUNK = 1 << 19
@@ -122,11 +123,12 @@ class Cloud:
         return None
 
     def with_fields(self, **extra: NDArray[Any]) -> Cloud:
-        """The cloud with more fields; an existing field of that name becomes ``<name>_original``."""
+        """The cloud with more fields; an existing field of that name becomes ``<name>_original`` (``…_2``, ``…_3``)."""
         fields = dict(self.fields)
         for name, values in extra.items():
             if name in fields:
-                fields[f"{name}_original"] = fields.pop(name)
+                spares = chain([f"{name}_original"], (f"{name}_original_{k}" for k in count(2)))
+                fields[next(spare for spare in spares if spare not in fields)] = fields.pop(name)
             fields[name] = values
         return replace(self, fields=fields)
 
@@ -154,10 +156,7 @@ class HeldCloud:
 def open_cloud(path: str | Path) -> CloudReader:
     """Open a cloud to read it in chunks; LAS, LAZ, PLY, E57, NPY and text take constant memory."""
     file = Path(path)
-    if not file.exists():
-        raise InputError("no such file", file=file)
-    if file.is_dir():
-        raise InputError("is a folder, not a point cloud", file=file)
+    check_input(file)
     reader: CloudReader = _module(file).open_reader(file)
     return reader
 
@@ -186,7 +185,23 @@ def write_chunks(parts: Iterable[Cloud], path: str | Path, count: int) -> None:
     check_writable(path)
     rest = iter(parts)
     first = next(rest)
-    _module(Path(path)).write(first, chain([first], rest), Path(path), count)
+    check_storable(first, first, path)
+
+    def checked() -> Iterator[Cloud]:
+        yield first
+        for part in rest:
+            check_storable(first, part, path)
+            yield part
+
+    _module(Path(path)).write(first, checked(), Path(path), count)
+
+
+def check_storable(first: Cloud, part: Cloud, path: str | Path) -> None:
+    """Raise `InputError` if the format would change a field of ``part``, in a file that starts with ``first``."""
+    for name in AXES:
+        if name in part.fields:
+            raise InputError(f"Expected another name for the field {name!r}: it is a coordinate", file=path)
+    _module(Path(path)).check(first, part, Path(path))
 
 
 def check_writable(path: str | Path) -> None:

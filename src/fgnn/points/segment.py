@@ -17,6 +17,7 @@ from fgnn.points.cloud import (
     Cloud,
     CloudReader,
     HeldCloud,
+    check_storable,
     check_writable,
     join_clouds,
     open_cloud,
@@ -126,12 +127,28 @@ def segment_file(
     check_writable(out)
     reader, clock = open_cloud(path), clock or Clock()
     with clock("reading"):
-        store = _read(reader, segmenter, report)
+        store = _read(_CheckedReader(reader, out), segmenter, report)
     with store:
         labelling = _label(store, segmenter, report, clock)
         with clock("writing"):
             sample = _write(reader, store, labelling, out, keep)
     return labelling.counts, sample
+
+
+class _CheckedReader:
+    """A scan that is rejected while it is read, before it is labelled, if the output file cannot hold it."""
+
+    def __init__(self, reader: CloudReader, out: str | Path) -> None:
+        self.header, self._reader, self._out = reader.header, reader, out
+
+    def chunks(self, size: int = CHUNK) -> Iterator[Cloud]:
+        first: Cloud | None = None
+        for part in self._reader.chunks(size):
+            label, confidence = np.zeros(len(part), np.uint8), np.zeros(len(part), np.float32)
+            labelled = part.with_fields(label=label, confidence=confidence)
+            first = labelled if first is None else first
+            check_storable(first, labelled, self._out)
+            yield part
 
 
 def _read(reader: CloudReader, segmenter: Segmenter, report: OnChunk | None) -> TileStore:

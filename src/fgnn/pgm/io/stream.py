@@ -8,11 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from stat import S_ISREG
 from typing import Any, NoReturn
 
 from fgnn.errors import InputError
-from fgnn.files import may_expand_to
+from fgnn.files import check_input, may_expand_to
 
 BLOCK = 1 << 20
 # The header of an xz file sets the size of the dictionary; `xz -9` needs 65 MiB.
@@ -51,15 +50,7 @@ class ByteStream:
     def __init__(self, path: str | Path, limits: Limits | None = None) -> None:
         self.path = Path(path)
         self.limits = limits or Limits()
-        try:
-            status = self.path.stat()
-        except (FileNotFoundError, NotADirectoryError):
-            fail("no such file", self.path)
-        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-            fail(getattr(error, "strerror", None) or str(error), self.path)
-        if not S_ISREG(status.st_mode):
-            fail("Expected a file (got a folder or a device)", self.path)
-        size = status.st_size
+        size = check_input(self.path)
         self.compressed = self.path.suffix.lower() in COMPRESSIONS
         allowed = self.limits.decompressed
         if allowed is None:

@@ -8,6 +8,7 @@ import os
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -18,8 +19,10 @@ from fgnn.errors import InputError, need, reason
 from fgnn.files import atomic_write, may_expand_to
 from fgnn.points.cloud import CHUNK, Cloud, CloudHeader
 from fgnn.points.formats.laszip import check_laszip
+from fgnn.points.formats.storable import check_values, plain_kind, refuse
 
 _COORDINATES = ("X", "Y", "Z")
+_LONGEST_NAME = 32  # bytes
 
 # laspy logs what it meets; errors are reported as one InputError instead.
 logging.getLogger("laspy").addHandler(logging.NullHandler())
@@ -81,15 +84,33 @@ def _check_offsets(raw: IO[bytes], path: Path) -> None:
             raise InputError("cannot be read as LAS/LAZ (its extended records lie outside the file)", file=path)
 
 
+def check(first: Cloud, part: Cloud, path: Path) -> None:
+    """Coordinates are 32-bit steps; a field becomes the dimension of its name, or an extra one."""
+    laspy = need("laspy")
+    header = _standard_header(laspy, first)
+    _check_extent(header, part, path)
+    dimensions = {d.name: d for d in header.point_format.dimensions}
+    packed = {*header.point_format.dtype().names, *laspy.point.dims.OLD_LASPY_NAMES}
+    for name, values in part.fields.items():
+        dimension = dimensions.get(name)
+        if name in _COORDINATES or (dimension is None and name in packed):
+            raise refuse(name, "the format uses this name itself", path)
+        if dimension is None and not (name.isprintable() and 0 < len(name.encode()) <= _LONGEST_NAME):
+            raise refuse(name, f"its name is not text of 1 to {_LONGEST_NAME} bytes", path)
+        if dimension is None:
+            check_values(name, values, plain_kind(values.dtype), path)
+        elif dimension.dtype is None:  # a field of a few bits
+            check_values(name, values, np.dtype(np.uint8), path)
+            if values.size and int(values.max()) > dimension.max:
+                raise refuse(name, f"some of its values are above {dimension.max}", path)
+        elif not dimension.is_scaled:
+            check_values(name, values, np.dtype(dimension.dtype), path)
+
+
 def write(first: Cloud, parts: Iterable[Cloud], path: Path, count: int) -> None:
     """Write LAS or LAZ; fields the point format lacks become extra dimensions."""
     laspy = need("laspy")
     header = _header_for(laspy, first)
-    dimensions = set(header.point_format.dimension_names)
-    for name, values in first.fields.items():
-        if name not in dimensions:
-            kind = np.dtype(np.uint8) if values.dtype == np.bool_ else values.dtype
-            header.add_extra_dim(laspy.ExtraBytesParams(name=name[:32], type=kind))
     with atomic_write(path, "wb") as out:
         # laspy closes its file, but atomic_write must still sync it: give laspy a duplicate
         plain: IO[bytes] = os.fdopen(os.dup(out.fileno()), "wb")
@@ -115,8 +136,18 @@ def _as_os_error(path: Path) -> Iterator[None]:
 
 
 def _header_for(laspy: Any, cloud: Cloud) -> Any:
+    """The header of a file for this cloud, with an extra dimension for each field that the point format lacks."""
+    header = _standard_header(laspy, cloud)
+    dimensions = set(header.point_format.dimension_names)
+    for name, values in cloud.fields.items():
+        if name not in dimensions:
+            header.add_extra_dim(laspy.ExtraBytesParams(name=name, type=plain_kind(values.dtype)))
+    return header
+
+
+def _standard_header(laspy: Any, cloud: Cloud) -> Any:
     if (old := cloud.keep.get("las")) is not None:
-        header = laspy.LasHeader(point_format=old.point_format, version=old.version)
+        header = laspy.LasHeader(point_format=deepcopy(old.point_format), version=old.version)
         header.offsets, header.scales = old.offsets, old.scales
         header.vlrs = [v for v in old.vlrs if type(v).__name__ not in ("LasZipVlr", "ExtraBytesVlr")]
         for name in ("system_identifier", "global_encoding", "creation_date", "file_source_id"):
@@ -128,18 +159,27 @@ def _header_for(laspy: Any, cloud: Cloud) -> Any:
     return header
 
 
+def _check_extent(header: Any, part: Cloud, path: Path) -> None:
+    """Reject coordinates that are not 32-bit steps of the header's scale."""
+    if not len(part):
+        return
+    corners = np.stack([part.xyz.min(0), part.xyz.max(0)])
+    if not np.isfinite(corners).all():
+        raise InputError("LAS cannot hold points without finite coordinates", file=path)
+    with np.errstate(over="ignore"):
+        steps = np.abs(np.round((corners - header.offsets) / header.scales))
+    if not steps.max() <= np.iinfo(np.int32).max:
+        raise InputError("the cloud is too wide for LAS at its scale", file=path)
+
+
 def _record(laspy: Any, header: Any, part: Cloud) -> Any:
     record = laspy.ScaleAwarePointRecord.zeros(len(part), header=header)
-    if not np.isfinite(part.xyz).all():
-        raise InputError("LAS cannot hold points without finite coordinates")
-    steps = np.round((part.xyz - header.offsets) / header.scales)
-    if len(part) and max(steps.max(), -steps.min()) > np.iinfo(np.int32).max:
-        raise InputError("the cloud is too wide for LAS at its scale")
+    steps = np.round((part.xyz - header.offsets) / header.scales).astype(np.int32)
     for axis, name in enumerate(_COORDINATES):
-        record[name] = steps[:, axis].astype(np.int32)
+        record[name] = steps[:, axis]
     for name, values in part.fields.items():
         if values.dtype.kind == "f" or values.any():  # the record starts with zeros, and bit fields are slow to write
-            record[name[:32]] = values
+            record[name] = values
     return record
 
 

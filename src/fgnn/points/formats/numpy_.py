@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import math
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -9,14 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fgnn.errors import InputError, reason
-from fgnn.files import atomic_write, may_expand_to
+from fgnn.files import atomic_write, check_input, may_expand_to
 from fgnn.points.cloud import AXES, CHUNK, Cloud, CloudHeader, join_clouds
 from fgnn.points.formats.records import records
+from fgnn.points.formats.storable import refuse
 
 _COORDINATES = ("xyz", "points", "pos", "coord")
+# An array of no rows may declare any number of columns, and each becomes a field.
+_MOST_COLUMNS = 4096
+_MOST_HEADER = 10_000  # bytes; NumPy reads no longer ones
+# zipfile limits the output of the others only after a whole block
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA)
+
+Axes = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,15 +36,15 @@ class NumpyReader:
 
     path: Path
     header: CloudHeader
-    xyz: NDArray[Any]  # shape: (N, 3)
+    axes: Axes  # x, y and z, each of shape (N,)
     columns: dict[str, NDArray[Any]]  # each of shape (N,)
 
     def chunks(self, size: int = CHUNK) -> Iterator[Cloud]:
-        for start in range(0, len(self.xyz), size):
+        for start in range(0, self.header.count, size):
             rows = slice(start, start + size)
             fields = {n: np.array(values[rows]) for n, values in self.columns.items()}
             with np.errstate(invalid="ignore", over="ignore"):  # copying a signalling NaN warns
-                xyz = np.array(self.xyz[rows], dtype=np.float64)
+                xyz = np.stack([np.array(axis[rows], dtype=np.float64) for axis in self.axes], axis=1)
             yield Cloud(xyz, fields, self.header)
 
 
@@ -44,51 +55,72 @@ def open_reader(path: Path) -> NumpyReader:
             arrays = {"points": np.load(path, mmap_mode="r", allow_pickle=False)}
         else:
             arrays = load_npz(path)
-        xyz, columns = _find(arrays, path)
+        axes, columns = _find(arrays, path)
     except InputError:
         raise
     except Exception as error:  # NumPy and zipfile raise many kinds on junk
         raise InputError(f"cannot be read as {path.suffix} ({reason(error, 'not an array')})", file=path) from error
-    for name, values in {"coordinates": xyz, **columns}.items():
-        if len(values) != len(xyz):
-            raise InputError(f"Expected {len(xyz)} values (got {len(values)})", file=path, place=name)
+    count = len(axes[0])
+    for name, values in {**dict(zip(AXES, axes, strict=True)), **columns}.items():
+        if values.shape != (count,):
+            raise InputError(f"Expected {count} values (got shape {values.shape})", file=path, place=name)
         if values.dtype.kind not in "biuf":
             raise InputError(f"Expected real numbers (got {values.dtype})", file=path, place=name)
     fields = {name: values.dtype for name, values in columns.items()}
-    return NumpyReader(path, CloudHeader(path.suffix.lower(), len(xyz), fields), xyz, columns)
+    return NumpyReader(path, CloudHeader(path.suffix.lower(), count, fields), axes, columns)
 
 
 def load_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of an archive; a compression bomb is refused before it is unpacked."""
-    with path.open("rb") as raw:
-        most = may_expand_to(path.stat().st_size)
-        with zipfile.ZipFile(raw) as members:
-            total = sum(member.file_size for member in members.infolist())
+    """The arrays of an archive; what expands too far, or declares more than it holds, is refused before it is read."""
+    most = may_expand_to(check_input(path))
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        total = sum(member.file_size for member in members)
         if total > most:
             raise InputError(f"expands to {total} bytes, more than the {most} allowed for it", file=path)
-        raw.seek(0)
-        with np.load(raw, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
+        if len(members) > _MOST_COLUMNS:
+            raise InputError(f"Expected at most {_MOST_COLUMNS} arrays (got {len(members)})", file=path)
+        if any(member.compress_type not in _METHODS for member in members):
+            raise InputError("Expected arrays stored, deflated or as LZMA", file=path)
+        return {member.filename.removesuffix(".npy"): _parse_npy(archive.read(member)) for member in members}
 
 
-def _find(arrays: dict[str, NDArray[Any]], path: Path) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
-    """The coordinates (N, 3) and the fields."""
+def _parse_npy(data: bytes) -> NDArray[Any]:
+    """The array of an NPY file, without a copy."""
+    file = io.BytesIO(data)
+    read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(npy.read_magic(file))
+    if read_header is None:
+        raise ValueError("an unknown version of NPY")
+    shape, fortran, dtype = read_header(file)
+    count, rest = math.prod(shape), len(data) - file.tell()
+    if count * dtype.itemsize != rest:
+        raise ValueError(f"an array that declares {count * dtype.itemsize} bytes but has {rest}")
+    flat = np.frombuffer(data, dtype, count, file.tell()) if rest else np.empty(0, dtype)
+    return flat.reshape(shape[::-1]).transpose() if fortran else flat.reshape(shape)
+
+
+def _find(arrays: dict[str, NDArray[Any]], path: Path) -> tuple[Axes, dict[str, NDArray[Any]]]:
+    """The coordinates and the fields."""
     only = next(iter(arrays.values())) if len(arrays) == 1 else None
     if only is not None and only.dtype.names and set(AXES) <= set(only.dtype.names):
-        xyz = np.stack([only[axis] for axis in AXES], axis=1)
-        return xyz, {n: only[n] for n in only.dtype.names if n not in AXES}
+        return (only["x"], only["y"], only["z"]), {n: only[n] for n in only.dtype.names if n not in AXES}
     if only is not None and only.ndim == 2 and only.shape[1] >= 3 and np.issubdtype(only.dtype, np.number):
+        if only.shape[1] > _MOST_COLUMNS:
+            raise InputError(f"Expected at most {_MOST_COLUMNS} columns (got {only.shape[1]})", file=path)
         names = ["red", "green", "blue", "label"] if only.shape[1] in (6, 7) else []
         rest = {names[c - 3] if c - 3 < len(names) else f"column_{c}": only[:, c] for c in range(3, only.shape[1])}
-        return only[:, :3], rest
+        return _axes(only), rest
     if set(AXES) <= set(arrays):
-        xyz = np.stack([arrays[axis] for axis in AXES], axis=1)
-        return xyz, _flat({n: v for n, v in arrays.items() if n not in AXES}, path)
+        return (arrays["x"], arrays["y"], arrays["z"]), _flat({n: v for n, v in arrays.items() if n not in AXES}, path)
     for name in _COORDINATES:
         if name in arrays and arrays[name].ndim == 2 and arrays[name].shape[1] == 3:
-            return arrays[name], _flat({n: v for n, v in arrays.items() if n != name}, path)
+            return _axes(arrays[name]), _flat({n: v for n, v in arrays.items() if n != name}, path)
     shapes = ", ".join(f"{n} {v.shape}" for n, v in arrays.items())[:100]
     raise InputError(f"Expected an (N, 3+) array or one named xyz (got {shapes or 'none'})", file=path)
+
+
+def _axes(rows: NDArray[Any]) -> Axes:
+    return rows[:, 0], rows[:, 1], rows[:, 2]
 
 
 def _flat(arrays: dict[str, NDArray[Any]], path: Path) -> dict[str, NDArray[Any]]:
@@ -107,17 +139,53 @@ def _flat(arrays: dict[str, NDArray[Any]], path: Path) -> dict[str, NDArray[Any]
     return flat
 
 
+def check(first: Cloud, part: Cloud, path: Path) -> None:
+    """NPZ takes any text as a name, and the header of NPY text in Latin-1; both take any numbers."""
+    for name, values in part.fields.items():
+        if values.dtype.kind not in "biuf":
+            raise refuse(name, f"it holds no real numbers ({values.dtype})", path)
+        try:
+            name.encode("utf-8" if path.suffix.lower() == ".npz" else "latin-1")
+        except UnicodeEncodeError:
+            raise refuse(name, "its name has other characters", path) from None
+        if not name or "\0" in name:
+            raise refuse(name, "its name is empty or has a NUL", path)
+    if path.suffix.lower() == ".npz":
+        _free_name(part, path)
+    elif len(_npy_header(_record_type(part), 0)) > _MOST_HEADER:
+        raise InputError(f"Expected names that fit a header of {_MOST_HEADER} bytes; write .npz instead", file=path)
+
+
 def write(first: Cloud, parts: Iterable[Cloud], path: Path, count: int) -> None:
     """Write an NPZ of named arrays, or chunk by chunk a structured NPY array."""
-    if path.suffix.lower() == ".npz":
-        whole = join_clouds(list(parts))
-        arrays: dict[str, Any] = {"xyz": whole.xyz, **whole.fields}
-        with atomic_write(path, "wb") as out:
-            np.savez_compressed(out, **arrays)
-        return
-    dtype = np.dtype([(axis, np.float64) for axis in AXES] + [(n, v.dtype) for n, v in first.fields.items()])
     with atomic_write(path, "wb") as out:
-        head = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (count,)}
-        np.lib.format.write_array_header_2_0(out, head)
+        if path.suffix.lower() == ".npz":
+            whole = join_clouds(list(parts))
+            with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+                for name, values in {_free_name(whole, path): whole.xyz, **whole.fields}.items():
+                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                        npy.write_array(member, np.ascontiguousarray(values), allow_pickle=False)
+            return
+        dtype = _record_type(first)
+        out.write(_npy_header(dtype, count))
         for part in parts:
             out.write(records(part, dtype).tobytes())
+
+
+def _free_name(cloud: Cloud, path: Path) -> str:
+    """A name for the coordinates that no field has."""
+    free = [name for name in _COORDINATES if name not in cloud.fields]
+    if not free:
+        raise InputError(f"Expected fields with other names than {', '.join(_COORDINATES)}", file=path)
+    return free[0]
+
+
+def _record_type(cloud: Cloud) -> np.dtype[Any]:
+    return np.dtype([(axis, np.float64) for axis in AXES] + [(n, v.dtype) for n, v in cloud.fields.items()])
+
+
+def _npy_header(dtype: np.dtype[Any], count: int) -> bytes:
+    out = io.BytesIO()
+    head = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": (count,)}
+    npy.write_array_header_2_0(out, head)
+    return out.getvalue()

@@ -1,7 +1,4 @@
-"""PCD in its three encodings (ascii, binary, binary_compressed).
-
-Parsed here so that sizes are checked against the file before memory is allocated; written through pypcd4.
-"""
+"""PCD in its three encodings (ascii, binary, binary_compressed); sizes are checked before memory is allocated."""
 
 from __future__ import annotations
 
@@ -9,14 +6,15 @@ import re
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
 from fgnn.errors import InputError, need
 from fgnn.files import atomic_write
-from fgnn.points.cloud import AXES, Cloud, CloudHeader, join_clouds
-from fgnn.points.formats.records import RecordReader, column_order
+from fgnn.points.cloud import AXES, Cloud, CloudHeader
+from fgnn.points.formats.records import RecordReader, as_lines, column_order, records
+from fgnn.points.formats.storable import check_values, check_word, plain_kind
 
 _MAX_HEADER = 1 << 14
 _TYPES = {
@@ -67,8 +65,8 @@ def open_reader(path: Path) -> PcdReader:
     if match is None:
         raise InputError("Expected a PCD header that ends with DATA", file=path)
     entries: dict[str, list[str]] = {}
-    for line in head[: match.end()].decode("latin-1").splitlines():
-        words = line.split()
+    for line in head[: match.end()].splitlines():
+        words = [word.decode("utf-8", "surrogateescape") for word in line.split()]
         if words and not words[0].startswith("#"):
             entries[words[0].upper()] = words[1:]
     try:
@@ -93,22 +91,46 @@ def open_reader(path: Path) -> PcdReader:
         raise InputError(f"declares {count} points but has only {size} bytes for them", file=path)
     stored = dict(zip(names, dtypes, strict=True))
     fields = {name: kind for name, kind in stored.items() if name not in AXES}
-    keep = {"encoding": encoding, "pcd types": stored}
+    keep: dict[str, Any] = {"encoding": encoding, "pcd types": stored}
+    if "VIEWPOINT" in entries:
+        keep["viewpoint"] = " ".join(entries["VIEWPOINT"])
     return PcdReader(path, CloudHeader(".pcd", count, fields, keep), dtype, match.end())
+
+
+def check(first: Cloud, part: Cloud, path: Path) -> None:
+    """Names are words."""
+    for name, values in part.fields.items():
+        check_word(name, path)
+        check_values(name, values, plain_kind(values.dtype), path)
 
 
 def write(first: Cloud, parts: Iterable[Cloud], path: Path, count: int) -> None:
     """Write PCD, binary unless the cloud came from another encoding."""
-    pypcd4 = need("pypcd4")
-    cloud = join_clouds(list(parts))
-    original = first.keep.get("pcd types", dict.fromkeys(AXES, np.dtype(np.float64)))
-    columns = {name: cloud.column(name) for name in column_order(cloud, original)}
-    for name, values in columns.items():
-        if name in AXES:
-            columns[name] = values.astype(original[name])
-        elif values.dtype == np.bool_:
-            columns[name] = values.astype(np.uint8)
-    types = tuple(values.dtype.type for values in columns.values())
-    points = pypcd4.PointCloud.from_points(list(columns.values()), tuple(columns), types)
+    original = first.keep.get("pcd types", dict.fromkeys(AXES, np.dtype("<f8")))
+    types = {
+        name: original[name] if name in AXES else plain_kind(first.fields[name].dtype)
+        for name in column_order(first, original)
+    }
+    dtype = np.dtype([(name, kind.newbyteorder("<")) for name, kind in types.items()])
+    encoding = first.keep.get("encoding", "binary")
+    lines = {
+        "VERSION": "0.7", "FIELDS": " ".join(types), "SIZE": " ".join(str(kind.itemsize) for kind in types.values()),
+        "TYPE": " ".join(kind.kind.upper() for kind in types.values()), "COUNT": " ".join("1" for _ in types),
+        "WIDTH": count, "HEIGHT": 1, "VIEWPOINT": first.keep.get("viewpoint", "0 0 0 1 0 0 0"), "POINTS": count,
+        "DATA": encoding,
+    }  # fmt: skip
     with atomic_write(path, "wb") as out:
-        points.save(out, encoding=pypcd4.Encoding(first.keep.get("encoding", "binary")))
+        out.write("".join(f"{key} {value}\n" for key, value in lines.items()).encode("utf-8", "surrogateescape"))
+        if encoding == "binary_compressed":
+            out.write(_compressed_columns(np.concatenate([records(part, dtype) for part in parts])))
+            return
+        for part in parts:
+            rows = records(part, dtype)
+            out.write(as_lines(rows) if encoding == "ascii" else rows.tobytes())
+
+
+def _compressed_columns(rows: np.ndarray) -> bytes:
+    """Two lengths and one LZF block of whole columns."""
+    plain = b"".join(np.ascontiguousarray(rows[name]).tobytes() for name in rows.dtype.names or ())
+    packed = need("lzf").compress(plain, 2 * len(plain) + 64) if plain else b""
+    return struct.pack("<II", len(packed), len(plain)) + packed

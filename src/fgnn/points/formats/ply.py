@@ -17,7 +17,8 @@ import numpy as np
 from fgnn.errors import InputError
 from fgnn.files import atomic_write
 from fgnn.points.cloud import AXES, Cloud, CloudHeader
-from fgnn.points.formats.records import RecordReader, column_order, records
+from fgnn.points.formats.records import RecordReader, as_lines, column_order, records
+from fgnn.points.formats.storable import check_values, check_word, plain_kind
 
 _TYPES = {
     "char": "i1", "int8": "i1", "uchar": "u1", "uint8": "u1", "short": "i2", "int16": "i2", "ushort": "u2",
@@ -111,12 +112,19 @@ def _header_lines(file: IO[bytes], path: Path) -> list[list[str]]:
         line = file.readline(_MAX_HEADER)
         if not line.endswith(b"\n"):
             break
-        words = line.decode("latin-1").split()
+        words = [word.decode("utf-8", "surrogateescape") for word in line.split()]
         if words:
             lines.append(words)
         if words == ["end_header"]:
             return lines
     raise InputError("Expected 'end_header' at the end of the header", file=path)
+
+
+def check(first: Cloud, part: Cloud, path: Path) -> None:
+    """Names are words, and the format has no 64-bit integers."""
+    for name, values in part.fields.items():
+        check_word(name, path)
+        check_values(name, values, plain_kind(values.dtype, wide_integers=False), path)
 
 
 def write(first: Cloud, parts: Iterable[Cloud], path: Path, count: int) -> None:
@@ -125,7 +133,7 @@ def write(first: Cloud, parts: Iterable[Cloud], path: Path, count: int) -> None:
     order = keep.get("format", "binary_little_endian")
     original = keep.get("ply types", dict.fromkeys(AXES, np.dtype("f8")))
     stored: dict[str, np.dtype[Any]] = {
-        name: original[name] if name in AXES else _storable(first.fields[name].dtype)
+        name: original[name] if name in AXES else plain_kind(first.fields[name].dtype, wide_integers=False)
         for name in column_order(first, original)
     }
     dtype = np.dtype([(name, kind.newbyteorder(_ORDERS[order])) for name, kind in stored.items()])
@@ -135,13 +143,10 @@ def write(first: Cloud, parts: Iterable[Cloud], path: Path, count: int) -> None:
         lines.append(f"element {element} {number}")
         lines += [" ".join(words) for words in properties]
     with atomic_write(path, "wb") as out:
-        out.write(("\n".join([*lines, "end_header"]) + "\n").encode("latin-1"))
+        out.write(("\n".join([*lines, "end_header"]) + "\n").encode("utf-8", "surrogateescape"))
         for part in parts:
             rows = records(part, dtype)
-            if order == "ascii":
-                out.write("".join(" ".join(map(repr, row)) + "\n" for row in rows.tolist()).encode())
-            else:
-                out.write(rows.tobytes())
+            out.write(as_lines(rows) if order == "ascii" else rows.tobytes())
         if keep.get("others"):
             start, vertices = keep["tail"]
             with keep["source"].open("rb") as file:
@@ -149,9 +154,3 @@ def write(first: Cloud, parts: Iterable[Cloud], path: Path, count: int) -> None:
                 for _ in islice(file, vertices):
                     pass
                 shutil.copyfileobj(file, out)
-
-
-def _storable(kind: np.dtype[Any]) -> np.dtype[Any]:
-    """The PLY type for a field: the format has no 64-bit integers or booleans."""
-    code = kind.str[1:]
-    return np.dtype(code if code in _NAMES else "u1" if code == "b1" else "f8")

@@ -13,6 +13,9 @@ import numpy as np
 from fgnn.errors import InputError
 from fgnn.points.cloud import AXES, CHUNK, Cloud, CloudHeader
 
+# From here on float64 rounds integers.
+_ROUNDED = 2.0**53
+
 
 @dataclass(frozen=True, eq=False)
 class RecordReader:
@@ -61,16 +64,26 @@ class RecordReader:
             rows = np.loadtxt(lines, dtype=np.float64, ndmin=2, comments=None)
             if rows.shape != (len(lines), len(names)):
                 raise ValueError("wrong number of values")
+            exact = {
+                c: np.loadtxt(lines, dtype=self.dtype[name].newbyteorder("="), usecols=c, ndmin=1, comments=None)
+                for c, name in enumerate(names)
+                if self.dtype[name].kind in "iu" and np.abs(rows[:, c]).max() >= _ROUNDED
+            }
         except ValueError as error:
             raise InputError(f"Expected {len(names)} numbers a line", file=self.path, place=place) from error
         records = np.empty(len(lines), self.dtype)
         for column, name in enumerate(names):
             with np.errstate(invalid="ignore", over="ignore"):
-                records[name] = rows[:, column]
+                records[name] = exact.get(column, rows[:, column])
         return records
 
     def _truncated(self, count: int) -> InputError:
         return InputError(f"ends after {count} of {self.header.count} points", file=self.path)
+
+
+def as_lines(rows: np.ndarray) -> bytes:
+    """Records as text, one per line, each number with the fewest digits that preserve it."""
+    return "".join(" ".join(map(repr, row)) + "\n" for row in rows.tolist()).encode()
 
 
 def records(cloud: Cloud, dtype: np.dtype[Any]) -> np.ndarray:
