@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.models.points.blocks import Dense, nearest, take
+from fgnn.models.points.farthest import farthest
 
 
 class XLayer(NamedTuple):
@@ -150,17 +151,3 @@ class PointCNN(nn.Module):
             x = fuse(torch.cat([conv(levels[back.source][0], x, queries), skip], -1))
         scores: Tensor = self.scores(self.head(x))
         return scores
-
-
-def farthest(points: Tensor, count: int) -> Tensor:
-    """Farthest-point sampling: ``count`` of the points (B, P, 3), each the farthest from those before it."""
-    if count >= points.shape[1]:
-        return points
-    batch = torch.arange(len(points), device=points.device)
-    chosen = torch.zeros(len(points), count, dtype=torch.int64, device=points.device)
-    distance = torch.full(points.shape[:2], torch.inf, device=points.device, dtype=points.dtype)
-    for n in range(1, count):
-        last = points[batch, chosen[:, n - 1]]
-        distance = torch.minimum(distance, (points - last[:, None]).square().sum(-1))
-        chosen[:, n] = distance.argmax(1)
-    return points[batch[:, None], chosen]
