@@ -16,11 +16,10 @@ from fgnn.errors import InputError
 from fgnn.schema import parse
 from fgnn.tasks import Recipe
 from fgnn.tasks.recipe import find_recipe
+from fgnn.tasks.settings import LENGTHS
 from fgnn.tasks.yaml_file import parse_yaml, read_yaml
 from fgnn.train import RunFolder
 from fgnn.train.run import run
-
-_LENGTHS = ("epochs", "steps", "seconds")
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, ...")]
 Changes = Annotated[list[str] | None, typer.Option("--set", help="A setting of the recipe, such as points.bases=8.")]
@@ -51,8 +50,8 @@ def changed_recipe(place: str, name: str, changes: Sequence[str]) -> Recipe:
     path = find_recipe(place)
     values = read_yaml(path)
     parsed = [change.partition("=") for change in changes]
-    if any(keys.strip() in _LENGTHS for keys, _, _ in parsed):
-        values = {k: v for k, v in values.items() if k not in _LENGTHS}
+    if any(keys.strip() in LENGTHS for keys, _, _ in parsed):
+        values = {k: v for k, v in values.items() if k not in LENGTHS}
     for keys, equals, text in parsed:
         parent: Any = values
         *above, last = keys.strip().split(".")

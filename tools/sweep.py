@@ -21,7 +21,7 @@ import typer
 from fgnn.errors import InputError
 from fgnn.files import atomic_write, is_file
 from fgnn.runtime.devices import pick_device
-from fgnn.schema import parse
+from fgnn.schema import Between, FileName, Label, Length, PathText, Positive, parse
 from fgnn.tasks import Recipe, evaluate
 from fgnn.tasks.yaml_file import read_yaml
 from fgnn.train import RunFolder
@@ -44,13 +44,13 @@ class Job:
         weights: Pack the weights; otherwise only their card, which is enough for a record.
     """
 
-    name: str
-    recipe: str
-    changes: tuple[str, ...] = ()
-    seconds: float | None = None
-    fit: float | None = None
-    after: str | None = None
-    evaluate: int = 10_000
+    name: FileName
+    recipe: PathText
+    changes: Annotated[tuple[Annotated[str, Length(10_000)], ...], Length(100)] = ()
+    seconds: Positive | None = None
+    fit: Positive | None = None
+    after: FileName | None = None
+    evaluate: Annotated[int, Between(0, 10**7)] = 10_000
     weights: bool = True
 
     def changed_recipe(self) -> Recipe:
@@ -63,10 +63,10 @@ class Job:
 class Plan:
     """Jobs and how to run them."""
 
-    jobs: tuple[Job, ...]
-    device: str = "auto"
+    jobs: Annotated[tuple[Job, ...], Length(1000)]
+    device: Label = "auto"
     compile: bool = False
-    folder: str = "runs/sweep"
+    folder: PathText = "runs/sweep"
 
 
 @dataclass

@@ -49,8 +49,8 @@ class Between:
         return self.high if self.below else math.nan
 
     def __str__(self) -> str:
-        low = f"{'more than' if self.above else 'at least'} {self.low:,g}"
-        high = f"{'less than' if self.below else 'at most'} {self.high:,g}"
+        low = f"{'more than' if self.above else 'at least'} {_number(self.low)}"
+        high = f"{'less than' if self.below else 'at most'} {_number(self.high)}"
         return " and ".join(text for text, end in ((low, self.low), (high, self.high)) if math.isfinite(end))
 
 
@@ -194,6 +194,10 @@ def _hints(cls: type[Any]) -> dict[str, Any]:
     """The annotation of each field."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
 def _join(place: str, key: str) -> str:

@@ -144,7 +144,7 @@ COMMANDS = {
     "train paper-map1": "paper-map1…'paper-map-1'?",
     "train none": "none: …paper-map-1",
     "train key.yaml": "key.yaml, netwrok: …'network'?",
-    "train kind.yaml": "kind.yaml, data.chain: …(got [7])",
+    "train kind.yaml": "kind.yaml, data.chain.kinds[0]: …(got 7)",
     "train number.yaml": "number.yaml, batch: …(got 'eight')",
     "train yaml.yaml": "yaml.yaml, line 2: …YAML",
     "train notation.yaml": "network.architecture: line 1, column 11: …FGNN, FC, MLP",

@@ -95,8 +95,8 @@ def test_results_become_weights_and_records(folder: Path, tmp_path: Path) -> Non
 def test_the_papers_protocol_scores_the_best_epoch_on_the_validation_list(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agreements = iter([0.2, 0.5, 0.3, 0.1])
-    monkeypatch.setattr(PointTask, "validate", lambda *_: {"agreement": next(agreements), "loss": 1.0})
+    scores = iter([0.2, 0.5, 0.3, 0.1])
+    monkeypatch.setattr(PointTask, "validate", lambda *_: {"instance_miou": next(scores), "loss": 1.0})
     outcome = train(["paper"], folder, tmp_path, *TINY, "steps=4", "validate_every=1")[0]
     assert outcome.error == ""
     assert (outcome.selected, outcome.epochs) == (1.0, 2.0)  # two batches of 4 of the 8 shapes to train on

@@ -29,15 +29,15 @@ class Aggregation:
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
             raise ValueError(f"Expected an aggregation among {list(_KINDS)} (got {self.kind!r})")
-        if not self.gamma > 0:
-            raise ValueError(f"Expected gamma > 0 (got {self.gamma})")
+        if not 1e-6 <= self.gamma <= 1e6:  # beyond, γm and its exponential leave the range of float32
+            raise ValueError(f"Expected gamma between 1e-6 and 1e6 (got {self.gamma})")
 
     @classmethod
     def parse(cls, given: str | Aggregation) -> Aggregation:
         """Read ``"max"``, ``"sum"``, ``"mean"``, ``"softmax"`` or ``"softmax(5)"``."""
         if isinstance(given, Aggregation):
             return given
-        softmax = re.fullmatch(r"softmax\(\s*([0-9.eE+-]+)\s*\)", given)
+        softmax = re.fullmatch(r"softmax\(\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*\)", given)
         if softmax:
             return cls("softmax", float(softmax[1]))
         return cls(given)  # type: ignore[arg-type]

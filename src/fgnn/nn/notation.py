@@ -16,6 +16,7 @@ _TOKEN = re.compile(
 _DASHES = "-–—−"
 # Far beyond any real network.
 _MOST_CHARACTERS = 1 << 16
+MOST_WIDTH = 1 << 14
 _DEEPEST = 50
 
 
@@ -134,7 +135,8 @@ class _Reader:
     def argument(self, name: str, takes: str) -> str:
         kind, token, at = self.next()
         if takes == "width":
-            what, good = "a width or N", token == "N" or (token.isdigit() and int(token) > 0)
+            number = token.isdigit() and len(token) < 10 and 0 < int(token) <= MOST_WIDTH
+            what, good = f"a width from 1 to {MOST_WIDTH:,}, or N,", token == "N" or number
         else:
             what, good = "a rate in [0, 1)", kind == "number" and float(token) < 1
         if not good:

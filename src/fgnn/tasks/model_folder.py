@@ -11,6 +11,7 @@ import torch
 
 from fgnn.errors import InputError
 from fgnn.models import NetworkConfig
+from fgnn.names import as_file_name
 from fgnn.pgm import GraphicalModel, ModelBatch
 from fgnn.tasks.labelled_models import Examples
 from fgnn.tasks.recipe import Data, Recipe
@@ -21,7 +22,7 @@ from fgnn.tasks.settings import Optimiser, Schedule
 def folder_recipe(folder: str | Path) -> Recipe:
     """Return the recipe for a folder of model files."""
     return Recipe(
-        name=Path(folder).name or "models",
+        name=as_file_name(Path(folder).resolve().name, "models"),
         data=Data(folder=str(folder)),
         network=NetworkConfig(architecture="FGNN(64) - Res[FC(64) - FGNN(64) - FC(64)] - FGNN(N)", norm="layer"),
         optimiser=Optimiser(name="adamw", rate=2e-3, weight_decay=1e-4, clip=1.0),

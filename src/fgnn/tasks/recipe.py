@@ -6,13 +6,14 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from fgnn.errors import InputError
 from fgnn.files import is_file
 from fgnn.models import NetworkConfig, PointConfig
+from fgnn.names import as_file_name
 from fgnn.points.segment_pieces import Cut
-from fgnn.schema import parse
+from fgnn.schema import Between, Label, Length, PathText, Positive, check_fields, parse
 from fgnn.tasks.settings import Optimiser as Optimiser
 from fgnn.tasks.settings import Schedule as Schedule
 from fgnn.tasks.settings import TrainingSettings
@@ -24,34 +25,38 @@ from fgnn.tasks.yaml_file import read_yaml
 class ChainData:
     """Chains with window budgets (section 4.1), of several kinds mixed evenly (named twice: twice as often)."""
 
-    kinds: tuple[int, ...] = (1,)
-    length: int = 30
-    window: int = 8
-    budget: int = 5
+    kinds: Annotated[tuple[Annotated[int, Between(1, 3)], ...], Length(100, 1)] = (1,)
+    length: Annotated[int, Between(2, 10**5)] = 30
+    window: Annotated[int, Between(2, 1000)] = 8
+    budget: Annotated[int, Between(1, 1000)] = 5
 
     def __post_init__(self) -> None:
-        if not self.kinds or not set(self.kinds) <= {1, 2, 3}:
-            raise ValueError(f"Expected kinds among 1, 2 and 3 (got {list(self.kinds)})")
+        check_fields(self)
         if not 2 <= self.window <= self.length:
             raise ValueError(f"Expected a window between 2 and the length {self.length} (got {self.window})")
+
+
+Side = Annotated[int, Between(1, 1000)]  # of a grid
 
 
 @dataclass(frozen=True)
 class GridData:
     """Grids with random pairwise terms and budgets over patches, exactly labelled."""
 
-    height: int = 8
-    width: int = 8
-    patch: tuple[int, ...] = (2, 3)
+    height: Side = 8
+    width: Side = 8
+    patch: Annotated[tuple[Side, ...], Length(2, 2)] = (2, 3)
 
     def __post_init__(self) -> None:
-        if len(self.patch) != 2:
-            raise ValueError(f"Expected rows and columns of a patch (got {list(self.patch)})")
-        if self.height < self.patch[0] or self.width < self.patch[1] or min(self.patch) < 1:
+        check_fields(self)
+        if self.height < self.patch[0] or self.width < self.patch[1]:
             raise ValueError(
                 f"Expected a grid at least as large as its patches of {self.patch[0]} x {self.patch[1]} "
                 f"(got {self.height} x {self.width})"
             )
+
+
+Points = Annotated[int, Between(1, 1 << 20)]  # of a shape
 
 
 @dataclass(frozen=True)
@@ -61,12 +66,13 @@ class ShapeData:
     The paper trains on ``train`` and selects on ``val``; several published networks train on both.
     """
 
-    root: str
-    points: int = 2048
-    splits: tuple[Literal["train", "val"], ...] = ("train",)
+    root: PathText
+    points: Points = 2048
+    splits: Annotated[tuple[Literal["train", "val"], ...], Length(2)] = ("train",)
     held_out: Literal["val", "test"] = "val"
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not self.splits or self.held_out in self.splits:
             raise ValueError(f"Expected splits to train on, without the one held out (got {list(self.splits)})")
 
@@ -75,8 +81,14 @@ class ShapeData:
 class RoomData:
     """S3DIS blocks (the HDF5 release) in ``root``: the fold that tests on ``area``."""
 
-    root: str
-    area: int = 5
+    root: PathText
+    area: Annotated[int, Between(1, 6)] = 5
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+Windows = Annotated[tuple[Positive, ...], Length(64)]
 
 
 @dataclass(frozen=True)
@@ -93,29 +105,24 @@ class ScanData:
         held_out: Files that are never trained on; by default the last.
     """
 
-    root: str
-    classes: str = "classes.txt"
-    field: str = "label"
-    size: float = 20.0
-    points: int = 4096
-    scale: float = 10.0
+    root: PathText
+    classes: PathText = "classes.txt"
+    field: Label = "label"
+    size: Positive = 20.0
+    points: Annotated[int, Between(32, 1 << 20)] = 4096
+    scale: Positive = 10.0
     colour: bool = False
-    heights: tuple[float, ...] = ()
-    slopes: tuple[float, ...] = ()
-    grow: float = 1.0
-    copies: int = 0
-    stray: int | None = None
-    held_out: tuple[str, ...] = ()
+    heights: Windows = ()
+    slopes: Windows = ()
+    grow: Annotated[float, Between(1, 100)] = 1.0
+    copies: Annotated[int, Between(0, 1000)] = 0
+    stray: Annotated[int, Between(0, 255)] | None = None
+    held_out: Annotated[tuple[PathText, ...], Length(10**5)] = ()
 
     def __post_init__(self) -> None:
-        if not (self.size > 0 and self.scale > 0 and self.points >= 32):
-            raise ValueError(
-                f"Expected size > 0, scale > 0 and 32 or more points (got {self.size}, {self.scale}, {self.points})"
-            )
-        if any(w <= 0 for w in self.heights) or list(self.heights) != sorted(self.heights):
+        check_fields(self)
+        if list(self.heights) != sorted(self.heights):
             raise ValueError(f"Expected heights as growing windows (got {list(self.heights)})")
-        if self.grow < 1 or self.copies < 0:
-            raise ValueError(f"Expected grow of at least 1 and copies of at least 0 (got {self.grow}, {self.copies})")
 
     def cut(self) -> Cut:
         """Return how scans are cut, for training and for labelling."""
@@ -131,11 +138,11 @@ class Data:
 
     chain: ChainData | None = None
     grid: GridData | None = None
-    folder: str | None = None
+    folder: PathText | None = None
     shapes: ShapeData | None = None
     rooms: RoomData | None = None
     scans: ScanData | None = None
-    instances: int | None = None
+    instances: Annotated[int, Between(1, 10**8)] | None = None
 
     @property
     def clouds(self) -> bool:
@@ -148,11 +155,10 @@ class Data:
         return self.instances is not None or self.folder is not None or self.clouds
 
     def __post_init__(self) -> None:
+        check_fields(self)
         families = [name for name in _FAMILIES if getattr(self, name) is not None]
         if len(families) != 1:
             raise ValueError(f"Expected one of {', '.join(_FAMILIES)} (got {', '.join(families) or 'none'})")
-        if self.instances is not None and self.instances < 1:
-            raise ValueError(f"Expected at least one instance (got {self.instances})")
 
 
 @dataclass(frozen=True)
@@ -166,15 +172,11 @@ class Soft:
     ``weight`` is w, ``temperature`` T, in units of the models' scores.
     """
 
-    weight: float = 1.0
-    temperature: float = 0.05
+    weight: Annotated[float, Between(0, 1, above=True)] = 1.0
+    temperature: Positive = 0.05
 
     def __post_init__(self) -> None:
-        if not (0 < self.weight <= 1 and self.temperature > 0):
-            raise ValueError(
-                f"Expected a weight above 0, at most 1, and a temperature above 0 "
-                f"(got {self.weight} and {self.temperature})"
-            )
+        check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,9 +187,9 @@ class Recipe(TrainingSettings):
     network: NetworkConfig = field(default_factory=NetworkConfig)
     points: PointConfig = field(default_factory=PointConfig)
     augment: bool = False
-    label_smoothing: float = 0.0
+    label_smoothing: Annotated[float, Between(0, 1, below=True)] = 0.0
     soft: Soft | None = None
-    validation: int = 2000
+    validation: Annotated[int, Between(1, 10**7)] = 2000
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -195,8 +197,6 @@ class Recipe(TrainingSettings):
             raise ValueError("Expected data.instances for epochs (endless data has none)")
         if self.schedule.name == "exponential" and not self.data.finite:
             raise ValueError("Expected data.instances for an exponential schedule (its factor applies per epoch)")
-        if self.validation < 1:
-            raise ValueError(f"Expected validation of at least 1 (got {self.validation})")
         if self.soft is not None and self.data.chain is None:
             raise ValueError("Expected data.chain for soft targets (gaps are computed for chains)")
 
@@ -211,7 +211,7 @@ def read_recipe(place: str | Path) -> Recipe:
     path = find_recipe(place)
     values = read_yaml(path)
     recipe = parse(Recipe, values, file=path)
-    return recipe if "name" in values else replace(recipe, name=path.stem)
+    return recipe if "name" in values else replace(recipe, name=as_file_name(path.stem, recipe.name))
 
 
 def find_recipe(place: str | Path) -> Path:

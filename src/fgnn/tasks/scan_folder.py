@@ -8,6 +8,7 @@ import numpy as np
 
 from fgnn.errors import InputError
 from fgnn.models import PointConfig
+from fgnn.names import as_file_name
 from fgnn.points import open_cloud
 from fgnn.points.cloud import FORMATS, CloudReader
 from fgnn.tasks.recipe import Data, Recipe, ScanData
@@ -50,7 +51,7 @@ def scan_recipe(folder: str | Path) -> Recipe:
     colour = all({"red", "green", "blue"} <= set(r.header.fields) for r in readers)
     size = tile_size(readers)
     return Recipe(
-        name=root.resolve().name or "scans",
+        name=as_file_name(root.resolve().name, "scans"),
         data=Data(
             scans=ScanData(str(folder), field=field, size=size, points=_POINTS, scale=size / 4, colour=colour)
         ),

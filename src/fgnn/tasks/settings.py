@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from fgnn.schema import plain
+from fgnn.schema import Between, FileName, PathText, Positive, Share, check_fields, plain
 
-_LENGTHS = ("epochs", "steps", "seconds")
+LENGTHS = ("epochs", "steps", "seconds")
+# Far beyond any real run: more is a mistake in the file, and would train for ever.
+MOST_STEPS = 10**8
+_MONTH = 31 * 86_400.0
+Interval = Annotated[int, Between(1, 10**5)]
 
 
 @dataclass(frozen=True)
@@ -15,10 +19,13 @@ class Optimiser:
     """Adam or AdamW; ``clip`` bounds the norm of the gradient."""
 
     name: Literal["adam", "adamw"] = "adam"
-    rate: float = 3e-3
-    beta2: float = 0.999
-    weight_decay: float = 0.0
-    clip: float | None = None
+    rate: Positive = 3e-3
+    beta2: Annotated[float, Between(0, 1, below=True)] = 0.999
+    weight_decay: Annotated[float, Between(0)] = 0.0
+    clip: Positive | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -26,9 +33,12 @@ class Schedule:
     """The learning rate: ``exponential`` (``factor`` per epoch), ``cosine`` (down to ``floor``) or ``constant``."""
 
     name: Literal["exponential", "cosine", "constant"] = "exponential"
-    factor: float = 0.98
-    warmup: int = 0
-    floor: float = 0.0
+    factor: Annotated[float, Between(0, 1, above=True)] = 0.98
+    warmup: Annotated[int, Between(0, MOST_STEPS)] = 0
+    floor: Share = 0.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,40 +50,36 @@ class TrainingSettings:
     ``start_from`` the weights to begin with. The ``*_every`` intervals count steps; 0 validates only at the end.
     """
 
-    name: str = "run"
-    seed: int = 0
+    name: FileName = "run"
+    seed: Annotated[int, Between(0, 2**63 - 1)] = 0
     optimiser: Optimiser = field(default_factory=Optimiser)
     schedule: Schedule = field(default_factory=Schedule)
-    batch: int = 256
-    epochs: int | None = None
-    steps: int | None = None
-    seconds: float | None = None
+    batch: Annotated[int, Between(1, 1 << 22)] = 256
+    epochs: Annotated[int, Between(1, 10**6)] | None = None
+    steps: Annotated[int, Between(1, MOST_STEPS)] | None = None
+    seconds: Annotated[float, Between(0, _MONTH, above=True)] | None = None
     precision: Literal["fp32", "bf16"] = "fp32"
-    ema: float | None = None
-    start_from: str | None = None
-    log_every: int = 50
-    checkpoint_every: int = 1000
-    validate_every: int = 0
+    ema: Annotated[float, Between(0, 1, above=True, below=True)] | None = None
+    start_from: PathText | None = None
+    log_every: Interval = 50
+    checkpoint_every: Annotated[int, Between(1, MOST_STEPS)] = 1000
+    validate_every: Annotated[int, Between(0, MOST_STEPS)] = 0
 
     def __post_init__(self) -> None:
-        lengths = [name for name in _LENGTHS if getattr(self, name) is not None]
+        check_fields(self)
+        lengths = [name for name in LENGTHS if getattr(self, name) is not None]
         if len(lengths) != 1:
             raise ValueError(f"Expected one of epochs, steps and seconds (got {', '.join(lengths) or 'none'})")
-        for name in ("batch", "log_every", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"Expected {name} of at least 1 (got {getattr(self, name)})")
         if self.checkpoint_every % self.log_every or self.validate_every % self.log_every:
             raise ValueError(
                 f"Expected checkpoint_every and validate_every to be multiples of log_every, {self.log_every} "
                 f"(got {self.checkpoint_every} and {self.validate_every})"
             )
-        if self.ema is not None and not 0 < self.ema < 1:
-            raise ValueError(f"Expected ema between 0 and 1 (got {self.ema})")
 
     def with_changes(self, **changes: Any) -> Self:
         """Return a copy with other top-level settings; a new length replaces the old one."""
-        if set(_LENGTHS) & changes.keys():
-            changes = dict.fromkeys(_LENGTHS) | changes
+        if set(LENGTHS) & changes.keys():
+            changes = dict.fromkeys(LENGTHS) | changes
         return replace(self, **changes)
 
 

@@ -51,6 +51,16 @@ def parse_yaml(text: str, *, file: str | Path | None = None, place: str = "") ->
             self.depth -= 1
             return node
 
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            """Refuse a key that is there twice; YAML readers differ on which one counts."""
+            keys: set[str] = set()
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode) and key.value in keys:
+                    problem = f"the key '{key.value[:100]}' is there twice"
+                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                keys.add(str(key.value))
+            return super().construct_mapping(node, deep)
+
     if _DEEP.search(text):
         raise InputError("not YAML: nested too deeply", file=file, place=place)
     try:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import Literal
+from typing import Annotated, Literal
 
+from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.edge_matrix import Form
+from fgnn.nn.notation import MOST_WIDTH
+from fgnn.nn.notation import parse as parse_notation
+from fgnn.schema import Between, check_fields, show
 
 # The settings that each architecture reads; a notation reads those of the paper's network.
 _READS: dict[str, tuple[str, ...]] = {
@@ -16,6 +20,19 @@ _READS: dict[str, tuple[str, ...]] = {
     "dgcnn": (),
 }
 ARCHITECTURES = tuple(_READS)
+
+
+def check_architecture(text: str) -> None:
+    """A rule: one of `ARCHITECTURES`, or a notation."""
+    if "(" in text:
+        parse_notation(text)
+    elif text not in ARCHITECTURES:
+        close = get_close_matches(text[:100], ARCHITECTURES, n=1)
+        hint = f"; did you mean '{close[0]}'?" if close else ""
+        raise ValueError(
+            f"Expected an architecture among {', '.join(ARCHITECTURES)} or a notation such as FGNN(64) - FGNN(2) "
+            f"(got {show(text)}{hint})"
+        )
 
 
 @dataclass(frozen=True)
@@ -38,28 +55,19 @@ class NetworkConfig:
     Settings that the architecture does not read (``ignored``) keep their defaults, and cards leave them out.
     """
 
-    architecture: str = "paper"
-    width: int = 64
-    blocks: int = 16
-    repeat: int = 1
-    aggregate: str = "max"
+    architecture: Annotated[str, check_architecture] = "paper"
+    width: Annotated[int, Between(1, MOST_WIDTH)] = 64
+    blocks: Annotated[int, Between(1, 512)] = 16
+    repeat: Annotated[int, Between(1, 512)] = 1
+    aggregate: Annotated[str, Aggregation.parse] = "max"
     q: Form = "basis"
-    bases: int = 8
+    bases: Annotated[int, Between(1, 1024)] = 8
     norm: Literal["batch", "layer", "rms", "none"] = "none"
-    supervise: float = 0.0
-    factor_size: int | None = None
+    supervise: Annotated[float, Between(0, 1000)] = 0.0
+    factor_size: Annotated[int, Between(1, 1000)] | None = None
 
     def __post_init__(self) -> None:
-        if self.architecture not in ARCHITECTURES and "(" not in self.architecture:
-            close = get_close_matches(self.architecture, ARCHITECTURES, n=1)
-            hint = f"; did you mean '{close[0]}'?" if close else ""
-            raise ValueError(
-                f"Expected an architecture among {', '.join(ARCHITECTURES)} or a notation such as FGNN(64) - FGNN(2) "
-                f"(got {self.architecture!r}{hint})"
-            )
-        for name in ("width", "blocks", "repeat", "bases"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"Expected {name} of at least 1 (got {getattr(self, name)})")
+        check_fields(self)
         for name in self.ignored:
             object.__setattr__(self, name, getattr(NetworkConfig, name))
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from fgnn.nn.aggregate import Aggregation
+from fgnn.nn.notation import parse as parse_notation
+from fgnn.schema import Between, Positive, check_fields
 
 PointArchitecture = Literal["fgnn", "pointnet", "dgcnn", "pointcnn"]
 
@@ -23,9 +27,12 @@ class PointConfig:
     """
 
     architecture: PointArchitecture = "fgnn"
-    k: int = 16
-    bases: int = 16
-    aggregate: str = "max"
-    notation: str | None = None
+    k: Annotated[int, Between(1, 1024)] = 16
+    bases: Annotated[int, Between(1, 1024)] = 16
+    aggregate: Annotated[str, Aggregation.parse] = "max"
+    notation: Annotated[str, parse_notation] | None = None
     relative: bool = False
-    reach: float = 1.0
+    reach: Positive = 1.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
