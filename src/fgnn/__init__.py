@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fgnn import data, graph, infer, models, nn, pgm, points, report, tasks, testing, theory, train, weights
     from fgnn.graph import FactorGraph, FactorGroup
-    from fgnn.infer import Solution, SolutionBatch
+    from fgnn.infer import Solution, SolutionBatch, log_partition, marginals
     from fgnn.models.points.segmenter import segment
     from fgnn.pgm import GraphicalModel, ModelBatch, read_model, write_model
     from fgnn.runtime.determinism import deterministic
@@ -29,6 +29,8 @@ __all__ = [
     "deterministic",
     "graph",
     "infer",
+    "log_partition",
+    "marginals",
     "models",
     "nn",
     "pgm",
@@ -53,6 +55,8 @@ _FROM = {
     "FactorGroup": "fgnn.graph",
     "Solution": "fgnn.infer",
     "SolutionBatch": "fgnn.infer",
+    "log_partition": "fgnn.infer",
+    "marginals": "fgnn.infer",
     "solve": "fgnn.solvers",
     "segment": "fgnn.models.points.segmenter",
     "GraphicalModel": "fgnn.pgm",

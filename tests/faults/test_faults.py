@@ -11,7 +11,7 @@ import torch
 from fgnn import ModelBatch, solve
 from fgnn.files import atomic_write, check_folder
 from fgnn.infer.max_product.solver import solve_max_product
-from fgnn.infer.oom_retry import solve_with_retry
+from fgnn.infer.oom_retry import call_with_retry
 from fgnn.infer.solution import Answer
 from fgnn.runtime.resource_errors import out_of_disk, out_of_memory
 from tests.faults.fork_server import ForkServer
@@ -124,7 +124,7 @@ def test_information_per_model_survives_halving() -> None:
             raise MemoryError
         return solve_max_product(some, keep_beliefs=True)
 
-    halved = solve_with_retry(solver, batch, time_limit=None, progress=None)
+    halved = call_with_retry(solver, batch, Answer.join, time_limit=None, progress=None)
     assert tried == [4, 2, 1, 1, 2, 1, 1]
     torch.testing.assert_close(halved.info["deltas"], whole.info["deltas"])
     torch.testing.assert_close(halved.info["beliefs"], whole.info["beliefs"])

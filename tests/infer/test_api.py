@@ -12,7 +12,7 @@ import fgnn
 from fgnn import GraphicalModel, ModelBatch
 from fgnn.infer import SOLVERS
 from fgnn.infer.brute_force import solve_brute_force
-from fgnn.infer.oom_retry import solve_with_retry
+from fgnn.infer.oom_retry import call_with_retry
 from fgnn.infer.solution import Answer
 from tests.infer.oracle import chain
 
@@ -71,7 +71,9 @@ def test_options_with_a_row_per_model_are_halved_with_the_batch() -> None:
         assert torch.equal(start, starts[0])
         return Answer.of(start, method=name)
 
-    answer = solve_with_retry(solver, batch, time_limit=None, progress=None, start=start, starts=[start], name="x")
+    answer = call_with_retry(
+        solver, batch, Answer.join, time_limit=None, progress=None, start=start, starts=[start], name="x"
+    )
     assert torch.equal(answer.assignment, start)
     assert answer.method == "x"
 

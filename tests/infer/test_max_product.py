@@ -17,10 +17,10 @@ import fgnn
 from fgnn import GraphicalModel, ModelBatch
 from fgnn.data import ChainMAP
 from fgnn.infer.max_product.messages import budget_messages
-from fgnn.infer.max_product.numbers import Numbers
+from fgnn.infer.max_product.numbers import Numbers, Rule
 from fgnn.infer.max_product.ranking import ranked
 from fgnn.infer.max_product.solver import solve_max_product
-from fgnn.infer.max_product.sweeps import Rule, Workspace, flooding_step
+from fgnn.infer.max_product.sweeps import Workspace, flooding_step
 from fgnn.infer.max_product.wiring import Wiring, incident_rows
 from tests.infer.max_product_by_hand import ByHand
 from tests.strategies import models, tree_models

@@ -12,7 +12,7 @@ import torch
 
 from fgnn.infer.magnitude import check_magnitude
 from fgnn.infer.methods import check_options, named
-from fgnn.infer.oom_retry import solve_with_retry
+from fgnn.infer.oom_retry import call_with_retry
 from fgnn.infer.solution import Answer, OnProgress, Progress, Solution, SolutionBatch, conclude
 from fgnn.pgm import GraphicalModel, ModelBatch
 from fgnn.runtime.devices import check_device
@@ -96,7 +96,7 @@ def solve(
     check_magnitude(batch)
     best = _BestSoFar(progress)
     try:
-        answer = solve_with_retry(solver, batch, time_limit=time_limit, progress=best, seed=seed, **options)
+        answer = call_with_retry(solver, batch, Answer.join, time_limit=time_limit, progress=best, seed=seed, **options)
     except KeyboardInterrupt:
         if best.assignment is None:
             raise

@@ -19,6 +19,7 @@ def check_magnitude(batch: ModelBatch) -> None:
     Beyond the limit (1e300 in float64, 1e30 in float32) a sum may become infinite, so that a feasible assignment would
     look forbidden or two different ones equal. NaN and ``+inf`` are refused too.
     """
+    batch = batch.detach()
     most = _MOST_64 if batch.dtype == torch.float64 else _MOST_32
     parts = [(batch.unary, batch.num_variables), *((t.distinct("values"), len(t.scopes)) for t in batch.tables)]
     # The largest entry times the number of factors nearly always suffices and needs no sum per model.

@@ -4,36 +4,39 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from fgnn.infer.solution import Answer, OnProgress
+from fgnn.infer.solution import OnProgress
 from fgnn.pgm import ModelBatch
 from fgnn.runtime.resource_errors import out_of_memory
 
+Result = TypeVar("Result")
 
-def solve_with_retry(
-    solver: Callable[..., Answer],
+
+def call_with_retry(
+    method: Callable[..., Result],
     batch: ModelBatch,
+    join: Callable[[Sequence[Result]], Result],
     *,
     time_limit: float | None,
     progress: OnProgress | None,
     **options: Any,
-) -> Answer:
-    """Call the solver on the batch; if memory runs out, on its halves, down to single models.
+) -> Result:
+    """Call the method on the batch; if memory runs out, on its halves, down to single models, and join the results.
 
     Options that hold a row per model are halved with the batch, see `select_rows`.
 
     Raises:
-        RuntimeError or MemoryError: As raised by the solver, if a single model does not fit.
+        RuntimeError or MemoryError: As raised by the method, if a single model does not fit.
     """
     begin = time.monotonic()
     try:
-        return solver(batch, time_limit=time_limit, progress=progress, **options)
+        return method(batch, time_limit=time_limit, progress=progress, **options)
     except (RuntimeError, MemoryError) as error:
         if len(batch) < 2 or out_of_memory(error) is None:
             raise
@@ -44,18 +47,19 @@ def solve_with_retry(
     # The assignment of a half is not one of the batch, so it is not reported.
     report = None if progress is None else lambda update: progress(replace(update, assignment=None))
     middle = len(batch) // 2
-    answers = []
+    results = []
     for rows in (slice(0, middle), slice(middle, len(batch))):
-        answers.append(
-            solve_with_retry(
-                solver,
+        results.append(
+            call_with_retry(
+                method,
                 batch.select(rows),
+                join,
                 time_limit=None if time_limit is None else max(1e-3, time_limit - (time.monotonic() - begin)),
                 progress=report,
                 **{name: select_rows(value, rows) for name, value in options.items()},
             )
         )
-    return Answer.join(answers)
+    return join(results)
 
 
 def select_rows(option: Any, rows: slice | Tensor) -> Any:

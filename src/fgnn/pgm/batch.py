@@ -213,6 +213,25 @@ class ModelBatch:
         """The models at a slice or index tensor, as a batch; what is shared stays shared."""
         return self._changed(lambda t: t[which], lambda t: t)
 
+    def repeat(self, models: int) -> ModelBatch:
+        """A batch of one model as a batch of ``models`` equal ones, which share all numbers but the unaries."""
+        if len(self) != 1:
+            raise ValueError(f"Expected a batch of one model to repeat (got {len(self)})")
+
+        def expand(numbers: Tensor) -> Tensor:
+            return numbers.expand(models, *numbers.shape[1:])
+
+        repeated = self._changed(expand, expand)
+        return replace(
+            repeated,
+            tables=tuple(replace(t, shared=frozenset(t.names)) for t in repeated.tables),
+            budgets=tuple(replace(u, shared=frozenset(u.names)) for u in repeated.budgets),
+        )
+
+    def detach(self) -> ModelBatch:
+        """The same models without gradients."""
+        return self._changed(Tensor.detach, Tensor.detach)
+
     def _changed(self, change: Callable[[Tensor], Tensor], once: Callable[[Tensor], Tensor]) -> ModelBatch:
         constant = change(self.constant)
         models = len(constant)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fgnn.infer.api import Solver, solver_named
-from fgnn.infer.oom_retry import select_rows, solve_with_retry
+from fgnn.infer.oom_retry import call_with_retry, select_rows
 from fgnn.infer.solution import Answer, OnProgress, Progress
 from fgnn.infer.tolerances import PROOF, meets_bound
 from fgnn.infer.trivial_bound import factor_maxima
@@ -74,9 +74,10 @@ class Best:
             self._report(f"auto:{method}", update.note, rows, update.assignment)
 
         try:
-            answer = solve_with_retry(
+            answer = call_with_retry(
                 solver or solver_named(method),
                 self._select(rows),
+                Answer.join,
                 time_limit=time_limit,
                 progress=None if self.report is None else report,
                 **{name: select_rows(value, rows) for name, value in options.items()},

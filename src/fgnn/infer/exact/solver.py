@@ -134,9 +134,17 @@ def exact_plan(
     return plan
 
 
-def in_slices(work: Callable[[slice], None], plan: ExactPlan, batch: ModelBatch, memory: int, model_bytes: int) -> None:
-    """Call ``work`` on slices of models that fit in memory, at ``model_bytes`` for the results of one model and as much
-    as its numbers take; on the CPU on several slices in parallel."""
+def in_slices(
+    work: Callable[[slice], None],
+    plan: ExactPlan,
+    batch: ModelBatch,
+    memory: int,
+    model_bytes: int,
+    *,
+    threads: bool = True,
+) -> None:
+    """Call ``work`` on slices of models that fit in memory, at ``model_bytes`` for the results of one model besides its
+    numbers. On the CPU several slices run in parallel, unless ``threads`` is False."""
     models = len(batch)
     largest = max((step.shape.rows for step in plan.steps or ()), default=1)
     not_shared = [batch.unary, *(t.values for t in batch.tables if not t.shared)]
@@ -144,7 +152,7 @@ def in_slices(work: Callable[[slice], None], plan: ExactPlan, batch: ModelBatch,
     per_model = max(1, model_bytes + numbers)
     size, workers = max(1, memory // per_model), 1
     if batch.device.type == "cpu":
-        workers = torch.get_num_threads() if largest <= _CPU_SLICE else 1
+        workers = torch.get_num_threads() if threads and largest <= _CPU_SLICE else 1
         size = max(1, min(size // workers, _CPU_SLICE // largest))
     parts = [slice(at, min(at + size, models)) for at in range(0, models, size)]
     if workers == 1 or len(parts) == 1:

@@ -26,7 +26,7 @@ Bound = int | Tensor
 LIMIT = {torch.float64: 1e290, torch.float32: 1e30}
 
 
-def table_messages(theta: Tensor, incoming: list[Tensor], *, full: bool) -> list[Tensor]:
+def table_messages(theta: Tensor, incoming: list[Tensor], *, full: bool, total: bool = False) -> list[Tensor]:
     """Messages of tables to each of their axes.
 
     Half of the axes are maximised out for the other half and vice versa, recursively: about four passes over the
@@ -36,6 +36,7 @@ def table_messages(theta: Tensor, incoming: list[Tensor], *, full: bool) -> list
         theta: Shape (k_1, ..., k_A, C, B); B may be 1 where all models share the tables.
         incoming: ν of each axis: (k_a, C, B) if ``full``, else ratios (k_a - 1, C, B).
         full: The form of the messages in and out. Full messages are not normalised.
+        total: Whether to sum axes out (log-sum-exp, sum-product) instead of maximising over them.
     """
     out: list[Tensor] = [theta] * len(incoming)
 
@@ -47,23 +48,26 @@ def table_messages(theta: Tensor, incoming: list[Tensor], *, full: bool) -> list
         for keep, drop in ((axes[:half], axes[half:]), (axes[half:], axes[:half])):
             smaller = rest
             for a in reversed(drop):  # from the last, so that the positions of earlier axes stay
-                smaller = _max_out(smaller, axes.index(a), incoming[a], full)
+                smaller = drop_axis(smaller, axes.index(a), incoming[a], full=full, total=total)
             descend(smaller, keep)
 
     descend(theta, list(range(len(incoming))))
     return [m.expand(*m.shape[:-1], nu.shape[-1]) for m, nu in zip(out, incoming, strict=True)]
 
 
-def _max_out(theta: Tensor, axis: int, message: Tensor, full: bool) -> Tensor:
-    """Add a message along an axis, then maximise over it."""
+def drop_axis(theta: Tensor, axis: int, message: Tensor, *, full: bool, total: bool = False) -> Tensor:
+    """Add a message along an axis, then maximise over it, or sum it out if ``total``."""
     states = theta.shape[axis]
     between = theta.dim() - axis - 3
     spread = message.reshape(message.shape[0], *[1] * between, *message.shape[1:])
     if full:
-        return (theta + spread).amax(axis)
+        joint = theta + spread
+        return joint.logsumexp(axis) if total else joint.amax(axis)
     lowest = theta.select(axis, 0)
     if states == 1:
         return lowest
+    if total:
+        return torch.logaddexp(lowest, (theta.narrow(axis, 1, states - 1) + spread).logsumexp(axis))
     if states == 2:
         return torch.maximum(lowest, theta.select(axis, 1) + spread[0])
     return torch.maximum(lowest, (theta.narrow(axis, 1, states - 1) + spread).amax(axis))

@@ -8,12 +8,26 @@ import torch
 from torch import Tensor
 
 from fgnn.infer.map_tensors import map_tensors, take_models
+from fgnn.infer.max_product.budget_sums import budget_sums
 from fgnn.infer.max_product.messages import Bound, PairClamp, budget_messages, budget_ratios, table_messages
 from fgnn.infer.max_product.wiring import Group, Wiring, subtract_best
 from fgnn.pgm import ModelBatch
 
 # The potentials of a group: tables (k_1, ..., k_A, C, B or 1), binary pairs, or the bounds (at_least, at_most).
 Potentials = Tensor | PairClamp | tuple[Bound, Bound]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a factor reads from a variable, and whether the best state of a message is set to 0.
+
+    ``own=False`` excludes the factor's own message from the belief, as in textbooks; ``own=True`` reads the whole
+    belief, as eq. (max_product) is printed. ``total=True`` sums over states (log-sum-exp) instead of maximising.
+    """
+
+    own: bool = False
+    normalise: bool = True
+    total: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +38,8 @@ class Numbers:
     factors: tuple[Potentials, ...]  # by group
 
     @classmethod
-    def of(cls, batch: ModelBatch, wiring: Wiring) -> Numbers:
+    def of(cls, batch: ModelBatch, wiring: Wiring, *, total: bool = False) -> Numbers:
+        """The numbers for max-product, or for sum-product if ``total``."""
         flat = batch.unary[:, batch.state_mask] if wiring.full else _ratios(batch)
         unary = flat.t().contiguous()  # shape: (P, B)
         if wiring.full:
@@ -33,7 +48,7 @@ class Numbers:
         factors: list[Potentials] = []
         for t in batch.tables:
             theta = _models_last(t.distinct("values"))
-            factors.append(PairClamp.of(theta) if t.shape == (2, 2) and not wiring.full else theta)
+            factors.append(PairClamp.of(theta) if t.shape == (2, 2) and not wiring.full and not total else theta)
         factors += [(_bound(u.distinct("at_least")), _bound(u.distinct("at_most"))) for u in batch.budgets]
         return cls(unary, tuple(factors))
 
@@ -47,19 +62,32 @@ class Numbers:
 
 
 def group_messages(
-    group: Group, potentials: Potentials, nu: Tensor, full: bool, normalise: bool, out: Tensor | None = None
+    group: Group, potentials: Potentials, nu: Tensor, full: bool, rule: Rule, out: Tensor | None = None
 ) -> Tensor:
     """The messages that factors of a group send, as value rows: (height, C, B) in and out."""
     out = torch.empty_like(nu) if out is None else out
     if isinstance(potentials, PairClamp):
         return potentials.ratios(nu, out)
+    normalise = full and rule.normalise
     if isinstance(potentials, Tensor):
-        sent = table_messages(potentials, list(torch.split(nu, list(group.states))), full=full)
-        return torch.cat([subtract_best(m) for m in sent] if full and normalise else sent, out=out)
+        sent = table_messages(potentials, list(torch.split(nu, list(group.states))), full=full, total=rule.total)
+        return torch.cat([subtract_best(m) for m in sent] if normalise else sent, out=out)
+    if rule.total:
+        sums = budget_sums(by_state(group, nu, full), *potentials)
+        if not full:
+            return torch.sub(sums[:, 1], sums[:, 0], out=out)
+        sums = torch.stack([subtract_best(m) for m in sums]) if normalise else sums
+        return out.copy_(sums.flatten(0, 1))
     if not full:
         return budget_ratios(nu, *potentials, out=out)
-    by_state = nu.view(len(group.states), 2, *nu.shape[1:])
-    return out.copy_(budget_messages(by_state, *potentials, normalise=normalise).flatten(0, 1))
+    return out.copy_(budget_messages(by_state(group, nu, full), *potentials, normalise=rule.normalise).flatten(0, 1))
+
+
+def by_state(group: Group, nu: Tensor, full: bool) -> Tensor:
+    """The incoming messages of budgets (height, C, B) as (n, 2, C, B)."""
+    if full:
+        return nu.view(len(group.states), 2, *nu.shape[1:])
+    return torch.stack([torch.zeros_like(nu), nu], 1)
 
 
 def can_forbid(batch: ModelBatch) -> bool:

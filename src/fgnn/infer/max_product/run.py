@@ -12,9 +12,9 @@ from torch import Tensor
 
 from fgnn.infer.max_product.fused_flooding import FusedFlooding
 from fgnn.infer.max_product.messages import LIMIT
-from fgnn.infer.max_product.numbers import Numbers
+from fgnn.infer.max_product.numbers import Numbers, Rule
 from fgnn.infer.max_product.pool import Pool
-from fgnn.infer.max_product.sweeps import Rule, Sweep
+from fgnn.infer.max_product.sweeps import Sweep
 from fgnn.infer.max_product.wiring import Wiring
 from fgnn.infer.reporter import Reporter
 from fgnn.infer.solution import Answer
@@ -42,6 +42,7 @@ class RunOptions:
     in_turns: bool  # sequential: all models of a pool are at the same iteration
     best: bool  # keep the assignment of the highest score instead of the last
     keep_beliefs: bool
+    keep_messages: bool = False
 
 
 class MessageRun:
@@ -80,7 +81,7 @@ class MessageRun:
         self.deadline, self.reporter = deadline, reporter
         self.counted = 0  # iterations since the start
         self.runs, self.unfinished = runs, len(batch)
-        self.numbers = Numbers.of(batch, wiring)
+        self.numbers = Numbers.of(batch, wiring, total=options.rule.total)
         count, device = len(batch), batch.device
         self.assignment = torch.zeros(count, batch.num_variables, dtype=torch.int64, device=device)
         self.score = torch.full((count,), -torch.inf, dtype=torch.float64, device=device)
@@ -90,6 +91,7 @@ class MessageRun:
         self.infeasible = torch.zeros_like(self.converged)
         self.deltas = torch.zeros(min(self.iterations, 256) + 1, count, dtype=batch.dtype, device=device)
         self.beliefs = torch.zeros_like(batch.unary) if options.keep_beliefs else None
+        self.messages = batch.unary.new_zeros(len(wiring.belief_of), count) if options.keep_messages else None
 
     def solve(self) -> None:
         """Pass messages until all models have converged, or iterations or time run out."""
@@ -218,6 +220,8 @@ class MessageRun:
             self.infeasible[models] = (beliefs == -torch.inf).all(2).any(1)
         if self.beliefs is not None:
             self.beliefs[models] = beliefs
+        if self.messages is not None:
+            self.messages[:, models] = pool.messages
 
     def _report(self, pool: Pool) -> None:
         if not self.reporter.due():

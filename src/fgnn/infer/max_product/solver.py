@@ -9,9 +9,9 @@ from typing import Literal
 import torch
 
 from fgnn.infer.max_product.fused_flooding import fused_flooding
-from fgnn.infer.max_product.numbers import can_forbid
+from fgnn.infer.max_product.numbers import Rule, can_forbid
 from fgnn.infer.max_product.run import MessageRun, RunOptions
-from fgnn.infer.max_product.sweeps import Rule, flooding, residual, sequential
+from fgnn.infer.max_product.sweeps import flooding, residual, sequential
 from fgnn.infer.max_product.wiring import Wiring
 from fgnn.infer.reporter import Reporter
 from fgnn.infer.solution import Answer, OnProgress
@@ -75,18 +75,34 @@ def solve_max_product(
         The answer, with ``info["deltas"]``, shape (B, iterations done): the largest change of each iteration, 0 once a
         model has converged.
     """
-    _check(iterations, damping, schedule=schedule, order=order, variant=variant, decode=decode)
+    check_settings(iterations, damping, schedule=schedule, order=order, variant=variant, decode=decode)
     if batch.dtype not in (torch.float32, torch.float64):
         batch = batch.to(dtype=torch.float32)
     wiring = Wiring.of(batch, full=not normalise or can_forbid(batch))
     rule = Rule(own=variant == "paper", normalise=normalise)
     options = RunOptions(rule, iterations, damping, tolerance, schedule == "sequential", decode == "best", keep_beliefs)
-    deadline = math.inf if time_limit is None else time.perf_counter() + time_limit
+    runs = pass_messages(batch, wiring, options, schedule, order, seed, deadline_after(time_limit), progress)
+    return Answer.join([run.answer() for run in runs])
+
+
+def pass_messages(
+    batch: ModelBatch,
+    wiring: Wiring,
+    options: RunOptions,
+    schedule: str,
+    order: str,
+    seed: int,
+    deadline: float,
+    progress: OnProgress | None,
+) -> list[MessageRun]:
+    """Run to the end, in several threads if that is faster; each run has its share of the models, in order."""
+    rule, name = options.rule, "sum-product" if options.rule.total else "max-product"
     flood = schedule == "flooding" or not wiring.groups
     spans = shares(len(batch), wiring.num_messages, batch.device) if schedule == "flooding" else [slice(0, len(batch))]
     runs: list[MessageRun] = []
     for span in spans:
-        fused = fused_flooding(wiring, len(batch)) if flood and decode == "last" else None
+        fusible = flood and not options.best and not rule.total
+        fused = fused_flooding(wiring, len(batch)) if fusible else None
         if flood:
             sweep = flooding(wiring, rule)
         elif schedule == "sequential":
@@ -94,16 +110,21 @@ def solve_max_product(
         else:
             sweep = residual(wiring, rule)
         part = batch if len(spans) == 1 else batch.select(span)
-        reporter = Reporter("max-product", None if runs else progress)
+        reporter = Reporter(name, None if runs else progress)
         runs.append(MessageRun(part, wiring, sweep, fused, options, deadline, reporter, runs))
     if schedule == "flooding" and worth_threads(len(batch), wiring.num_messages, batch.device):
         side_by_side([run.solve for run in runs], lambda: _stop(runs))
     else:
         runs[0].solve()
-    return Answer.join([run.answer() for run in runs])
+    return runs
 
 
-def _check(iterations: int, damping: float, **choices: str) -> None:
+def deadline_after(time_limit: float | None) -> float:
+    """The time limit as a point in time, by ``time.perf_counter``."""
+    return math.inf if time_limit is None else time.perf_counter() + time_limit
+
+
+def check_settings(iterations: int, damping: float, **choices: str) -> None:
     for name, value in choices.items():
         if value not in _CHOICES[name]:
             raise ValueError(f"Expected a {name} among {', '.join(_CHOICES[name])} (got {value!r})")

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fgnn.infer.max_product.numbers import Numbers, group_messages
+from fgnn.infer.max_product.numbers import Numbers, Rule, group_messages
 from fgnn.infer.max_product.wiring import Group, Wiring
 
 # Changes this close count as equal: a message passed on unchanged by a factor differs from the original by rounding.
@@ -24,18 +24,6 @@ _TIE = 1e-5
 
 Sweep = Callable[[Numbers, Tensor, Tensor, int], tuple[Tensor, Tensor]]
 """(numbers, messages (Q or 2Q, B), rate (B,), iteration) -> (messages, change (B,)); may overwrite its messages."""
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What a factor reads from a variable, and whether the best state of a message is set to 0.
-
-    ``own=False`` excludes the factor's own message from the belief, as in textbooks; ``own=True`` reads the whole
-    belief, as eq. (max_product) is printed.
-    """
-
-    own: bool = False
-    normalise: bool = True
 
 
 # ---- one update -----------------------------------------------------------------------------------------------
@@ -92,7 +80,7 @@ def proposals(wiring: Wiring, rule: Rule, numbers: Numbers, messages: Tensor, wo
     nu = nu if rule.own else nu.sub_(messages)
     incoming = wiring.by_group(wiring.values(nu)) if work.incoming is None else work.incoming
     for group, potentials, nu_c, out in zip(wiring.groups, numbers.factors, incoming, work.outgoing, strict=True):
-        group_messages(group, potentials, nu_c, wiring.full, rule.normalise, out)
+        group_messages(group, potentials, nu_c, wiring.full, rule, out)
     return work.proposed
 
 
@@ -187,7 +175,7 @@ def sequential(wiring: Wiring, rule: Rule, seed: int, random: bool) -> Sweep:
             old, belief = messages.index_select(0, at), beliefs.index_select(0, towards)
             nu = wiring.values(belief if rule.own else belief - old)
             shape = (group.height, len(factors), len(rate))
-            sent = group_messages(group, numbers.some(g, factors), nu.view(shape), wiring.full, rule.normalise)
+            sent = group_messages(group, numbers.some(g, factors), nu.view(shape), wiring.full, rule)
             new, moved = _blend(wiring, old, sent.flatten(0, 1), rate)
             messages.index_copy_(0, at, new)
             # Factors updated together share no variable, so every belief row is written once.

@@ -1,0 +1,56 @@
+"""`auto`: exact where elimination can finish, sum-product elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from fgnn.infer.exact.plan import TooLarge
+from fgnn.infer.probability.exact import log_partition_exact, marginals_exact
+from fgnn.infer.probability.result import Beliefs
+from fgnn.infer.probability.sum_product import marginals_sum_product
+from fgnn.infer.solution import OnProgress
+from fgnn.pgm import ModelBatch
+
+# Share of the time limit that elimination may take; sum-product has the rest.
+_EXACT_SHARE = 0.6
+
+
+def marginals_auto(
+    batch: ModelBatch,
+    *,
+    time_limit: float | None = None,
+    seed: int = 0,
+    progress: OnProgress | None = None,
+    tables: bool = False,
+) -> Beliefs:
+    """Eliminate; if that needs too many states, too much memory or time, pass messages. ``exact`` says which it was."""
+    common: dict[str, Any] = {"seed": seed, "progress": progress, "tables": tables}
+    return _first_exact(partial(marginals_exact, batch, **common), batch, time_limit, common)
+
+
+def log_partition_auto(
+    batch: ModelBatch, *, time_limit: float | None = None, seed: int = 0, progress: OnProgress | None = None
+) -> Beliefs:
+    """log Z alone, by the same rule; differentiable if it is exact."""
+    common: dict[str, Any] = {"seed": seed, "progress": progress}
+    return _first_exact(partial(log_partition_exact, batch, **common), batch, time_limit, common)
+
+
+def _first_exact(
+    exact: Callable[..., Beliefs], batch: ModelBatch, time_limit: float | None, common: dict[str, Any]
+) -> Beliefs:
+    begin = time.perf_counter()
+    try:
+        beliefs = exact(time_limit=None if time_limit is None else _EXACT_SHARE * time_limit)
+        if not bool(beliefs.timed_out.any()):
+            return replace(beliefs, method="exact")
+        reason = "the time limit was reached"
+    except TooLarge as error:
+        reason = str(error)
+    left = None if time_limit is None else max(1e-3, time_limit - (time.perf_counter() - begin))
+    approximate = marginals_sum_product(batch, time_limit=left, **common)
+    return replace(approximate, method="sum-product", info={**approximate.info, "not exact": reason})

@@ -1,0 +1,67 @@
+"""`brute-force`: sum over every assignment, the reference for all other methods."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import torch
+
+from fgnn.infer.brute_force import unravel
+from fgnn.infer.probability.result import Beliefs
+from fgnn.infer.solution import OnProgress
+from fgnn.pgm import ModelBatch
+
+# Assignments scored at once, over the whole batch.
+_CHUNK = 1 << 16
+
+
+def marginals_brute_force(
+    batch: ModelBatch,
+    *,
+    time_limit: float | None = None,
+    seed: int = 0,
+    progress: OnProgress | None = None,
+    tables: bool = False,
+    max_states: int = 1 << 22,
+) -> Beliefs:
+    """Add up the probabilities of all joint states.
+
+    Args:
+        batch: Models of the same structure.
+        time_limit: Seconds, after which there is no answer.
+        seed: Not used.
+        progress: Not used.
+        tables: Whether to return the marginals of tables too.
+        max_states: The most joint states to try.
+    """
+    cards = batch.cardinalities.tolist()
+    total = math.prod(cards)
+    if total > max_states:
+        raise ValueError(f"Expected at most max_states={max_states:,} joint states to sum over (got {total:,})")
+    start, device = time.perf_counter(), batch.device
+    step = max(1, _CHUNK // max(1, len(batch)))
+    pieces = []
+    for at in range(0, total if len(batch) else 0, step):
+        if time_limit is not None and time.perf_counter() - start > time_limit:
+            break
+        states = unravel(torch.arange(at, min(at + step, total), device=device), cards)  # shape: (S, N)
+        pieces.append((states, batch.score(states.expand(len(batch), -1, -1))))
+    done = sum(len(states) for states, _ in pieces) >= total
+    log_z = torch.full((len(batch),), -torch.inf, dtype=torch.float64, device=device)
+    for _, scores in pieces:
+        log_z = torch.logaddexp(log_z, scores.logsumexp(1))
+    unary = torch.zeros(batch.unary.shape, dtype=torch.float64, device=device)
+    by_table = [torch.zeros(t.values.shape, dtype=torch.float64, device=device) for t in batch.tables]
+    reference = log_z.clamp_min(torch.finfo(torch.float64).min)[:, None]
+    for states, scores in pieces:
+        p = torch.exp(scores - reference)  # shape: (B, S)
+        for i in range(len(cards)):
+            unary[:, i].index_add_(1, states[:, i], p)
+        for t, target in zip(batch.tables, by_table, strict=True):
+            for c, scope in enumerate(t.scopes.tolist()):
+                cell = torch.zeros(len(states), dtype=torch.int64, device=device)
+                for axis, variable in enumerate(scope):
+                    cell = cell * t.shape[axis] + states[:, variable]
+                target[:, c].view(len(batch), -1).index_add_(1, cell, p)
+    return Beliefs.of(unary, log_z, exact=done, converged=done, timed_out=not done, tables=tuple(by_table))

@@ -1,0 +1,122 @@
+"""The log-sum-exp elimination of a batch: its plan, and passes over slices of models that fit in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fgnn.infer.exact.log_sum import LogSum
+from fgnn.infer.exact.plan import ExactPlan
+from fgnn.infer.exact.solver import Clock, default_memory, exact_plan, in_slices
+from fgnn.pgm import ModelBatch
+
+
+@dataclass(frozen=True, eq=False)
+class Elimination:
+    """A plan and the batch to run it on."""
+
+    batch: ModelBatch
+    plan: ExactPlan
+    memory: int
+    clock: Clock
+    dtype: torch.dtype
+
+    @classmethod
+    def of(
+        cls,
+        batch: ModelBatch,
+        clock: Clock,
+        *,
+        seed: int = 0,
+        max_states: int = 1 << 24,
+        memory: int | None = None,
+        tries: int = 16,
+        dtype: torch.dtype = torch.float64,
+    ) -> Elimination:
+        """Plan the elimination, or find the plan that an earlier batch of this structure needed.
+
+        Raises:
+            TooLarge: A `ValueError` with the induced width, the states and the memory that would be needed.
+            OutOfTime: The clock's time limit was reached.
+        """
+        memory = default_memory(batch.device) if memory is None else memory
+        options: dict[str, Any] = {"seed": seed, "max_states": max_states, "memory": memory, "tries": tries}
+        return cls(batch, exact_plan(batch, time_limit=clock.left(), **options), memory, clock, dtype)
+
+    @property
+    def impossible(self) -> bool:
+        """Whether the structure alone shows that no model has a feasible assignment."""
+        return self.plan.steps is None
+
+    @cached_property
+    def info(self) -> dict[str, int]:
+        plan = self.plan
+        return {"width": plan.width, "states": plan.states, "total_states": plan.total_states}
+
+    def each_slice(self, work: Callable[[slice, LogSum], None], *, threads: bool = True) -> None:
+        """Run the forward pass on slices of models and hand each to ``work``; with ``threads`` on several at once."""
+        if self.impossible or not len(self.batch):
+            return
+
+        def run(part: slice) -> None:
+            work(part, LogSum(self.plan, self.batch.select(part), self.dtype, self.clock.check))
+            self.clock.done += part.stop - part.start
+
+        # All results are kept for the way back, and the largest step needs a few tensors of its joint states.
+        rows = sum(step.shape.rows for step in self.plan.steps or ())
+        per_model = (2 * rows + 4 * self.plan.states) * self.dtype.itemsize
+        in_slices(run, self.plan, self.batch, self.memory, per_model, threads=threads)
+
+    def log_z(self) -> Tensor:
+        """log Z of every model, (B,) in float64, differentiable in every potential; its gradient is the marginals."""
+        values = [t.distinct("values") for t in self.batch.tables]
+        result: Tensor = _LogZ.apply(self, self.batch.constant, self.batch.unary, *values)  # type: ignore[no-untyped-call]
+        return result
+
+    def gradient(self, weight: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The gradient of ``(weight * log_z).sum()`` for the unaries and for the distinct numbers of each table."""
+        batch = self.batch
+        unary = torch.zeros(batch.unary.shape, dtype=self.dtype, device=batch.device)
+        groups = [torch.zeros(t.distinct("values").shape, dtype=self.dtype, device=batch.device) for t in batch.tables]
+        shared, lock = [bool(t.shared) for t in batch.tables], Lock()
+
+        def work(part: slice, run: LogSum) -> None:
+            unary[part], parts = run.gradient(weight[part])
+            for total, of_slice, add in zip(groups, parts, shared, strict=True):
+                if add:
+                    with lock:
+                        total += of_slice
+                else:
+                    total[part] = of_slice
+
+        self.each_slice(work)
+        return unary, groups
+
+
+class _LogZ(torch.autograd.Function):
+    """Recompute the messages on the way back: storing those of a large batch would take more memory than the models."""
+
+    @staticmethod
+    def forward(ctx: Any, elimination: Elimination, constant: Tensor, unary: Tensor, *values: Tensor) -> Tensor:
+        ctx.elimination = replace(elimination, batch=elimination.batch.detach())
+        ctx.dtypes = [constant.dtype, unary.dtype, *(v.dtype for v in values)]
+        log_z = torch.full((len(constant),), -torch.inf, dtype=torch.float64, device=unary.device)
+
+        def work(part: slice, run: LogSum) -> None:
+            log_z[part] = run.log_z.double()
+
+        elimination.each_slice(work)
+        return log_z
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, weight: Tensor) -> tuple[Tensor | None, ...]:
+        unary, groups = ctx.elimination.gradient(weight)
+        gradients = [weight, unary, *groups]
+        return None, *(g.to(dtype) for g, dtype in zip(gradients, ctx.dtypes, strict=True))

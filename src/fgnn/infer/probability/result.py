@@ -1,0 +1,183 @@
+"""Answers about p(x) = exp(θ(x)) / Z: marginals and log Z, for one model and for a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fgnn.pgm import ModelBatch
+
+Status = Literal["exact", "approximate", "infeasible", "time-limit"]
+
+
+@dataclass(frozen=True, eq=False)
+class Beliefs:
+    """What a method returns; tensors have a row per model.
+
+    ``exact`` means that ``unary``, ``tables`` and ``log_z`` are right up to rounding. A model of ``log_z`` -inf has no
+    feasible assignment, and its probabilities mean nothing.
+    """
+
+    unary: Tensor  # shape: (B, N, K), probabilities; 0 in padded states
+    log_z: Tensor  # shape: (B,), float64
+    bound: Tensor  # shape: (B,), float64, an upper bound on log Z; +inf: none
+    exact: Tensor  # shape: (B,), bool
+    converged: Tensor  # shape: (B,), bool
+    iterations: Tensor  # shape: (B,), int64
+    timed_out: Tensor  # shape: (B,), bool
+    tables: tuple[Tensor, ...] | None = None  # shape: (B, C, k_1, ..., k_A) by group of tables
+    method: str = ""
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, unary: Tensor, log_z: Tensor, **values: Any) -> Beliefs:
+        """Create beliefs from tensors, or numbers that hold for all models.
+
+        By default approximate, without a bound, converged, in time, after 0 iterations.
+        """
+        defaults = {"bound": torch.inf, "exact": False, "converged": True, "iterations": 0, "timed_out": False}
+        types = {float: torch.float64, int: torch.int64, bool: torch.bool}
+        for name, default in defaults.items():
+            value = values.get(name, default)
+            if not isinstance(value, Tensor):
+                values[name] = torch.full(log_z.shape, value, dtype=types[type(default)], device=log_z.device)
+        return cls(unary=unary, log_z=log_z, **values)
+
+    @classmethod
+    def join(cls, parts: Sequence[Beliefs]) -> Beliefs:
+        """Concatenate the answers for consecutive parts of a batch."""
+        first = parts[0]
+        names = [f.name for f in fields(cls) if f.type == "Tensor"]
+        tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+        tables = None
+        if first.tables is not None:
+            groups = zip(*(part.tables or () for part in parts), strict=True)
+            tables = tuple(torch.cat(group) for group in groups)
+        return cls(**tensors, tables=tables, method=first.method, info=first.info)
+
+
+@dataclass(frozen=True, eq=False)
+class Marginals:
+    """The answer for one model.
+
+    ``status`` is ``exact`` (up to rounding), ``approximate``, ``infeasible`` (no assignment has a positive probability:
+    ``log_partition`` is ``-inf`` and the marginals are NaN) or ``time-limit``. ``tables`` follow the order in which the
+    tables were added, and are None unless asked for.
+    """
+
+    variables: list[NDArray[np.float64]]  # p(x_i), shape: (k_i,) each
+    tables: list[NDArray[np.float64]] | None  # p(x_c), shape: (k_1, ..., k_A) each
+    log_partition: float
+    bound: float
+    status: Status
+    converged: bool
+    iterations: int
+    seconds: float
+    method: str
+    info: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the answer is right up to rounding."""
+        return self.status in ("exact", "infeasible")
+
+
+@dataclass(frozen=True, eq=False)
+class MarginalsBatch:
+    """The answers for a batch, with the fields of `Marginals`; ``batch[b]`` is the `Marginals` of model b.
+
+    ``seconds`` is the time of the whole batch.
+    """
+
+    variables: list[Tensor]  # p(x_i), shape: (B, k_i) each
+    tables: list[Tensor] | None  # p(x_c), shape: (B, C, k_1, ..., k_A) by group of tables
+    log_partition: Tensor  # shape: (B,), float64
+    bound: Tensor  # shape: (B,), float64
+    status: list[Status]
+    converged: Tensor  # shape: (B,), bool
+    iterations: Tensor  # shape: (B,), int64
+    seconds: float
+    method: str
+    order: Sequence[NDArray[np.int64]] = field(repr=False)  # by group, the insertion order of its tables
+    info: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def exact(self) -> Tensor:
+        """Whether each answer is right up to rounding.  # shape: (B,), bool"""
+        return torch.tensor([s in ("exact", "infeasible") for s in self.status])
+
+    def __len__(self) -> int:
+        return int(self.log_partition.shape[0])
+
+    def __getitem__(self, b: int) -> Marginals:
+        tables = None
+        if self.tables is not None:
+            numbered = [
+                (int(at), p[b, c].cpu().numpy())
+                for group, p in zip(self.order, self.tables, strict=True)
+                for c, at in enumerate(group)
+            ]
+            tables = [p for _, p in sorted(numbered, key=lambda pair: pair[0])]
+        return Marginals(
+            variables=[p[b].cpu().numpy() for p in self.variables],
+            tables=tables,
+            log_partition=float(self.log_partition[b]),
+            bound=float(self.bound[b]),
+            status=self.status[b],
+            converged=bool(self.converged[b]),
+            iterations=int(self.iterations[b]),
+            seconds=self.seconds,
+            method=self.method,
+            info=self.info,
+        )
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{self.status.count(s)} {s}" for s in dict.fromkeys(self.status))
+        return f"MarginalsBatch({len(self)} models by {self.method}: {counts}; {self.seconds:.3g} s)"
+
+
+@dataclass(frozen=True, eq=False)
+class LogPartition:
+    """log Z of one model (numbers) or of a batch (tensors of shape (B,)).
+
+    ``value`` of a batch has gradients where its potentials require them; the gradient is the marginals.
+    """
+
+    value: Any
+    bound: Any  # an upper bound, +inf: none
+    exact: Any
+    seconds: float
+    method: str
+
+
+def conclude(batch: ModelBatch, beliefs: Beliefs, seconds: float, order: Sequence[NDArray[np.int64]]) -> MarginalsBatch:
+    """Set the status of every model, and cut the padding off."""
+    impossible = beliefs.log_z == -torch.inf
+    code = torch.where(beliefs.exact, 0, 1)
+    code = torch.where(beliefs.timed_out, 3, code)
+    code = torch.where(beliefs.exact & impossible, 2, code)
+    names: tuple[Status, ...] = ("exact", "approximate", "infeasible", "time-limit")
+    gone = impossible[:, None, None]
+    unary = beliefs.unary.masked_fill(gone, torch.nan)
+    tables = None
+    if beliefs.tables is not None:
+        tables = [t.masked_fill(impossible.view(-1, *(1 for _ in t.shape[1:])), torch.nan) for t in beliefs.tables]
+    return MarginalsBatch(
+        variables=[unary[:, i, :k] for i, k in enumerate(batch.cardinalities.tolist())],
+        tables=tables,
+        log_partition=beliefs.log_z,
+        bound=torch.where(beliefs.exact, beliefs.log_z, beliefs.bound),
+        status=[names[c] for c in code.tolist()],
+        converged=beliefs.converged,
+        iterations=beliefs.iterations,
+        seconds=seconds,
+        method=beliefs.method,
+        order=order,
+        info=beliefs.info,
+    )

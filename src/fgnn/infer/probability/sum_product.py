@@ -1,0 +1,156 @@
+"""`sum-product`: loopy belief propagation in the log domain, on the wiring of max-product."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fgnn.infer.max_product.budget_sums import budget_total
+from fgnn.infer.max_product.messages import drop_axis
+from fgnn.infer.max_product.numbers import Rule, by_state, can_forbid
+from fgnn.infer.max_product.run import MessageRun, RunOptions
+from fgnn.infer.max_product.solver import check_settings, deadline_after, pass_messages
+from fgnn.infer.max_product.wiring import Wiring
+from fgnn.infer.probability.result import Beliefs
+from fgnn.infer.solution import OnProgress
+from fgnn.pgm import ModelBatch
+
+
+def marginals_sum_product(
+    batch: ModelBatch,
+    *,
+    time_limit: float | None = None,
+    seed: int = 0,
+    progress: OnProgress | None = None,
+    tables: bool = False,
+    iterations: int = 200,
+    damping: float = 0.5,
+    schedule: Literal["flooding", "sequential", "residual"] = "flooding",
+    order: Literal["fixed", "random"] = "fixed",
+    tolerance: float = 1e-7,
+) -> Beliefs:
+    r"""Pass messages until they converge, and normalise the beliefs.
+
+    .. math::
+        b_i(x_i) = \theta_i(x_i) + \sum_{c \ni i} m_{c \to i}(x_i), \qquad
+        m_{c \to i}(x_i) = \log \sum_{\hat x_c : \hat x_i = x_i} \exp \Big[ \theta_c(\hat x_c)
+        + \sum_{i' \in s(c), i' \ne i} \nu_{i' \to c}(\hat x_{i'}) \Big], \qquad \nu_{i \to c} = b_i - m_{c \to i}
+
+    log Z is Bethe's approximation, :math:`\sum_c \log Z_c + \sum_i (1 - d_i) \log Z_i`, where :math:`Z_i` and
+    :math:`Z_c` normalise the beliefs of variable i, which is in :math:`d_i` factors, and of factor c. Both are exact on
+    trees, as ``exact`` then says. Budgets send their messages in O(n²) by counting.
+
+    Args:
+        batch: The models.
+        time_limit: Seconds after which the current messages are read.
+        seed: Seed of the random order.
+        progress: Called about twice a second.
+        tables: Whether to return the marginals of tables too.
+        iterations: Upper limit on the sweeps over all factors.
+        damping: Weight of the old message in an update, in [0, 1).
+        schedule: As for ``solve(method="max-product")``.
+        order: Of the sequential schedule.
+        tolerance: A model has converged, and stops, when no undamped update would change a message by more.
+    """
+    check_settings(iterations, damping, schedule=schedule, order=order)
+    if batch.dtype not in (torch.float32, torch.float64):
+        batch = batch.to(dtype=torch.float32)
+    wiring = Wiring.of(batch, full=can_forbid(batch))
+    options = RunOptions(
+        rule=Rule(total=True),
+        iterations=iterations,
+        damping=damping,
+        tolerance=tolerance,
+        in_turns=schedule == "sequential",
+        best=False,
+        keep_beliefs=False,
+        keep_messages=True,
+    )
+    with torch.no_grad():
+        runs = pass_messages(
+            batch.detach(), wiring, options, schedule, order, seed, deadline_after(time_limit), progress
+        )
+        beliefs = Beliefs.join([_read(run, tables) for run in runs])
+    forest = batch.structure.derived("is a forest", lambda: _is_forest(batch))
+    return replace(beliefs, exact=beliefs.exact | (beliefs.converged & forest))
+
+
+def _read(run: MessageRun, tables: bool) -> Beliefs:
+    """The beliefs of a finished run."""
+    batch, wiring, numbers = run.batch, run.wiring, run.numbers
+    assert run.messages is not None
+    log_beliefs = wiring.padded_beliefs(numbers.unary, run.messages, normalise=False).double()  # shape: (B, N, K)
+    log_zi = log_beliefs.logsumexp(2)  # shape: (B, N)
+    rows = wiring.beliefs(numbers.unary, run.messages)
+    nu = wiring.by_group(wiring.values(rows.index_select(0, wiring.belief_of) - run.messages))
+    degree = torch.zeros(batch.num_variables, dtype=torch.float64, device=batch.device)
+    total = batch.constant.double()
+    if not wiring.full:  # state 0 of every variable counts as 0
+        total = total + batch.unary[:, :, 0].double().sum(1)
+    by_table = []
+    for g, (group, incoming) in enumerate(zip(wiring.groups, nu, strict=True)):
+        potentials = numbers.factors[g]
+        if isinstance(potentials, Tensor):
+            by_axis = list(torch.split(incoming, list(group.states)))
+            log_zc = _table_total(potentials, by_axis, wiring.full)
+            if tables:
+                by_table.append(_table_beliefs(potentials, by_axis, wiring.full))
+        else:
+            assert isinstance(potentials, tuple)
+            log_zc = budget_total(by_state(group, incoming, wiring.full), *potentials)
+        total = total + log_zc.double().sum(0)
+        degree.index_add_(0, group.scopes.flatten(), torch.ones_like(degree[:1]).expand(group.scopes.numel()))
+    weighted = torch.where(degree == 1, 0.0, (1 - degree) * log_zi)
+    infeasible = (log_zi == -torch.inf).any(1) | run.infeasible
+    log_z = torch.where(infeasible, -torch.inf, total + weighted.sum(1))
+    unary = torch.where(infeasible[:, None, None], 0.0, log_beliefs - log_zi[..., None]).exp()
+    return Beliefs.of(
+        unary.masked_fill(~batch.state_mask, 0.0),
+        log_z,
+        exact=infeasible,
+        converged=run.converged,
+        iterations=run.done,
+        timed_out=run.timed_out,
+        tables=tuple(by_table) if tables else None,
+    )
+
+
+def _table_total(theta: Tensor, incoming: list[Tensor], full: bool) -> Tensor:
+    """log Z_c of each table, shape (C, B)."""
+    for axis in reversed(range(len(incoming))):
+        theta = drop_axis(theta, axis, incoming[axis], full=full, total=True)
+    return theta
+
+
+def _table_beliefs(theta: Tensor, incoming: list[Tensor], full: bool) -> Tensor:
+    """p(x_c) of each table, shape (B, C, k_1, ..., k_A)."""
+    joint, arity = theta, len(incoming)
+    for axis, message in enumerate(incoming):
+        states = message if full else torch.nn.functional.pad(message, (0, 0, 0, 0, 1, 0))  # the ratio of state 0 is 0
+        joint = joint + states.reshape(*[1] * axis, states.shape[0], *[1] * (arity - axis - 1), *states.shape[1:])
+    flat = joint.flatten(0, arity - 1).double()
+    p = (flat - flat.logsumexp(0).clamp_min(torch.finfo(torch.float64).min)).exp()
+    return p.view(*joint.shape).permute(arity + 1, arity, *range(arity))
+
+
+def _is_forest(batch: ModelBatch) -> bool:
+    """Whether the factor graph has no cycle: union-find over the edges."""
+    parent = list(range(batch.num_variables))
+
+    def root(i: int) -> int:
+        while parent[i] != i:
+            parent[i] = parent[parent[i]]
+            i = parent[i]
+        return i
+
+    for group in batch.structure.groups.values():
+        for scope in group.scopes.tolist():
+            roots = {root(i) for i in scope}
+            if len(roots) < len(scope):
+                return False
+            for i in roots:
+                parent[i] = root(scope[0])
+    return True
