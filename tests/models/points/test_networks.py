@@ -10,7 +10,7 @@ from torch import nn
 
 from fgnn.models.points.blocks import nearest
 from fgnn.models.points.dgcnn import DGCNN, DGCNNPart, edge_features
-from fgnn.models.points.pointcnn import SHAPENET_DOWN, SHAPENET_UP, PointCNN, XBack, XLayer
+from fgnn.models.points.pointcnn import SHAPENET_DOWN, SHAPENET_UP, PointCNN, XBack, XLayer, sample
 from fgnn.models.points.pointnet import PointNet, PointNetPart, orthogonality
 
 
@@ -112,3 +112,8 @@ def test_pointcnn_for_scenes_and_parts() -> None:
     head = _layers(256, 256, 256, bias=False) + _layers(256, 13, norm=False)
     assert _count(PointCNN()) == features + down + up + fuse + head == 10_928_717
     assert _count(PointCNN(0, 50, SHAPENET_DOWN, SHAPENET_UP)) == 4_209_266
+
+
+def test_farthest_points_spread() -> None:
+    line = torch.arange(11.0)[None, :, None].expand(1, 11, 3)
+    assert sorted(sample(line, 3)[0, :, 0].tolist()) == [0.0, 5.0, 10.0]

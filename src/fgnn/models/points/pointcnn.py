@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.models.points.blocks import Dense, nearest, take
-from fgnn.models.points.farthest import farthest
+from fgnn.points.sampling import farthest_points
 
 
 class XLayer(NamedTuple):
@@ -141,7 +141,7 @@ class PointCNN(nn.Module):
         farthest_first = False  # a prefix of points in that order is the smaller sample, without another search
         for layer, conv in zip(self.down_layers, self.down, strict=True):
             count = at.shape[1] if layer.points is None else min(layer.points, at.shape[1])
-            queries = at[:, :count] if farthest_first else farthest(at, count)
+            queries = at[:, :count] if farthest_first else sample(at, count)
             farthest_first |= count < at.shape[1]
             x = conv(at, x, queries)
             at = queries
@@ -151,3 +151,11 @@ class PointCNN(nn.Module):
             x = fuse(torch.cat([conv(levels[back.source][0], x, queries), skip], -1))
         scores: Tensor = self.scores(self.head(x))
         return scores
+
+
+def sample(points: Tensor, count: int) -> Tensor:
+    """At most ``count`` of the points (B, P, 3), by farthest point sampling from the first."""
+    if count >= points.shape[1]:
+        return points
+    first = torch.zeros(len(points), dtype=torch.int64, device=points.device)
+    return take(points, farthest_points(points, count, first)[..., None])[:, :, 0]

@@ -12,6 +12,7 @@ from triton.compiler import ASTSource
 from fgnn.nn.backends.triton import edge_row_kernels as rows_kernels
 from fgnn.nn.backends.triton import linear_kernels
 from fgnn.nn.backends.triton import typed_edge_kernels as typed_kernels
+from fgnn.points import sampling_kernels
 
 INDICES = ("source", "edge", "table", "walk", "by_kind", "node_ptr", "kind_ptr", "ptr", "row_ptr", "kind", "order")
 SUMS = ("d_weight", "partial", "d_src")
@@ -44,6 +45,7 @@ CASES: list[tuple[Any, dict[str, Any]]] = [
     (linear_kernels.linear_forward, LINEAR | {"K2": 20, "BK2": 32}),
     (linear_kernels.linear_backward, LINEAR | BACK_LINEAR | {"K2": 0, "BK2": 16}),
     (linear_kernels.linear_backward, LINEAR | BACK_LINEAR | {"K2": 20, "BK2": 32}),
+    (sampling_kernels.farthest, {"BP": 2048}),
 ]
 
 
@@ -58,6 +60,8 @@ def compile_kernel(kernel: Any, sizes: dict[str, Any]) -> None:
             return "constexpr"
         if name in INDICES:
             return "*i32"
+        if name in ("points", "start", "index"):
+            return "*fp32" if name == "points" else "*i64"
         if name == "coef" and sizes["TYPED"]:
             return "*i64"
         if name in ("dst", "src", "coef", "weight", "grad", "out", "d_dst", "d_coef", "arg") or name in SUMS:
