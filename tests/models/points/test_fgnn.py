@@ -112,10 +112,10 @@ def test_kernels_give_the_torch_backends_numbers() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("architecture", ["fgnn", "dgcnn", "pointnet"])
+@pytest.mark.parametrize("architecture", ["fgnn", "hierarchical", "dgcnn", "pointnet", "pointcnn"])
 def test_a_training_step_is_replayed_and_learns(architecture: PointArchitecture) -> None:
     torch.manual_seed(0)
-    config = PointConfig(architecture, k=16 if architecture == "fgnn" else 20)
+    config = PointConfig(architecture, k=20 if architecture == "dgcnn" else 15, samples=(128, 64, 32))
     network = PointNetwork(config, 3, 50, 16).cuda()
     generator = torch.Generator().manual_seed(0)
     features = torch.rand(4, 256, 3, generator=generator)

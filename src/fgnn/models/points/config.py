@@ -7,9 +7,11 @@ from typing import Annotated, Literal
 
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.notation import parse as parse_notation
-from fgnn.schema import Between, Positive, check_fields
+from fgnn.schema import Between, Length, Positive, check_fields
 
-PointArchitecture = Literal["fgnn", "pointnet", "dgcnn", "pointcnn"]
+PointArchitecture = Literal["fgnn", "pointnet", "dgcnn", "pointcnn", "hierarchical"]
+# Widths of the stages of a hierarchy.
+Sizes = Annotated[tuple[Annotated[int, Between(1, 4096)], ...], Length(9)]
 
 
 @dataclass(frozen=True)
@@ -17,13 +19,18 @@ class PointConfig:
     """A network on point clouds.
 
     Args:
-        architecture: ``fgnn`` (section 4.2) or a baseline, ``pointnet``, ``dgcnn``, ``pointcnn``.
-        k: Neighbours of a point: excluding itself for ``fgnn`` (the paper: 16), including itself for ``dgcnn`` (20).
-        bases: Bases of Q, for ``fgnn``.
+        architecture: ``fgnn`` (section 4.2), ``hierarchical`` (FGNN layers on ever fewer points) or a baseline,
+            ``pointnet``, ``dgcnn``, ``pointcnn``.
+        k: Neighbours of a point: excluding itself for ``fgnn`` (the paper: 16) and ``hierarchical`` (15), including
+            itself for ``dgcnn`` (20).
+        bases: Bases of Q, for ``fgnn`` and ``hierarchical``.
         aggregate: ``max``, ``sum``, ``mean`` or ``softmax(γ)``, for ``fgnn``.
         notation: Another architecture than the paper's, in its notation, for ``fgnn``.
-        reach: Unit of the differences between neighbours, for ``fgnn``; about their standard deviation.
+        reach: Unit of the differences between neighbours, for ``fgnn`` and ``hierarchical``; about their standard
+            deviation.
         relative: Use coordinates only as differences between points, for ``fgnn``.
+        samples, widths, inner, depths: The stages, for ``hierarchical``; see `fgnn.models.points.hierarchy.Stages`.
+        drop_path: Rate of stochastic depth in the last block, for ``hierarchical``.
     """
 
     architecture: PointArchitecture = "fgnn"
@@ -33,6 +40,11 @@ class PointConfig:
     notation: Annotated[str, parse_notation] | None = None
     relative: bool = False
     reach: Positive = 1.0
+    samples: Annotated[tuple[Annotated[int, Between(1, 10**6)], ...], Length(8)] = (512, 192, 64)
+    widths: Sizes = (96, 192, 320, 512)
+    inner: Sizes = (32, 64, 128, 128)
+    depths: Annotated[tuple[Annotated[int, Between(0, 64)], ...], Length(9)] = (1, 2, 2, 1)
+    drop_path: Annotated[float, Between(0, 1, below=True)] = 0.0
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -120,24 +120,25 @@ def neighbours(xyz: Tensor, k: int) -> Tensor:
 
 
 @torch.no_grad()
-def neighbour_graph(index: Tensor) -> FactorGraph:
-    """All clouds as one graph, from `neighbours` (B, P, k + 1): factor c is over the points of its row.
+def neighbour_graph(index: Tensor, points: int | None = None) -> FactorGraph:
+    """All clouds as one graph, from rows of `neighbours` (B, C, k + 1): factor c is over the points of its row.
 
-    Every point is in its own factor, and in at most as many factors as its cloud has points: with these hints nothing
-    is read back from the device.
+    By default there is a row for every point. Each point is then in its own factor, and in at most as many factors as
+    its cloud has points: with these hints nothing is read back from the device. Otherwise ``points`` is P.
     """
-    clouds, points, arity = index.shape
-    start = torch.arange(clouds, device=index.device)[:, None, None] * points
-    ptr = torch.arange(clouds + 1, device=index.device) * points
-    scopes = FactorGroup((index + start).reshape(clouds * points, arity))
+    clouds, factors, arity = index.shape
+    size = factors if points is None else points
+    start = torch.arange(clouds, device=index.device)[:, None, None] * size
+    scopes = FactorGroup((index + start).reshape(clouds * factors, arity))
+    ptr = torch.arange(clouds + 1, device=index.device)
     return FactorGraph(
-        clouds * points,
+        clouds * size,
         {GROUP: scopes},
-        variable_ptr=ptr,
-        factor_ptr={GROUP: ptr},
-        graph_size=points,
+        variable_ptr=ptr * size,
+        factor_ptr={GROUP: ptr * factors},
+        graph_size=size,
         validate=False,
-        hints={GROUP: Hints(max_degree=points, covers_all=True)},
+        hints={GROUP: Hints(max_degree=factors, covers_all=points is None)},
     )
 
 

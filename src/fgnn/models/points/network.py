@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from fgnn.models.points.config import PointConfig
 from fgnn.models.points.dgcnn import DGCNN, DGCNNPart
 from fgnn.models.points.fgnn import PAPER_POINT_NETWORK, PointFGNN, one_hot
+from fgnn.models.points.hierarchy import HierarchicalFGNN, Stages
 from fgnn.models.points.pointcnn import S3DIS_DOWN, S3DIS_UP, SHAPENET_DOWN, SHAPENET_UP, PointCNN
 from fgnn.models.points.pointnet import PointNet, PointNetPart, orthogonality
 
@@ -35,6 +36,12 @@ class PointNetwork(nn.Module):
                 inputs, classes, categories=categories, k=config.k, bases=config.bases, aggregate=config.aggregate,
                 notation=config.notation or PAPER_POINT_NETWORK, relative=config.relative, reach=config.reach,
             )  # fmt: skip
+        elif config.architecture == "hierarchical":
+            sizes = (tuple(part) for part in (config.samples, config.widths, config.inner, config.depths))
+            self.net = HierarchicalFGNN(
+                inputs, classes, categories, Stages(*sizes),
+                k=config.k, bases=config.bases, reach=config.reach, drop_path=config.drop_path,
+            )  # fmt: skip
         elif config.architecture == "pointnet":
             self.net = PointNetPart(classes, categories) if categories else PointNet(inputs, classes)
         elif config.architecture == "dgcnn":
@@ -51,7 +58,7 @@ class PointNetwork(nn.Module):
     def forward(self, features: Tensor, category: Tensor | None = None) -> tuple[Tensor, Tensor]:
         no_loss = features.new_zeros(())
         kind = self.config.architecture
-        if kind == "fgnn":
+        if kind in ("fgnn", "hierarchical"):
             return self.net(features, category if self.categories else None), no_loss
         if kind == "pointcnn":
             more = features[..., 3:] if self.inputs > 3 else None
