@@ -117,7 +117,8 @@ def score_job(outcome: Outcome, folder: RunFolder, device: str, votes: int) -> N
     if select:
         outcome.selected = (before + int(last.card["instances_seen"])) / count
     half = recipe.precision == "bf16" and here.type == "cuda"
-    tables = score_shapes(network, shapes, data.points, trained_on, votes=votes, half=half)
+    how: dict[str, Any] = {"votes": votes, "variation": recipe.variation, "half": half}
+    tables = score_shapes(network, shapes, data.points, trained_on, **how)
     outcome.scores = [asdict(table) for table in tables]
     card = {**card, "results": outcome.scores, "metrics": {"instance_miou": tables[0].instance}}
     save_weights(small, last.tensors, card, bf16=True)
@@ -153,7 +154,9 @@ def write_results(outcomes: list[Outcome], runs: Path, out: Path) -> None:
 
 
 def train_shapes(
-    words: Annotated[list[str], typer.Argument(help="NAME:SECONDS; names: fgnn, dgcnn, pointnet, pointcnn and paper.")],
+    words: Annotated[
+        list[str], typer.Argument(help="NAME:SECONDS; names: fgnn, hierarchical, dgcnn, pointnet, pointcnn and paper.")
+    ],
     data: Annotated[str, typer.Option(help="The folder of ShapeNet-Part.")],
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("out/shapes"),
     runs: Annotated[Path, typer.Option(help="Folder for runs and their checkpoints.")] = Path("runs/shapes"),

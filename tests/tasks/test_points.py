@@ -49,11 +49,15 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("architecture", ["fgnn", "pointnet", "dgcnn"])
+@pytest.mark.parametrize("architecture", ["fgnn", "hierarchical", "pointnet", "dgcnn"])
 def test_shapes_train_and_are_selected_by_instance_miou(
     shapes: Path, tmp_path: Path, architecture: PointArchitecture
 ) -> None:
-    settings = recipe(Data(shapes=ShapeData(str(shapes), points=64)), points=PointConfig(architecture, k=8), steps=4)
+    settings = recipe(
+        Data(shapes=ShapeData(str(shapes), points=64)),
+        points=PointConfig(architecture, k=8, samples=(32, 16, 12)),
+        steps=4,
+    )
     state, folder = run(settings, tmp_path / "run", device="cpu")
     assert state.metrics is not None
     assert state.best == state.metrics["instance_miou"]

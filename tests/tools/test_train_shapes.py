@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ from fgnn.models.points.config import PointConfig
 from fgnn.points.metrics import shape_score
 from fgnn.tasks.points import PointTask
 from fgnn.tasks.recipe import Data, Optimiser, Recipe, Schedule, ShapeData, read_recipe
-from fgnn.tasks.shapes import label_shapes, score_shapes, split_shapes, vary
+from fgnn.tasks.shapes import label_shapes, score_shapes, split_shapes
+from fgnn.tasks.variation import Variation, vary
 from fgnn.train.run import run
 from fgnn.weights import load_weights
 from tests.data.test_shapenet import as_hdf5
@@ -177,6 +179,19 @@ def test_varied_shapes_are_scaled_shifted_and_mirrored() -> None:
     out = vary(x, torch.stack([still, mirrored]))
     torch.testing.assert_close(out[0], x[0])
     torch.testing.assert_close(out[1], x[1] * torch.tensor([1.0, 1.0, -1.0]))
+
+
+def test_a_recipe_says_how_shapes_vary(folder: Path) -> None:
+    still = Variation(scale=(1.0, 1.0), shift=0.0, mirror=False)
+    task = PointTask(small(folder, augment=True, variation=still))
+    plain = PointTask(small(folder)).batch(1).features
+    torch.testing.assert_close(task.batch(1).features, plain)
+    jittered = PointTask(small(folder, augment=True, variation=replace(still, jitter=0.01))).batch(1).features
+    moved = jittered - plain
+    assert float(moved.abs().max()) <= 0.05 + 1e-6
+    assert float(moved.std()) == pytest.approx(0.01, rel=0.1)
+    with pytest.raises(ValueError, match=r"got \[1.2, 0.8\]"):
+        Variation(scale=(1.2, 0.8))
 
 
 @pytest.mark.parametrize("name", ["fgnn", "dgcnn", "pointnet", "pointcnn"])

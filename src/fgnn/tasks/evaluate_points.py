@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -19,6 +19,7 @@ from fgnn.tasks.points import evaluate_points, load_scans
 from fgnn.tasks.recipe import Data, Recipe, RoomData, ShapeData
 from fgnn.tasks.room_scores import PROTOCOLS, labeller, score_rooms
 from fgnn.tasks.shapes import score_shapes, some_of_each, split_shapes
+from fgnn.tasks.variation import Variation
 from fgnn.weights import load_weights
 
 _VOTES = 10
@@ -58,14 +59,17 @@ def evaluate_point_weights(
     if data is not None:
         part = replace(part, root=data)
     if isinstance(part, ShapeData):
-        return _shapes(network, part, protocol, count, seed)
+        variation = parse(Variation, weights.card.get("recipe", {}).get("variation", {}), file=place, place="variation")
+        return _shapes(network, part, protocol, count, seed, variation)
     if isinstance(part, RoomData):
         return _rooms(network, part, protocol, count, seed, log)
     recipe = parse(Recipe, weights.card["recipe"], place="recipe")
     return _scans(network, replace(recipe, data=replace(trained, scans=part)), protocol)
 
 
-def _shapes(network: PointNetwork, data: ShapeData, protocol: str | None, count: int | None, seed: int) -> Metrics:
+def _shapes(
+    network: PointNetwork, data: ShapeData, protocol: str | None, count: int | None, seed: int, variation: Variation
+) -> Metrics:
     chosen = _one_of(protocol, SHAPE_PROTOCOLS)
     shapes = split_shapes(data.root, "test")
     if count is not None and count < len(shapes):
@@ -73,7 +77,8 @@ def _shapes(network: PointNetwork, data: ShapeData, protocol: str | None, count:
     trained_on = [split_shapes(data.root, split) for split in data.splits] if count is None else []
     votes = _VOTES if chosen == "voted" else 1
     half = next(network.parameters()).is_cuda
-    tables = score_shapes(network, shapes, data.points, trained_on, votes=votes, half=half, seed=seed)
+    how: dict[str, Any] = {"votes": votes, "variation": variation, "half": half, "seed": seed}
+    tables = score_shapes(network, shapes, data.points, trained_on, **how)
     return {
         table.protocol: {
             "instance mIoU": table.instance, "category mIoU": table.class_average, "accuracy": table.accuracy,

@@ -22,8 +22,9 @@ from fgnn.schema import plain
 from fgnn.tasks.recipe import Recipe
 from fgnn.tasks.scan_folder import scan_files
 from fgnn.tasks.seeds import EpochBatches, seed_for
-from fgnn.tasks.shapes import load_shapes, part_mask, part_names, vary
+from fgnn.tasks.shapes import load_shapes, part_mask, part_names
 from fgnn.tasks.task import Loss
+from fgnn.tasks.variation import vary
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +81,10 @@ class PointTask:
         if self.recipe.data.rooms is not None:
             random[:, 6] = 1.0  # a room has a floor
         if self.recipe.data.scans is None:
-            return PointSet(vary(clouds.features, random), clouds.label, clouds.category)
+            how = self.recipe.variation
+            shape = (*clouds.features.shape[:2], 3)
+            noise = torch.randn(shape, generator=generator, device=self.device) if how.jitter else None
+            return PointSet(vary(clouds.features, random, how, noise), clouds.label, clouds.category)
         features = clouds.features.clone()
         angle = 2 * torch.pi * random[:, 6]
         c, s = angle.cos()[:, None], angle.sin()[:, None]

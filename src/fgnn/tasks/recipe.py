@@ -18,6 +18,7 @@ from fgnn.tasks.settings import Optimiser as Optimiser
 from fgnn.tasks.settings import Schedule as Schedule
 from fgnn.tasks.settings import TrainingSettings
 from fgnn.tasks.settings import recipe_yaml as recipe_yaml
+from fgnn.tasks.variation import Variation
 from fgnn.tasks.yaml_file import read_yaml
 
 
@@ -181,12 +182,16 @@ class Soft:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(TrainingSettings):
-    """One training run: its settings, its data, and ``network`` (graphical models) or ``points`` (point clouds)."""
+    """One training run: its settings, its data, and ``network`` (graphical models) or ``points`` (point clouds).
+
+    ``augment`` changes the clouds of every batch at random; ``variation`` says how shapes and rooms are changed.
+    """
 
     data: Data
     network: NetworkConfig = field(default_factory=NetworkConfig)
     points: PointConfig = field(default_factory=PointConfig)
     augment: bool = False
+    variation: Variation = field(default_factory=Variation)
     label_smoothing: Annotated[float, Between(0, 1, below=True)] = 0.0
     soft: Soft | None = None
     validation: Annotated[int, Between(1, 10**7)] = 2000
@@ -203,7 +208,9 @@ class Recipe(TrainingSettings):
     @property
     def ignored(self) -> frozenset[str]:
         """The settings that the task does not read; files and cards leave them out."""
-        return frozenset(("network", "soft") if self.data.clouds else ("points", "augment", "label_smoothing"))
+        return frozenset(
+            ("network", "soft") if self.data.clouds else ("points", "augment", "variation", "label_smoothing")
+        )
 
 
 def read_recipe(place: str | Path) -> Recipe:

@@ -21,6 +21,7 @@ from fgnn.data import Shapes, load_shapenet_part
 from fgnn.data.labelled import PointSet, concat_sets, from_shapes
 from fgnn.data.shapenet import CATEGORIES, NUM_PARTS, PARTS
 from fgnn.points import shape_score
+from fgnn.tasks.variation import Variation, vary
 
 
 def part_names() -> tuple[str, ...]:
@@ -66,27 +67,13 @@ def part_mask(parts: Sequence[Sequence[int]], classes: int, device: torch.device
     return mask
 
 
-def vary(features: Tensor, random: Tensor) -> Tensor:
-    """Scale clouds (B, P, F) along each axis by 0.8 to 1.25, shift them by up to 0.1, and mirror half of them.
-
-    Shapes of this benchmark are symmetric in z.
-
-    Args:
-        random: (B, 7), uniform in 0 to 1.
-    """
-    scale = 0.8 + 0.45 * random[:, None, :3]
-    mirror = 1.0 - 2.0 * (random[:, 6] < 0.5).to(scale.dtype)
-    scale = scale * torch.stack([torch.ones_like(mirror), torch.ones_like(mirror), mirror], -1)[:, None]
-    moved = features[..., :3] * scale + 0.2 * (random[:, None, 3:6] - 0.5)
-    return moved if features.shape[2] == 3 else torch.cat([moved, features[..., 3:]], -1)
-
-
 @torch.no_grad()
 def label_shapes(
     network: nn.Module,
     clouds: PointSet,
     *,
     votes: int = 1,
+    variation: Variation = Variation(),  # noqa: B008 (frozen)
     half: bool = False,
     batch: int = 32,
     seed: int = 0,
@@ -95,6 +82,7 @@ def label_shapes(
 
     Args:
         votes: Passes whose probabilities are added: the shapes as they are, then varied as in training.
+        variation: How they are varied; without jitter.
         half: Compute in bfloat16.
     """
     device = next(network.parameters()).device
@@ -107,7 +95,7 @@ def label_shapes(
         total: Tensor | float = 0.0
         for vote in range(votes):
             random = torch.rand(len(part), 7, generator=generator).to(device)
-            features = vary(part.features, random) if vote else part.features
+            features = vary(part.features, random, variation) if vote else part.features
             with torch.autocast(device.type, torch.bfloat16, enabled=half):
                 scores = network(features, part.category)[0]
             total = total + scores.float().softmax(-1)
