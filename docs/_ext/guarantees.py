@@ -12,8 +12,8 @@ from sphinx.application import Sphinx
 
 
 def bounds_markdown() -> str:
-    """The memory bound of each reader."""
-    from fgnn.memory_bounds import BOUNDS
+    """The memory bound of each reader; see `fgnn.bounds` for the time."""
+    from fgnn.bounds import BOUNDS
 
     rows = [
         (b.what, f"{b.free / 1e6:.0f} MB", f"{b.per_byte:g}", "expanded size" if b.expands else "file size")

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fgnn.memory_bounds import BROKEN as MOST_BYTES
+from fgnn.bounds import BROKEN as MOST_BYTES
 from tests.cli.test_wrong_uses import command
 from tests.fuzz.watch import PEAK
 from tests.pgm.io.broken import BROKEN, EVIDENCE

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fgnn.memory_bounds import BOUNDS
+from fgnn.bounds import BOUNDS
 from tests.docs.pages import DOCS, ROOT
 
 PAGE = (DOCS / "guarantees.md").read_text(encoding="utf-8")

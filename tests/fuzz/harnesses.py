@@ -280,20 +280,19 @@ def _notation(data: bytes) -> None:
 def _playground(data: bytes) -> None:
     """A request to the server: a route and its body in one JSON list."""
     import functools
-    import json
     from unittest import mock
 
     from fgnn.infer import solve
     from fgnn.play import api
     from fgnn.play.model_json import parse_json
-    from fgnn.play.server import ROUTES, as_json
+    from fgnn.play.reply import ROUTES, to_json
 
     path, _, body = data.partition(b", ")
     route = ROUTES.get(path.decode("latin-1").strip('["'))
     if route is None:
         raise InputError("no such call")
     with mock.patch.object(api, "solve", functools.partial(_quick, solve)):  # only validation is tested here
-        json.dumps(as_json(route(parse_json(body.rstrip()[:-1]))), allow_nan=False)
+        to_json(route(parse_json(body.rstrip()[:-1])))
 
 
 def _quick(solve: Any, model: Any, method: str, time_limit: float) -> Any:

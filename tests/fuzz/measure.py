@@ -1,6 +1,7 @@
-"""Memory and time of reading a file in its own process: `measured([(reader, path), ...])`.
+"""Memory and time of reading a file in its own process: `measured([(reader, path, limit), ...])`.
 
-The parent imports everything, and each child reads a small input first, so that only the file itself is measured.
+The parent imports everything, and each child reads a small input first, so that only the file itself is measured. Then
+the child may map only ``limit`` more bytes: what needs more fails with a MemoryError, which is not a refusal.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any
 import numpy as np
 
 _MODELS = ("uai", "fg", "bif", "wcsp", "cfn", "fgm", "gz", "xz")
+# Address space is mapped in larger pieces than it is used: arenas of the allocator, files mapped beside their copies.
+SLACK = 48 << 20
 _CLOUDS = ("ply", "las", "laz", "pcd", "e57", "txt", "csv", "npy", "npz")
 
 
@@ -57,9 +60,9 @@ def reader(name: str) -> Callable[[Path], Any]:
     return lambda path: by_bytes(path.read_bytes())
 
 
-def measured(files: Sequence[tuple[str, Path]]) -> list[dict[str, Any]]:
+def measured(files: Sequence[tuple[str, Path, int | None]]) -> list[dict[str, Any]]:
     """For each file: the error message if it was rejected, CPU seconds and additional peak memory."""
-    request = json.dumps([(name, str(path)) for name, path in files])
+    request = json.dumps([(name, str(path), limit) for name, path, limit in files])
     process = subprocess.run(
         [sys.executable, "-m", "tests.fuzz.measure"], input=request, capture_output=True, text=True, check=False,
         cwd=Path(__file__).resolve().parents[2], env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -68,12 +71,13 @@ def measured(files: Sequence[tuple[str, Path]]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in process.stdout.splitlines()]
 
 
-def _child(name: str, path: Path) -> dict[str, Any]:
+def _child(name: str, path: Path, limit: int | None) -> dict[str, Any]:
     import contextlib
     import gc
     import time
 
     from fgnn.errors import InputError
+    from fgnn.runtime.memory_limit import limit_memory
     from tests.fuzz.harnesses import HARNESSES, folder
     from tests.fuzz.seeds import seeds
     from tests.fuzz.watch import Peak
@@ -87,6 +91,8 @@ def _child(name: str, path: Path) -> dict[str, Any]:
             warm()
     gc.collect()
     peak = Peak()
+    if limit is not None:
+        limit_memory(limit + SLACK)
     before, start, line = peak.start(), time.process_time(), ""
     try:
         content = use(path)
@@ -103,13 +109,13 @@ def main() -> None:
 
     folder()
     assert HARNESSES
-    for name, path in json.loads(sys.stdin.read()):
+    for name, path, limit in json.loads(sys.stdin.read()):
         receive, send = os.pipe()
         child = os.fork()
         if child == 0:
             with os.fdopen(send, "w") as out:
                 try:
-                    out.write(json.dumps(_child(name, Path(path))))
+                    out.write(json.dumps(_child(name, Path(path), limit)))
                 except BaseException as error:  # must not return to the parent's loop
                     out.write(json.dumps({"ended": f"{type(error).__name__}: {error}"}))
             os._exit(0)

@@ -145,8 +145,8 @@ def _files(path: Path) -> None:
         for k, (name, suffix, make) in enumerate([*VALID, *((n, s, m) for _, n, s, m in HOSTILE)]):
             file = Path(folder) / f"{k}{suffix}"
             file.write_bytes(make())
-            files.append((name, file))
-        for k, ((name, file), cost) in enumerate(zip(files, measured(files), strict=True)):
+            files.append((name, file, None))
+        for k, ((name, file, _), cost) in enumerate(zip(files, measured(files), strict=True)):
             row = rows.setdefault(name, {"valid": 0, "hostile": 0, "refused": 0})
             if k < len(VALID):
                 row["valid"] += 1

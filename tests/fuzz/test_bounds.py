@@ -1,4 +1,4 @@
-"""The memory of each reader stays within `fgnn.memory_bounds`."""
+"""Memory and CPU time of each reader stay within `fgnn.bounds`, in processes that can map no more."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fgnn.bounds import BOUNDS, BROKEN
 from fgnn.files import may_expand_to
-from fgnn.memory_bounds import BOUNDS, BROKEN
 from tests.fuzz.harnesses import HARNESSES
 from tests.fuzz.large import HOSTILE, VALID
 from tests.fuzz.measure import measured
@@ -48,12 +48,13 @@ def test_valid_files_stay_within_their_bounds(tmp_path: Path) -> None:
     for k, (name, suffix, make) in enumerate(VALID):
         path = tmp_path / f"valid-{k}{suffix}"
         path.write_bytes(make())
-        files.append((name, path))
-    for (name, path), cost in zip(files, measured(files), strict=True):
+        files.append((name, path, BOUNDS[name].of(expanded(name, path))))
+    for (name, path, limit), cost in zip(files, measured(files), strict=True):
         context = f"{name}, {path.name}, {path.stat().st_size} bytes: {cost}"
         assert cost.get("refused") == "", context
+        assert cost["seconds"] <= BOUNDS[name].seconds(expanded(name, path)), context
         if cost["known"]:
-            assert cost["grown"] <= BOUNDS[name].of(expanded(name, path)), context
+            assert cost["grown"] <= limit, context
 
 
 @pytest.mark.timeout(900)
@@ -62,14 +63,14 @@ def test_hostile_files_are_refused_in_one_line_with_little_memory_and_time(tmp_p
     for k, (_, name, suffix, make) in enumerate(HOSTILE):
         path = tmp_path / f"hostile-{k}{suffix}"
         path.write_bytes(make())
-        files.append((name, path))
-    for (what, *_), (name, path), cost in zip(HOSTILE, files, measured(files), strict=True):
+        files.append((name, path, min(BROKEN, BOUNDS[name].of(may_expand_to(path.stat().st_size, 64 << 20)))))
+    for (what, *_), (name, path, limit), cost in zip(HOSTILE, files, measured(files), strict=True):
         context = f"{name}, {what}: {cost}"
         assert cost.get("refused"), context
         assert cost["refused"].isprintable(), context
         if name not in ("notation", "playground", "stored"):
             assert str(path) in cost["refused"], context
-        assert cost["grown"] <= min(BROKEN, BOUNDS[name].of(may_expand_to(path.stat().st_size, 64 << 20))), context
+        assert cost["grown"] <= limit, context
         assert cost["seconds"] < 3, context  # CPU time; well below one second on an idle machine
 
 
@@ -84,8 +85,8 @@ def test_a_table_implied_by_a_short_file_stays_within_the_bound_or_is_refused(tm
         for states in (4090, 4097):
             path = tmp_path / f"{name}-{states}{suffix}"
             path.write_text(text.format(states))
-            files.append((name, path))
-    for (name, path), cost in zip(files, measured(files), strict=True):
+            files.append((name, path, BOUNDS[name].of(path.stat().st_size)))
+    for (name, path, _), cost in zip(files, measured(files), strict=True):
         if "4097" in path.name:
             assert "above the limit of 16777216" in cost["refused"], cost
             assert cost["grown"] < BROKEN

@@ -14,7 +14,7 @@ from fgnn.errors import InputError
 # CPU seconds, independent of other work on the machine.
 MOST_SECONDS = 2.0
 # Memory growth allowed for any input: buffers, caches, pages that the allocator keeps. Fuzzing uses small limits, so
-# that no short input may imply more; see `fgnn.memory_bounds` for the bounds per byte.
+# that no short input may imply more; see `fgnn.bounds` for the bounds per byte.
 FREE_BYTES = 64_000_000
 BYTES_PER_BYTE = 1000
 _LONGEST_LINE = 500

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fgnn.errors import InputError
-from fgnn.pgm import GraphicalModel, read_model, write_model
+from fgnn.pgm import GraphicalModel, Limits, read_model, write_model
 from fgnn.play.model_json import as_object, model_from_json, model_to_json
 from fgnn.play.steps import max_product_steps
 from fgnn.solvers import solve
@@ -18,8 +20,15 @@ from fgnn.theory import max_product_network
 METHODS = ("auto", "exact", "brute-force", "toulbar2", "lp", "ad3", "max-product", "fgnn")
 MAX_SECONDS = 10.0
 MAX_ITERATIONS = 50
-# Stepping returns every message of every iteration; this bounds the size of a reply.
-MAX_STEP_EDGES = 4000
+# Stepping returns every message of every iteration: numbers in the reply, and edges times iterations (of Python code).
+MAX_STEP_NUMBERS = 400_000
+MAX_STEP_EDGES = 40_000
+# Entries of the tables in an exported file, in which budgets are tables too.
+MAX_EXPORT_ENTRIES = 400_000
+# The bound on the numbers in the weights of the network; they are at most about half as many.
+MAX_NETWORK_NUMBERS = 1 << 25
+# Table entries that an imported file may imply without listing them.
+_IMPORT = Limits(entries=1 << 18)
 _SUFFIXES = (".uai", ".fg", ".bif", ".wcsp", ".cfn")
 
 
@@ -45,13 +54,15 @@ def belief_steps(request: Any) -> dict[str, Any]:
     model = _model(fields)
     iterations = int(_number(fields, "iterations", 10, 1, MAX_ITERATIONS))
     damping = _number(fields, "damping", 0.0, 0.0, 0.95)
-    edges = sum(len(t.scope) for t in model.tables()) + sum(len(u.scope) for u in model.budgets())
-    if edges > MAX_STEP_EDGES:
-        raise InputError(f"Expected at most {MAX_STEP_EDGES} edges to step through (got {edges})")
+    _check_steps(model, iterations)
     if not fields.get("network"):
         return {"steps": max_product_steps(model, iterations, damping), "layers": []}
     if damping:
         raise InputError("Expected damping 0 for the network, which runs undamped max-product")
+    numbers = network_numbers(model)
+    if numbers > MAX_NETWORK_NUMBERS:
+        what = f"Expected a network of at most {MAX_NETWORK_NUMBERS} numbers (got up to {numbers:.3g})"
+        raise InputError(f"{what}: it has a term for every entry of a table; step without the network")
     # unnormalised messages grow with every layer, tenfold on the chain, until rounding dominates
     network = max_product_network(model, iterations, normalise=True)
     steps = max_product_steps(model, iterations)
@@ -62,6 +73,39 @@ def belief_steps(request: Any) -> dict[str, Any]:
         step["beliefs"] = by_network
     widths = {name: int(g.shape[-1]) for name, g in network.features(model)[1].items()}
     return {"steps": steps, "layers": [f"FGNN layer {t + 1}" for t in range(iterations)], "widths": widths, "gap": gap}
+
+
+def _check_steps(model: GraphicalModel, iterations: int) -> None:
+    """Reject models whose messages are too many to compute and to draw."""
+    cards = model.cardinalities.tolist()
+    scopes = [t.scope for t in model.tables()] + [b.scope for b in model.budgets()]
+    edges = iterations * sum(map(len, scopes))
+    if edges > MAX_STEP_EDGES:
+        what = f"Expected at most {MAX_STEP_EDGES} edges times iterations to step through (got {edges})"
+        raise InputError(f"{what}; take fewer iterations")
+    numbers = (iterations + 1) * (2 * sum(cards[i] for scope in scopes for i in scope) + sum(cards))
+    if numbers > MAX_STEP_NUMBERS:
+        what = f"Expected at most {MAX_STEP_NUMBERS} numbers in messages and beliefs (got {numbers})"
+        raise InputError(f"{what}; take fewer iterations")
+
+
+def network_numbers(model: GraphicalModel) -> float:
+    """An upper bound on the numbers in the weights of `max_product_network`, from the sizes of the factors alone.
+
+    A factor of arity A with Z terms has messages of A·Z units from features of a variable, which hold a slot for each
+    of its factors.
+    """
+    cards = model.cardinalities.tolist()
+    tables, budgets = list(model.tables()), list(model.budgets())
+    degree = Counter(i for scope in (*(t.scope for t in tables), *(b.scope for b in budgets)) for i in scope)
+    width = max(cards) * (2 + 3 * max(degree.values(), default=1))
+    terms = [(len(t.scope), t.values.size) for t in tables]
+    terms += [
+        (len(b.scope), sum(math.comb(len(b.scope), j) for j in range(b.at_least, b.at_most + 1))) for b in budgets
+    ]
+    terms += [(1, 1)] * (len(cards) - len(degree))  # a variable without a factor gets a constant one
+    units = [a * z + 4 * max(cards) + 8 for a, z in terms]
+    return float(sum(16 * u**2 + 16 * u * width + 4 * width**2 for u in units))
 
 
 def import_model(request: Any) -> dict[str, Any]:
@@ -77,7 +121,7 @@ def import_model(request: Any) -> dict[str, Any]:
         file = Path(folder) / f"model{suffix}"
         file.write_text(text, encoding="utf-8")
         try:
-            return model_to_json(read_model(file))
+            return model_to_json(read_model(file, limits=_IMPORT))
         except InputError as error:
             raise InputError(str(error).replace(str(file), Path(name).name)) from error
 
@@ -85,6 +129,10 @@ def import_model(request: Any) -> dict[str, Any]:
 def export_model(request: Any) -> dict[str, Any]:
     """``{model}`` → the text of a UAI file."""
     model = model_from_json(as_object(request, "the request").get("model"))
+    entries = sum(t.values.size for t in model.tables()) + sum(2 ** min(len(b.scope), 64) for b in model.budgets())
+    if entries > MAX_EXPORT_ENTRIES:
+        what = f"Expected at most {MAX_EXPORT_ENTRIES} table entries in the file (got {entries})"
+        raise InputError(f"{what}: UAI files hold a budget as a table")
     with tempfile.TemporaryDirectory(prefix="fgnn-play-") as folder:
         file = Path(folder) / "model.uai"
         write_model(model, file)

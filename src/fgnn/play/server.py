@@ -1,25 +1,17 @@
-"""The playground's server: one page and a small JSON API, on the loopback interface only."""
+"""The playground's server: one page and a small JSON API, on the loopback interface only; workers do the work."""
 
 from __future__ import annotations
 
 import json
-import math
 import sys
-import threading
-import traceback
-from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any
 
-from fgnn.errors import InputError, MissingExtra
-from fgnn.play import api
-from fgnn.play.model_json import parse_json
-from fgnn.solvers import SOLVERS, solver_named
+from fgnn.play.workers import Workers
 
 MAX_BODY = 4 << 20
-# Concurrent solves; further requests wait, so that many tabs cannot exhaust the machine.
-MAX_WORK = 2
+MAX_WORK = 2  # requests at a time
 
 _HEADERS = {
     "Content-Security-Policy": (
@@ -31,14 +23,6 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 
-ROUTES: dict[str, Callable[[Any], Any]] = {
-    "/api/solve": api.solve_model,
-    "/api/steps": api.belief_steps,
-    "/api/import": api.import_model,
-    "/api/export": api.export_model,
-    "/api/example": api.example_model,
-}
-
 
 class Playground(ThreadingHTTPServer):
     """The server; ``port`` 0 selects a free port."""
@@ -48,10 +32,14 @@ class Playground(ThreadingHTTPServer):
     request_queue_size = 128  # the default of 5 is less than one busy page opens
 
     def __init__(self, port: int = 0) -> None:
-        for method in SOLVERS:  # import solvers before threads start, which would block each other
-            solver_named(method)
         super().__init__(("127.0.0.1", port), _Handler)
-        self.work = threading.BoundedSemaphore(MAX_WORK)
+        self.workers = Workers(MAX_WORK)
+
+    def server_close(self) -> None:
+        """Close the socket and end the workers."""
+        super().server_close()
+        if hasattr(self, "workers"):  # the port may not have been free
+            self.workers.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore connections that a closing page drops; show any other error."""
@@ -80,26 +68,18 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         if not self._from_here():
             return
-        route = ROUTES.get(self.path)
-        if route is None:
+        if not self.path.startswith("/api/"):
             self.close_connection = True
             self._answer(404, {"error": "no such call"})
             return
         body = self._body()
         if body is None:
             return
-        try:
-            with self.server.work:
-                result = route(parse_json(body))
-        except (InputError, MissingExtra, ValueError) as error:
-            self._answer(400, {"error": str(error).splitlines()[0]})
-        except MemoryError:
-            self._answer(400, {"error": "this model does not fit into memory"})
-        except Exception as error:  # a bug: the traceback goes to the terminal
-            traceback.print_exc()
-            self._answer(500, {"error": f"internal error ({type(error).__name__}); the terminal shows more"})
+        code, reply = self.server.workers.ask(self.path, body)
+        if isinstance(reply, str):
+            self._answer(code, {"error": reply})
         else:
-            self._answer(200, result)
+            self._send(code, reply, "application/json")
 
     def _body(self) -> bytes | None:
         length = self.headers.get("Content-Length", "")
@@ -126,7 +106,7 @@ class _Handler(BaseHTTPRequestHandler):
         return False
 
     def _answer(self, code: int, value: Any) -> None:
-        self._send(code, json.dumps(as_json(value)).encode(), "application/json")
+        self._send(code, json.dumps(value).encode(), "application/json")
 
     def _send(self, code: int, body: bytes, kind: str) -> None:
         try:
@@ -140,14 +120,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: the terminal shows only the address."""
-
-
-def as_json(value: Any) -> Any:
-    """Replace ±inf, which JSON lacks, by strings."""
-    if isinstance(value, float) and math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    if isinstance(value, dict):
-        return {k: as_json(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_json(v) for v in value]
-    return value

@@ -1,9 +1,10 @@
-"""Upper bounds on the memory that reading a file may take; tests compare them with measurements.
+"""The budget of every reader: upper bounds on the memory and the CPU time that reading a file may take.
 
-Reading a file of n bytes takes at most ``free + per_byte · n`` bytes of additional memory. For a compressed file n is
-its expanded size, which is limited to 64 MiB for a model and 16 MiB for a cloud or a file of a data set, or to 256
-times the file size if that is more. Declared sizes are checked against the length of the file before anything is
-allocated.
+Reading a file of n bytes takes at most ``free + per_byte · n`` bytes of additional memory, and ``SECONDS`` plus
+``SECONDS_PER_MEGABYTE`` for every megabyte. For a compressed file n is its expanded size, which is limited to 64 MiB
+for a model and 16 MiB for a cloud or a file of a data set, or to 256 times the file size if that is more. Readers keep
+to it by checking declared sizes against the length of the file before they allocate or loop. Tests read large and
+hostile files in processes that can map no more than this.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _MB = 1_000_000
+SECONDS = 2.0
+SECONDS_PER_MEGABYTE = 2.0
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The memory bound of one reader.
+    """The bound of one reader.
 
     Attributes:
         what: The kind of file.
@@ -31,8 +34,13 @@ class Bound:
     expands: bool = False
 
     def of(self, size: int) -> int:
-        """The bound for an input of ``size`` bytes (expanded)."""
+        """The bytes of memory for an input of ``size`` bytes (expanded)."""
         return int(self.free + self.per_byte * size)
+
+    @staticmethod
+    def seconds(size: int) -> float:
+        """The seconds of CPU time for an input of ``size`` bytes (expanded)."""
+        return SECONDS + SECONDS_PER_MEGABYTE * size / _MB
 
 
 # The memory limit of the process that validates HDF5 files, plus a margin.

@@ -1,0 +1,167 @@
+"""Requests are refused before they take much memory or time, and a hard limit ends those that slip through."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from fgnn import GraphicalModel
+from fgnn.errors import InputError
+from fgnn.play import api
+from fgnn.play.model_json import MAX_VARIABLES, model_to_json
+from fgnn.play.reply import NO_MEMORY, ROUTES, answer, to_json
+from fgnn.play.workers import Workers
+from fgnn.theory import max_product_network
+from tests.fuzz.watch import attempt
+from tests.strategies import models
+
+
+def table(*shape: int) -> dict[str, Any]:
+    model = GraphicalModel(shape)
+    model.add_table(range(len(shape)), np.random.default_rng(0).normal(size=shape))
+    return model_to_json(model)
+
+
+def budgets(count: int, size: int, at_most: int) -> dict[str, Any]:
+    budget = {"kind": "budget", "scope": list(range(size)), "at_least": 0, "at_most": at_most}
+    return {"variables": [{"states": 2}] * size, "factors": [budget] * count}
+
+
+WIDE: dict[str, Any] = {"variables": [{"states": 64}] * MAX_VARIABLES, "factors": []}
+STAR = {
+    "variables": [{"states": 2}] * 400,
+    "factors": [{"kind": "table", "scope": [0, 1 + i % 399], "values": [0, 1, 2, 3]} for i in range(2000)],
+}
+LARGE = {
+    "the network of a large table": ("/api/steps", {"model": table(40, 40), "network": True}, "step without"),
+    "the network of a wide table": ("/api/steps", {"model": table(*[2] * 10), "network": True}, "step without"),
+    "the network of a budget": ("/api/steps", {"model": budgets(1, 60, 20), "network": True}, "step without"),
+    "the network of a variable in many factors": (
+        "/api/steps",
+        {"model": STAR, "iterations": 2, "network": True},
+        "net",
+    ),
+    "many messages": ("/api/steps", {"model": budgets(20, 100, 50), "iterations": 50}, "fewer iterations"),
+    "large beliefs": ("/api/steps", {"model": WIDE, "iterations": 50}, "fewer iterations"),
+    "budgets as tables": ("/api/export", {"model": budgets(2000, 16, 3)}, "budget as a table"),
+    "a long budget as a table": ("/api/export", {"model": budgets(1, 400, 3)}, "budget as a table"),
+    "a file that implies a table": (
+        "/api/import",
+        {"name": "a.wcsp", "text": "t 2 4000 1 99\n4000 4000\n2 0 1 5 0\n"},
+        "above the limit",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LARGE)
+def test_large_requests_are_refused_before_they_cost_anything(what: str) -> None:
+    path, request, message = LARGE[what]
+    body = json.dumps(request).encode()
+
+    def call(data: bytes) -> None:
+        code, reply = answer(path, data)
+        assert code == 400, reply
+        assert message in json.loads(reply)["error"]
+
+    call(body)
+    case = attempt(call, body)
+    assert case.fault == ""
+    assert case.seconds < 1
+    assert case.grown < 32_000_000
+
+
+@given(models(max_variables=5))
+@settings(max_examples=40)
+def test_the_bound_on_the_network_holds(model: GraphicalModel) -> None:
+    if model.num_variables:
+        network = max_product_network(model, 1, normalise=True)
+        assert sum(p.numel() for p in network.parameters()) <= api.network_numbers(model)
+
+
+def test_the_bound_on_the_network_holds_for_large_factors() -> None:
+    for shape in ((16, 16), (6, 6, 6), (2,) * 7):
+        model = GraphicalModel(shape)
+        model.add_table(range(len(shape)), np.random.default_rng(0).normal(size=shape))
+        network = max_product_network(model, 1, normalise=True)
+        assert sum(p.numel() for p in network.parameters()) <= api.network_numbers(model)
+
+
+def test_what_fits_is_answered() -> None:
+    assert len(api.belief_steps({"model": table(16, 16), "network": True, "iterations": 2})["steps"]) == 3
+    assert api.export_model({"model": budgets(3, 16, 3)})["text"].startswith("MARKOV")
+
+
+def test_replies_are_json_for_every_float() -> None:
+    values = [1.5, float("nan"), float("inf"), -float("inf"), {"a": (float("nan"),)}]
+    assert json.loads(to_json(values)) == [1.5, "nan", "inf", "-inf", {"a": ["nan"]}]
+
+
+def test_a_nan_in_a_model_is_refused_and_an_infeasible_one_is_answered() -> None:
+    forbidden = {"variables": [{"states": 2, "unary": ["-inf", "-inf"]}] * 2}
+    forbidden |= {"factors": [{"kind": "table", "scope": [0, 1], "values": ["-inf"] * 4}]}
+    for path in ("/api/solve", "/api/steps", "/api/export"):
+        code, reply = answer(path, json.dumps({"model": forbidden}).encode())
+        assert code == 200, reply
+        json.loads(reply, parse_constant=pytest.fail)
+    assert answer("/api/solve", b'{"model": {"variables": [{"states": 1, "unary": [NaN]}]}}')[0] == 400
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    with pytest.MonkeyPatch.context() as patch:
+        from tests.docs.pages import ROOT
+
+        patch.setenv("PYTHONPATH", str(ROOT))
+        pool = Workers(1, "tests.play.odd_worker")
+        yield pool
+        pool.close()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("sleep", "longer than"),
+        ("spin", "longer than"),
+        ("hog", "memory"),
+        ("hog-torch", "memory"),
+        ("die", "ended its worker"),
+    ],
+)
+def test_a_request_beyond_its_budget_ends_in_one_line(workers: Workers, call: str, message: str) -> None:
+    begin = time.monotonic()
+    code, reply = workers.ask(f"/api/{call}", b"{}")
+    text = reply if isinstance(reply, str) else json.loads(reply)["error"]
+    assert code == 400
+    assert message in text
+    assert time.monotonic() - begin < 60
+    code, reply = workers.ask("/api/example", b'{"name": "paper"}')  # the next request is answered
+    assert code == 200
+
+
+def test_a_library_that_prints_does_not_spoil_the_reply(workers: Workers) -> None:
+    assert workers.ask("/api/print", b"{}") == (200, b'"nan"')
+
+
+def test_a_bug_and_a_reply_too_long_are_reported(workers: Workers) -> None:
+    expected = {"error": "internal error (KeyError); the terminal shows more"}
+    assert workers.ask("/api/bug", b"{}") == (500, json.dumps(expected).encode())
+    assert workers.ask("/api/long", b"{}")[0] == 400
+
+
+def test_every_refusal_is_one_printable_line() -> None:
+    for path in ROUTES:
+        for body in (b"", b"[]", b'{"model": "\\u001b[31m"}', b'{"name": "\\u001b.uai", "text": "\\u001b"}'):
+            code, reply = answer(path, body)
+            assert code == 400
+            assert json.loads(reply)["error"].isprintable()
+    assert json.loads(answer("/api/none", b"{}")[1]) == {"error": "no such call"}
+    assert NO_MEMORY.isprintable()
+    with pytest.raises(InputError):
+        api.export_model({"model": budgets(2000, 16, 3)})
