@@ -12,8 +12,18 @@ import pytest
 import fgnn
 from fgnn.models.map.config import NetworkConfig
 from fgnn.reproduce import ablation, experiment, table1
-from fgnn.reproduce.experiment import METHODS, Cell, Method, Setting, fresh_set, quick_methods, solver_cells
+from fgnn.reproduce.experiment import (
+    METHODS,
+    Cell,
+    Method,
+    Setting,
+    fresh_set,
+    missing_epochs,
+    quick_methods,
+    solver_cells,
+)
 from fgnn.reproduce.transfer import reproduce_transfer
+from fgnn.reproduce.trivial import best_threshold, trivial_cells
 from fgnn.tasks.metrics import Quality
 from fgnn.tasks.recipe import ChainData, Data
 from fgnn.train.run import run
@@ -98,6 +108,61 @@ def test_quick_uses_records_if_no_weights_are_packaged(tmp_path: Path, monkeypat
     ]
     assert any("FGNN, paper left out: no weights and no record of paper-map-1" in line for line in logged)
     assert "DGCNN*" in output.tables[0].text()
+
+
+@pytest.mark.parametrize(
+    ("steps", "note"), [(7175, "41 of 50 epochs"), (8750, ""), (8749, "50 of 50 epochs"), (0, "0 of 50 epochs")]
+)
+def test_a_record_that_was_cut_short_says_so(steps: int, note: str) -> None:
+    record = {"recipe": {"epochs": 50, "batch": 512}, "data": {"instances": 90_000}, "steps": steps}
+    assert missing_epochs(record) == note
+    assert missing_epochs({"recipe": {"steps": 3}, "data": {}, "steps": 1}) == ""
+    assert Cell("DGCNN", 1, Quality(0.6, None, 0, 0, None, 1), 1.0, "recorded", "41 of 50 epochs").label == (
+        "DGCNN, 41 of 50 epochs*"
+    )
+
+
+def test_undamped_max_product_cycles_with_period_three() -> None:
+    setting = Setting(instances=200)
+    examples = fresh_set(setting, 2)
+    stops = {name: m for name, m in METHODS.items() if name.startswith("max-product, undamped")}
+    answers = [fgnn.solve(examples.models, m.method, **m.options).assignment for m in stops.values()]
+    assert (answers[0] == answers[3]).double().mean() > 0.95
+    assert all((answers[0] == other).double().mean() < 0.8 for other in answers[1:3])
+    cells = solver_cells(setting, 2, examples, stops, lambda text: None)
+    agreements = [c.quality.agreement for c in cells]
+    row = table1.stops_table(cells, (2,)).rows[0]
+    assert [float(text.split()[0]) for text in row[1:5]] == [round(100 * a, 1) for a in agreements]
+    assert min(agreements) < 0.542 < max(agreements)  # the paper's number is one that a plain run can give
+    main = table1.agreement_table(cells, (2,)).rows
+    assert main == [
+        [
+            "max-product, undamped, 98 to 101 iterations",
+            f"{100 * min(agreements):.1f} to {100 * max(agreements):.1f}",
+            "54.2 ± 16.4",
+        ]
+    ]
+
+
+def test_the_papers_pointnet_scores_as_much_as_the_constant_zero_on_windows_of_nine() -> None:
+    setting = Setting(instances=2000, window=9)
+    zeros, ones, unaries = trivial_cells(setting, 1, fresh_set(setting, 1))
+    assert zeros.quality.agreement == pytest.approx(0.426, abs=0.003)
+    assert zeros.quality.deviation == pytest.approx(0.007, abs=0.002)
+    assert ones.quality.agreement == pytest.approx(1 - zeros.quality.agreement)
+    assert unaries.quality.agreement > ones.quality.agreement
+
+
+def test_no_other_threshold_on_the_unary_terms_agrees_better() -> None:
+    setting = Setting(instances=100)
+    threshold = best_threshold(setting, 3)
+    fitted_on = fresh_set(replace(setting, instances=1000, seed=1), 3)
+    difference = fitted_on.models.unary[..., 1] - fitted_on.models.unary[..., 0]
+
+    def agreement(t: float) -> float:
+        return ((difference > t) == fitted_on.labels.bool()).double().mean().item()
+
+    assert agreement(threshold) >= max(agreement(t / 100) for t in range(-101, 102))
 
 
 def test_a_quick_table_limits_the_slow_methods() -> None:

@@ -40,31 +40,42 @@ class Method:
     most: int | None = None
 
 
+# Undamped messages end in a cycle of three, so the answer depends on where it stops; the fourth repeats the first.
+STOPS = (98, 99, 100, 101)
+UNDAMPED = {"max-product, undamped": "standard", "max-product, as the paper prints it": "paper"}
+
 METHODS: dict[str, Method] = {
     "exact": Method("exact"),
     "LP (HiGHS)": Method("lp", most=500),
     "AD3": Method("ad3", {"rounding": "argmax"}),
-    # Undamped messages end in a cycle of three; 100 iterations stop in the phase that others report.
-    "max-product, plain": Method("max-product", {"damping": 0.0, "iterations": 100}),
     "max-product, damped": Method("max-product", {"damping": 0.5}),
+    **{
+        f"{name}, {stop} iterations": Method("max-product", {"damping": 0.0, "iterations": stop, "variant": variant})
+        for name, variant in UNDAMPED.items()
+        for stop in STOPS
+    },
     "AD3, branch & bound": Method("ad3", {"branch_and_bound": True}, most=200),
 }
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A method on one kind of data; ``recorded`` if the numbers are those of an earlier run."""
+    """A method on one kind of data; ``recorded`` if the numbers are those of an earlier run.
+
+    ``note`` says what the numbers lack, such as the epochs of a training that was cut short.
+    """
 
     method: str
     kind: int
     quality: Quality
     ms: float
     origin: Origin = "measured"
+    note: str = ""
 
     @property
     def label(self) -> str:
-        """The method, with a star if its numbers are recorded."""
-        return self.method + ("*" if self.origin == "recorded" else "")
+        """The method with its note, and a star if its numbers are recorded."""
+        return self.method + (f", {self.note}" if self.note else "") + ("*" if self.origin == "recorded" else "")
 
 
 @dataclass(frozen=True)
@@ -165,11 +176,13 @@ def network_cells(
     return evaluation_cells(label, kind, evaluate_network(network, examples))
 
 
-def evaluation_cells(label: str, kind: int, result: Evaluation, origin: Origin = "measured") -> list[Cell]:
+def evaluation_cells(
+    label: str, kind: int, result: Evaluation, origin: Origin = "measured", note: str = ""
+) -> list[Cell]:
     """Return the cells of the raw and of the decoded answer."""
     return [
-        Cell(label, kind, result.raw, result.raw_ms, origin),
-        Cell(f"{label} + decode", kind, result.decoded, result.decoded_ms, origin),
+        Cell(label, kind, result.raw, result.raw_ms, origin, note),
+        Cell(f"{label} + decode", kind, result.decoded, result.decoded_ms, origin, note),
     ]
 
 
@@ -207,12 +220,24 @@ def records() -> dict[str, Any]:
 
 
 def _recorded(name: str, label: str, kind: int, log: Log) -> list[Cell]:
-    record = records().get(name, {}).get("results", {}).get(f"kind {kind}")
-    if record is None:
+    record = records().get(name, {})
+    result = record.get("results", {}).get(f"kind {kind}")
+    if result is None:
         log(f"kind {kind}: {label} left out: no weights and no record of {name}; run without --quick to train it")
         return []
-    raw, decoded = Quality(**record["raw"]), Quality(**record["decoded"])
-    return evaluation_cells(label, kind, Evaluation(raw, decoded, record["raw_ms"], record["decoded_ms"]), "recorded")
+    raw, decoded = Quality(**result["raw"]), Quality(**result["decoded"])
+    evaluation = Evaluation(raw, decoded, result["raw_ms"], result["decoded_ms"])
+    return evaluation_cells(label, kind, evaluation, "recorded", missing_epochs(record))
+
+
+def missing_epochs(record: Mapping[str, Any]) -> str:
+    """Return ``41 of 50 epochs`` for a record whose training was cut short, else nothing."""
+    planned, instances = record.get("recipe", {}).get("epochs"), record.get("data", {}).get("instances")
+    if not planned or not instances:
+        return ""
+    # an epoch leaves out the instances that do not fill a batch
+    steps = planned * (instances // record["recipe"]["batch"])
+    return "" if record["steps"] >= steps else f"{planned * record['steps'] / steps:.0f} of {planned} epochs"
 
 
 def quick_methods(quick: bool) -> dict[str, Method]:
