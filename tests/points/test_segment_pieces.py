@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,9 @@ from fgnn.errors import InputError
 from fgnn.points.cloud import HeldCloud, read_cloud, write_cloud
 from fgnn.points.heights import heights_above
 from fgnn.points.segment import STAGES, Clock, Segmenter, segment_cloud, segment_file
-from fgnn.points.segment_pieces import Cut, batches, tile_features
-from fgnn.points.tiles import TileStore
+from fgnn.points.segment_pieces import Cut, batches, extra_values, tile_features
+from fgnn.points.thin import lowest_per_voxel
+from fgnn.points.tiles import Tile, TileStore
 
 CUT = Cut(size=12.0, points=100, scale=5.0, heights=(3.0, 9.0))
 
@@ -30,27 +33,50 @@ def rule(**changes: Any) -> Segmenter:
     return Segmenter(high, ("ground", "other"), **(settings | changes))
 
 
-def test_pieces_are_the_shuffled_points_of_each_tile_padded_with_repeats() -> None:
-    """Against a plain loop over whole tiles."""
-    with TileStore(HeldCloud(make_terrain(2000, seed=1)), size=12.0) as store:
-        rng = np.random.default_rng(5)
-        expected, slots = [], []
+@pytest.mark.parametrize("cut", [CUT, replace(CUT, thin=1.0, shapes=(4,), echoes=True)])
+def test_pieces_hold_every_point_of_each_tile_once_and_pad_with_copies(cut: Cut) -> None:
+    """Against the features of whole tiles."""
+    extra = partial(extra_values, cut=cut)
+    with TileStore(HeldCloud(make_terrain(2000, seed=1)), size=12.0, extra=extra, extra_width=cut.width) as store:
+        expected = {}
         for tile in store.tiles():
-            features, order = tile_features(tile, CUT), rng.permutation(len(tile.slots))
-            for at in range(0, len(order), 100):
-                chosen = order[at : at + 100]
-                fill = rng.choice(chosen, 100 - len(chosen)) if len(chosen) < 100 else chosen[:0]
-                expected.append(features[np.concatenate([chosen, fill])])
-                slots.append(tile.slots[chosen])
+            if cut.thin:
+                keep, _ = lowest_per_voxel(tile.xyz, cut.thin)
+                tile = Tile(tile.slots[keep], tile.xyz[keep], tile.extra[keep])
+            features = tile_features(tile, cut)
+            pieces = -(-len(tile.slots) // cut.points)
+            expected[frozenset(tile.slots.tolist())] = (pieces, dict(zip(tile.slots.tolist(), features, strict=True)))
         for threads in (1, 4):
+            made = [
+                (features.copy(), slots)
+                for batch in batches(store, cut, size=7, votes=4, seed=5, threads=threads)
+                for features, slots in zip(batch.features, batch.slots, strict=True)
+            ]
             at = 0
-            for batch in batches(store, CUT, size=7, votes=4, seed=5, threads=threads):
-                assert len(batch.features) == len(batch.slots) <= 7
-                for features, piece in zip(batch.features, batch.slots, strict=True):
-                    np.testing.assert_array_equal(features, expected[at])
-                    np.testing.assert_array_equal(piece, slots[at])
-                    at += 1
-            assert at == len(expected)
+            for whole, (pieces, features_of) in expected.items():
+                part = made[at : at + pieces]
+                at += pieces
+                seen = np.concatenate([slots[slots >= 0] for _, slots in part])
+                assert frozenset(seen.tolist()) == whole
+                assert len(seen) == len(whole)
+                for features, slots in part:
+                    assert len(features) == cut.points
+                    own = {s: f for s, f in zip(slots.tolist(), features, strict=True) if s >= 0}
+                    for slot, row in own.items():
+                        np.testing.assert_array_equal(row, features_of[slot])
+                    copies = features[slots < 0][:, 1:]  # padding differs from its original in x at most
+                    assert {f[1:].tobytes() for f in own.values()} >= {f.tobytes() for f in copies}
+            assert at == len(made)
+
+
+def test_the_padding_of_thinned_tiles_is_out_of_reach() -> None:
+    cut = replace(CUT, thin=0.5, points=4096)
+    with TileStore(HeldCloud(make_terrain(600, seed=1)), size=12.0) as store:
+        for batch in batches(store, cut, size=2, votes=1, seed=0):
+            assert batch.features.shape[1] == 1024  # halved: a tile has far fewer points
+            for features, slots in zip(batch.features, batch.slots, strict=True):
+                gap = np.abs(features[slots >= 0][:, None, 0] - features[slots < 0][None, :, 0]) * cut.scale
+                assert gap.min() > 2 * cut.size
 
 
 def test_features_are_the_position_in_the_tile_then_the_heights() -> None:

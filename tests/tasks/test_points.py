@@ -19,7 +19,7 @@ from fgnn.errors import InputError
 from fgnn.models.points.config import PointArchitecture, PointConfig
 from fgnn.points.cloud import read_cloud, write_cloud
 from fgnn.points.segment_pieces import Cut
-from fgnn.tasks.points import PointTask, evaluate_points, part_mask
+from fgnn.tasks.points import Loaded, PointTask, allowed_classes, evaluate_points, part_mask, partial_loss
 from fgnn.tasks.recipe import Data, Optimiser, Recipe, RoomData, ScanData, Schedule, ShapeData
 from fgnn.train.run import run
 from tests.data.test_shapenet import as_hdf5
@@ -115,7 +115,7 @@ def test_training_pieces_equal_those_of_segmentation(scans: Path) -> None:
     assert pieces.features.shape[1:] == (128, 3)
     assert float(pieces.features[..., :2].abs().max()) <= 1.0 + 1e-5  # half a tile over the scale
     assert float(pieces.features[..., 2].min()) >= 0
-    assert set(pieces.label.unique().tolist()) <= {0, 1}
+    assert set(pieces.label.unique().tolist()) <= {IGNORE, 0, 1}  # padding is ignored
 
 
 def test_scans_from_folder_to_labelled_file(scans: Path, tmp_path: Path) -> None:
@@ -169,3 +169,26 @@ def test_wrong_scan_data_is_one_line(scans: Path, change: dict[str, Any], messag
 def test_the_mask_leaves_each_category_its_parts() -> None:
     mask = part_mask(PARTS, 50, torch.device("cpu"))
     assert (mask == 0).sum(1).tolist() == [len(p) for p in PARTS]
+
+
+def test_a_label_may_leave_several_classes_open(tmp_path: Path) -> None:
+    (tmp_path / "classes.txt").write_text("ground: 2\ntree: 5\nhouse: 6\ntree | house: 1\n")
+    classes = Classes.read(tmp_path / "classes.txt")
+    assert classes.names == ("ground", "tree", "house")
+    assert classes.of(np.array([2, 5, 6, 1, 9])).tolist() == [0, 1, 2, 3, IGNORE]
+    assert classes.allowed()[3].tolist() == [False, True, True]
+    (tmp_path / "classes.txt").write_text("ground: 2\ntree: 5\ntree | rock: 1\n")
+    with pytest.raises(InputError, match=r"line 3.*rock"):
+        Classes.read(tmp_path / "classes.txt")
+
+
+def test_partial_labels_are_scored_by_the_probability_of_what_they_allow() -> None:
+    empty = PointSet(torch.zeros(0, 8, 3), torch.zeros(0, 8), torch.zeros(0))
+    allowed = allowed_classes(Loaded(empty, empty, ("a", "b", "c"), (), (), "scan: tile", ((1, 2),)))
+    scores = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0))
+    target = torch.tensor([[0, 1, 2, 0, IGNORE], [2, 2, 1, 0, 1]])
+    expected = torch.nn.functional.cross_entropy(scores.flatten(0, 1), target.flatten(), ignore_index=IGNORE)
+    torch.testing.assert_close(partial_loss(scores, target, allowed), expected)
+    p = scores.softmax(-1)
+    both = partial_loss(scores[:1, :1], torch.tensor([[3]]), allowed)
+    torch.testing.assert_close(both, -(p[0, 0, 1] + p[0, 0, 2]).log())

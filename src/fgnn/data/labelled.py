@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from fgnn.errors import InputError
 from fgnn.files import read_text
 from fgnn.points import Cloud, open_cloud
 from fgnn.points.cloud import CloudReader, HeldCloud
-from fgnn.points.segment_pieces import Cut, colours, tile_features
+from fgnn.points.segment_pieces import Cut, PreparedTile, extra_values
 from fgnn.points.tiles import TileStore
 
 # Label of points that losses and metrics ignore.
@@ -81,35 +81,41 @@ class Classes:
     """The classes of a network, and the values of the label field that stand for each.
 
     A classes file has one class per line: ``name`` (its value is its position, from 0) or ``name: value value …``.
-    Values without a class are ignored in training and scoring.
+    ``name | other name: value …`` says that such points belong to one of these classes. Values without a class are
+    ignored in training and scoring.
     """
 
     names: tuple[str, ...]
-    values: Mapping[int, int]  # value in the file -> class
+    values: Mapping[int, int]  # value in the file -> class, or len(names) + position in `either`
+    either: tuple[tuple[int, ...], ...] = ()  # classes of which a point has one, not known which
 
     @classmethod
     def read(cls, path: str | Path) -> Classes:
         file = Path(path)
         lines = [line.split("#")[0].strip() for line in read_text(file, _MOST_BYTES).splitlines()]
+        whole = [(number, line) for number, line in enumerate(lines, start=1) if line]
+        single = [(number, line) for number, line in whole if "|" not in line.partition(":")[0]]
         names: list[str] = []
         values: dict[int, int] = {}
-        for number, line in enumerate(lines, start=1):
-            if not line:
-                continue
-            name, _, rest = line.partition(":")
-            try:
-                own_values = [int(word) for word in rest.replace(",", " ").split()] or [len(names)]
-            except ValueError as error:
-                raise InputError("Expected 'name' or 'name: value …'", file=file, place=f"line {number}") from error
-            for value in own_values:
-                if value in values:
-                    raise InputError(f"Expected each value once (got {value} twice)", file=file, place=f"line {number}")
-                values[value] = len(names)
-            names.append(name.strip())
+        for number, line in single:
+            name, own_values = _class_line(line, len(names), file, number)
+            _assign(values, own_values, len(names), file, number)
+            names.append(name)
         if not 2 <= len(names) <= _MOST_CLASSES or len(set(names)) != len(names):
             what = f"Expected two or more classes, at most {_MOST_CLASSES}, each named once (got {len(names)})"
             raise InputError(what, file=file)
-        return cls(tuple(names), values)
+        either: list[tuple[int, ...]] = []
+        for number, line in whole:
+            if (number, line) in single:
+                continue
+            name, own_values = _class_line(line, -1, file, number)
+            parts = [part.strip() for part in name.split("|")]
+            if not set(parts) <= set(names):
+                missing = next(part for part in parts if part not in names)
+                raise InputError(f"Expected a class of this file (got {missing!r})", file=file, place=f"line {number}")
+            _assign(values, own_values, len(names) + len(either), file, number)
+            either.append(tuple(sorted(names.index(part) for part in parts)))
+        return cls(tuple(names), values, tuple(either))
 
     def of(self, raw: NDArray[np.generic]) -> NDArray[np.int16]:
         """The class of each value, IGNORE for values without one."""
@@ -117,6 +123,31 @@ class Classes:
         for value, kind in self.values.items():
             out[raw == value] = kind
         return out
+
+    def allowed(self) -> NDArray[np.bool_]:
+        """Which classes each label may be: one for a class, several for `either`.  # shape: (labels, classes)"""
+        table = np.zeros((len(self.names) + len(self.either), len(self.names)), np.bool_)
+        table[np.arange(len(self.names)), np.arange(len(self.names))] = True
+        for row, kinds in enumerate(self.either, start=len(self.names)):
+            table[row, list(kinds)] = True
+        return table
+
+
+def _class_line(line: str, position: int, file: Path, number: int) -> tuple[str, list[int]]:
+    """The name and the values of a line; by default its position."""
+    name, _, rest = line.partition(":")
+    try:
+        values = [int(word) for word in rest.replace(",", " ").split()] or [position]
+    except ValueError as error:
+        raise InputError("Expected 'name' or 'name: value …'", file=file, place=f"line {number}") from error
+    return name.strip(), values
+
+
+def _assign(values: dict[int, int], own: Sequence[int], label: int, file: Path, number: int) -> None:
+    for value in own:
+        if value in values:
+            raise InputError(f"Expected each value once (got {value} twice)", file=file, place=f"line {number}")
+        values[value] = label
 
 
 def scan_pieces(
@@ -127,6 +158,7 @@ def scan_pieces(
     *,
     fewest: int = 64,
     most: int = 4,
+    votes: int = 4,
     seed: int = 0,
 ) -> PointSet:
     """Pieces of a labelled scan, cut as `fgnn.points.segment` cuts a scan to label it.
@@ -136,6 +168,7 @@ def scan_pieces(
         field: The field that holds the labels.
         fewest: Tiles with fewer labelled points are skipped.
         most: Pieces taken from one tile.
+        votes: Tiles that contain each point: 4, 2 or 1.
     """
     reader: CloudReader = HeldCloud(source) if isinstance(source, Cloud) else open_cloud(source)
     if field not in reader.header.fields:
@@ -144,37 +177,26 @@ def scan_pieces(
         raise InputError(f"Expected a field {field!r} with labels (the scan has: {names})", file=file)
 
     def extra(cloud: Cloud) -> NDArray[np.float32]:
-        """The class, then the colour."""
+        """What the features need, then the class."""
         label = classes.of(cloud.fields[field]).astype(np.float32)[:, None]
-        return np.concatenate([label, colours(cloud)], axis=1) if cut.colour else label
+        return np.concatenate([extra_values(cloud, cut), label], axis=1)
 
     rng = np.random.default_rng(seed)
     features = [np.zeros((0, cut.points, cut.columns), np.float32)]
     labels = [np.zeros((0, cut.points), np.int16)]
-    width = 1 + cut.width
+    width = cut.width + 1
     with TileStore(reader, cut.size, extra=extra, extra_width=width, points=cut.points, grow=cut.grow) as store:
-        for tile in store.tiles():
-            label = tile.extra[:, 0].astype(np.int16)
-            if (label != IGNORE).sum() < fewest:
+        for tile in store.tiles(votes):
+            if (tile.extra[:, -1] != IGNORE).sum() < fewest:
                 continue
-            chosen = _pieces(len(label), cut.points, most, rng)
-            features.append(tile_features(replace(tile, extra=tile.extra[:, 1:]), cut)[chosen])
-            labels.append(label[chosen])
+            prepared = PreparedTile.of(tile, cut)
+            label = prepared.tile.extra[:, -1].astype(np.int16)
+            for piece in prepared.pieces(cut.points, rng, most):
+                out = np.empty((cut.points, cut.columns), np.float32)
+                prepared.features(piece, cut, out)
+                features.append(out[None])
+                labels.append(np.where(piece.copy == 0, label[piece.chosen], IGNORE)[None].astype(np.int16))
     return PointSet.of(np.concatenate(features), np.concatenate(labels))
-
-
-def _pieces(count: int, points: int, most: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Up to ``most`` random disjoint pieces of a tile, the last padded with repeats.  # shape: (pieces, points)"""
-    order = rng.permutation(count)
-    pieces = []
-    for start in range(0, min(count, most * points), points):
-        piece = order[start : start + points]
-        if len(piece) < points:
-            if start and len(piece) < points // 4:
-                break  # it would be mostly repeats
-            piece = np.concatenate([piece, rng.choice(piece, points - len(piece))])
-        pieces.append(piece)
-    return np.stack(pieces)
 
 
 def concat_sets(parts: Sequence[PointSet]) -> PointSet:

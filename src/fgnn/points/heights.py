@@ -60,8 +60,18 @@ class Relief:
     surfaces: NDArray[np.float32]  # shape: (rows, columns, S), the slope last
 
     @staticmethod
-    def of(xyz: NDArray[np.float32], windows: Sequence[float], slopes: Sequence[float], cell: float = 1.0) -> Relief:
-        """The surfaces of a tile of at least one point; see `heights_above`."""
+    def of(
+        xyz: NDArray[np.float32],
+        windows: Sequence[float],
+        slopes: Sequence[float],
+        cell: float = 1.0,
+        pits: float | None = None,
+    ) -> Relief:
+        """The surfaces of a tile of at least one point; see `heights_above`.
+
+        Args:
+            pits: Fill cells that are deeper than this below all but one of their neighbours: stray low points.
+        """
         from scipy.ndimage import gaussian_filter
 
         x, y, z = np.ascontiguousarray(xyz.T)  # min and max along strided columns are slow
@@ -72,6 +82,8 @@ class Relief:
         row, column = ((values - least) / np.float32(step) for values, least in ((x, low[0]), (y, low[1])))
         raster = lowest_raster(row, column, z)
         raster = fill_holes(raster, np.isinf(raster))
+        if pits is not None:
+            raster = fill_pits(raster, pits)
 
         def openings(surface: NDArray[np.float32]) -> list[NDArray[np.float32]]:
             """The surface opened with each window in turn."""
@@ -127,6 +139,14 @@ def fill_holes(values: NDArray[Any], hole: NDArray[np.bool_], passes: int = 0) -
     for _ in range(passes):
         filled = np.where(hole, uniform_filter(filled, 5, mode="nearest"), filled)
     return np.asarray(filled)
+
+
+def fill_pits(raster: NDArray[Any], depth: float) -> NDArray[Any]:
+    """Raise cells that lie more than ``depth`` below the third lowest of the nine around them to that value."""
+    from scipy.ndimage import rank_filter
+
+    third = rank_filter(raster, rank=2, size=3, mode="nearest")
+    return np.where(third - raster > depth, third, raster)
 
 
 def _interpolate(

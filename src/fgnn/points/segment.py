@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from fgnn.points.cloud import (
     open_cloud,
     write_chunks,
 )
-from fgnn.points.segment_pieces import Allocate, Cut, batches, colours
+from fgnn.points.segment_pieces import Allocate, Cut, batches, extra_values
 from fgnn.points.tiles import OnChunk, TileStore
 
 # Label of points without finite coordinates, which the network never sees.
@@ -50,6 +51,10 @@ class Segmenter:
         heights: Windows of `heights_above`, whose columns are the last features; empty for no such columns.
         slopes: Slopes of `heights_above`.
         grow: Largest factor by which tiles widen in sparse scans.
+        thin: If positive, the network labels the lowest point of each voxel of this side, and the other points follow
+            (see `fgnn.points.spread`).
+        shapes: Numbers of neighbours whose shape is a feature (see `fgnn.points.neighbourhood`).
+        echoes: Whether the network also reads intensity and returns (see `fgnn.points.echoes`).
         batch: Pieces per call of ``predict``.
         votes: Tiles that label each point: 4, 2 or 1; fewer are faster but less accurate at tile edges.
         threads: Threads that compute features while ``predict`` runs; their number does not change the result.
@@ -65,6 +70,9 @@ class Segmenter:
     heights: Sequence[float] = ()
     slopes: Sequence[float] = ()
     grow: float = 1.0
+    thin: float = 0.0
+    shapes: Sequence[int] = ()
+    echoes: bool = False
     batch: int = 8
     seed: int = 0
     votes: int = 4
@@ -73,7 +81,10 @@ class Segmenter:
 
     @property
     def cut(self) -> Cut:
-        return Cut(self.size, self.points, self.scale, self.colour, self.heights, self.slopes, self.grow)
+        return Cut(
+            self.size, self.points, self.scale, self.colour, self.heights, self.slopes, self.grow, self.thin,
+            self.shapes, self.echoes,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,8 +164,10 @@ class _CheckedReader:
 
 def _read(reader: CloudReader, segmenter: Segmenter, report: OnChunk | None) -> TileStore:
     """The points of a scan, sorted into tiles on disk."""
+    cut = segmenter.cut
+    extra = partial(extra_values, cut=cut) if cut.width else None
     return TileStore(
-        reader, segmenter.size, extra=colours if segmenter.colour else None, extra_width=segmenter.cut.width,
+        reader, segmenter.size, extra=extra, extra_width=cut.width,
         points=segmenter.points, grow=segmenter.grow, report=report,
     )  # fmt: skip
 
@@ -204,15 +217,16 @@ def _vote(store: TileStore, segmenter: Segmenter, report: OnChunk | None, clock:
             if batch is None:
                 return votes
             pending = adder.submit(_add, votes, batch.slots, probabilities)
-            done += sum(map(len, batch.slots))
+            done += sum(int((slots >= 0).sum()) for slots in batch.slots)
             if report is not None:
                 report("labelling", min(done // segmenter.votes, store.valid), store.valid)
 
 
 def _add(votes: NDArray[np.float32], slots: Sequence[NDArray[np.int64]], probabilities: NDArray[np.float32]) -> None:
     for piece, p in zip(slots, probabilities, strict=True):
-        # without the padding, no slot occurs twice in a piece
-        votes[piece] = np.take(votes, piece, axis=0) + p[: len(piece)]
+        real = piece >= 0
+        own = piece[real]  # without the padding, no slot occurs twice in a piece
+        votes[own] = np.take(votes, own, axis=0) + p[real]
 
 
 def _write(reader: CloudReader, store: TileStore, labelling: Labelling, out: str | Path, keep: int) -> Cloud | None:

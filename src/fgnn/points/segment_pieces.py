@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -11,11 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.points.cloud import Cloud
+from fgnn.points.echoes import ECHO_COLUMNS, RAW_COLUMNS, echo_features, raw_echoes
 from fgnn.points.heights import Relief, height_columns
+from fgnn.points.neighbourhood import AROUND_COLUMNS, SHAPE_COLUMNS, columns_around, neighbourhood_shape
+from fgnn.points.thin import lowest_per_voxel
 from fgnn.points.tiles import Spot, Tile, TileStore
 
 # Batches prepared ahead of the one being labelled.
 _AHEAD = 2
+# Sparse tiles become pieces shorter than P, by halving, but no shorter than this: the network needs neighbours.
+_SHORTEST = 1024
+# Stray points less deep than this below their surroundings, in the scan's units, are left to the network.
+_PIT = 2.0
 
 # Shape -> array for the features of a batch
 Allocate = Callable[[tuple[int, ...]], NDArray[np.float32]]
@@ -32,63 +39,34 @@ class Cut:
     heights: Sequence[float] = ()
     slopes: Sequence[float] = ()
     grow: float = 1.0
+    thin: float = 0.0
+    shapes: Sequence[int] = ()
+    echoes: bool = False
 
     @property
     def width(self) -> int:
-        """Extra features per point: the colour."""
-        return 3 if self.colour else 0
+        """Values per point kept beside the coordinates: colour, then intensity and returns."""
+        return 3 * self.colour + RAW_COLUMNS * self.echoes
+
+    @property
+    def echo_columns(self) -> slice:
+        """The features from intensity and returns."""
+        first = 3 + 3 * self.colour
+        return slice(first, first + ECHO_COLUMNS * self.echoes)
 
     @property
     def columns(self) -> int:
         """Features per point."""
-        return 3 + self.width + height_columns(self.heights, self.slopes)
+        around = SHAPE_COLUMNS * len(self.shapes) + AROUND_COLUMNS if self.shapes else 0
+        echoes = ECHO_COLUMNS * self.echoes
+        return 3 + 3 * self.colour + echoes + around + height_columns(self.heights, self.slopes)
 
 
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Features of several pieces, and for each piece the slots of its points without the padding."""
-
-    features: NDArray[np.float32]  # shape: (pieces, P, 3 + F)
-    slots: list[NDArray[np.int64]]
-
-
-@dataclass(eq=False)
-class _PendingBatch:
-    buffer: NDArray[np.float32]
-    slots: list[Future[NDArray[np.int64]]] = field(default_factory=list)
-
-    def finish(self) -> Batch:
-        return Batch(self.buffer[: len(self.slots)], [job.result() for job in self.slots])
-
-
-@dataclass(frozen=True, eq=False)
-class PreparedTile:
-    """A tile and its relief: x and y are relative to the tile's centre, z to its lowest point."""
-
-    tile: Tile
-    relief: Relief | None
-
-    @staticmethod
-    def of(tile: Tile, cut: Cut) -> PreparedTile:
-        """Lower the tile's z in place so that its lowest point is at 0."""
-        tile.xyz[:, 2] -= np.ascontiguousarray(tile.xyz[:, 2]).min()
-        return PreparedTile(tile, Relief.of(tile.xyz, cut.heights, cut.slopes) if cut.heights else None)
-
-    def features(self, chosen: NDArray[np.int64], cut: Cut, out: NDArray[np.float32]) -> None:
-        """Write coordinates over ``scale``, extra features and heights of the chosen points into ``out``."""
-        xyz = np.take(self.tile.xyz, chosen, axis=0)
-        np.divide(xyz, np.float32(cut.scale), out=out[:, :3])
-        if cut.width:
-            out[:, 3 : 3 + cut.width] = np.take(self.tile.extra, chosen, axis=0)
-        if self.relief is not None:
-            self.relief.heights(xyz, out=out[:, 3 + cut.width :])
-
-
-def tile_features(tile: Tile, cut: Cut) -> NDArray[np.float32]:
-    """The features of all points of a tile.  # shape: (P, 3 + F)"""
-    out = np.empty((len(tile.slots), cut.columns), np.float32)
-    PreparedTile.of(replace(tile, xyz=tile.xyz.copy()), cut).features(np.arange(len(out)), cut, out)
-    return out
+def extra_values(cloud: Cloud, cut: Cut) -> NDArray[np.float32]:
+    """What a tile keeps beside the coordinates.  # shape: (N, cut.width)"""
+    parts = [colours(cloud)] if cut.colour else []
+    parts += [raw_echoes(cloud)] if cut.echoes else []
+    return np.concatenate(parts, axis=1) if parts else np.zeros((len(cloud), 0), np.float32)
 
 
 def colours(cloud: Cloud) -> NDArray[np.float32]:
@@ -97,10 +75,104 @@ def colours(cloud: Cloud) -> NDArray[np.float32]:
     return rgb if rgb is not None else np.zeros((len(cloud), 3), np.float32)
 
 
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Features of several pieces, and for each row of each piece the slot of its point, -1 for padding."""
+
+    features: NDArray[np.float32]  # shape: (pieces, P, 3 + F)
+    slots: list[NDArray[np.int64]]
+
+
+@dataclass(eq=False)
+class _PendingBatch:
+    buffer: NDArray[np.float32]  # shape: (pieces, P, 3 + F)
+    slots: list[Future[NDArray[np.int64]]] = field(default_factory=list)
+
+    def finish(self) -> Batch:
+        return Batch(self.buffer[: len(self.slots)], [job.result() for job in self.slots])
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """The points of a piece, by their number in the prepared tile, and which copy of the tile each row belongs to."""
+
+    chosen: NDArray[np.int64]  # shape: (P,)
+    copy: NDArray[np.int64]  # shape: (P,), 0 for the points themselves, else padding
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedTile:
+    """A tile, thinned where the cut asks for it: x and y relative to the tile's centre, z to its lowest point."""
+
+    tile: Tile
+    relief: Relief | None
+    fixed: NDArray[np.float32]  # shape: (P, F'), the features between coordinates and heights
+
+    @staticmethod
+    def of(tile: Tile, cut: Cut) -> PreparedTile:
+        """Thin the tile, lower its z so that its lowest point is at 0, and compute what needs all its points."""
+        if cut.thin:
+            keep, _ = lowest_per_voxel(tile.xyz, cut.thin)
+            tile = Tile(tile.slots[keep], tile.xyz[keep], tile.extra[keep])
+        tile.xyz[:, 2] -= np.ascontiguousarray(tile.xyz[:, 2]).min()
+        parts = [tile.extra[:, : 3 * cut.colour]]
+        parts += [echo_features(tile.extra[:, 3 * cut.colour : cut.width])] if cut.echoes else []
+        if cut.shapes:
+            parts += [neighbourhood_shape(tile.xyz, cut.shapes), columns_around(tile.xyz)]
+        pits = _PIT if cut.thin else None
+        relief = Relief.of(tile.xyz, cut.heights, cut.slopes, pits=pits) if cut.heights else None
+        return PreparedTile(tile, relief, np.concatenate(parts, axis=1))
+
+    def pieces(self, points: int, rng: np.random.Generator, most: int | None = None) -> Iterator[Piece]:
+        """Random disjoint pieces of about equal length, each filled up to ``points`` rows with copies.
+
+        Args:
+            most: Only so many pieces.
+        """
+        order = rng.permutation(len(self.tile.slots))
+        parts = -(-len(order) // points)
+        for part in np.array_split(order, parts)[:most]:
+            row = np.arange(points)
+            # shuffled, so that every copy has its share of the first rows, of which networks make coarser levels
+            rng.shuffle(row)
+            yield Piece(part[row % len(part)], row // len(part))
+
+    def features(self, piece: Piece, cut: Cut, out: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Write the features of a piece into ``out``; returns the slot of each row, -1 for padding.
+
+        Padding repeats the points. Of a thinned tile the repeats are moved so far that no point has a neighbour among
+        them; networks that read positions or pool over all points, which would notice, do not thin.
+        """
+        xyz = np.take(self.tile.xyz, piece.chosen, axis=0)
+        np.divide(xyz, np.float32(cut.scale), out=out[:, :3])
+        if cut.thin:
+            out[:, 0] += piece.copy * np.float32(4 * cut.size / cut.scale)
+        last = 3 + self.fixed.shape[1]
+        np.take(self.fixed, piece.chosen, axis=0, out=out[:, 3:last])
+        if self.relief is not None:
+            self.relief.heights(xyz, out=out[:, last:])
+        return np.where(piece.copy == 0, self.tile.slots[piece.chosen], -1)
+
+
+def tile_features(tile: Tile, cut: Cut) -> NDArray[np.float32]:
+    """The features of all points of a tile that is not thinned.  # shape: (P, 3 + F)"""
+    out = np.empty((len(tile.slots), cut.columns), np.float32)
+    everything = Piece(np.arange(len(out)), np.zeros(len(out), np.int64))
+    PreparedTile.of(replace(tile, xyz=tile.xyz.copy()), cut).features(everything, cut, out)
+    return out
+
+
+def piece_length(count: int, points: int) -> int:
+    """Rows of a piece of a tile with ``count`` points: P halved while they fit, no shorter than the shortest."""
+    while points // 2 >= max(count, _SHORTEST):
+        points //= 2
+    return points
+
+
 def batches(
     store: TileStore, cut: Cut, size: int, votes: int, seed: int, threads: int = 1, allocate: Allocate | None = None
 ) -> Generator[Batch, None, None]:
-    """Shuffle each tile, cut it into pieces of P points, pad the last with repeats; yield ``size`` pieces at a time.
+    """Cut the tiles into pieces; yield ``size`` pieces of P points at a time, or as many more that are shorter.
 
     A batch is valid until the next one is requested: its memory is reused.
 
@@ -112,41 +184,44 @@ def batches(
     def prepare(spot: Spot) -> PreparedTile:
         return PreparedTile.of(store.load(spot), cut)
 
-    rng = np.random.default_rng(seed)
     shape = (size, cut.points, cut.columns)
     free = deque(allocate(shape) if allocate is not None else np.empty(shape, np.float32) for _ in range(1 + _AHEAD))
-    pending: deque[_PendingBatch] = deque([_PendingBatch(free.popleft())])
+    pending: deque[_PendingBatch] = deque()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="fgnn-tiles")
+
+    def room(length: int) -> Iterator[Batch]:
+        """See that the last pending batch takes a piece of this length; yields the oldest where memory is needed."""
+        if pending and pending[-1].buffer.shape[1] == length and len(pending[-1].slots) < len(pending[-1].buffer):
+            return
+        if not free:
+            oldest = pending.popleft()
+            yield oldest.finish()
+            free.append(oldest.buffer.reshape(shape))
+        pending.append(_PendingBatch(free.popleft().reshape(-1, length, cut.columns)))
+
     try:
-        for spot in store.spots(votes):
-            order = rng.permutation(len(spot))  # drawn here, in tile order, so that threads do not change the numbers
-            prepared = pool.submit(prepare, spot)
-            for start in range(0, len(order), cut.points):
-                if len(pending[-1].slots) == size:
-                    if not free:
-                        oldest = pending.popleft()
-                        yield oldest.finish()
-                        free.append(oldest.buffer)
-                    pending.append(_PendingBatch(free.popleft()))
-                last, chosen = pending[-1], order[start : start + cut.points]
-                missing = cut.points - len(chosen)
-                padding = rng.choice(len(chosen), missing) if missing else chosen[:0]
-                out = last.buffer[len(last.slots)]
-                last.slots.append(pool.submit(_fill, prepared, spot, chosen, padding, cut, out))
+        for spot, job in _prepared(store.spots(votes), lambda spot: pool.submit(prepare, spot), threads + 1):
+            tile = job.result()
+            length = piece_length(len(tile.tile.slots), cut.points)
+            if cut.points % length:
+                length = cut.points
+            for piece in tile.pieces(length, np.random.default_rng([seed, *spot.corner])):
+                yield from room(length)
+                last = pending[-1]
+                last.slots.append(pool.submit(tile.features, piece, cut, last.buffer[len(last.slots)]))
         for batch in pending:
-            if batch.slots:
-                yield batch.finish()
+            yield batch.finish()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _fill(
-    prepared: Future[PreparedTile], spot: Spot, chosen: NDArray[np.int64], padding: NDArray[np.int64], cut: Cut,
-    out: NDArray[np.float32],
-) -> NDArray[np.int64]:  # fmt: skip
-    """Write the features of a piece; returns the slots of its points."""
-    # threads take jobs in submission order, so the tile is ready or in progress: waiting cannot deadlock
-    prepared.result().features(chosen, cut, out[: len(chosen)])
-    if len(padding):
-        out[len(chosen) :] = out[padding]
-    return spot.slots(chosen)
+def _prepared(
+    spots: Iterator[Spot], submit: Callable[[Spot], Future[PreparedTile]], ahead: int
+) -> Iterator[tuple[Spot, Future[PreparedTile]]]:
+    """The tiles in order, a few of them prepared ahead."""
+    waiting: deque[tuple[Spot, Future[PreparedTile]]] = deque()
+    for spot in spots:
+        waiting.append((spot, submit(spot)))
+        if len(waiting) > ahead:
+            yield waiting.popleft()
+    yield from waiting

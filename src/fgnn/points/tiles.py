@@ -48,6 +48,7 @@ class Spot:
     first: tuple[int, int]
     second: tuple[int, int]
     centre: tuple[float, float]
+    corner: tuple[int, int] = (0, 0)  # its number along x and y, not negative
 
     def __len__(self) -> int:
         return self.first[1] - self.first[0] + self.second[1] - self.second[0]
@@ -153,7 +154,7 @@ class TileStore:
             if number % _RELEASE_EVERY == 0:
                 self.release()
             centre = ((i + 1) * self.half, (j + 1) * self.half)
-            yield Spot(self._run(i, j), self._run(i + 1, j), centre)
+            yield Spot(self._run(i, j), self._run(i + 1, j), centre, (i + 1, j + 1))
 
     def load(self, spot: Spot) -> Tile:
         """The points of a tile."""

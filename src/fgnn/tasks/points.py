@@ -26,6 +26,9 @@ from fgnn.tasks.shapes import load_shapes, part_mask, part_names
 from fgnn.tasks.task import Loss
 from fgnn.tasks.variation import vary
 
+# Share of the pieces of scans that training shows without intensity, and without returns.
+_MISSING = 0.3
+
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
@@ -37,6 +40,7 @@ class Loaded:
     categories: tuple[str, ...]
     parts: tuple[tuple[int, ...], ...]
     inputs: str  # for the card: how clouds become features
+    either: tuple[tuple[int, ...], ...] = ()  # label len(classes) + n: one of the classes either[n]
 
 
 class PointTask:
@@ -60,6 +64,7 @@ class PointTask:
         self.held_out = self.loaded.held_out
         if len(self.train) < recipe.batch:
             raise InputError(f"Expected at least {recipe.batch} clouds, one batch (got {len(self.train)})")
+        self._allowed = allowed_classes(self.loaded).to(self.device) if self.loaded.either else None
         self._indices = EpochBatches(len(self.train), recipe.batch, recipe.seed, "epoch", self.world, self.device)
         self.epoch_steps: int | None = self._indices.steps
         self.chosen_by = "instance_miou" if self.loaded.categories else "miou"
@@ -90,6 +95,13 @@ class PointTask:
         c, s = angle.cos()[:, None], angle.sin()[:, None]
         x, y = features[..., 0].clone(), features[..., 1].clone()
         features[..., 0], features[..., 1] = c * x - s * y, s * x + c * y
+        cut = self.recipe.data.scans.cut()
+        if cut.echoes:  # some scans have no intensity, some no returns
+            drop = torch.rand(len(clouds), 1, 2, generator=generator, device=self.device) < _MISSING
+            first = cut.echo_columns.start
+            for n, columns in enumerate(((first, first + 4), (first + 1, first + 2, first + 3, first + 5))):
+                for column in columns:
+                    features[..., column] *= ~drop[..., n]
         if not self.recipe.data.scans.heights:  # height features are in metres and would have to be scaled too
             features[..., :3] = features[..., :3] * (0.9 + 0.2 * random[:, None, :1])
         return PointSet(features, clouds.label, clouds.category)
@@ -98,11 +110,15 @@ class PointTask:
         """Return the mean cross-entropy over labelled points, plus the network's own terms."""
         scores, penalty = network(batch.features, batch.category)
         target = batch.label.long()
-        loss = functional.cross_entropy(
-            scores.flatten(0, 1).float(), target.flatten(), ignore_index=IGNORE,
-            label_smoothing=self.recipe.label_smoothing,
+        loss = (
+            functional.cross_entropy(
+                scores.flatten(0, 1).float(), target.flatten(), ignore_index=IGNORE,
+                label_smoothing=self.recipe.label_smoothing,
+            )
+            if self._allowed is None
+            else partial_loss(scores.float(), target, self._allowed)
         )  # fmt: skip
-        labelled = target != IGNORE
+        labelled = (target != IGNORE) & (target < len(self.loaded.classes))
         correct = ((scores.detach().argmax(-1) == target) & labelled).sum() / labelled.sum().clamp(min=1)
         return Loss(loss + penalty, correct)
 
@@ -124,6 +140,28 @@ class PointTask:
         }
 
 
+def allowed_classes(loaded: Loaded) -> torch.Tensor:
+    """For each label 0 where a class is possible, -inf elsewhere; the last row, IGNORE's, allows all."""
+    kinds = len(loaded.classes)
+    table = torch.full((kinds + len(loaded.either) + 1, kinds), -torch.inf)
+    table[torch.arange(kinds), torch.arange(kinds)] = 0.0
+    for row, possible in enumerate(loaded.either, start=kinds):
+        table[row, list(possible)] = 0.0
+    table[-1] = 0.0
+    return table
+
+
+def partial_loss(scores: torch.Tensor, target: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    r"""Mean of :math:`-\log \sum_{y \in Y} p(y)` over labelled points, Y the classes that a label allows.
+
+    Without doubt about any label it is the cross-entropy.
+    """
+    possible = allowed[target.clamp(min=-1)]  # IGNORE, -1, takes the last row
+    each = scores.logsumexp(-1) - (scores + possible).logsumexp(-1)
+    labelled = target != IGNORE
+    return (each * labelled).sum() / labelled.sum().clamp(min=1)
+
+
 @torch.no_grad()
 def evaluate_points(network: nn.Module, clouds: PointSet, loaded: Loaded, batch: int = 32) -> dict[str, float]:
     """Return the scores on held-out clouds; those of shapes choose among the parts of the shape's category."""
@@ -131,16 +169,17 @@ def evaluate_points(network: nn.Module, clouds: PointSet, loaded: Loaded, batch:
     counts = np.zeros((len(loaded.classes), len(loaded.classes)), np.int64)
     results, total, labelled = [], 0.0, 0
     for at in range(0, len(clouds), batch):
-        part = clouds.select(torch.arange(at, min(at + batch, len(clouds)))).to(device)
+        part = clouds.select(torch.arange(at, min(at + batch, len(clouds)), device=clouds.label.device)).to(device)
         scores = network(part.features, part.category)[0].float()
         target = part.label.long()
+        target = torch.where(target < len(loaded.classes), target, IGNORE)
         if count := int((target != IGNORE).sum()):
             mean = functional.cross_entropy(scores.flatten(0, 1), target.flatten(), ignore_index=IGNORE)
             total += count * float(mean)
             labelled += count
         if loaded.categories:
             scores = scores + part_mask(loaded.parts, len(loaded.classes), device)[part.category][:, None]
-        guess, truth = scores.argmax(2).cpu().numpy(), part.label.cpu().numpy()
+        guess, truth = scores.argmax(2).cpu().numpy(), target.cpu().numpy()
         if loaded.categories:
             kinds = part.category.cpu().tolist()
             results += [(kind, t, g) for kind, t, g in zip(kinds, truth, guess, strict=True)]
@@ -206,4 +245,4 @@ def load_scans(recipe: Recipe) -> Loaded:
             "to classes, as 'ground: 2'",
             file=folder,
         )
-    return Loaded(train, test, classes.names, (), (), "scan: tile")
+    return Loaded(train, test, classes.names, (), (), "scan: tile", classes.either)

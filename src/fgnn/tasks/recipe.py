@@ -101,8 +101,12 @@ class ScanData:
         field: The field that holds the labels.
         heights: Windows of further features (see `fgnn.points.heights`), as ``slopes``.
         grow: How many times wider tiles may be in sparse scans.
+        thin: Side of the voxels of which the lowest point is labelled; 0 labels every point.
+        shapes: Numbers of neighbours whose shape is a feature (see `fgnn.points.neighbourhood`).
+        echoes: Use intensity and returns where a scan has them.
         copies: Altered versions of each scan that are also trained on.
         stray: Label of points that the copies move far up or down.
+        sparsest: Points per square unit down to which the copies are thinned; by default to a third.
         held_out: Files that are never trained on; by default the last.
     """
 
@@ -116,8 +120,12 @@ class ScanData:
     heights: Windows = ()
     slopes: Windows = ()
     grow: Annotated[float, Between(1, 100)] = 1.0
+    thin: Annotated[float, Between(0, 1e6)] = 0.0
+    shapes: Annotated[tuple[Annotated[int, Between(3, 1024)], ...], Length(16)] = ()
+    echoes: bool = False
     copies: Annotated[int, Between(0, 1000)] = 0
     stray: Annotated[int, Between(0, 255)] | None = None
+    sparsest: Positive | None = None
     held_out: Annotated[tuple[PathText, ...], Length(10**5)] = ()
 
     def __post_init__(self) -> None:
@@ -127,7 +135,10 @@ class ScanData:
 
     def cut(self) -> Cut:
         """Return how scans are cut, for training and for labelling."""
-        return Cut(self.size, self.points, self.scale, self.colour, self.heights, self.slopes, self.grow)
+        return Cut(
+            self.size, self.points, self.scale, self.colour, self.heights, self.slopes, self.grow, self.thin,
+            self.shapes, self.echoes,
+        )  # fmt: skip
 
 
 _FAMILIES = ("chain", "grid", "folder", "shapes", "rooms", "scans")

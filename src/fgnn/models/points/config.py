@@ -9,7 +9,7 @@ from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.notation import parse as parse_notation
 from fgnn.schema import Between, Length, Positive, check_fields
 
-PointArchitecture = Literal["fgnn", "pointnet", "dgcnn", "pointcnn", "hierarchical"]
+PointArchitecture = Literal["fgnn", "pointnet", "dgcnn", "pointcnn", "hierarchical", "pyramid"]
 # Widths of the stages of a hierarchy.
 Sizes = Annotated[tuple[Annotated[int, Between(1, 4096)], ...], Length(9)]
 
@@ -19,17 +19,18 @@ class PointConfig:
     """A network on point clouds.
 
     Args:
-        architecture: ``fgnn`` (section 4.2), ``hierarchical`` (FGNN layers on ever fewer points) or a baseline,
-            ``pointnet``, ``dgcnn``, ``pointcnn``.
+        architecture: ``fgnn`` (section 4.2), ``hierarchical`` (FGNN layers on ever fewer points), ``pyramid`` (the same
+            idea for pieces of scans, small and fast) or a baseline, ``pointnet``, ``dgcnn``, ``pointcnn``.
         k: Neighbours of a point: excluding itself for ``fgnn`` (the paper: 16) and ``hierarchical`` (15), including
-            itself for ``dgcnn`` (20).
-        bases: Bases of Q, for ``fgnn`` and ``hierarchical``.
+            itself for ``dgcnn`` (20) and ``pyramid`` (12).
+        bases: Bases of Q, for ``fgnn``, ``hierarchical`` and ``pyramid``.
         aggregate: ``max``, ``sum``, ``mean`` or ``softmax(γ)``, for ``fgnn``.
         notation: Another architecture than the paper's, in its notation, for ``fgnn``.
-        reach: Unit of the differences between neighbours, for ``fgnn`` and ``hierarchical``; about their standard
-            deviation.
+        reach: Unit of the differences between neighbours, for ``fgnn``, ``hierarchical`` and ``pyramid``; about their
+            standard deviation.
         relative: Use coordinates only as differences between points, for ``fgnn``.
         samples, widths, inner, depths: The stages, for ``hierarchical``; see `fgnn.models.points.hierarchy.Stages`.
+            ``widths`` also those of ``pyramid``.
         drop_path: Rate of stochastic depth in the last block, for ``hierarchical``.
     """
 

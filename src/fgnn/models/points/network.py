@@ -10,6 +10,7 @@ from fgnn.models.points.fgnn import PAPER_POINT_NETWORK, PointFGNN, one_hot
 from fgnn.models.points.hierarchy import HierarchicalFGNN, Stages
 from fgnn.models.points.pointcnn import S3DIS_DOWN, S3DIS_UP, SHAPENET_DOWN, SHAPENET_UP, PointCNN
 from fgnn.models.points.pointnet import PointNet, PointNetPart, orthogonality
+from fgnn.models.points.pyramid import PyramidFGNN
 
 
 class PointNetwork(nn.Module):
@@ -42,6 +43,12 @@ class PointNetwork(nn.Module):
                 inputs, classes, categories, Stages(*sizes),
                 k=config.k, bases=config.bases, reach=config.reach, drop_path=config.drop_path,
             )  # fmt: skip
+        elif config.architecture == "pyramid":
+            if categories:
+                raise ValueError("Expected scans for a pyramid (got shapes with categories)")
+            self.net = PyramidFGNN(
+                inputs, classes, widths=tuple(config.widths), k=config.k, bases=config.bases, reach=config.reach
+            )
         elif config.architecture == "pointnet":
             self.net = PointNetPart(classes, categories) if categories else PointNet(inputs, classes)
         elif config.architecture == "dgcnn":
