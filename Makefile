@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 # With an NVIDIA driver, install the default torch; otherwise its CPU build.
 CONSTRAINT := $(if $(shell command -v nvidia-smi 2>/dev/null),,-c constraints/cpu.txt)
 
-.PHONY: demo test lint types unit test-slow test-gpu docs dist faults load fuzz oldest newest pythons audit clean env
+.PHONY: demo test lint types unit test-slow test-gpu docs dist faults load fuzz fuzz-long oldest newest pythons lock audit clean env
 
 env: $(VENV)/.installed
 
@@ -52,6 +52,10 @@ fuzz: env
 	-$(PY) -m pip install --quiet --disable-pip-version-check -e '.[fuzz]'
 	OMP_NUM_THREADS=1 $(PY) -m tests.fuzz.run --jobs 2 --cases 100000 --seconds 18 --guided-seconds 2
 
+# Ten million inputs, without the guided search; the figures are added to those of earlier runs, so that it can be interrupted.
+fuzz-long: env
+	OMP_NUM_THREADS=1 $(PY) -m tests.fuzz.run --jobs 2 --cases 300000 --seconds 1200 --guided-seconds 0 --add
+
 # The tests that depend most on other packages, with the oldest and the newest versions; results in
 # benchmarks/results/sets.json.
 oldest newest: %: constraints/%.txt
@@ -69,12 +73,15 @@ pythons:
 	done
 	rm -rf build/other
 
-# Look up known vulnerabilities of the installed packages. Needs the network; fails if a package could not be looked up.
-audit: env
+# Every installed package with its version, the lock file.
+lock: env
+	$(PY) -m pip freeze --exclude-editable | sed 's/+cpu//' > constraints/lock.txt
+
+# Look up known vulnerabilities of the locked packages. Needs the network; fails if a package could not be looked up.
+audit:
 	$(PYTHON) -m venv build/audit
 	build/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
-	$(PY) -m pip freeze --exclude-editable | sed 's/+cpu//' > build/installed.txt
-	build/audit/bin/pip-audit --strict --no-deps --disable-pip --requirement build/installed.txt
+	build/audit/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints/lock.txt
 
 # Build the site into docs/_build/html. Warnings are errors, and the notebooks run.
 docs: env

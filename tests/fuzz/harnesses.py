@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gzip
 import lzma
-import os
 import random
-import tempfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from fgnn.errors import InputError
+from tests.fuzz import calls
+from tests.fuzz.folder import folder as folder
 from tests.fuzz.mutate import mutated, overwritten
 from tests.fuzz.seeds import SHAPE_TEXT, seeds
 
@@ -64,18 +64,6 @@ class Harness:
 def regressions(name: str) -> list[Path]:
     """The regression inputs of one parser."""
     return sorted((Path(__file__).parent / "corpus" / name).glob("*"))
-
-
-@cache
-def folder() -> Path:
-    """A folder for the files of this process, in memory if possible."""
-    memory = Path("/dev/shm")
-    temporary = tempfile.TemporaryDirectory(prefix="fgnn-fuzz-", dir=memory if os.access(memory, os.W_OK) else None)
-    _KEEP.append(temporary)
-    return Path(temporary.name)
-
-
-_KEEP: list[Any] = []
 
 
 def _from_file(name: str, use: Callable[[Path], None]) -> Callable[[bytes], None]:
@@ -349,6 +337,19 @@ _YAML_WORDS = (
     b"!!int ",
 )
 
+_HTTP_WORDS = (
+    b"GET", b"POST", b"HEAD", b"Host: 127.0.0.1:8473", b"Host: evil", b"Origin: null", b"Content-Length: ", b"HTTP/1.0",
+    b"Transfer-Encoding: chunked", b"application/json", b"/api/solve", b"/..", b"\r\n", b"\r\n\r\n",
+)  # fmt: skip
+_OPTION_WORDS = (
+    b"-o", b"damping=", b"iterations=", b"max_states=", b"tolerance=", b"--seed", b"--method", b"-m", b"exact", b"ad3",
+    b"max-product", b"brute-force", b"--json", b"-t", b"=", b"true", b"none", b"high", b"1e999", b"--device", b"cpu",
+)  # fmt: skip
+_NAME_WORDS = (
+    b"X", b"Y", b"Z", b"x", b"height", b"xyz", b"a b", b"\n", b"\r", b",", b";", b"\0", b"\xff", b"\x1b[31m", b"#",
+    b"\xc3\xa9", b"red", b"intensity", b"return_number", b"bit_fields", b"label", b".npy", b"n" * 32,
+)  # fmt: skip
+
 HARNESSES: dict[str, Harness] = {
     h.name: h
     for h in (
@@ -389,5 +390,9 @@ HARNESSES: dict[str, Harness] = {
         Harness("stored", _stored, _JSON_WORDS),
         _of_files("tar", _archive, "fuzz.tar"),
         Harness("playground", _playground, (b'"-inf"', b"1e300", b"null", b"[]", b"{}")),
+        Harness("http", calls.http, _HTTP_WORDS),
+        Harness("options", calls.options, _OPTION_WORDS),
+        Harness("names", calls.names, _NAME_WORDS),
+        Harness("units", calls.units, (b"1e-12", b"1e12", b"1e308", b"-1e39", b"5e-324", b"12", b"-12", b"0")),
     )
 }  # fmt: skip

@@ -22,6 +22,7 @@ from typing import Any
 _HANG = 20
 _MOST_MEGABYTES = 4096
 _LONGEST = 4096
+_BATCH = 128  # inputs per measurement of memory
 
 
 class Tally:
@@ -92,7 +93,7 @@ def main() -> None:
 
 def _plain(options: argparse.Namespace) -> None:
     from tests.fuzz.harnesses import HARNESSES
-    from tests.fuzz.watch import attempt
+    from tests.fuzz.watch import attempt, attempt_all
 
     def hang(number: int, frame: FrameType | None) -> None:
         raise TimeoutError(f"did not finish within {_HANG} s")
@@ -105,10 +106,16 @@ def _plain(options: argparse.Namespace) -> None:
     # inputs of the guided search; seeds are drawn as often as all of them
     reached = [path.read_bytes() for path in sorted((options.out / "corpus" / options.name).glob("*"))]
     while tally.numbers["cases"] < options.cases and tally.spent < options.seconds:
-        data = harness.mutated(rng.choice(reached if reached and rng.random() < 0.5 else harness.seeds), rng)
+        count = min(_BATCH, options.cases - tally.numbers["cases"])
+        inputs = [
+            harness.mutated(rng.choice(reached if reached and rng.random() < 0.5 else harness.seeds), rng)
+            for _ in range(count)
+        ]
         signal.setitimer(signal.ITIMER_VIRTUAL, _HANG)
-        tally.add(data, attempt(harness.read, data))
+        cases = attempt_all(harness.read, inputs)
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        for data, case in zip(inputs, cases, strict=True):
+            tally.add(data, case)
     tally.write()
 
 
@@ -164,6 +171,10 @@ def _modules(name: str) -> list[str]:
         "stored": ["fgnn.data", "fgnn.pgm.batch"],
         "tar": ["tools.ship", "tools.learning_curves", "fgnn.weights", "tarfile"],
         "playground": ["fgnn.play", "fgnn.pgm"],
+        "http": ["fgnn.play", "http.server"],
+        "options": ["fgnn.cli"],
+        "names": ["fgnn.points"],
+        "units": ["fgnn.pgm.model"],
         "npy": ["fgnn.points", "numpy.lib"],
         "npz": ["fgnn.points", "numpy.lib", "zipfile"],
         "las": ["fgnn.points", "laspy"],

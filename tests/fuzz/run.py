@@ -2,6 +2,8 @@
 
     python -m tests.fuzz.run --cases 60000 --seconds 40 --guided-seconds 8
 
+With ``--add`` the figures are added to those of the file, with other inputs, so that a long run can be continued.
+
 First atheris, if installed, searches for inputs that reach new branches; then these and the seeds are mutated. Each
 parser has a limit of cases and of CPU seconds; then follow large and hostile files. The result is
 ``benchmarks/results/fuzz.json``. The exit code is 1 if there are findings: their inputs are in ``OUT/findings``, and
@@ -34,6 +36,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=40.0, help="most seconds for them")
     parser.add_argument("--guided-seconds", type=float, default=8.0, help="for the guided search; 0 skips it")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--add", action="store_true", help="add to the figures of the file")
     parser.add_argument("--jobs", type=int, default=1, help="parallel processes")
     parser.add_argument("--no-files", dest="files", action="store_false", help="skip the large and hostile files")
     parser.add_argument("--out", type=Path, default=Path("build/fuzz"))
@@ -42,11 +45,13 @@ def main() -> None:
     from tests.fuzz.harnesses import HARNESSES
 
     names = options.names or list(HARNESSES)
+    stored = json.loads(options.result.read_text()) if options.add and options.result.is_file() else {}
+    earlier: dict[str, Any] = stored.get("parsers", {})
     shutil.rmtree(options.out, ignore_errors=True)
     options.out.mkdir(parents=True)
     rows = []
     with ThreadPoolExecutor(options.jobs) as pool:  # each thread waits for a process
-        for name, row in zip(names, pool.map(lambda name: _one(name, options), names), strict=True):
+        for name, row in zip(names, pool.map(lambda name: _one(name, options, earlier.get(name)), names), strict=True):
             rows.append(row)
             print(
                 f"{name:<11} {row['cases']:>9,} cases {row['findings']:>3} findings  worst {row['worst_seconds']:.3f} s"
@@ -60,18 +65,19 @@ def main() -> None:
     sys.exit(any(row["findings"] for row in rows))
 
 
-def _one(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """The figures of one parser, over both searches."""
-    parts = []
+def _one(name: str, options: argparse.Namespace, earlier: dict[str, Any] | None) -> dict[str, Any]:
+    """The figures of one parser, over both searches and earlier runs."""
+    parts = [{"engine": "earlier"} | earlier] if earlier else []
+    seed = options.seed + (earlier["cases"] if earlier else 0)  # other inputs than before
     if options.guided_seconds > 0 and find_spec("atheris") is not None:
-        parts.append(_process(name, options, options.guided_seconds, "atheris"))
-    parts.append(_process(name, options, options.seconds, "mutation"))
+        parts.append(_process(name, options, options.guided_seconds, "atheris", seed))
+    parts.append(_process(name, options, options.seconds, "mutation", seed))
     total = {key: sum(p[key] for p in parts) for key in ("cases", "parsed", "refused", "findings", "seconds")}
     largest = max(parts, key=lambda p: p["worst_bytes"])
     return {
         "parser": name,
         **total,
-        "guided_cases": sum(p["cases"] for p in parts if p["engine"] == "atheris"),
+        "guided_cases": sum(p.get("guided_cases", p["cases"] * (p["engine"] == "atheris")) for p in parts),
         "worst_seconds": max(p["worst_seconds"] for p in parts),
         "worst_bytes": largest["worst_bytes"],
         "worst_bytes_input": largest["worst_bytes_input"],
@@ -79,10 +85,10 @@ def _one(name: str, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _process(name: str, options: argparse.Namespace, seconds: float, engine: str) -> dict[str, Any]:
+def _process(name: str, options: argparse.Namespace, seconds: float, engine: str, seed: int) -> dict[str, Any]:
     """One search in its own process; a process that does not exit normally is a finding."""
     command = [sys.executable, "-m", "tests.fuzz.one", name, "--cases", str(options.cases), "--seconds", str(seconds)]
-    command += ["--seed", str(options.seed), "--out", str(options.out), *(["--guided"] if engine == "atheris" else [])]
+    command += ["--seed", str(seed), "--out", str(options.out), *(["--guided"] if engine == "atheris" else [])]
     path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     log = options.out / f"{name}-{engine}.log"
@@ -116,7 +122,7 @@ def _write(path: Path, rows: list[dict[str, Any]], options: argparse.Namespace) 
     from fgnn.bench.common import write_result
     from fgnn.runtime.environment import environment
 
-    before: dict[str, Any] = json.loads(path.read_text()) if options.names and path.is_file() else {}
+    before: dict[str, Any] = json.loads(path.read_text()) if (options.names or options.add) and path.is_file() else {}
     parsers = {**before.get("parsers", {}), **{r["parser"]: r for r in rows}}
     whole = parsers.values()
     total = {

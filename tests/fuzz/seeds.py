@@ -232,6 +232,10 @@ def seeds(name: str) -> tuple[bytes, ...]:
     return inputs
 
 
+# Formats, by number, and names that they keep; all formats keep the others.
+_SPACED = b"scan angle\xffX"
+_GOOD_NAMES = {(s, n) for s in range(8) for n in (b"label", b"height", b"\xc3\xa9")} | {(7, _SPACED), (5, _SPACED)}
+
 MAKERS: dict[str, Callable[[], tuple[bytes, ...]]] = {
     "uai": lambda: (UAI, BAYES),
     "evidence": lambda: (EVID, b"1 2 0 1 1 0", b"0\n"),
@@ -271,6 +275,29 @@ MAKERS: dict[str, Callable[[], tuple[bytes, ...]]] = {
     "stored": lambda: (_stored(),),
     "tar": lambda: (_tar(), _tar(compress="gz")),
     "playground": _requests,
+    "http": lambda: (
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1:8473\r\n\r\n",
+        b"POST /api/solve HTTP/1.1\r\nHost: localhost:8473\r\nOrigin: http://localhost:8473\r\n"
+        b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}",
+    ),
+    "options": lambda: (
+        b"-m max-product -o damping=0.5 -o iterations=20 --seed 3",
+        b"-m exact -o max_states=1000 --json",
+        b"-m brute-force --device cpu",
+        b"-m ad3 -o iterations=5 -o tolerance=0.001 -t 1",
+    ),
+    "names": lambda: tuple(
+        bytes([suffix, kind]) + name
+        for suffix in range(8)
+        for kind, name in ((1, b"label"), (5, b"scan angle\xffX"), (8, b"height"), (10, b"\xc3\xa9"))
+        if (suffix, name) in _GOOD_NAMES
+    ),
+    "units": lambda: (
+        b"\x00-12 0 1 2 3 4 5 6 7 8",
+        b"\x01 12 1e12 0.5 -1 2.25 3 4 -5 6 7",
+        b"\x02 0 -3 0 0 1 1 0.1 0.2 0.3 0.4",
+        b"\x03 3 0 1 -1 1 -1 2 -2 -2 2",
+    ),
 }
 
 

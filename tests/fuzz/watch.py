@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 import traceback
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fgnn.errors import InputError
@@ -64,13 +64,32 @@ PEAK = Peak()
 
 def attempt(read: Callable[[bytes], None], data: bytes) -> Case:
     """Run a parser on an input: it may return, or reject it in one line; anything else is a fault."""
-    before, start = PEAK.start(), time.process_time()
+    return attempt_all(read, [data])[0]
+
+
+def attempt_all(read: Callable[[bytes], None], inputs: Sequence[bytes]) -> list[Case]:
+    """The same for many inputs, with one measurement of memory; if they take too much, each is measured."""
+    before = PEAK.start()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a warning would be a second line on the terminal
+        warnings.simplefilter("ignore", DeprecationWarning)
+        cases = [_attempt(read, data) for data in inputs]
+    grown = max(0, PEAK.now() - before)
+    if len(inputs) > 1 and grown > FREE_BYTES:
+        return [attempt(read, data) for data in inputs]
+    return [_with_memory(case, grown, len(data)) for case, data in zip(cases, inputs, strict=True)]
+
+
+def _with_memory(case: Case, grown: int, size: int) -> Case:
+    too_much = not case.fault and grown > FREE_BYTES + BYTES_PER_BYTE * size
+    return replace(case, grown=grown, fault=f"took {grown} bytes for {size}" if too_much else case.fault)
+
+
+def _attempt(read: Callable[[bytes], None], data: bytes) -> Case:
+    start = time.process_time()
     parsed, fault = False, ""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # a warning would be a second line on the terminal
-            warnings.simplefilter("ignore", DeprecationWarning)
-            read(data)
+        read(data)
         parsed = True
     except InputError as error:
         fault = _line_fault(str(error))
@@ -82,12 +101,10 @@ def attempt(read: Callable[[bytes], None], data: bytes) -> Case:
         ours = [t for t in traceback.extract_tb(error.__traceback__) if "/fgnn/" in t.filename]
         near = f" from {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
         fault = f"{type(error).__name__} at {place}{near}: {str(error)[:120]}"
-    seconds, grown = time.process_time() - start, max(0, PEAK.now() - before)
+    seconds = time.process_time() - start
     if not fault and seconds > MOST_SECONDS:
         fault = f"took {seconds:.1f} s"
-    if not fault and grown > FREE_BYTES + BYTES_PER_BYTE * len(data):
-        fault = f"took {grown} bytes for {len(data)}"
-    return Case(parsed, seconds, grown, fault)
+    return Case(parsed, seconds, 0, fault)
 
 
 def _line_fault(line: str) -> str:

@@ -95,6 +95,8 @@ def check(first: Cloud, part: Cloud, path: Path) -> None:
         dimension = dimensions.get(name)
         if name in _COORDINATES or (dimension is None and name in packed):
             raise refuse(name, "the format uses this name itself", path)
+        if ":" in name:  # it separates names in the buffers that laspy writes
+            raise refuse(name, "its name has a colon", path)
         if dimension is None and not (name.isprintable() and 0 < len(name.encode()) <= _LONGEST_NAME):
             raise refuse(name, f"its name is not text of 1 to {_LONGEST_NAME} bytes", path)
         if dimension is None:
