@@ -23,10 +23,19 @@ from fgnn.reproduce import table2
 from fgnn.reproduce.experiment import Setting
 from fgnn.reproduce.paper import NAMES, TABLE2, TABLE3
 from fgnn.reproduce.table2 import reproduce_table2
-from fgnn.reproduce.table3 import reproduce_table3, some_of_each
+from fgnn.reproduce.table3 import (
+    ShapeRow,
+    difference_table,
+    label_of,
+    main_table,
+    recorded_rows,
+    reproduce_table3,
+    some_of_each,
+)
 from fgnn.tasks.evaluate_points import evaluate_point_weights
 from fgnn.tasks.recipe import Data, Optimiser, Recipe, RoomData, ScanData, Schedule, ShapeData, read_recipe
 from fgnn.tasks.room_scores import PROTOCOLS, Label, Protocol, score_rooms
+from fgnn.tasks.shapes import ShapeTable
 from fgnn.train.run import run
 from tests.data.test_shapenet import as_hdf5
 
@@ -82,6 +91,37 @@ def test_table3_shows_ours_beside_the_paper(shapes: Path, shape_run: Path, tmp_p
     assert {cell["table"]["protocol"] for cell in written["cells"]} >= {"one pass", "one pass, argmax over all parts"}
     assert "official test list" in (tmp_path / "table3.html").read_text()
     assert (tmp_path / "table3.md").read_text().startswith("# Parts of shapes")
+
+
+def shape_row(name: str, **card: float | bool) -> ShapeRow:
+    category = dict.fromkeys(CATEGORIES, 0.8) | {"Motorbike": 0.5}
+    mean = sum(category.values()) / len(category)
+    return ShapeRow(name, ShapeTable("one pass", 2874, 0.85, mean, 0.94, category), dict(card), "recorded")
+
+
+def test_differences_to_the_paper_are_given_for_both_means_and_every_category() -> None:
+    row = shape_row("fgnn", epochs=28.0)
+    line = difference_table([row]).rows[0]
+    head = list(difference_table([row]).heading)
+    by_column = dict(zip(head, line, strict=True))
+    assert by_column["instance mean"] == "+0.3"  # 85.0 against the printed 84.7
+    paper = np.mean(TABLE3["FGNN"][1:])
+    assert by_column["category mean"] == f"{100 * row.table.class_average - paper:+.1f}"
+    assert by_column["Motor"] == "-20.6"
+    printed = main_table([row]).rows[-1]
+    assert printed[:3] == ["FGNN, as the paper prints", "84.7", f"{paper:.1f}"]
+
+
+def test_a_training_that_was_cut_short_names_its_epochs_and_the_one_it_selected() -> None:
+    cut = shape_row("paper", epochs=25.33, selected=21.0, finished=False)
+    assert label_of(cut) == "FGNN, ours by the paper's protocol, 25.3 of 200 epochs, best 21.0*"
+    assert label_of(shape_row("dgcnn", epochs=19.0, finished=True)) == "DGCNN, ours, 19.0 epochs*"
+
+
+def test_the_recorded_rows_need_no_data() -> None:
+    rows = recorded_rows()
+    assert {"fgnn", "dgcnn", "pointnet"} <= {row.network for row in rows}
+    assert all(row.origin == "recorded" for row in rows)
 
 
 def test_table3_without_data_or_weights_says_what_to_do(shapes: Path, tmp_path: Path) -> None:
@@ -142,6 +182,7 @@ def test_table2_runs_from_rooms_to_pages(rooms: list[Room], tmp_path: Path, monk
     assert "FGNN, ours, pn-sampled" in text
     assert "areas 1, 5" in text
     assert "60.0" in text
+    assert result.tables[0].rows[-1] == ["PointNet (baseline), as the paper prints", "53.2", "20.1"]
     page = (tmp_path / "out" / "table2.html").read_text()
     assert "these numbers are not those of the benchmark" in page
     again = reproduce_table2(setting, tmp_path / "out", silent, points=128)  # nothing is trained again
