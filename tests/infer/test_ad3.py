@@ -44,7 +44,8 @@ def test_branch_and_bound_is_exact(model: GraphicalModel) -> None:
     solution = fgnn.solve(model, "ad3", branch_and_bound=True)
     assert solution.status == ("optimal" if best > -np.inf else "infeasible")
     assert solution.score == pytest.approx(best, rel=1e-9, abs=1e-9)
-    assert solution.bound == solution.score
+    assert solution.bound == pytest.approx(best, rel=1e-9, abs=1e-9)
+    assert solution.gap <= 1e-9
 
 
 @given(tree_models())

@@ -19,6 +19,7 @@ from fgnn import GraphicalModel, ModelBatch, read_model, solve
 from fgnn.infer import api
 from fgnn.infer.auto import solver as auto
 from fgnn.infer.auto.portfolio import Best
+from fgnn.infer.certificate import StandardForm
 from fgnn.infer.solution import Answer, Progress
 from tests.infer.oracle import best_score, chain
 from tests.infer.test_exact import grid
@@ -184,36 +185,37 @@ def test_progress_includes_the_best_assignment_so_far() -> None:
 class TestBest:
     """How answers are merged."""
 
-    def model(self) -> ModelBatch:
+    def best(self) -> Best:
+        """Of a model whose standard scores are -3, -2, 0 and -inf."""
         m = GraphicalModel([2, 2])
         m.add_table((0, 1), [[0.0, 1.0], [3.0, -np.inf]])
-        return ModelBatch.stack([m])
+        return Best(StandardForm.of(ModelBatch.stack([m])), None, 0.0)
 
-    def take(self, best: Best, states: list[int], **known: object) -> None:
-        best.take("some", Answer.of(torch.tensor([states]), **known))
+    def take(self, best: Best, states: list[int], bound: float = np.inf) -> None:
+        best.take("some", Answer.of(torch.tensor([states]), bound=bound))
 
     def test_a_worse_or_infeasible_answer_is_not_taken(self) -> None:
-        best = Best(self.model(), None, 0.0)
+        best = self.best()
         self.take(best, [0, 1])
         self.take(best, [0, 0])
         self.take(best, [1, 1])
         assert best.assignment.tolist() == [[0, 1]]
-        assert best.score.item() == 1.0
+        assert best.score.item() == -2.0
 
     def test_the_lowest_bound_is_kept_and_proves_the_score_it_meets(self) -> None:
-        best = Best(self.model(), None, 0.0)
-        self.take(best, [0, 1], bound=torch.tensor([3.0], dtype=torch.float64))
-        assert (best.bound.item(), best.proved.item()) == (3.0, False)
-        self.take(best, [1, 0], bound=torch.tensor([9.0], dtype=torch.float64))
-        assert (best.bound.item(), best.proved.item()) == (3.0, True)
+        best = self.best()
+        self.take(best, [0, 1], bound=-1.0)
+        assert (best.bound.item(), best.proved.item()) == (-1.0, False)
+        self.take(best, [0, 0], bound=-2.0)
+        assert (best.bound.item(), best.proved.item()) == (-2.0, True)
 
-    def test_a_proof_contradicted_by_a_better_assignment_is_discarded(self) -> None:
-        best = Best(self.model(), None, 0.0)
-        self.take(best, [1, 0])
-        best.proved[:] = False
-        best.bound[:] = 5.0
-        self.take(best, [0, 1], proved=torch.tensor([True]))
-        assert (best.score.item(), best.bound.item(), best.proved.item()) == (3.0, 5.0, False)
+    def test_a_bound_contradicted_by_a_better_assignment_is_discarded(self) -> None:
+        best = self.best()
+        self.take(best, [0, 1], bound=-1.0)
+        self.take(best, [1, 0], bound=-0.5)
+        assert (best.score.item(), best.bound.item(), best.proved.item()) == (0.0, 0.0, True)
+        self.take(best, [1, 0], bound=-np.inf)
+        assert (best.bound.item(), best.proved.item()) == (0.0, True)
 
 
 # ---- the UAI 2012 competition ---------------------------------------------------------------------------------------

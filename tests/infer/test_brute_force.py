@@ -23,7 +23,7 @@ def test_it_finds_the_best_score(model: GraphicalModel) -> None:
     else:
         assert solution.status == "optimal"
         assert solution.score == pytest.approx(best, abs=1e-12)
-        assert solution.bound == solution.score
+        assert solution.score <= solution.bound <= solution.score + 1e-12
 
 
 def test_among_equals_the_first_in_lexicographic_order_wins() -> None:
@@ -71,4 +71,4 @@ def test_the_time_limit_ends_it_without_a_proof(monkeypatch: pytest.MonkeyPatch)
     model = GraphicalModel([2] * 20)
     model.add_unaries(torch.arange(40.0).numpy())
     solution = solve(model, "brute-force", time_limit=1e-3)
-    assert (solution.status, solution.bound) == ("time-limit", np.inf)
+    assert (solution.status, solution.bound) == ("time-limit", 400.0)  # every variable at its best

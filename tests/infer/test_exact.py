@@ -261,7 +261,8 @@ def test_large_cardinalities_and_empty_models() -> None:
 
 def test_the_time_limit_is_respected_and_reported() -> None:
     solution = solve(grid(18), "exact", time_limit=0.01)
-    assert (solution.status, solution.bound) == ("time-limit", np.inf)
+    assert solution.status == "time-limit"
+    assert solution.bound > solution.score + 1
 
 
 @pytest.mark.data

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fgnn import GraphicalModel, ModelBatch, solve
 from fgnn.data import GridMAP
 from fgnn.infer.local_search.decode import decode
+from fgnn.infer.local_search.moves import Moves
 from fgnn.infer.local_search.refine import merge, refine
 from tests.strategies import models
 
@@ -31,7 +32,7 @@ def test_merging_is_at_least_as_good_as_either(model: GraphicalModel, seed: int)
     rng = np.random.default_rng(seed)
     batch = ModelBatch.stack([model] * 4)
     one, two = (torch.tensor(np.stack([rng.integers(model.cardinalities) for _ in range(4)])) for _ in range(2))
-    merged = batch.score(merge(batch, one, two))
+    merged = batch.score(merge(Moves(batch), one, two))
     assert (merged >= torch.maximum(batch.score(one), batch.score(two)) - 1e-9).all()
 
 
@@ -44,7 +45,7 @@ def test_components_are_chosen_independently() -> None:
         model.add_unary(i, [0.0, 1.0 if i < 3 else -1.0])
     batch = ModelBatch.stack([model])
     ones, zeros = torch.ones(1, 6, dtype=torch.int64), torch.zeros(1, 6, dtype=torch.int64)
-    assert merge(batch, ones, zeros).tolist() == [[1, 1, 1, 0, 0, 0]]
+    assert merge(Moves(batch), ones, zeros).tolist() == [[1, 1, 1, 0, 0, 0]]
 
 
 def test_it_finds_more_optima_than_decoding_alone_and_follows_the_seed() -> None:

@@ -116,6 +116,7 @@ def _print_outcome(path: Path, outcome: Solution | str, as_json: bool, many: boo
         print(f"status      {outcome.status}" + ("  (interrupted)" if outcome.info.get("interrupted") else ""))
         print(f"score       {outcome.score:.10g}  (log10 {outcome.score / math.log(10):.10g})")
         print(f"bound       {outcome.bound:.10g}")
+        print(f"gap         {outcome.gap:.3g}")
         print(f"method      {outcome.method}")
         print(f"seconds     {outcome.seconds:.3f}")
         print("assignment  " + " ".join(map(str, outcome.assignment.tolist())), flush=True)
@@ -133,6 +134,7 @@ def _as_dict(solution: Solution) -> dict[str, Any]:
         "feasible": solution.feasible,
         "score": finite(solution.score),
         "bound": finite(solution.bound),
+        "gap": finite(solution.gap),
         "method": solution.method,
         "converged": solution.converged,
         "iterations": solution.iterations,

@@ -10,6 +10,7 @@ from typing import Any, overload
 
 import torch
 
+from fgnn.infer.certificate import certify
 from fgnn.infer.magnitude import check_magnitude
 from fgnn.infer.methods import check_options, named
 from fgnn.infer.oom_retry import call_with_retry
@@ -103,7 +104,7 @@ def solve(
         answer = Answer.of(best.assignment.to(batch.device), timed_out=True, info={"interrupted": True})
     if not answer.method:
         answer = replace(answer, method=name)
-    solutions = conclude(batch, answer, time.perf_counter() - start)
+    solutions = conclude(batch, certify(batch, answer), time.perf_counter() - start)
     return solutions[0] if isinstance(model, GraphicalModel) else solutions
 
 

@@ -8,6 +8,7 @@ import time
 import torch
 from torch import Tensor
 
+from fgnn.infer.certificate import certified, rounding
 from fgnn.infer.solution import Answer, OnProgress
 from fgnn.pgm import ModelBatch
 
@@ -15,6 +16,7 @@ from fgnn.pgm import ModelBatch
 _CHUNK = 1 << 16
 
 
+@certified
 def solve_brute_force(
     batch: ModelBatch,
     *,
@@ -57,8 +59,7 @@ def solve_brute_force(
     done = tried >= total
     return Answer.of(
         assignment,
-        bound=best if done else torch.inf,
-        proved=done,
+        bound=best * (1 - rounding(batch)) if done else torch.inf,
         converged=done,
         timed_out=not done,
         iterations=tried,

@@ -38,26 +38,30 @@ OnProgress = Callable[[Progress], None]
 class Answer:
     """A solver's result, before `solve` scores it; tensors have a row per model.
 
-    ``proved`` means that the assignment is optimal or, if it scores ``-inf``, that no feasible one exists. ``bound`` is
-    an upper bound on the optimum, ``+inf`` if the method has none.
+    ``bound`` is an upper bound on the optimum: ``+inf`` if the method has none, ``-inf`` if no assignment is feasible.
+    `certificate` derives ``gap`` and ``proved`` from it and sets ``certified``; what a solver says about them does not
+    count.
     """
 
     assignment: Tensor  # shape: (B, N), int64
     bound: Tensor  # shape: (B,), float64
-    proved: Tensor  # shape: (B,), bool
+    gap: Tensor  # shape: (B,), float64: no assignment is better by more
+    proved: Tensor  # shape: (B,), bool: optimal, or, if the assignment scores -inf, no other is feasible
     converged: Tensor  # shape: (B,), bool
     iterations: Tensor  # shape: (B,), int64
     timed_out: Tensor  # shape: (B,), bool
     method: str = ""
     info: Mapping[str, Any] = field(default_factory=dict)
+    certified: bool = False
 
     @classmethod
     def of(cls, assignment: Tensor, **values: Any) -> Answer:
         """Create an answer from tensors, or numbers that hold for all models.
 
-        By default it has no bound or proof, has converged, in time, after 0 iterations.
+        By default it has no bound, has converged, in time, after 0 iterations.
         """
-        defaults = {"bound": torch.inf, "proved": False, "converged": True, "iterations": 0, "timed_out": False}
+        defaults = {"bound": torch.inf, "gap": torch.inf, "proved": False}
+        defaults |= {"converged": True, "iterations": 0, "timed_out": False}
         types = {float: torch.float64, int: torch.int64, bool: torch.bool}
         for name, default in defaults.items():
             value = values.get(name, default)
@@ -76,6 +80,7 @@ class Answer:
             **{name: torch.cat(pieces) for name, pieces in tensors.items()},
             method="+".join(dict.fromkeys(part.method for part in parts)),
             info={key: _join_info([part.info.get(key) for part in parts], parts) for key in parts[0].info},
+            certified=all(part.certified for part in parts),
         )
 
 
@@ -96,12 +101,14 @@ class Solution:
     ``status`` is ``optimal`` (proved), ``feasible`` (a feasible assignment, not proved optimal), ``time-limit`` (the
     limit was reached first; see ``feasible``) or ``infeasible`` (the assignment breaks a constraint; if ``bound`` is
     ``-inf``, every assignment provably does). ``bound`` is an upper bound on the best score, ``inf`` if the method has
-    none.
+    none. No assignment is better by more than ``gap``, computed with rigorous bounds on all rounding errors; it is more
+    precise than the difference of ``bound`` and ``score``, which are rounded to their own size.
     """
 
     assignment: NDArray[np.int64]  # shape: (N,)
     score: float
     bound: float
+    gap: float
     status: Status
     feasible: bool
     converged: bool
@@ -121,6 +128,7 @@ class SolutionBatch:
     assignment: Tensor  # shape: (B, N), int64
     score: Tensor  # shape: (B,), float64
     bound: Tensor  # shape: (B,), float64
+    gap: Tensor  # shape: (B,), float64
     status: list[Status]
     feasible: Tensor  # shape: (B,), bool
     converged: Tensor  # shape: (B,), bool
@@ -137,6 +145,7 @@ class SolutionBatch:
             assignment=self.assignment[b].cpu().numpy(),
             score=float(self.score[b]),
             bound=float(self.bound[b]),
+            gap=float(self.gap[b]),
             status=self.status[b],
             feasible=bool(self.feasible[b]),
             converged=bool(self.converged[b]),
@@ -153,11 +162,10 @@ class SolutionBatch:
 
 
 def conclude(batch: ModelBatch, answer: Answer, seconds: float) -> SolutionBatch:
-    """Score an answer in float64 and set its status; a solver's own scores are not trusted."""
+    """Score a certified answer in float64 and set its status; a solver's own scores are not trusted."""
     score = batch.score(answer.assignment)
     feasible = score > -torch.inf
-    # Rounding can put a computed bound slightly below the score.
-    bound = torch.where(answer.proved, score, torch.maximum(answer.bound.to(score), score))
+    bound = torch.where(feasible, sum_rounded_up(score, answer.gap), answer.bound)  # the gap is the more precise
     code = torch.where(feasible, 1, 2)
     code = torch.where(answer.timed_out, 3, code)
     code = torch.where(answer.proved, torch.where(feasible, 0, 2), code)
@@ -166,6 +174,7 @@ def conclude(batch: ModelBatch, answer: Answer, seconds: float) -> SolutionBatch
         assignment=answer.assignment,
         score=score,
         bound=bound,
+        gap=answer.gap.to(score),
         status=[names[c] for c in code.tolist()],
         feasible=feasible,
         converged=answer.converged,
@@ -174,3 +183,11 @@ def conclude(batch: ModelBatch, answer: Answer, seconds: float) -> SolutionBatch
         method=answer.method,
         info=answer.info,
     )
+
+
+def sum_rounded_up(a: Tensor, b: Tensor) -> Tensor:
+    """The smallest float64 that is at least a + b."""
+    total = a + b
+    c = total - a
+    error = (a - (total - c)) + (b - c)  # of the rounding, exactly; NaN if b is infinite
+    return torch.where(error > 0, torch.nextafter(total, torch.full_like(total, torch.inf)), total)

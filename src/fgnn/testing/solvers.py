@@ -9,6 +9,7 @@ import torch
 
 from fgnn.infer import Answer, solve
 from fgnn.infer.api import Solver, solver_named
+from fgnn.infer.certificate import certify
 from fgnn.pgm import GraphicalModel, ModelBatch
 
 _TOLERANCE = 1e-9
@@ -30,7 +31,7 @@ def check_solver(
 
     - the tensors of the `Answer` have the right shapes and types, and states are in range;
     - no bound is below the optimum found by brute force;
-    - where ``proved``, the assignment is optimal, or the model has no feasible one;
+    - where its bounds prove an assignment optimal or a model infeasible, that is true;
     - a time limit of a millisecond leaves all this true;
     - the same seed gives the same answer, also through `fgnn.solve` with the options;
     - the models are left unchanged.
@@ -63,7 +64,7 @@ def check_solver(
         _check_answer(batch, answer, optimum, where)
         if exact:
             score = batch.score(answer.assignment)
-            _check(answer.proved & _close(score, optimum), "the proved optimum", where)
+            _check(certify(batch, answer).proved & _close(score, optimum), "the proved optimum", where)
         if trial % 5 == 0:
             hasty = call(batch, time_limit=1e-3, seed=seed, progress=None, **options)
             _check_answer(batch, hasty, optimum, f"{where} and a time limit")
@@ -101,7 +102,7 @@ def random_models(
 def _check_answer(batch: ModelBatch, answer: Answer, optimum: torch.Tensor, where: str) -> None:
     b, n = len(batch), batch.num_variables
     shapes = {"assignment": ((b, n), torch.int64), "bound": ((b,), torch.float64), "iterations": ((b,), torch.int64)}
-    shapes |= dict.fromkeys(("proved", "converged", "timed_out"), ((b,), torch.bool))
+    shapes |= dict.fromkeys(("converged", "timed_out"), ((b,), torch.bool))
     for name, (shape, dtype) in shapes.items():
         value = getattr(answer, name)
         if tuple(value.shape) != shape or value.dtype != dtype:
@@ -111,7 +112,8 @@ def _check_answer(batch: ModelBatch, answer: Answer, optimum: torch.Tensor, wher
     _check(((states >= 0) & (states < batch.cardinalities)).all(1), "states below the cardinalities", where)
     slack = _TOLERANCE * optimum.abs().clamp(min=1.0).nan_to_num(posinf=1.0)
     _check(answer.bound >= optimum - slack, "bounds of at least the optimum", where)
-    _check(~answer.proved | _close(batch.score(states), optimum), "an optimal assignment where proved", where)
+    proved = certify(batch, answer).proved
+    _check(~proved | _close(batch.score(states), optimum), "an optimal assignment where proved", where)
 
 
 def _close(score: torch.Tensor, optimum: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor
 from fgnn.infer.ad3.layout import BudgetLayout, Layout, PairLayout, TableLayout, along_axis, fold
 from fgnn.infer.ad3.numbers import BudgetNumbers, Numbers, PairNumbers
 
+_EPSILON, _TINY = 2.0**-52, 2.0**-1000  # float64; numbers that may underflow are far below the latter
 # Lower and upper bounds of p(1) on every edge, where states of binary variables are forbidden.
 _Bounds = tuple[Tensor, Tensor] | None
 
@@ -15,7 +16,7 @@ _Bounds = tuple[Tensor, Tensor] | None
 def dual_value(
     layout: Layout, numbers: Numbers, multipliers: Tensor, thresholds: list[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    r"""The value (B,) of the scaled dual at any multipliers λ (E, B): never below the scaled optimum.
+    r"""The value (B,) of the scaled dual at any multipliers λ (E, B): never below the scaled optimum, even if rounded.
 
     .. math:: D(\lambda) = \sum_i \max_s \Big(\theta_i(s) - \sum_{c \ni i} \lambda_{ci}(s)\Big)
         + \sum_c \max_{x_c} \Big(\theta_c(x_c) + \sum_{i \in c} \lambda_{ci}(x_i)\Big)
@@ -24,7 +25,7 @@ def dual_value(
     with equality at the optimal τ. ``thresholds`` (C, 1, B) are those of the projections; 0 is tried as well. Maxima
     are over allowed states only.
 
-    Also returns the reduced unaries :math:`\theta_i - \sum_c \lambda_{ci}` (V, B): a state whose value is below its
+    It also returns the reduced unaries :math:`\theta_i - \sum_c \lambda_{ci}` (V, B): a state whose value is below its
     variable's best by more than the gap is in no better assignment.
     """
     total = torch.zeros_like(numbers.unary).index_add_(0, layout.edge_row, multipliers)
@@ -46,7 +47,20 @@ def dual_value(
         value = value + _table_maxima(table, theta, multipliers).sum(0)
     for budget, y, tau in zip(layout.budgets, numbers.budgets, thresholds, strict=True):
         value = value + _budget_bounds(budget, y, tau, multipliers, bounds).sum((0, 1))
+    value = value + _rounding(layout, numbers, multipliers, thresholds)
+    value = value.masked_fill(~value.isfinite(), torch.inf)  # multipliers that have overflowed
     return value.masked_fill(numbers.infeasible, -torch.inf), reduced
+
+
+def _rounding(layout: Layout, numbers: Numbers, multipliers: Tensor, thresholds: list[Tensor]) -> Tensor:
+    """A bound (B,) on the rounding errors of `dual_value`, and of differences of its reduced unaries.
+
+    The absolute values of all numbers add up to ``size``.
+    """
+    size = numbers.size + 2 * multipliers.abs().sum(0)
+    for budget, tau in zip(layout.budgets, thresholds, strict=True):
+        size = size + 2 * budget.size * tau.abs().sum((0, 1))
+    return layout.longest_sum * (_EPSILON * size + _TINY)
 
 
 def _pair_maxima(pair: PairLayout, x: PairNumbers, multipliers: Tensor, bounds: _Bounds) -> Tensor:

@@ -68,6 +68,7 @@ class Layout(Derived):
     degree: Tensor  # shape: (V, 1)
     padded: Tensor | None  # shape: (V, degree), the edges of each row, padded with E; None: mostly padding, scatter
     dropped: tuple[tuple[int, tuple[int, ...]], ...]  # groups of tables with at most one real axis, and that axis
+    longest_sum: int  # no number of the dual passes through more additions, in whatever order
 
 
 def fold(rows: Tensor, *shape: int) -> Tensor:
@@ -142,7 +143,9 @@ def _compile(structure: Structure, shapes: tuple[tuple[int, ...], ...], finite: 
         scopes = structure.groups[f"budget{g}"].scopes.cpu()
         budgets.append(BudgetLayout(g, scopes.shape[1], edges.add(row[scopes])))
     edge_row = torch.cat(edges.rows)
-    few = padded_width(edge_row, height) * height <= 4 * edges.count + 1024
+    degree = padded_width(edge_row, height)
+    few = degree * height <= 4 * edges.count + 1024
+    terms = [len(cards), height, *(sum(group.scopes.shape) for group in structure.groups.values())]
     layout = Layout(
         cardinalities=cards,
         row=row,
@@ -158,6 +161,7 @@ def _compile(structure: Structure, shapes: tuple[tuple[int, ...], ...], finite: 
         degree=torch.bincount(edge_row, minlength=height).double().clamp(min=_ALONE)[:, None],
         padded=slots_by_target(edge_row, height) if few else None,
         dropped=tuple(dropped),
+        longest_sum=max(terms) + degree + 2 * len(structure.groups) + 16,
     )
     return map_tensors(layout, lambda x: x.to(structure.device))
 

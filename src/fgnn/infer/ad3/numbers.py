@@ -41,7 +41,7 @@ class Fixed:
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """Potentials of some models, divided by ``scale``; forbidden states are masked out everywhere."""
+    """Potentials of some standard models, divided by ``scale``; forbidden states are masked out everywhere."""
 
     unary: Tensor  # shape: (V, B), binary: θ(1) - θ(0) with 0 where a state is forbidden; others: θ with -inf
     fixed: Fixed | None  # None: no state of a binary variable is forbidden
@@ -49,7 +49,8 @@ class Numbers:
     tables: tuple[Tensor, ...]  # shape: (C, k_1, ..., k_A, B) each
     budgets: tuple[BudgetNumbers, ...]
     constant: Tensor  # shape: (B,)
-    scale: Tensor  # shape: (B,)
+    scale: Tensor  # shape: (B,), so that the mean range of the factors is 1
+    size: Tensor  # shape: (B,), a bound on the sum of the absolute values of all factors
     infeasible: Tensor  # shape: (B,), bool: some factor or variable allows nothing
 
 
@@ -76,10 +77,17 @@ def build_numbers(batch: ModelBatch, layout: Layout, scale: Tensor | None = None
         infeasible = infeasible | ((fewest > u.at_most) | (most < u.at_least)).any(1)
         budgets.append(BudgetNumbers(*(x.T.double()[:, None].contiguous() for x in (u.at_least, u.at_most))))
     if scale is None:
-        ranges = [theta.abs().masked_fill(theta == -torch.inf, 0.0)]
+        ranges = [_finite(theta).abs()]
         ranges += [g.abs() + a.abs().maximum(b.abs()) for a, b, g in pairs]
         scale = _mean([*ranges, *(_range(v) for v in tables)])
         scale = torch.where(scale > 0, scale, 1.0)
+    terms = [
+        constant[None],
+        theta,
+        *(x for p in pairs for x in p),
+        *(_finite(v).flatten(1, -2).amin(1) for v in tables),
+    ]
+    size = sum((_finite(x).abs().sum(0) for x in terms), torch.zeros_like(scale))
     return Numbers(
         unary=(theta / scale).contiguous(),
         fixed=fixed,
@@ -88,6 +96,7 @@ def build_numbers(batch: ModelBatch, layout: Layout, scale: Tensor | None = None
         budgets=tuple(budgets),
         constant=constant / scale,
         scale=scale,
+        size=size / scale,
         infeasible=infeasible,
     )
 
@@ -133,6 +142,10 @@ def _table_values(batch: ModelBatch, table: TableLayout, allowed: Tensor) -> Ten
         ok = allowed[:, t.scopes[table.tables, axis], : table.shape[place]].permute(1, 2, 0)  # shape: (C, k, B)
         values = values.masked_fill(~along_axis(ok, table, place), -torch.inf)
     return values
+
+
+def _finite(values: Tensor) -> Tensor:
+    return values.masked_fill(values == -torch.inf, 0.0)
 
 
 def _range(values: Tensor) -> Tensor:

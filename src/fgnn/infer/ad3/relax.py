@@ -19,8 +19,9 @@ from fgnn.infer.ad3.projections import cell_weight
 from fgnn.infer.ad3.rounding import objective_rows, round_rows, score_rows
 from fgnn.infer.ad3.steps import RHO, State, Terms, initial_state
 from fgnn.infer.map_tensors import take_models
-from fgnn.infer.tolerances import PROOF
 
+# The gap of a solved relaxation, in tolerances and relative to the sum of all ranges: an optimum is about half of that.
+_SHARE = 0.5
 _RESIDUAL = 10.0  # marginals must agree to this many tolerances
 # With the fused kernel an evaluation costs many times a block of iterations: it comes after a few blocks, or after a
 # quarter more iterations.
@@ -33,6 +34,7 @@ class Limits:
 
     iterations: int
     tolerance: float
+    proof: float  # a gap this large, relative to the score, is a proof
     deadline: float = float("inf")  # by time.monotonic
     stopped: threading.Event = field(default_factory=threading.Event)  # the answer is no longer needed
     cuts: tuple[float, ...] = (0.5,)  # marginals of binary variables above a cut round to 1; all cuts are tried
@@ -73,10 +75,10 @@ class Relaxed:
 
     @classmethod
     def of(cls, state: State) -> Relaxed:
-        """The result before the first iteration."""
+        """The result before the first iteration; no standard score is above 0."""
         infinity = torch.full(state.p.shape[1:], torch.inf, dtype=torch.float64, device=state.p.device)
         return cls(
-            bound=infinity,
+            bound=torch.zeros_like(infinity),
             score=-infinity,
             x=torch.zeros_like(state.p, dtype=torch.int8),
             last=torch.zeros_like(state.p, dtype=torch.int8),
@@ -176,7 +178,7 @@ def _evaluate(
         block = fold(reduced[rows], -1, k)
         slack[rows] = (block.amax(1, keepdim=True) - block).flatten(0, 1)
     solved = _is_solved(layout, exact, state, multipliers, bound, value, limits.tolerance)
-    tight = score >= bound - PROOF * bound.abs().clamp(min=1e-3)
+    tight = (bound - score <= -limits.proof * score) & (score > -torch.inf)
     out.bound[here], out.score[here], out.value[here] = bound, score, value
     out.x[:, here], out.last[:, here], out.p[:, here] = x, rounded.to(torch.int8), state.p
     out.slack[:, here] = slack
@@ -204,7 +206,9 @@ def _is_solved(
         torn = torn + (force * apart).double().sum(0)
         residual = torch.maximum(residual, apart.abs().amax(0))
     primal = objective_rows(layout, exact, state.p.double(), state.q.double(), state.s.double())
-    allowed = 0.8 * tolerance * bound.abs().clamp(min=0.01)
+    factors = [x.tables for x in layout.pairs] + [x.tables for x in layout.tables]
+    ranges = layout.num_rows + sum(map(len, factors))  # on average, each is 1
+    allowed = _SHARE * tolerance * ranges
     met = ((bound - primal).abs() <= allowed) & (value - primal + torn <= allowed)
     return met & (residual <= _RESIDUAL * tolerance)
 

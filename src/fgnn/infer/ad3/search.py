@@ -17,8 +17,6 @@ from fgnn.infer.ad3.relax import Limits, Relaxed, Warm, relax
 from fgnn.infer.ad3.rounding import rows_to_states
 from fgnn.infer.reporter import Reporter
 from fgnn.infer.solution import Answer
-from fgnn.infer.tolerances import PROOF
-from fgnn.infer.trivial_bound import factor_maxima
 from fgnn.pgm import ModelBatch
 
 _WIDTH = 1024  # nodes relaxed at once, over all models
@@ -43,14 +41,9 @@ class _Node:
 
 @dataclass(eq=False)
 class _Tree:
-    """The search tree of one model; scores and bounds are scaled.
+    """The search tree of one model; scores and bounds are standard and scaled."""
 
-    Args:
-        unit: 1 in the model's own numbers, at most 1e-3. Proofs are relative to the score, or to this if that is less:
-            where one entry is far larger than the rest, different scores are close to each other once scaled.
-    """
-
-    unit: float = 1e-3
+    proof: float  # a gap this large, relative to the score, is a proof
     open: list[tuple[float, int, _Node]] = field(default_factory=list)  # a heap by -bound
     recent: list[_Node] = field(default_factory=list)  # the same nodes, newest last
     score: float = -float("inf")
@@ -92,12 +85,13 @@ class _Tree:
     @property
     def cutoff(self) -> float:
         """Nodes with a bound up to this cannot improve on the incumbent."""
-        return self.score + PROOF * max(self.unit, abs(self.score)) if self.states is not None else -float("inf")
+        return self.score * (1 - self.proof) if self.states is not None else -float("inf")
 
     @property
     def bound(self) -> float:
+        """Of all assignments: of those in open nodes, and of those given up."""
         node = self.top()
-        return self.score if node is None else max(self.score, node.bound)
+        return self.cutoff if node is None else max(self.cutoff, node.bound)
 
 
 class _Search:
@@ -109,14 +103,14 @@ class _Search:
         self.limits = replace(root, iterations=min(limits.iterations, _NODE_ITERATIONS))
         exact = build_numbers(batch, layout)
         self.scale = exact.scale
-        self.trees = [_Tree(unit) for unit in (1.0 / self.scale).clamp(max=1e-3).tolist()]
+        self.trees = [_Tree(limits.proof) for _ in range(len(batch))]
         relaxed = relax(layout, exact, dtype, root)
         self.iterations = relaxed.iterations.clone()
         self.fallback = rows_to_states(layout, relaxed.x)
         self._offer(range(len(batch)), relaxed.score, self.fallback)
         self._dive(relaxed)
         every = torch.arange(len(batch), device=batch.device)
-        self._add(every, relaxed, batch.unary == -torch.inf, torch.full_like(relaxed.bound, torch.inf))
+        self._add(every, relaxed, batch.unary == -torch.inf, torch.zeros_like(relaxed.bound))
 
     def active(self, max_nodes: int) -> list[int]:
         """The models with open nodes."""
@@ -160,11 +154,9 @@ class _Search:
 
     def answer(self, late: bool) -> Answer:
         ended = torch.tensor([t.top() is None for t in self.trees], dtype=torch.bool, device=self.batch.device)
-        bound = self._float64([t.bound for t in self.trees]) * self.scale
         return Answer.of(
             self.assignments(),
-            bound=torch.minimum(bound, factor_maxima(self.batch)),
-            proved=ended,
+            bound=self._float64([t.bound for t in self.trees]) * self.scale,
             converged=ended,
             iterations=self.iterations,
             timed_out=~ended & late,
@@ -238,11 +230,9 @@ def search(
 
 
 def unsolved(batch: ModelBatch) -> Answer:
-    """For models that the time limit leaves no time for: the best states by unaries, the maxima of factors as bound."""
+    """For models that the time limit leaves no time for: the best states by unaries."""
     nodes = torch.zeros(len(batch), dtype=torch.int64, device=batch.device)
-    return Answer.of(
-        batch.unary.argmax(2), bound=factor_maxima(batch), converged=False, timed_out=True, info={"nodes": nodes}
-    )
+    return Answer.of(batch.unary.argmax(2), converged=False, timed_out=True, info={"nodes": nodes})
 
 
 def _children(parents: list[_Node]) -> Tensor:

@@ -14,11 +14,10 @@ from fgnn.infer.ad3.numbers import build_numbers
 from fgnn.infer.ad3.relax import Limits, Relaxed, Warm, relax
 from fgnn.infer.ad3.rounding import rows_to_states
 from fgnn.infer.ad3.search import search, unsolved
+from fgnn.infer.certificate import certified, proof_tolerance
 from fgnn.infer.reporter import Reporter
 from fgnn.infer.solution import Answer, OnProgress
 from fgnn.infer.threads import shares, side_by_side, worth_threads
-from fgnn.infer.tolerances import is_proved
-from fgnn.infer.trivial_bound import factor_maxima
 from fgnn.pgm import ModelBatch
 
 _TENSORS = 24  # numbers held per model and row, roughly
@@ -27,6 +26,7 @@ _GPU_FRACTION = 0.4  # of the free memory, for a chunk
 _FIRST_WAVE = 400  # iterations after which the remaining models of all chunks are gathered
 
 
+@certified
 def solve_ad3(
     batch: ModelBatch,
     *,
@@ -43,10 +43,12 @@ def solve_ad3(
 
     The relaxation of `lp` is decomposed into its factors, which agree on the marginals of the variables through
     multipliers λ; alternating directions update both (`steps` has the equations). ``bound`` is the lowest dual value,
-    :math:`\min_k D(\lambda_k)`, computed in float64: an upper bound on the optimum, converged or not.
+    :math:`\min_k D(\lambda_k)`, computed in float64 and raised by a bound on the rounding errors: an upper bound on the
+    optimum, converged or not.
 
-    A model has converged if bound and relaxation differ by at most ``tolerance`` (relative), or if it is proved
-    infeasible: its bound is below the score of any feasible assignment. Converged models are removed from the batch.
+    A model has converged if bound and relaxation differ by at most ``tolerance``, relative to the ranges of its
+    factors, if its rounding is proved optimal, or if it is proved infeasible: its bound is below the score of any
+    feasible assignment. Converged models are removed from the batch.
 
     Args:
         batch: The models.
@@ -54,11 +56,11 @@ def solve_ad3(
         seed: Unused: the method is deterministic.
         progress: Called about twice a second.
         iterations: Upper limit on the iterations.
-        tolerance: Relative gap between the bound and the value of the relaxation.
+        tolerance: Gap between the bound and the value of the relaxation, relative to half the sum of factor ranges.
         rounding: ``argmax`` takes each variable's state of largest marginal (the lowest of those within 1e-3);
             ``best`` the best feasible rounding of all iterations, or ``argmax`` if there is none.
-        branch_and_bound: Search for the optimum, branching on the most fractional variable. The answer is proved when
-            no open node can be better by more than 1e-9 (relative).
+        branch_and_bound: Search for the optimum, branching on the most fractional variable, until no open node can be
+            better by more than the tolerance of a proof.
         max_nodes: Upper limit on the relaxations per model in the search.
     """
     if rounding not in ("best", "argmax"):
@@ -74,7 +76,7 @@ def solve_ad3(
     if batch.unary.shape[2] < 2:  # the code below refers to states 0 and 1
         batch = replace(batch, unary=torch.nn.functional.pad(batch.unary, (0, 1), value=-torch.inf))
     layout = build_layout(batch)
-    limits = Limits(iterations, tolerance, deadline)
+    limits = Limits(iterations, tolerance, proof_tolerance(batch) / 2, deadline)  # half, for the rounding of scores
     size = _chunk(batch, layout)
     if branch_and_bound:
         answers = []
@@ -92,7 +94,7 @@ def solve_ad3(
         side_by_side([partial(part.relax_all, dtype, limits, size) for part in parts], limits.stopped.set)
     else:
         parts[0].relax_all(dtype, limits, size)
-    return _answer(batch, parts, iterations)
+    return _answer(parts, iterations)
 
 
 class _Part:
@@ -111,7 +113,7 @@ class _Part:
     ) -> None:
         self.batch, self.layout, self.rounding, self.reporter, self.parts = batch, layout, rounding, reporter, parts
         self.states = batch.unary.argmax(2)  # shape: (B, N)
-        self.bound = factor_maxima(batch)  # shape: (B,)
+        self.bound = torch.zeros(len(batch), dtype=torch.float64, device=batch.device)  # no standard score is above 0
         self.score = torch.full_like(self.bound, -torch.inf)  # shape: (B,), of the best feasible rounding
         self.iterations = torch.zeros(len(batch), dtype=torch.int64, device=batch.device)
         self.converged = self.iterations.bool()
@@ -170,13 +172,12 @@ class _Part:
         self.reporter.send(f"{converged} of {len(states)} models", assignment=states)
 
 
-def _answer(batch: ModelBatch, parts: list[_Part], iterations: int) -> Answer:
+def _answer(parts: list[_Part], iterations: int) -> Answer:
     names = ("states", "bound", "converged", "iterations")
     states, bound, converged, done = (torch.cat([getattr(part, name) for part in parts]) for name in names)
     return Answer.of(
         states,
         bound=bound,
-        proved=is_proved(batch.score(states), bound),
         converged=converged,
         iterations=done,
         timed_out=~converged & (done < iterations),

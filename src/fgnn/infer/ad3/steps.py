@@ -35,6 +35,7 @@ from fgnn.infer.map_tensors import map_tensors
 
 RELAXATION = 1.9  # α
 RHO = 0.4  # ρ, for potentials whose mean range is 1
+_MOST = 1e30  # in float32, leaves room for sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +51,11 @@ class Terms:
 
     @classmethod
     def of(cls, layout: Layout, numbers: Numbers, dtype: torch.dtype) -> Terms:
+        too_large = dtype == torch.float32 and bool((numbers.size > _MOST).any())
+
         def cast(x: Tensor) -> Tensor:
+            if too_large:  # any multipliers give a bound, so the iterations may see smaller numbers than the bounds
+                x = torch.where(x == -torch.inf, x, x.clamp(-_MOST, _MOST))
             return x.to(dtype).contiguous()
 
         fixed, budgets = map_tensors((numbers.fixed, numbers.budgets), cast)

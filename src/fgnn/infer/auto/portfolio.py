@@ -11,40 +11,38 @@ import torch
 from torch import Tensor
 
 from fgnn.infer.api import Solver, solver_named
+from fgnn.infer.certificate import StandardForm, meets, rounding
 from fgnn.infer.oom_retry import call_with_retry, select_rows
 from fgnn.infer.solution import Answer, OnProgress, Progress
-from fgnn.infer.tolerances import PROOF, meets_bound
-from fgnn.infer.trivial_bound import factor_maxima
 from fgnn.pgm import ModelBatch
 
 
 class Best:
-    """The best assignment, bound and proof known for each model of a batch.
+    """The best assignment, bound and proof known for each model of a batch, in standard form.
 
     Assignments are scored here: a method's own scores are not trusted.
 
     Args:
-        batch: The models.
-        report: Receives progress.
+        form: The models.
+        report: Receives progress, in the models' own numbers.
         start: When the solve began, by `time.perf_counter`.
         lift: Extends assignments of this batch to the whole models, if this batch is a part of them.
-        offset: The score of the other parts, (B,).
     """
 
     def __init__(
         self,
-        batch: ModelBatch,
+        form: StandardForm,
         report: OnProgress | None,
         start: float,
         lift: Callable[[Tensor], Tensor] = lambda assignment: assignment,
-        offset: Tensor | None = None,
     ) -> None:
-        self.batch, self.report, self.start = batch, report, start
+        self.form, self.report, self.start = form, report, start
+        self.batch = batch = form.batch
         self._lift = lift
-        self._offset = torch.zeros(len(batch), dtype=torch.float64, device=batch.device) if offset is None else offset
         self.assignment = batch.unary.argmax(2)  # shape: (B, N)
         self.score = batch.score(self.assignment)
-        self.bound = factor_maxima(batch)
+        self._rounding = rounding(batch)
+        self.bound = torch.zeros_like(self.score)  # no standard score is above 0
         self.proved = torch.zeros(len(batch), dtype=torch.bool, device=batch.device)
         self.starts: list[Tensor] = [self.assignment]  # every method's assignments, (B, N) each
         self.stages: list[tuple[str, Any, Any, float]] = []
@@ -97,21 +95,20 @@ class Best:
             rows = torch.arange(len(self.batch), device=self.batch.device)
         score = self._select(rows).score(answer.assignment)
         previous = self.score[rows]
-        slack = PROOF * previous.abs().clamp(min=1.0).nan_to_num(posinf=1.0)
-        # Discard proofs contradicted by a better known assignment.
-        proved = answer.proved & ((score >= previous - slack) | (previous == -torch.inf))
-        bound = torch.where(answer.proved, torch.where(proved, score, torch.inf), answer.bound.to(score))
         better = score > previous
+        bound = answer.bound
         start = self.assignment.clone()
         start[rows] = answer.assignment
         self.starts.append(start)
         self.assignment[rows] = torch.where(better[:, None], answer.assignment, self.assignment[rows])
         best = self.score[rows] = torch.where(better, score, previous)
-        # Only rounding can put a bound below a score it bounds.
-        self.bound[rows] = torch.maximum(torch.minimum(self.bound[rows], bound), best)
-        closed = meets_bound(best, self.bound[rows])
-        counted = better | ((proved | closed) & ~self.proved[rows])
-        self.proved[rows] = self.proved[rows] | proved | closed
+        # Discard bounds contradicted by a known assignment.
+        bounds = torch.stack([self.bound[rows], bound])
+        lowest = bounds.masked_fill(~(bounds >= best * (1 + self._rounding[rows])), 0.0).amin(0).clamp(max=0.0)
+        self.bound[rows] = lowest
+        proved = meets(self.batch, best, lowest) | (lowest == -torch.inf)
+        counted = better | (proved & ~self.proved[rows])
+        self.proved[rows] = self.proved[rows] | proved
         if bool(counted.any()):
             if method not in self._methods:
                 self._methods.append(method)
@@ -121,7 +118,7 @@ class Best:
 
     def note(self, method: str, score: Tensor, bound: Tensor, rows: Tensor, began: float) -> None:
         """Record a stage's scores and bounds for the models ``rows``: numbers for one model, lists for several."""
-        totals = [value + self._offset[rows] for value in (score, bound)]
+        totals = [self.form.scores(value, rows) for value in (score, bound)]
         scores, bounds = (float(t) if len(self.batch) == 1 else t.tolist() for t in totals)
         self.stages.append((method, scores, bounds, time.perf_counter() - began))
 
@@ -130,7 +127,6 @@ class Best:
         return Answer.of(
             self.assignment,
             bound=self.bound,
-            proved=self.proved,
             converged=self.proved,
             timed_out=torch.full_like(self.proved, timed_out) & ~self.proved,
             iterations=self._iterations,
@@ -151,7 +147,7 @@ class Best:
             assignment, score = assignment.clone(), score.clone()
             assignment[rows] = torch.where(better[:, None], candidate.to(assignment), assignment[rows])
             score[rows] = torch.where(better, value, score[rows])
-        mean = float((score + self._offset).mean()) if len(score) else -math.inf
-        bound = float((self.bound + self._offset).mean()) if len(score) else math.inf
+        mean = float(self.form.scores(score).mean()) if len(score) else -math.inf
+        bound = float(self.form.scores(self.bound).mean()) if len(score) else math.inf
         seconds = time.perf_counter() - self.start
         self.report(Progress(method, seconds, mean, bound, note, self._lift(assignment)))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fgnn.infer.auto.portfolio import Best
+from fgnn.infer.certificate import StandardForm
 from fgnn.infer.exact.parts import Part, take_apart
 from fgnn.infer.exact.solver import OutOfTime, TooLarge, exact_plan, solve_exact
 from fgnn.infer.local_search.decode import decode
-from fgnn.infer.solution import Answer, OnProgress
+from fgnn.infer.solution import Answer, OnProgress, sum_rounded_up
 from fgnn.pgm import ModelBatch
 
 # Seconds per joint state of an elimination on a CPU, at worst; only decides whether to begin.
@@ -51,10 +53,15 @@ def solve_auto(
     """
     start = time.perf_counter()
     deadline = None if time_limit is None else start + time_limit
-    best = Best(batch, progress, start)
-    if not len(batch):
-        return best.answer(timed_out=False)
+    form = StandardForm.of(batch)
+    best = Best(form, progress, start)
     limits: dict[str, Any] = {"max_states": max_states, "memory": memory, "seed": seed}
+    timed_out = bool(len(batch)) and _solve(best, deadline, limits, jobs)
+    return form.certify(best.answer(timed_out))
+
+
+def _solve(best: Best, deadline: float | None, limits: dict[str, Any], jobs: int) -> bool:
+    """Eliminate what can be eliminated and search the rest; return True if the time limit was reached."""
     try:
         _eliminate(best, deadline, limits)
     except OutOfTime:
@@ -62,12 +69,11 @@ def solve_auto(
     except TooLarge as error:
         best.skipped["exact"] = str(error)
         if error.split is not None and error.split.divides and not _is_over(deadline):
-            easy, hard = take_apart(batch, error.split)
-            best.skipped["exact"] = f"for {len(hard.variables):,} of {batch.num_variables:,} variables: {error}"
+            easy, hard = take_apart(best.batch, error.split)
+            best.skipped["exact"] = f"for {len(hard.variables):,} of {best.batch.num_variables:,} variables: {error}"
             if _solve_apart(best, easy, hard, deadline, limits, jobs):
-                return best.answer(timed_out=_is_over(deadline))
-    timed_out = _search(best, deadline, seed, jobs)
-    return best.answer(timed_out)
+                return _is_over(deadline)
+    return _search(best, deadline, limits["seed"], jobs)
 
 
 def _eliminate(best: Best, deadline: float | None, limits: dict[str, Any]) -> None:
@@ -88,7 +94,7 @@ def _solve_apart(best: Best, easy: Part, hard: Part, deadline: float | None, lim
         solved = solve_exact(easy.batch, time_limit=_share(deadline, 0.5), **limits)
     except TooLarge:
         return False
-    if not bool(solved.proved.all()):
+    if not bool(solved.converged.all()):
         return False
     score = easy.batch.score(solved.assignment)
 
@@ -98,7 +104,8 @@ def _solve_apart(best: Best, easy: Part, hard: Part, deadline: float | None, lim
         whole[:, hard.variables[hard.own]] = assignment[:, hard.own]
         return whole
 
-    rest = Best(hard.batch, best.report, best.start, lift=lift, offset=score)
+    form = replace(best.form, batch=hard.batch, offset=best.form.scores(score))
+    rest = Best(form, best.report, best.start, lift)
     rows = torch.arange(len(hard.batch), device=score.device)
     rest.note("exact", rest.score, rest.bound, rows, began)
     rest.proved |= score == -torch.inf  # infeasible already: the hard part cannot change that
@@ -111,8 +118,7 @@ def _solve_apart(best: Best, easy: Part, hard: Part, deadline: float | None, lim
         "exact+" + answer.method.removeprefix("auto:"),
         Answer.of(
             lift(answer.assignment),
-            bound=torch.where(infeasible, -torch.inf, score + answer.bound),
-            proved=answer.proved | infeasible,
+            bound=torch.where(infeasible, -torch.inf, sum_rounded_up(solved.bound, answer.bound)),
         ),
     )
     return True

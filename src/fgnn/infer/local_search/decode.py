@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from fgnn.infer.local_search.moves import Moves
-from fgnn.infer.tolerances import GAIN
 from fgnn.pgm import ModelBatch
 
 _ENTRIES = 1 << 24  # rows are processed in slices of about this many entries
@@ -126,14 +125,15 @@ def _search(
         if not len(rows) or (deadline is not None and time.perf_counter() > deadline):
             break
         gain, change = moves.single(x, owner)
-        worth = _worth(gain, change, broken, _repair_gain(moves, x, gain, guide))
+        least = moves.least_gain[owner]
+        worth = _worth(gain, change, broken, _repair_gain(moves, x, gain, guide), least)
         moved = _apply_single(moves, x, worth, change, broken)
         stuck = ~moved
         if len(moves.pairs) and bool(stuck.any()):
             which = stuck.nonzero().squeeze(1)
             stuck_x, stuck_broken = x[which], broken[which]
             gains, changes = moves.pair(stuck_x, owner[which], gain[which], change[which])
-            worths = _worth(gains, changes, stuck_broken, gains)
+            worths = _worth(gains, changes, stuck_broken, gains, least[which])
             moved[which] = _apply_pair(moves, stuck_x, worths, changes, stuck_broken)
             x[which], broken[which] = stuck_x, stuck_broken
         if not bool(moved.all()):
@@ -145,15 +145,15 @@ def _search(
     return done
 
 
-def _worth(gain: Tensor, change: Tensor, broken: Tensor, repair_gain: Tensor) -> Tensor:
+def _worth(gain: Tensor, change: Tensor, broken: Tensor, repair_gain: Tensor, least: Tensor) -> Tensor:
     """The priority of each move, ``-inf`` where it is not allowed.
 
     An infeasible row takes only moves that repair something, by ``repair_gain`` per unit repaired. A feasible row takes
-    only moves that break nothing and raise the score.
+    only moves that break nothing and raise the score by more than ``least`` (R,).
     """
-    infeasible = (broken > 0).view(-1, *(1,) * (gain.dim() - 1))
+    infeasible, least = (v.view(-1, *(1,) * (gain.dim() - 1)) for v in (broken > 0, least))
     repair = repair_gain / (-change).clamp(min=1)
-    allowed = torch.where(infeasible, change < 0, (change <= 0) & (gain > GAIN)) & (gain > -torch.inf)
+    allowed = torch.where(infeasible, change < 0, (change <= 0) & (gain > least)) & (gain > -torch.inf)
     return torch.where(infeasible, repair, gain).masked_fill_(~allowed, -torch.inf)
 
 

@@ -13,6 +13,8 @@ from torch import Tensor
 from fgnn.infer.local_search.move_index import MoveIndex, TableIndex, pick
 from fgnn.pgm import ModelBatch
 
+_LEAST_GAIN = 2.0**-46  # relative to the largest entries
+
 
 class Moves:
     """The moves of a batch's models.
@@ -36,6 +38,10 @@ class Moves:
         for t in batch.tables:
             finite, forbidden = _split(t.distinct("values").flatten(2))
             self._values.append((finite, forbidden if bool(forbidden.any()) else None))
+        parts = [self._unary, *(finite for finite, _ in self._values)]
+        sizes = [part.abs().flatten(1).amax(1) for part in parts if part.numel()]
+        # shape: (B,), the least gain of a move worth making; smaller differences are rounding
+        self.least_gain = sum(sizes, self._unary.new_zeros(len(batch))) * _LEAST_GAIN
 
     # ---- one variable ---------------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from fgnn.infer.local_search.decode import search
 from fgnn.infer.local_search.moves import Moves
-from fgnn.infer.tolerances import GAIN
 from fgnn.pgm import ModelBatch
 
 
@@ -54,7 +53,7 @@ def refine(
         perturbed = _perturb(batch, best, chance, copies, generator)
         improved = search(moves, perturbed, owner, deadline=deadline)
         for copy in improved.view(copies, len(batch), -1):
-            best = merge(batch, best, copy)
+            best = merge(moves, best, copy)
         done += 1
     return best
 
@@ -79,12 +78,13 @@ def _perturb(batch: ModelBatch, best: Tensor, chance: Tensor, copies: int, gener
     return torch.where(hit, (best + step) % batch.cardinalities, best).flatten(0, 1)
 
 
-def merge(batch: ModelBatch, best: Tensor, other: Tensor) -> Tensor:
-    """The better of two assignments (B, N), component by component.
+def merge(moves: Moves, best: Tensor, other: Tensor) -> Tensor:
+    """The better of two assignments (B, N) of a batch, component by component.
 
     Variables in which the assignments differ are in one component if they share a factor. Components share no factor,
     so their gains are independent, and any choice of components is feasible if both assignments are.
     """
+    batch = moves.batch
     was, now = batch.score(best), batch.score(other)
     better = (now > was) & (was == -torch.inf)
     best = torch.where(better[:, None], other, best)
@@ -111,7 +111,7 @@ def merge(batch: ModelBatch, best: Tensor, other: Tensor) -> Tensor:
         flat = t.values.flatten(2).double()
         change = _entries(flat, t.shape, t.scopes, other) - _entries(flat, t.shape, t.scopes, best)
         gain.scatter_add_(1, label[:, t.scopes].amin(2), change.nan_to_num())
-    return torch.where(changed & (gain.gather(1, label) > GAIN), other, best)
+    return torch.where(changed & (gain.gather(1, label) > moves.least_gain[:, None]), other, best)
 
 
 def _entries(flat: Tensor, shape: tuple[int, ...], scopes: Tensor, x: Tensor) -> Tensor:

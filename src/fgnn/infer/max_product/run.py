@@ -130,7 +130,7 @@ class MessageRun:
             info["beliefs"] = self.beliefs
         return Answer.of(
             self.assignment,
-            proved=self.infeasible,
+            bound=torch.where(self.infeasible, -torch.inf, torch.inf).double(),
             converged=self.converged,
             iterations=self.done,
             timed_out=self.timed_out,

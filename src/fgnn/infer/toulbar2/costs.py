@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fgnn.infer.tolerances import PROOF
 from fgnn.infer.toulbar2.process import Toulbar2Process
 from fgnn.pgm import ModelBatch
 
@@ -31,14 +30,15 @@ SEARCHES: dict[str, dict[str, Any]] = {
 
 @dataclass(eq=False)
 class Task:
-    """The search for one model's optimum: its costs, the best so far, and what is left to try."""
+    """The search for one model's optimum: its costs, the best so far, and what is left to try.
+
+    Costs are rounded down, so that the negative of a lower bound on them is an upper bound on standard scores.
+    """
 
     index: int
     costs: Floats
     limits: Ints  # the budgets' lower and upper bounds
-    offset: float  # score = offset - cost / scale
-    scale: float
-    slack: float  # the error of rounding, in units of the score
+    scale: float  # costs are integers, about scale times the loss
     top: int  # an upper bound on every finite cost
     best: Ints
     stages: Iterator[tuple[str, float]]
@@ -46,7 +46,6 @@ class Task:
     lower: int = 0
     nodes: int = 0
     finished: bool = False
-    proved: bool = False
     errors: list[str] = field(default_factory=list)
     failed: dict[str, int] = field(default_factory=dict)
     exhausted: bool = False  # every search has failed twice
@@ -55,12 +54,11 @@ class Task:
     def bound(self) -> float:
         if self.finished and self.cost is None:
             return -np.inf
-        lower = self.cost if self.finished and self.cost is not None else self.lower
-        return self.offset - lower / self.scale + self.slack / 2
+        return -(self.cost if self.finished and self.cost is not None else self.lower) / self.scale
 
     @property
     def score(self) -> float:
-        return -np.inf if self.cost is None else self.offset - self.cost / self.scale
+        return -np.inf if self.cost is None else -self.cost / self.scale
 
     def fail(self, search: str, why: str) -> None:
         self.errors.append(f"{search}: {why}")
@@ -94,29 +92,25 @@ class CostNetwork:
 
     def task(self, b: int, start: Tensor | None) -> Task:
         unary = self.unary[b]
-        tables = [v[b] for v in self.values]
-        peaks = [unary.max(1, initial=-np.inf), *(t.max(1) for t in tables)]
-        offset = float(self.constant[b] + sum(p.sum() for p in peaks))
+        drops = [-unary, *(-v[b] for v in self.values)]
         limits = np.concatenate([np.zeros(0, np.int64), *(a[b] for a in self.at_least), *(a[b] for a in self.at_most)])
         best = np.zeros(len(self.cards), np.int64) if not unary.size else unary.argmax(1)
-        task = Task(b, np.zeros(0), limits, offset, 1.0, 0.0, 1, best, self._stages())
-        if offset == -np.inf:  # a factor forbids all its states
-            task.finished = task.proved = True
+        task = Task(b, np.zeros(0), limits, 1.0, 1, best, self._stages())
+        if self.constant[b] == -np.inf or any((d.min(1, initial=np.inf) == np.inf).any() for d in drops):
+            task.finished = True  # a factor forbids all its states
             return task
-        drops = [peaks[0][:, None] - unary, *(p[:, None] - t for p, t in zip(peaks[1:], tables, strict=True))]
         widest = np.concatenate([np.where(np.isfinite(d), d, 0.0).max(1, initial=0.0) for d in drops])
         factors, span = int((widest > 0).sum()), float(widest.sum())
         longest = max((s.shape[1] for s in self.budget_scopes), default=1)
         bits = _TOP_BITS - max(0, int(np.log2(longest)) - 8)  # toulbar2 multiplies costs by budget sizes
         exponent = 0 if span == 0 else bits - int(np.ceil(np.log2(span)))
         task.scale = float(2.0 ** np.clip(exponent, -1000, 900))
-        task.costs = np.rint(np.concatenate([drops[0][self.real], *(d.ravel() for d in drops[1:])]) * task.scale)
-        task.slack = factors / task.scale
+        task.costs = np.floor(np.concatenate([drops[0][self.real], *(d.ravel() for d in drops[1:])]) * task.scale)
         task.top = int(np.ceil(span * task.scale)) + factors + 1
         if start is not None:
             self.improve(task, start[b].cpu().numpy().astype(np.int64))
         if not len(self.cards):
-            task.finished, task.proved, task.cost = True, True, 0
+            task.finished, task.cost = True, 0
         return task
 
     def improve(self, task: Task, x: Ints) -> None:
@@ -175,7 +169,6 @@ class CostNetwork:
             process.kill()
             return
         task.finished = True
-        task.proved = task.cost is None or task.slack <= PROOF * max(1.0, abs(task.score))
 
     def _stages(self) -> Iterator[tuple[str, float]]:
         """Searches to try with their seconds, endlessly."""

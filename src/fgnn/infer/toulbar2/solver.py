@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from fgnn.errors import need
+from fgnn.infer.certificate import certified
 from fgnn.infer.solution import Answer, OnProgress
 from fgnn.infer.toulbar2.costs import SEARCHES, CostNetwork
 from fgnn.infer.toulbar2.schedule import Schedule
-from fgnn.infer.trivial_bound import factor_maxima
 from fgnn.pgm import ModelBatch
 
 
+@certified
 def solve_toulbar2(
     batch: ModelBatch,
     *,
@@ -30,10 +31,10 @@ def solve_toulbar2(
 ) -> Answer:
     r"""Find the optimum by branch and bound, or the best assignment within the time limit.
 
-    Scores become integer costs :math:`\text{round}(2^s (\max \theta_c - \theta_c))` with the largest s that keeps
-    their sum below 2^50; ``-inf`` is forbidden for every s, and budgets are linear constraints. Rounding costs at most
-    half a unit per factor, so an optimum of the costs is within ``factors / 2^s`` of the true one: it is ``proved`` if
-    that is at most 1e-9 (relative). Every assignment is scored again in float64.
+    Scores become integer costs :math:`\lfloor 2^s (\max \theta_c - \theta_c) \rfloor` with the largest s that keeps
+    their sum below 2^50; ``-inf`` is forbidden for every s, and budgets are linear constraints. Costs are rounded down,
+    so their minimum bounds the true optimum, from which it differs by less than ``factors / 2^s``. Every assignment is
+    scored again in float64.
 
     Each child process is asked to stop at its time and killed if it does not; a child that dies costs one attempt. An
     interrupt (Ctrl-C) ends the search like the time limit once there is an answer.
@@ -65,8 +66,7 @@ def solve_toulbar2(
     assignment = torch.from_numpy(np.stack([t.best for t in tasks]) if tasks else np.zeros((0, batch.num_variables)))
     return Answer.of(
         assignment.to(batch.device, torch.int64),
-        bound=torch.minimum(column("bound", torch.float64), factor_maxima(batch)),
-        proved=column("proved", torch.bool),
+        bound=column("bound", torch.float64),
         converged=column("finished", torch.bool),
         iterations=column("nodes", torch.int64),
         timed_out=~(column("finished", torch.bool) | column("exhausted", torch.bool)),
