@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 from fgnn.models.points.blocks import nearest
 from fgnn.models.points.dgcnn import DGCNN, DGCNNPart, edge_features
@@ -51,6 +52,68 @@ def test_dgcnn_for_scenes_has_the_published_number_of_weights() -> None:
     rest = _layers(192, 1024) + _layers(1216, 512, 256) + _layers(256, 13, norm=False)
     assert _count(DGCNN()) == convs + rest
     assert DGCNN(2, 2, graph_columns=None).eval()(torch.rand(3, 30, 2)).shape == (3, 30, 2)
+
+
+def _published(network: nn.Module, x: Tensor, category: Tensor | None, k: int) -> Tensor:
+    """DGCNN as its implementation in torch computes it: 1×1 convolutions, torch's batch norm, leaky ReLU.
+
+    The weights are those of ``network`` in the order of its layers.
+    """
+    layers = iter([m for m in network.modules() if isinstance(m, nn.Linear | nn.BatchNorm1d)])
+
+    def dense(h: Tensor) -> Tensor:  # (B, C, ...)
+        linear, norm = next(layers), next(layers)
+        assert isinstance(linear, nn.Linear)
+        assert isinstance(norm, nn.BatchNorm1d)
+        assert linear.bias is None
+        h = torch.einsum("oc,bc...->bo...", linear.weight, h)
+        h = functional.batch_norm(h, norm.running_mean, norm.running_var, norm.weight, norm.bias, False)  # torch's eps
+        return functional.leaky_relu(h, 0.2)
+
+    def edges(h: Tensor, space: Tensor) -> Tensor:  # (B, C, P) -> (B, 2C, P, k)
+        index = (-torch.cdist(space.mT, space.mT)).topk(k, -1).indices
+        near = torch.stack([h[b][:, index[b]] for b in range(len(h))])
+        here = h[..., None].expand_as(near)
+        return torch.cat([near - here, here], 1)
+
+    h = x.mT
+    space = h if category is not None else h[:, 6:9]
+    if category is not None:
+        whole = dense(dense(dense(edges(h, h))).amax(3)).amax(2)
+        whole = dense(dense(whole))
+        matrix = next(layers)
+        assert isinstance(matrix, nn.Linear)
+        h = (x @ matrix(whole).view(-1, 3, 3)).mT
+        space = h
+    one = dense(dense(edges(h, space))).amax(3)
+    two = dense(dense(edges(one, one))).amax(3)
+    three = dense(edges(two, two)).amax(3)
+    local = torch.cat([one, two, three], 1)
+    whole = dense(local).amax(2)
+    if category is not None:
+        whole = torch.cat([whole, dense(category)], 1)
+    h = torch.cat([whole[..., None].expand(-1, -1, x.shape[1]), local], 1)
+    for _ in range(2 if category is None else 3):
+        h = dense(h)
+    last = next(layers)
+    assert isinstance(last, nn.Linear)
+    return torch.einsum("oc,bcp->bpo", last.weight, h)
+
+
+@pytest.mark.parametrize("parts", [False, True])
+def test_the_torch_variants_compute_what_published_weights_were_trained_for(parts: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    network = (DGCNNPart(k=6, variant="torch") if parts else DGCNN(k=6, variant="torch")).eval()
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm1d):  # small variances tell one eps from another
+            assert module.running_var is not None
+            module.running_var.uniform_(1e-4, 1e-3, generator=generator)
+    x = torch.rand(2, 30, 3 if parts else 9, generator=generator)
+    category = torch.eye(16)[:2] if parts else None
+    with torch.no_grad():
+        wanted = _published(network, x, category, 6)
+        found = network(x, category) if parts else network(x)
+    torch.testing.assert_close(found, wanted, atol=1e-3 * float(wanted.abs().max()), rtol=1e-3)
 
 
 def test_dgcnn_for_parts() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -64,10 +64,9 @@ class Dense(nn.Module):
         return x
 
 
-def dense_stack(widths: list[int], *, activation: Activation = "relu", bias: bool = True) -> nn.Sequential:
-    """A sequence of dense layers with these widths."""
-    pairs = pairwise(widths)
-    return nn.Sequential(*(Dense(a, b, activation=activation, bias=bias) for a, b in pairs))
+def dense_stack(widths: list[int], **options: Any) -> nn.Sequential:
+    """A sequence of `Dense` layers with these widths and the same options."""
+    return nn.Sequential(*(Dense(a, b, **options) for a, b in pairwise(widths)))
 
 
 def tile(vector: Tensor, points: int) -> Tensor:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from fgnn.models.points.blocks import Activation, Dense, dense_stack, nearest, take, tile, turn
+from fgnn.models.points.blocks import Dense, dense_stack, nearest, take, tile, turn
 
 Variant = Literal["original", "torch"]
-_ACTIVATIONS: dict[Variant, Activation] = {"original": "relu", "torch": "leaky"}
+# Options of the dense layers: TensorFlow's batch norm has another eps than torch's.
+_DENSE: dict[Variant, dict[str, Any]] = {
+    "original": {"activation": "relu", "bias": True, "eps": 1e-3},
+    "torch": {"activation": "leaky", "bias": False, "eps": 1e-5},
+}
 
 
 class EdgeConv(nn.Module):
@@ -26,7 +30,7 @@ class EdgeConv(nn.Module):
     def __init__(self, inputs: int, widths: list[int], k: int, variant: Variant = "original") -> None:
         super().__init__()
         self.k, self.swap = k, variant == "torch"
-        self.edge = dense_stack([2 * inputs, *widths], activation=_ACTIVATIONS[variant], bias=not self.swap)
+        self.edge = dense_stack([2 * inputs, *widths], **_DENSE[variant])
 
     def forward(self, x: Tensor, graph: Tensor) -> Tensor:
         """Features (B, P, inputs), and the features (B, P, d) in whose space to find neighbours."""
@@ -53,7 +57,8 @@ class DGCNN(nn.Module):
         classes: Number of classes.
         k: Neighbours, including the point itself.
         graph_columns: The input columns in whose space the first graph is built; None: all.
-        variant: ``original`` (ReLU, biases) or ``torch`` (leaky ReLU, no biases before a norm, more dropout).
+        variant: ``original`` (ReLU, biases) or ``torch`` (leaky ReLU, no biases, more dropout, torch's
+            batch norm), for weights trained by the published implementation in torch.
 
     Shapes:
         (B, P, inputs) to scores (B, P, classes).
@@ -68,15 +73,15 @@ class DGCNN(nn.Module):
         variant: Variant = "original",
     ) -> None:
         super().__init__()
-        act, bias = _ACTIVATIONS[variant], variant == "original"
+        dense = _DENSE[variant]
         self.graph_columns = slice(*graph_columns) if graph_columns is not None else slice(None)
         self.conv1 = EdgeConv(inputs, [64, 64], k, variant)
         self.conv2 = EdgeConv(64, [64, 64], k, variant)
         self.conv3 = EdgeConv(64, [64], k, variant)
-        self.whole = Dense(192, 1024, activation=act, bias=bias)
-        self.head = dense_stack([1024 + 192, 512, 256], activation=act, bias=bias)
+        self.whole = Dense(192, 1024, **dense)
+        self.head = dense_stack([1024 + 192, 512, 256], **dense)
         self.drop = nn.Dropout(0.3 if variant == "original" else 0.5)
-        self.scores = Dense(256, classes, activation="none", norm=False, bias=bias)
+        self.scores = Dense(256, classes, activation="none", norm=False, bias=dense["bias"])
 
     def forward(self, x: Tensor) -> Tensor:
         one = self.conv1(x, x[..., self.graph_columns])
@@ -94,31 +99,32 @@ class DGCNNPart(nn.Module):
     Args:
         parts: Number of parts over all categories.
         categories: Object categories, given one-hot.
-        k: Neighbours, including the point itself.
+        k: Neighbours, including the point itself; the published weights in torch use 40.
+        variant: As in `DGCNN`.
 
     Shapes:
         Points (B, P, 3) and category (B, categories) to scores (B, P, parts).
     """
 
-    def __init__(self, parts: int = 50, categories: int = 16, k: int = 20) -> None:
+    def __init__(self, parts: int = 50, categories: int = 16, k: int = 20, variant: Variant = "original") -> None:
         super().__init__()
-        self.k = k
-        self.align_edge = dense_stack([6, 64, 128])
-        self.align_local = Dense(128, 1024)
-        self.align_whole = dense_stack([1024, 512, 256])
+        self.k, self.swap, dense = k, variant == "torch", _DENSE[variant]
+        self.align_edge = dense_stack([6, 64, 128], **dense)
+        self.align_local = Dense(128, 1024, **dense)
+        self.align_whole = dense_stack([1024, 512, 256], **dense)
         self.align_matrix = nn.Linear(256, 9)
         nn.init.zeros_(self.align_matrix.weight)
         with torch.no_grad():
             self.align_matrix.bias.copy_(torch.eye(3).flatten())
-        self.conv1 = EdgeConv(3, [64, 64], k)
-        self.conv2 = EdgeConv(64, [64, 64], k)
-        self.conv3 = EdgeConv(64, [64], k)
-        self.whole = Dense(192, 1024)
-        self.category = Dense(categories, 64)
-        self.head = nn.Sequential(
-            Dense(1024 + 64 + 192, 256), nn.Dropout(0.4), Dense(256, 256), nn.Dropout(0.4), Dense(256, 128)
-        )
-        self.scores = Dense(128, parts, activation="none", norm=False)
+        self.conv1 = EdgeConv(3, [64, 64], k, variant)
+        self.conv2 = EdgeConv(64, [64, 64], k, variant)
+        self.conv3 = EdgeConv(64, [64], k, variant)
+        self.whole = Dense(192, 1024, **dense)
+        self.category = Dense(categories, 64, **dense)
+        first, second, third = dense_stack([1024 + 64 + 192, 256, 256, 128], **dense)
+        drop = 0.4 if variant == "original" else 0.5
+        self.head = nn.Sequential(first, nn.Dropout(drop), second, nn.Dropout(drop), third)
+        self.scores = Dense(128, parts, activation="none", norm=False, bias=dense["bias"])
 
     def forward(self, points: Tensor, category: Tensor) -> Tensor:
         points = turn(points, self._alignment(points))
@@ -131,7 +137,7 @@ class DGCNNPart(nn.Module):
         return scores
 
     def _alignment(self, points: Tensor) -> Tensor:
-        edges = edge_features(points, nearest(points, self.k))
+        edges = edge_features(points, nearest(points, self.k), self.swap)
         whole = self.align_local(self.align_edge(edges).amax(2)).amax(1)
         matrix: Tensor = self.align_matrix(self.align_whole(whole)).view(-1, 3, 3)
         return matrix
