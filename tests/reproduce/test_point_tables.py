@@ -30,12 +30,11 @@ from fgnn.reproduce.table3 import (
     main_table,
     recorded_rows,
     reproduce_table3,
-    some_of_each,
 )
 from fgnn.tasks.evaluate_points import evaluate_point_weights
 from fgnn.tasks.recipe import Data, Optimiser, Recipe, RoomData, ScanData, Schedule, ShapeData, read_recipe
 from fgnn.tasks.room_scores import PROTOCOLS, Label, Protocol, score_rooms
-from fgnn.tasks.shapes import ShapeTable
+from fgnn.tasks.shapes import ShapeTable, draw_shapes
 from fgnn.train.run import run
 from tests.data.test_shapenet import as_hdf5
 
@@ -129,11 +128,16 @@ def test_table3_without_data_or_weights_says_what_to_do(shapes: Path, tmp_path: 
         reproduce_table3(Setting(), tmp_path, silent)
 
 
-def test_a_few_shapes_of_each_category() -> None:
-    shapes = make_shapes(200, points=16, seed=1)
-    few = some_of_each(shapes, 32)
-    assert set(few.category) == set(shapes.category)
-    assert np.bincount(few.category).max() == 2
+def test_a_draw_has_the_categories_of_the_list_in_proportion() -> None:
+    shapes = make_shapes(30, points=16, seed=1)
+    rare = shapes.category == shapes.category[0]
+    shapes = shapes.select(np.concatenate([np.flatnonzero(rare)[:1], np.repeat(np.flatnonzero(~rare), 20)]))
+    draws = [draw_shapes(shapes, 100, seed) for seed in range(200)]
+    assert {len(draw) for draw in draws} == {100}
+    assert len(draw_shapes(shapes, 10**6)) == len(shapes)
+    counts = np.sum([np.bincount(draw.category, minlength=16) for draw in draws], 0)
+    share, wanted = counts / counts.sum(), np.bincount(shapes.category, minlength=16) / len(shapes)
+    np.testing.assert_allclose(share, wanted, atol=0.01)
 
 
 def truth_of(rooms: list[Room]) -> NDArray[np.int64]:

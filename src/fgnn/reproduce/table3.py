@@ -19,7 +19,7 @@ from fgnn.reproduce.experiment import Origin, Output, Setting, records, write_ou
 from fgnn.reproduce.paper import TABLE3
 from fgnn.runtime.progress import Log
 from fgnn.tasks import read_recipe
-from fgnn.tasks.shapes import ShapeTable, score_shapes, some_of_each, split_shapes
+from fgnn.tasks.shapes import ShapeTable, draw_shapes, score_shapes, split_shapes
 from fgnn.weights import find_weights, load_weights, weight_names
 
 _QUICK = 64  # shapes of a quick run
@@ -50,13 +50,13 @@ class ShapeRow:
 
 
 def reproduce_table3(setting: Setting, out: str | Path, log: Log) -> Output:
-    """Score the available networks on the official test list; in a quick run on a few shapes of each category."""
+    """Score the available networks on the official test list; in a quick run on a few drawn from it."""
     start = time.perf_counter()
     if setting.data is None:
         raise InputError("Expected --data with the folder of ShapeNet-Part")
     shapes = split_shapes(setting.data, "test")
     if setting.quick or setting.instances < len(shapes):
-        shapes = some_of_each(shapes, min(setting.instances, _QUICK) if setting.quick else setting.instances)
+        shapes = draw_shapes(shapes, min(setting.instances, _QUICK) if setting.quick else setting.instances)
     rows: list[ShapeRow] = []
     for name in ROWS:
         rows += _rows(setting, name, shapes, log)

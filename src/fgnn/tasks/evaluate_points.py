@@ -18,7 +18,7 @@ from fgnn.schema import parse
 from fgnn.tasks.points import evaluate_points, load_scans
 from fgnn.tasks.recipe import Data, Recipe, RoomData, ShapeData
 from fgnn.tasks.room_scores import PROTOCOLS, labeller, score_rooms
-from fgnn.tasks.shapes import score_shapes, some_of_each, split_shapes
+from fgnn.tasks.shapes import draw_shapes, score_shapes, split_shapes
 from fgnn.tasks.variation import Variation
 from fgnn.weights import load_weights
 
@@ -47,7 +47,7 @@ def evaluate_point_weights(
         data: The folder of the test data; by default that of training.
         protocol: ``one-pass`` or ``voted`` for shapes; ``pn-sampled``, ``all-points`` or ``voted`` for rooms. Scans
             are tested on the tiles of the held-out files.
-        count: At most this many shapes or rooms; all by default.
+        count: At most this many shapes, drawn at random by ``seed``, or the first rooms; all by default.
     """
     weights = load_weights(place)
     network = load_point_network(weights, device)
@@ -72,15 +72,16 @@ def _shapes(
 ) -> Metrics:
     chosen = _one_of(protocol, SHAPE_PROTOCOLS)
     shapes = split_shapes(data.root, "test")
-    if count is not None and count < len(shapes):
-        shapes = some_of_each(shapes, count)
+    total = len(shapes)
+    shapes = draw_shapes(shapes, total if count is None else count, seed)
+    drawn = "" if len(shapes) == total else f", {len(shapes):,} of {total:,} shapes"
     trained_on = [split_shapes(data.root, split) for split in data.splits] if count is None else []
     votes = _VOTES if chosen == "voted" else 1
     half = next(network.parameters()).is_cuda
     how: dict[str, Any] = {"votes": votes, "variation": variation, "half": half, "seed": seed}
     tables = score_shapes(network, shapes, data.points, trained_on, **how)
     return {
-        table.protocol: {
+        table.protocol + drawn: {
             "instance mIoU": table.instance, "category mIoU": table.class_average, "accuracy": table.accuracy,
             "shapes": float(table.shapes), **table.category,
         }

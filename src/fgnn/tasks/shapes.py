@@ -49,14 +49,15 @@ def load_shapes(root: str | Path, splits: tuple[str, ...], held_out: str, points
     return concat_sets(sets[:-1]), sets[-1]
 
 
-def some_of_each(shapes: Shapes, count: int) -> Shapes:
-    """Return about ``count`` shapes, the same number of each category, evenly spaced."""
-    chosen = []
-    for kind in range(len(CATEGORIES)):
-        members = np.flatnonzero(shapes.category == kind)
-        take = min(len(members), max(1, round(count / len(CATEGORIES))))
-        chosen.append(members[np.linspace(0, len(members) - 1, take).astype(int)] if len(members) else members)
-    return shapes.select(np.sort(np.concatenate(chosen)))
+def draw_shapes(shapes: Shapes, count: int, seed: int = 0) -> Shapes:
+    """Return ``count`` shapes drawn without replacement, in their order; all of them if there are no more.
+
+    Every shape is drawn with the same probability, so that scores over the draw estimate those over the list. Rare
+    categories may be missing.
+    """
+    if count >= len(shapes):
+        return shapes
+    return shapes.select(np.sort(np.random.default_rng(seed).choice(len(shapes), count, replace=False)))
 
 
 def part_mask(parts: Sequence[Sequence[int]], classes: int, device: torch.device) -> Tensor:
