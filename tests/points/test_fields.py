@@ -17,10 +17,10 @@ from fgnn.points.cloud import Cloud, open_cloud, read_cloud, write_cloud
 SUFFIXES = [".ply", ".las", ".laz", ".pcd", ".xyz", ".csv", ".npy", ".npz"]
 AXIS_NAMES = ["X", "Y", "Z", "easting", "northing", "height", "#x", "//x"]
 ODD_NAMES = [
-    *AXIS_NAMES, "", " ", "a b", "a\nb", "a,b", "a;b", "a:b", "a\tb", "#a", "//", "1", "nan", "xyz", "points", "pos", "coord",
-    "file", "a.npy", "a/b", "../a", "\0", "a\0b", "\x1b[31m", "é", "度", "\udc80", "\u2028", "property", "end_header",
-    "DATA ascii", "intensity", "classification", "return_number", "bit_fields", "flag_byte", "gps_time", "red", "x_t",
-    "scan_angle", "n" * 32, "n" * 33, "é" * 17, "_", "label", "__class__", "array",
+    *AXIS_NAMES, "", " ", "a b", "a\nb", "a,b", "a;b", "a:b", "a\tb", "#a", "//", "1", "nan", "xyz", "points", "pos",
+    "coord", "file", "a.npy", "a/b", "../a", "\0", "a\0b", "\x1b[31m", "é", "度", "\udc80", "\u2028", "property",
+    "end_header", "DATA ascii", "intensity", "classification", "return_number", "bit_fields", "flag_byte", "gps_time",
+    "red", "x_t", "scan_angle", "n" * 32, "n" * 33, "é" * 17, "_", "label", "__class__", "array",
 ]  # fmt: skip
 KINDS = ["?", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8"]
 

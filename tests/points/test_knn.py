@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -56,9 +57,17 @@ def clouds() -> dict[str, Tensor]:
 CLOUDS = clouds()
 
 
+@pytest.fixture(params=["tree", "all pairs"])
+def search(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Either search of the CPU."""
+    module = importlib.import_module("fgnn.points.knn")  # the package exports a function of that name
+    monkeypatch.setattr(module, "_FEW", 0 if request.param == "tree" else 1000)
+
+
+@pytest.mark.usefixtures("search")
 @pytest.mark.parametrize("include_self", [True, False])
 @pytest.mark.parametrize("name", CLOUDS)
-def test_the_tree_is_exact(name: str, include_self: bool) -> None:
+def test_the_search_on_the_cpu_is_exact(name: str, include_self: bool) -> None:
     index, distance = knn(CLOUDS[name], 6, include_self=include_self)
     wanted, squared = brute(CLOUDS[name], 6, include_self=include_self)
     assert torch.equal(distance, squared)
@@ -70,8 +79,12 @@ def test_ties_go_to_the_lower_index(places: list[tuple[int, int, int]], k: int) 
     points = torch.tensor(places, dtype=torch.float32)
     k = min(k, len(places))
     assert torch.equal(knn(points, k)[0], brute(points, k)[0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(importlib.import_module("fgnn.points.knn"), "_FEW", 0)
+        assert torch.equal(knn(points, k)[0], brute(points, k)[0])
 
 
+@pytest.mark.usefixtures("search")
 def test_batches_and_other_queries() -> None:
     make = torch.Generator().manual_seed(1)
     points, queries = torch.rand(3, 50, 3, generator=make), torch.rand(3, 7, 3, generator=make) * 2

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fgnn.data.scenes import make_terrain
 from fgnn.errors import InputError
-from fgnn.points.cloud import HeldCloud, read_cloud, write_cloud
+from fgnn.points.cloud import Cloud, HeldCloud, read_cloud, write_cloud
 from fgnn.points.heights import heights_above
 from fgnn.points.segment import STAGES, Clock, Segmenter, segment_cloud, segment_file
-from fgnn.points.segment_pieces import Cut, batches, extra_values, tile_features
+from fgnn.points.segment_pieces import Cut, batches, extra_values, piece_length, tile_features
 from fgnn.points.thin import lowest_per_voxel
 from fgnn.points.tiles import Tile, TileStore
 
@@ -73,10 +74,43 @@ def test_the_padding_of_thinned_tiles_is_out_of_reach() -> None:
     cut = replace(CUT, thin=0.5, points=4096)
     with TileStore(HeldCloud(make_terrain(600, seed=1)), size=12.0) as store:
         for batch in batches(store, cut, size=2, votes=1, seed=0):
-            assert batch.features.shape[1] == 1024  # halved: a tile has far fewer points
+            assert batch.features.shape[1] in (1024, 64)  # halved: a tile has far fewer points
             for features, slots in zip(batch.features, batch.slots, strict=True):
                 gap = np.abs(features[slots >= 0][:, None, 0] - features[slots < 0][None, :, 0]) * cut.scale
                 assert gap.min() > 2 * cut.size
+
+
+def test_pieces_are_as_long_as_their_tiles_need() -> None:
+    assert [piece_length(count, 4096) for count in (5000, 2049, 2048, 1025, 1024, 64)] == [
+        4096,
+        4096,
+        2048,
+        2048,
+        1024,
+        1024,
+    ]
+    assert [piece_length(count, 5000) for count in (4000, 1)] == [5000, 625]  # P is a multiple of every length
+    assert piece_length(1, 48) == 48
+
+
+@pytest.mark.timeout(60)
+def test_scattered_points_are_labelled_at_once() -> None:
+    """Each point has its own four tiles; none is padded to a whole piece."""
+    side = 15
+    places = np.stack(np.meshgrid(np.arange(side), np.arange(side)), -1).reshape(-1, 2) * 1000.0
+    cloud = Cloud(np.column_stack([places, np.zeros(len(places))]))
+    rows: list[int] = []
+
+    def predict(features: NDArray[np.float32]) -> NDArray[np.float32]:
+        rows.append(features.shape[0] * features.shape[1])
+        return np.ones((*features.shape[:2], 2), np.float32)
+
+    segmenter = Segmenter(predict, ("a", "b"), size=64.0, points=4096, scale=5.0, heights=(3.0, 6.0), grow=3.0)
+    begin = time.process_time()
+    labelling = segment_cloud(cloud, segmenter)
+    assert (labelling.label == 0).all()
+    assert sum(rows) == 64 * 4 * len(cloud)
+    assert (time.process_time() - begin) / len(cloud) < 0.02  # a second each, once
 
 
 def test_features_are_the_position_in_the_tile_then_the_heights() -> None:

@@ -21,6 +21,8 @@ _CHUNK = 1 << 16
 # Clouds with more points are searched through a grid of cells on the GPU.
 _GRID_FROM = 1 << 15
 _WIDEST = 128
+# Clouds of so few points are searched without a tree, many at once.
+_FEW = 128
 # Entries of a block of distances between feature vectors.
 _BLOCK = 1 << 24
 
@@ -63,7 +65,8 @@ def knn(
     elif can_launch(clouds.device) and k <= _WIDEST:
         index, distance = _on_gpu(clouds, targets, k, exclude)
     elif clouds.device.type == "cpu":
-        index, distance = _by_tree(clouds, targets, k, exclude)
+        few = clouds.shape[1] <= _FEW and (targets is None or targets.shape[1] <= _FEW)
+        index, distance = (_by_pairs if few else _by_tree)(clouds, targets, k, exclude)
     else:
         on_cpu = None if targets is None else targets.cpu()
         index, distance = (x.to(clouds.device) for x in _by_tree(clouds.cpu(), on_cpu, k, exclude))
@@ -79,6 +82,27 @@ def _local(points: Tensor, queries: Tensor | None) -> tuple[Tensor, Tensor | Non
         points = points - origin
         queries = None if queries is None else queries.to(torch.float64) - origin
     return points.float().contiguous(), None if queries is None else queries.float().contiguous()
+
+
+def _by_pairs(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> tuple[Tensor, Tensor]:
+    """On the CPU, for many clouds of few points: all distances, of many clouds at once."""
+    clouds = points.numpy()
+    targets = clouds if queries is None else queries.numpy()
+    number = np.arange(clouds.shape[1])
+    step = max(_BLOCK // max(targets.shape[1] * len(number), 1), 1)
+    keys = []
+    for start in range(0, len(clouds), step):
+        here, there = targets[start : start + step, :, None], clouds[start : start + step, None]
+        delta = [here[..., axis] - there[..., axis] for axis in range(3)]  # each of shape (b, M, N)
+        with np.errstate(over="ignore"):
+            exact = delta[0] * delta[0] + delta[1] * delta[1] + delta[2] * delta[2]
+        if exclude:
+            exact[:, number, number] = np.inf
+        key = (exact.view(np.int32).astype(np.int64) << 32) | number  # ordered like (distance, index)
+        keys.append(np.sort(np.partition(key, k - 1, axis=2)[..., :k], axis=2))
+    nearest = np.concatenate(keys)
+    distance = (nearest >> 32).astype(np.int32).view(np.float32)
+    return torch.from_numpy(nearest & 0xFFFFFFFF), torch.from_numpy(distance)
 
 
 def _by_tree(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> tuple[Tensor, Tensor]:

@@ -21,6 +21,9 @@ from fgnn.points.tiles import Spot, Tile, TileStore
 _AHEAD = 2
 # Sparse tiles become pieces shorter than P, by halving, but no shorter than this: the network needs neighbours.
 _SHORTEST = 1024
+# Networks are trained on tiles of at least so many points. Fewer have no surroundings to see, and padding them a
+# hundredfold would make scattered points take a second each.
+_FEW = 64
 # Stray points less deep than this below their surroundings, in the scan's units, are left to the network.
 _PIT = 2.0
 
@@ -164,7 +167,8 @@ def tile_features(tile: Tile, cut: Cut) -> NDArray[np.float32]:
 
 def piece_length(count: int, points: int) -> int:
     """Rows of a piece of a tile with ``count`` points: P halved while they fit, no shorter than the shortest."""
-    while points // 2 >= max(count, _SHORTEST):
+    shortest = _SHORTEST if count >= _FEW else _FEW
+    while points % 2 == 0 and points // 2 >= max(count, shortest):
         points //= 2
     return points
 
@@ -203,8 +207,6 @@ def batches(
         for spot, job in _prepared(store.spots(votes), lambda spot: pool.submit(prepare, spot), threads + 1):
             tile = job.result()
             length = piece_length(len(tile.tile.slots), cut.points)
-            if cut.points % length:
-                length = cut.points
             for piece in tile.pieces(length, np.random.default_rng([seed, *spot.corner])):
                 yield from room(length)
                 last = pending[-1]
