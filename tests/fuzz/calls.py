@@ -89,7 +89,7 @@ def options(data: bytes) -> None:
     with (
         mock.patch.object(sys, "argv", ["fgnn", "solve", str(_model()), "-t", "0.2", *words]),
         mock.patch("fgnn.cli._stop_on_sigterm"),
-        mock.patch("fgnn.cli.build_app", lambda: app),
+        mock.patch("fgnn.cli.build_app", return_value=app),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
