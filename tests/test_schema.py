@@ -6,7 +6,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -14,8 +14,12 @@ import pytest
 
 from fgnn.errors import InputError
 from fgnn.models import NetworkConfig, PointConfig
+from fgnn.models.map.learned import MAPCard
+from fgnn.models.points.segmenter import PointCard
+from fgnn.points.segment_pieces import Cut
 from fgnn.schema import Between, Length, check_fields, parse
 from fgnn.tasks import Recipe
+from fgnn.weights.cards import Head
 from tools.sweep import Plan
 
 
@@ -27,7 +31,7 @@ def rules_missing(hint: Any, place: str, rules: tuple[Any, ...] = ()) -> Iterato
     elif origin in (types.UnionType, typing.Union):
         for argument in arguments:
             yield from rules_missing(argument, place, rules)
-    elif origin is tuple:
+    elif origin in (tuple, Sequence):
         if not any(isinstance(rule, Length) for rule in rules):
             yield place
         yield from rules_missing(arguments[0], f"{place}[]")
@@ -41,7 +45,7 @@ def rules_missing(hint: Any, place: str, rules: tuple[Any, ...] = ()) -> Iterato
             yield place
 
 
-@pytest.mark.parametrize("cls", [Recipe, Plan])
+@pytest.mark.parametrize("cls", [Recipe, Plan, Head, MAPCard, PointCard, Cut])
 def test_every_size_text_and_list_of_a_file_is_bounded(cls: type[Any]) -> None:
     assert list(rules_missing(cls, cls.__name__)) == []
 

@@ -18,7 +18,7 @@ from fgnn.errors import InputError
 from fgnn.files import atomic_write
 from fgnn.models.points.segmenter import load_point_network
 from fgnn.weights import load_weights, save_weights
-from fgnn.weights.cards import parse_weights, weights_folder
+from fgnn.weights.cards import parse_card, parse_weights, weights_folder
 from tools.archive import read_archive
 
 # What the record of a network on shapes says besides its scores.
@@ -73,19 +73,9 @@ def ship_sweep(
                 else:
                     package.record(weights.name, weights.card)
             elif _is_card(name) and name.removesuffix(".json") + ".safetensors" not in files:
-                card = _parse_card(data, f"{tar}, {name}")
-                package.record(card["name"], card)
+                card = parse_card(data, f"{tar}, {name}")
+                package.record(card.name, card)
     return package.close(tars[0])
-
-
-def _parse_card(data: bytes, file: str) -> dict[str, Any]:
-    try:
-        card = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise InputError("Expected a card as JSON (got something else)", file=file) from error
-    if not isinstance(card, dict) or not isinstance(card.get("name"), str):
-        raise InputError("Expected a card with a name (got something else)", file=file)
-    return card
 
 
 def _is_card(name: str) -> bool:

@@ -67,6 +67,12 @@ class Length:
             raise ValueError(f"Expected {self.least} to {self.most:,} {what} (got {len(value):,})")
 
 
+def check_extended(value: Any) -> None:
+    """A rule: a number, finite or not, but not NaN."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or math.isnan(value):
+        raise ValueError(f"Expected a number (got {show(value)})")
+
+
 def check_path(value: str) -> None:
     """A rule: text that the system takes as a path."""
     Length(4096, 1)(value)
@@ -77,7 +83,9 @@ def check_path(value: str) -> None:
 FileName = Annotated[str, check_file_name]  # becomes a file or folder of ours
 PathText = Annotated[str, check_path]  # names a file or folder of the user's
 Label = Annotated[str, Length(LONGEST)]  # the name of a class, a field or a part, only ever shown
+Extended = Annotated[Any, check_extended]  # a log-potential: a number or an infinity
 Share = Annotated[float, Between(0, 1)]
+Extent = Annotated[float, Between(1e-6, 1e6)]  # a length in the units of a scan
 Positive = Annotated[float, Between(0, above=True)]
 
 
@@ -145,7 +153,7 @@ def convert(hint: Any, value: Any, file: File, place: str) -> Any:
         return value if isinstance(value, kind) else parse(kind, value, file=file, place=place)
     if origin is Literal:
         return _choice(arguments, value, file, place)
-    if origin is tuple:
+    if origin in (tuple, Sequence):
         if not isinstance(value, list | tuple):
             raise InputError(f"Expected a list (got {show(value)})", file=file, place=place)
         return tuple(convert(arguments[0], item, file, f"{place}[{n}]") for n, item in enumerate(value))

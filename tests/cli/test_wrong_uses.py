@@ -159,7 +159,7 @@ COMMANDS = {
     "segment tiny.uai": ".ply .las .laz .pcd",
     "segment cut.ply": "cut.ply: ",
     "segment flat.npy": "flat.npy: …(N, 3+)",
-    "segment words.npy": "words.npy, coordinates: …numbers",
+    "segment words.npy": "words.npy, …numbers",
     "segment scan.ply --model deep-map-joint": "point network…'deep-map-joint'",
     "segment scan.ply --out scan.ply": "--out",
     "segment scan.ply --out scan.obj": ".ply .las .laz",

@@ -55,7 +55,7 @@ def evaluate(
     from fgnn.tasks.recipe import ChainData
     from fgnn.weights.cards import read_card
 
-    if read_card(weights).get("task") == "points":
+    if read_card(weights).task == "points":
         if kind or length is not None or window is not None or grid:
             raise InputError("Expected --data or --protocol for a point network (got options of chains or grids)")
         _points(weights, data, protocol, count, pick_device(device), seed, as_json)

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from fgnn.points.heights import Relief, height_columns
 from fgnn.points.neighbourhood import AROUND_COLUMNS, SHAPE_COLUMNS, columns_around, neighbourhood_shape
 from fgnn.points.thin import lowest_per_voxel
 from fgnn.points.tiles import Spot, Tile, TileStore
+from fgnn.schema import Between, Extent, Length
 
 # Batches prepared ahead of the one being labelled.
 _AHEAD = 2
@@ -31,19 +33,33 @@ _PIT = 2.0
 Allocate = Callable[[tuple[int, ...]], NDArray[np.float32]]
 
 
+def check_thinning(side: float) -> None:
+    """A rule: 0 for none, or the side of a voxel."""
+    if side:
+        Between(1e-3, 1e6)(side)
+
+
+# What recipes and cards may ask for.
+PiecePoints = Annotated[int, Between(32, 1 << 16)]
+Windows = Annotated[Sequence[Extent], Length(64)]
+Growth = Annotated[float, Between(1, 100)]
+Thinning = Annotated[float, check_thinning]
+Neighbours = Annotated[Sequence[Annotated[int, Between(3, 1024)]], Length(16)]
+
+
 @dataclass(frozen=True)
 class Cut:
     """How a scan becomes tiles, pieces and features; the fields are those of `fgnn.points.segment.Segmenter`."""
 
-    size: float
-    points: int = 4096
-    scale: float = 1.0
+    size: Extent
+    points: PiecePoints = 4096
+    scale: Extent = 1.0
     colour: bool = False
-    heights: Sequence[float] = ()
-    slopes: Sequence[float] = ()
-    grow: float = 1.0
-    thin: float = 0.0
-    shapes: Sequence[int] = ()
+    heights: Windows = ()
+    slopes: Windows = ()
+    grow: Growth = 1.0
+    thin: Thinning = 0.0
+    shapes: Neighbours = ()
     echoes: bool = False
 
     @property

@@ -15,8 +15,11 @@ from fgnn.points.morphological import morphological_ground
 from fgnn.report import Page, Table
 from fgnn.reproduce.experiment import Origin, Output, Setting, write_outputs
 from fgnn.runtime.progress import Log
+from fgnn.schema import convert
 from fgnn.tasks.ground_scores import NAME, filter_samples
-from fgnn.weights import load_weights
+from fgnn.tasks.recipe import TrainedOn
+from fgnn.weights import Card
+from fgnn.weights.cards import read_card
 
 _PACKED = "isprs_filtertest_ground.npz"
 
@@ -37,22 +40,30 @@ class GroundRow:
     origin: Origin
 
 
+def _recorded(card: Card) -> dict[str, GroundScore]:
+    """The results of the other folds that a card records."""
+    folds = card.get("cross_validation")
+    samples = folds.get("samples", {}) if isinstance(folds, dict) else {}
+    scores: dict[str, GroundScore] = convert(dict[str, GroundScore], samples, card.file, "cross_validation.samples")
+    return scores
+
+
 def reproduce_ground(setting: Setting, out: str | Path, log: Log) -> Output:
     """Filter the samples that the weights held out; the results of the other folds are on the card."""
     start = time.perf_counter()
     if setting.data is None:
         raise InputError(f"Expected --data with the folder of {_PACKED} (or of samp11.npz, samp12.npz, …)")
     place = setting.run or NAME
-    card = load_weights(place).card
-    scans = card.get("data", {}).get("scans") or {}
-    held_out = [name for name in SAMPLES if f"{name}.npz" in scans.get("held_out", ())]
+    card = read_card(place)
+    scans = card.part(TrainedOn).data.scans
+    held_out = [name for name in SAMPLES if scans is not None and f"{name}.npz" in scans.held_out]
     if not held_out:
         raise InputError("Expected weights that held out samples of the ISPRS test", file=place)
     clouds = samples_in(setting.data)
     scores = filter_samples(place, {name: clouds[name] for name in held_out}, setting.device, log)
     rows = [GroundRow("fgnn", name, score, "measured") for name, score in scores.items()]
-    others = card.get("cross_validation", {}).get("samples", {})
-    rows += [GroundRow("fgnn", n, GroundScore(**s), "recorded") for n, s in others.items() if n not in scores]
+    others = _recorded(card)
+    rows += [GroundRow("fgnn", name, score, "recorded") for name, score in others.items() if name not in scores]
     for name, cloud in clouds.items():
         score = ground_score(cloud.fields["classification"] == GROUND, morphological_ground(cloud.xyz))
         rows.append(GroundRow("morphological", name, score, "measured"))

@@ -13,12 +13,13 @@ import torch
 from fgnn.data import Shapes
 from fgnn.data.shapenet import CATEGORIES
 from fgnn.errors import InputError
-from fgnn.models.points.segmenter import load_point_network
+from fgnn.models.points.segmenter import PointCard, load_point_network
 from fgnn.report import Page, Table, bars
 from fgnn.reproduce.experiment import Origin, Output, Setting, records, write_outputs
 from fgnn.reproduce.paper import TABLE3
 from fgnn.runtime.progress import Log
 from fgnn.tasks import read_recipe
+from fgnn.tasks.recipe import TrainedOn
 from fgnn.tasks.shapes import ShapeTable, draw_shapes, score_shapes, split_shapes
 from fgnn.weights import find_weights, load_weights, weight_names
 
@@ -80,16 +81,15 @@ def _rows(setting: Setting, name: str, shapes: Shapes, log: Log) -> list[ShapeRo
             return []
         return _recorded(name, record)
     weights = load_weights(place)
-    if weights.card.get("task") != "points" or not weights.card.get("categories"):
+    data = weights.card.part(TrainedOn).data.shapes
+    if data is None:
         raise InputError("Expected weights of a network on shapes", file=place)
     network = load_point_network(weights, setting.device)
     log(f"{ROWS[name][1]}: {len(shapes)} shapes, weights {place}")
     half = torch.device(setting.device).type == "cuda"
-    data = weights.card["data"]["shapes"]
-    points, splits = int(data["points"]), data.get("splits", ["train"])
-    trained_on = [] if setting.quick else [split_shapes(str(setting.data), s) for s in splits]
+    trained_on = [] if setting.quick else [split_shapes(str(setting.data), s) for s in data.splits]
     votes = 1 if setting.quick else _VOTES
-    tables = score_shapes(network, shapes, points, trained_on, votes=votes, half=half, seed=setting.seed)
+    tables = score_shapes(network, shapes, data.points, trained_on, votes=votes, half=half, seed=setting.seed)
     measured = [ShapeRow(name, table, _origin(weights.card)) for table in tables]
     # a few shapes say little: show the recorded results of the whole list too
     return measured + (_recorded(name, weights.card) if setting.quick else [])
@@ -102,7 +102,7 @@ def _recorded(name: str, card: Any) -> list[ShapeRow]:
 
 def _weights(setting: Setting, name: str) -> Path | None:
     if setting.run is not None:
-        architecture = load_weights(setting.run).card.get("network", {}).get("architecture")
+        architecture = load_weights(setting.run).card.part(PointCard).network.architecture
         return find_weights(setting.run) if architecture == name else None
     folder = setting.shape_runs / f"shapes-{name}"
     if (folder / "last.safetensors").is_file():

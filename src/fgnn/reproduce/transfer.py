@@ -14,7 +14,7 @@ from fgnn.runtime.progress import Log
 from fgnn.tasks import Data
 from fgnn.tasks.evaluate_map import evaluate_network
 from fgnn.tasks.map import data_sets, draw_many
-from fgnn.tasks.recipe import ChainData
+from fgnn.tasks.recipe import ChainData, TrainedOn
 
 WEIGHTS = "deep-map-joint"
 # length, window, budget: first as trained; other windows keep the budget's share of ones
@@ -54,8 +54,8 @@ def reproduce_transfer(
                 ]
             )
     heading = ["chains", "agreement %, raw", "optimal %", "agreement %, decoded", "optimal %", "feasible %"]
-    trained = card["data"]["chain"]
-    table = Table(heading, rows, f"Trained on length {trained['length']}, windows of {trained['window']} only")
+    trained = card.part(TrainedOn).data.chain or ChainData()
+    table = Table(heading, rows, f"Trained on length {trained.length}, windows of {trained.window} only")
     page = Page("One network for all kinds of chain, on new lengths and windows")
     page.table(table)
     return write_outputs(Output("transfer", setting, cells, [table], page, time.perf_counter() - start), out)

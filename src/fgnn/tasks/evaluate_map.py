@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -14,11 +12,11 @@ from fgnn.infer.local_search.decode import decode
 from fgnn.models import MAPNetwork, load_network
 from fgnn.models.map.learned import score
 from fgnn.runtime.devices import synchronised_time
-from fgnn.schema import parse
 from fgnn.tasks.labelled_models import Examples
 from fgnn.tasks.map import data_sets, draw_many
 from fgnn.tasks.metrics import Quality
-from fgnn.tasks.recipe import ChainData, Data, GridData
+from fgnn.tasks.recipe import ChainData, Data, GridData, TrainedOn
+from fgnn.weights import Card
 
 
 @dataclass(frozen=True)
@@ -79,12 +77,10 @@ def evaluate(
     return evaluations
 
 
-def data_to_test(
-    card: Mapping[str, Any], chain: ChainData | None, grid: GridData | None, place: str | Path
-) -> dict[str, Data]:
+def data_to_test(card: Card, chain: ChainData | None, grid: GridData | None, place: str | Path) -> dict[str, Data]:
     """Return the data sets to test on by name, one per kind."""
     if chain is None and grid is None:
-        data = parse(Data, card["data"], file=place, place="data")
+        data = card.part(TrainedOn).data
         if data.folder is not None:
             raise InputError("Expected --kind or --grid for weights trained on a folder of files", file=place)
         chain, grid = data.chain, data.grid

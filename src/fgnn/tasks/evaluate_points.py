@@ -16,7 +16,7 @@ from fgnn.points import scene_score
 from fgnn.runtime.progress import Log
 from fgnn.schema import parse
 from fgnn.tasks.points import evaluate_points, load_scans
-from fgnn.tasks.recipe import Data, Recipe, RoomData, ShapeData
+from fgnn.tasks.recipe import Recipe, RoomData, ShapeData, TrainedBy, TrainedOn
 from fgnn.tasks.room_scores import PROTOCOLS, labeller, score_rooms
 from fgnn.tasks.shapes import draw_shapes, score_shapes, split_shapes
 from fgnn.tasks.variation import Variation
@@ -51,19 +51,22 @@ def evaluate_point_weights(
     """
     weights = load_weights(place)
     network = load_point_network(weights, device)
-    trained = parse(Data, weights.card["data"], file=place, place="data")
+    trained = weights.card.part(TrainedOn).data
     part = trained.shapes or trained.rooms or trained.scans
-    assert part is not None
+    if part is None:
+        raise InputError("Expected shapes, rooms or scans", file=weights.card.file, place="data")
     if data is None and not Path(part.root).is_dir():
         raise InputError(f"Expected --data, the folder of the test data (trained from {part.root!r}, not found here)")
     if data is not None:
         part = replace(part, root=data)
     if isinstance(part, ShapeData):
-        variation = parse(Variation, weights.card.get("recipe", {}).get("variation", {}), file=place, place="variation")
+        settings = weights.card.get("recipe")
+        values = settings.get("variation", {}) if isinstance(settings, dict) else {}
+        variation = parse(Variation, values, file=weights.card.file, place="recipe.variation")
         return _shapes(network, part, protocol, count, seed, variation)
     if isinstance(part, RoomData):
         return _rooms(network, part, protocol, count, seed, log)
-    recipe = parse(Recipe, weights.card["recipe"], place="recipe")
+    recipe = weights.card.part(TrainedBy).recipe
     return _scans(network, replace(recipe, data=replace(trained, scans=part)), protocol)
 
 

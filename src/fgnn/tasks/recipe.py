@@ -12,8 +12,8 @@ from fgnn.errors import InputError
 from fgnn.files import is_file
 from fgnn.models import NetworkConfig, PointConfig
 from fgnn.names import as_file_name
-from fgnn.points.segment_pieces import Cut
-from fgnn.schema import Between, Label, Length, PathText, Positive, check_fields, parse
+from fgnn.points.segment_pieces import Cut, Growth, Neighbours, PiecePoints, Thinning, Windows
+from fgnn.schema import Between, Extent, Label, Length, PathText, Positive, check_fields, parse
 from fgnn.tasks.settings import Optimiser as Optimiser
 from fgnn.tasks.settings import Schedule as Schedule
 from fgnn.tasks.settings import TrainingSettings
@@ -89,9 +89,6 @@ class RoomData:
         check_fields(self)
 
 
-Windows = Annotated[tuple[Positive, ...], Length(64)]
-
-
 @dataclass(frozen=True)
 class ScanData:
     """A folder of labelled scans, cut into tiles of ``size`` with pieces of ``points`` points.
@@ -113,15 +110,15 @@ class ScanData:
     root: PathText
     classes: PathText = "classes.txt"
     field: Label = "label"
-    size: Positive = 20.0
-    points: Annotated[int, Between(32, 1 << 20)] = 4096
-    scale: Positive = 10.0
+    size: Extent = 20.0
+    points: PiecePoints = 4096
+    scale: Extent = 10.0
     colour: bool = False
     heights: Windows = ()
     slopes: Windows = ()
-    grow: Annotated[float, Between(1, 100)] = 1.0
-    thin: Annotated[float, Between(0, 1e6)] = 0.0
-    shapes: Annotated[tuple[Annotated[int, Between(3, 1024)], ...], Length(16)] = ()
+    grow: Growth = 1.0
+    thin: Thinning = 0.0
+    shapes: Neighbours = ()
     echoes: bool = False
     copies: Annotated[int, Between(0, 1000)] = 0
     stray: Annotated[int, Between(0, 255)] | None = None
@@ -222,6 +219,20 @@ class Recipe(TrainingSettings):
         return frozenset(
             ("network", "soft") if self.data.clouds else ("points", "augment", "variation", "label_smoothing")
         )
+
+
+@dataclass(frozen=True)
+class TrainedOn:
+    """The entry of a card that says what its network was trained on."""
+
+    data: Data
+
+
+@dataclass(frozen=True)
+class TrainedBy:
+    """The entry of a card that says how its network was trained."""
+
+    recipe: Recipe
 
 
 def read_recipe(place: str | Path) -> Recipe:

@@ -24,7 +24,8 @@ from fgnn.train.checkpoint import State, restore, save_state
 from fgnn.train.run_folder import RunFolder
 from fgnn.train.step import Step
 from fgnn.train.update import Update, rate_factor
-from fgnn.weights import load_weights, save_weights
+from fgnn.weights import save_weights
+from fgnn.weights.cards import read_card
 
 
 @dataclass(frozen=True)
@@ -266,7 +267,7 @@ def compile_network(network: nn.Module) -> None:
 def _origin(place: str) -> dict[str, Any]:
     """Return what a card says of the weights a run started from."""
     try:
-        card = load_weights(place).card
+        card = read_card(place)
     except InputError:  # deleted since; the run no longer needs them
         return {"name": place}
     return {key: card[key] for key in ("name", "instances_seen", "hours", "began_with") if key in card}

@@ -4,36 +4,77 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from fgnn.errors import InputError
 from fgnn.files import atomic_write, is_file, is_folder
-from fgnn.weights.store import parse_tensors, save_tensors
+from fgnn.schema import Label, parse
+from fgnn.weights.store import parse_tensors, read_values, save_tensors
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 _FORMAT = "fgnn-weights-1"
+_MOST_CARD_BYTES = 1 << 20
+
+
+class Card(dict[str, Any]):
+    """What weights say of themselves: plain values from a file that anyone may have written.
+
+    ``name``, ``task`` (``map`` or ``points``), ``network`` (its configuration), ``family`` (the models it accepts) and,
+    for readers, ``recipe``, ``data``, ``seed``, ``hours``, ``hardware``, ``metrics``, ``command``. `part` checks what a
+    program uses.
+
+    Attributes:
+        file: Where the card comes from, for messages.
+    """
+
+    def __init__(self, values: Mapping[str, Any], file: str | Path = "weights") -> None:
+        super().__init__(values)
+        self.file = file
+        self._head = self.part(Head)
+
+    def part(self, cls: type[T]) -> T:
+        """Return the entries that are fields of ``cls``, by its schema; errors name the file and the field."""
+        names = [field.name for field in fields(cls)]
+        return parse(cls, {name: self[name] for name in names if name in self}, file=self.file)
+
+    @property
+    def name(self) -> str:
+        return self._head.name
+
+    @property
+    def task(self) -> str:
+        return self._head.task
+
+
+@dataclass(frozen=True)
+class Head:
+    """What every card says."""
+
+    name: Label = "weights"
+    task: Label = ""
 
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """A network's tensors and its card.
-
-    The card holds ``name``, ``task`` (``map`` or ``points``), ``network`` (its configuration), ``family`` (the models
-    it accepts) and, for readers, ``recipe``, ``data``, ``seed``, ``hours``, ``hardware``, ``metrics``, ``command``.
-    """
+    """A network's tensors and its card."""
 
     tensors: Mapping[str, Tensor]
-    card: Mapping[str, Any]
+    card: Card
 
     @property
     def name(self) -> str:
-        return str(self.card.get("name", "weights"))
+        return self.card.name
 
 
 def weights_folder() -> Path:
@@ -72,22 +113,29 @@ def load_weights(place: str | Path) -> Weights:
 
 def parse_weights(data: bytes, file: str | Path) -> Weights:
     """Parse the bytes of a weights file; ``file`` names it in messages."""
-    tensors, card = parse_tensors(data, _FORMAT, "weights", file)
-    return Weights({name: t.float() if t.dtype is torch.bfloat16 else t for name, t in tensors.items()}, card)
+    tensors, values = parse_tensors(data, _FORMAT, "weights", file)
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise InputError("Expected finite numbers (got infinities or NaN)", file=file, place=name)
+    wide = {name: t.float() if t.dtype is torch.bfloat16 else t for name, t in tensors.items()}
+    return Weights(wide, Card(values, file))
 
 
-def read_card(place: str | Path) -> dict[str, Any]:
-    """Read the card alone, from the JSON file beside the weights if there is one."""
-    file = find_weights(place).with_suffix(".json")
-    if file.is_file():
-        try:
-            card = json.loads(file.read_bytes().decode("utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise InputError("Expected the card of weights as JSON (got something else)", file=file) from error
-        if not isinstance(card, dict):
-            raise InputError("Expected the card of weights as a JSON object (got something else)", file=file)
-        return card
-    return dict(load_weights(place).card)
+def read_card(place: str | Path) -> Card:
+    """Read the card alone. It comes from the weights file: the JSON file beside it is for readers."""
+    file = find_weights(place)
+    return Card(read_values(file, _FORMAT, "weights"), file)
+
+
+def parse_card(data: bytes, file: str | Path) -> Card:
+    """Parse a card that was written as JSON; ``file`` names it in messages."""
+    try:
+        values = json.loads(data.decode("utf-8")) if len(data) <= _MOST_CARD_BYTES else None
+    except (ValueError, RecursionError) as error:
+        raise InputError("Expected the card of weights as JSON (got something else)", file=file) from error
+    if not isinstance(values, dict):
+        raise InputError("Expected the card of weights as a JSON object (got something else)", file=file)
+    return Card(values, file)
 
 
 def save_weights(

@@ -13,6 +13,7 @@ from torch import Tensor
 from fgnn.errors import InputError
 from fgnn.files import atomic_write, is_file
 
+_MOST_HEADER = 16 << 20
 # What reading a malformed file may raise.
 _MALFORMED = (ValueError, LookupError, AttributeError, TypeError, RecursionError, OverflowError)
 
@@ -35,23 +36,46 @@ def load_tensors(path: str | Path, kind: str, what: str) -> tuple[dict[str, Tens
     return parse_tensors(Path(path).read_bytes(), kind, what, path)
 
 
+def read_values(path: str | Path, kind: str, what: str) -> dict[str, Any]:
+    """Read the values of a file of `save_tensors` without its tensors."""
+    with Path(path).open("rb") as file:
+        return _values(file.read(_header_bytes(file.read(8))), kind, what, path)
+
+
 def parse_tensors(data: bytes, kind: str, what: str, file: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Parse the bytes of a file into tensors and values; ``file`` names it in messages."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
+    values = _values(data[8 : 8 + _header_bytes(data[:8])], kind, what, file)
     try:
-        # the header is eight bytes of length, then JSON; `load` checks the rest
-        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
         tensors: dict[str, Tensor] = load(data)
-        actual, values = metadata.get("format"), json.loads(metadata.get("values", "null"))
     except (SafetensorError, *_MALFORMED) as error:
-        raise InputError(f"Expected {what} (got a file that is cut short or of another kind)", file=file) from error
+        raise _not(what, "a file that is cut short or of another kind", file) from error
+    return tensors, values
+
+
+def _header_bytes(start: bytes) -> int:
+    """The length of the header, which its first eight bytes state; the JSON of a longer one is cut short."""
+    return min(int.from_bytes(start, "little"), _MOST_HEADER)
+
+
+def _values(header: bytes, kind: str, what: str, file: str | Path) -> dict[str, Any]:
+    """The values in the JSON header of a safetensors file."""
+    try:
+        metadata = json.loads(header).get("__metadata__", {})
+        actual, values = metadata.get("format"), json.loads(metadata.get("values", "null"))
+    except _MALFORMED as error:
+        raise _not(what, "a file that is cut short or of another kind", file) from error
     if actual != kind:
-        raise InputError(f"Expected {what} (got a safetensors file of another kind)", file=file)
+        raise _not(what, "a safetensors file of another kind", file)
     if not isinstance(values, dict):
         raise InputError(f"Expected {what} (got values that are no mapping)", file=file, place="header")
-    return tensors, values
+    return values
+
+
+def _not(what: str, got: str, file: str | Path) -> InputError:
+    return InputError(f"Expected {what} (got {got})", file=file)
 
 
 def same_tensors(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:

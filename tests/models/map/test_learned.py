@@ -15,7 +15,7 @@ from fgnn.errors import InputError
 from fgnn.models.map.learned import load_network
 from fgnn.train.run import run
 from fgnn.train.run_folder import RunFolder
-from fgnn.weights import save_weights
+from fgnn.weights import Card, save_weights
 from tests.tasks.helpers import CHAIN, small_recipe
 
 DATA = ChainMAP(1, CHAIN.length, CHAIN.window, CHAIN.budget)
@@ -99,7 +99,7 @@ def test_weights_trained_on_similar_models_are_chosen(monkeypatch: pytest.Monkey
         "points": {"task": "points"},
     }
     monkeypatch.setattr(learned, "weight_names", lambda: sorted(cards))
-    monkeypatch.setattr(learned, "read_card", cards.__getitem__)
+    monkeypatch.setattr(learned, "read_card", lambda name: Card(cards[name], name))
     assert learned.choose_weights(ChainMAP(1).sample(1)) == "paper-1"
     for data in (ChainMAP(2), ChainMAP(3, 60), ChainMAP(1, 30, 10)):
         assert learned.choose_weights(data.sample(1)) == "chains"

@@ -20,6 +20,7 @@ _READS: dict[str, tuple[str, ...]] = {
     "dgcnn": (),
 }
 ARCHITECTURES = tuple(_READS)
+_MOST_LAYERS = 1024
 
 
 def check_architecture(text: str) -> None:
@@ -68,6 +69,9 @@ class NetworkConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.blocks * self.repeat > _MOST_LAYERS:
+            got = self.blocks * self.repeat
+            raise ValueError(f"Expected at most {_MOST_LAYERS} layers, blocks times repeat (got {got})")
         for name in self.ignored:
             object.__setattr__(self, name, getattr(NetworkConfig, name))
 

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from fgnn.models.map.featurise import group_names
 from fgnn.pgm import ModelBatch
+from fgnn.schema import Between, Extended, Label, Length, check_fields, show
+
+_MOST_CELLS = 1 << 20
+
+
+def check_shape(text: str) -> None:
+    """A rule: the shape of a table, such as ``2x3``."""
+    if not re.fullmatch(r"[1-9]\d{0,5}(x[1-9]\d{0,5}){0,30}", text) or cells(text) > _MOST_CELLS:
+        what = f"the shape of a table of at most {_MOST_CELLS:,} entries, such as 2x3"
+        raise ValueError(f"Expected {what} (got {show(text)})")
+
+
+def cells(shape: str) -> int:
+    """The entries of a table of a shape such as ``2x3``."""
+    return math.prod(map(int, shape.split("x")))
 
 
 @dataclass(frozen=True)
@@ -23,15 +41,25 @@ class Family:
         density: Tables per variable, by which weights are chosen: it distinguishes chains from grids.
     """
 
-    states: int
-    tables: tuple[str, ...] = ()  # shapes, such as "2x2"
-    budgets: tuple[int, ...] = ()  # sizes trained on
-    fixed: tuple[str, ...] = ()
+    states: Annotated[int, Between(1, 1 << 16)]
+    tables: Annotated[tuple[Annotated[str, check_shape], ...], Length(1000)] = ()  # shapes, such as "2x2"
+    budgets: Annotated[tuple[Annotated[int, Between(1, 10**6)], ...], Length(1000)] = ()  # sizes trained on
+    fixed: Annotated[tuple[Label, ...], Length(1000)] = ()
     finite: bool = True
     any_size: bool = False
-    name: str = ""
-    constants: tuple[tuple[float, ...], ...] = ()
-    density: float = 0.0
+    name: Label = ""
+    constants: Annotated[tuple[Annotated[tuple[Extended, ...], Length(_MOST_CELLS)], ...], Length(1000)] = ()
+    density: Annotated[float, Between(0, 10**6)] = 0.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for group, numbers in zip(self.fixed, self.constants, strict=False):
+            size = 2 if group == "budget" else cells(group.removeprefix("table")) if group in self._groups() else 0
+            if len(numbers) != size:
+                raise ValueError(f"Expected {size} constants of {group!r}, a group of the family (got {len(numbers)})")
+
+    def _groups(self) -> set[str]:
+        return {"budget", *(f"table{shape}" for shape in self.tables)}
 
     @classmethod
     def of(cls, batch: ModelBatch, *, fixed: tuple[str, ...] = (), any_size: bool = False, name: str = "") -> Family:

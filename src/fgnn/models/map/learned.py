@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,38 +19,35 @@ from fgnn.infer.local_search.decode import decode as decode_scores
 from fgnn.infer.local_search.refine import refine
 from fgnn.infer.solution import OnProgress
 from fgnn.infer.threads import side_by_side, worth_threads
+from fgnn.models.from_card import load_into
 from fgnn.models.map.config import NetworkConfig
 from fgnn.models.map.equivalent import mirrored
 from fgnn.models.map.family import Family
 from fgnn.models.map.network import MAPNetwork
 from fgnn.pgm import ModelBatch
-from fgnn.weights import load_weights, weight_names
+from fgnn.schema import parse
+from fgnn.weights import Card, load_weights, weight_names
 from fgnn.weights.cards import read_card
 
 # Edges and variables scored at once: as many as fit a CPU's cache or fill a GPU.
 _ENTRIES, _ENTRIES_GPU = 1 << 15, 1 << 22
 
 
-def load_network(place: str | Path, device: torch.device | str = "cpu") -> tuple[MAPNetwork, Mapping[str, Any]]:
+def load_network(place: str | Path, device: torch.device | str = "cpu") -> tuple[MAPNetwork, Card]:
     """A trained network in evaluation mode, and its card; by packaged name, weights file or run folder."""
     weights = load_weights(place)
-    if weights.card.get("task") != "map":
-        raise InputError(f"Expected weights of a MAP network (got {weights.card.get('task', 'others')})", file=place)
-    network = MAPNetwork(NetworkConfig(**weights.card["network"]), family_of(weights.card))
-    try:
-        network.load_state_dict(dict(weights.tensors))
-    except RuntimeError as error:
-        raise InputError("Expected the tensors of the network on the card (got others)", file=place) from error
-    return network.to(device).eval(), weights.card
+    if weights.card.task != "map":
+        raise InputError(f"Expected weights of a MAP network (got {weights.card.task or 'others'})", file=place)
+    card = weights.card.part(MAPCard)
+    return load_into(lambda: MAPNetwork(card.network, card.family), weights, device), weights.card
 
 
-def family_of(card: Mapping[str, Any]) -> Family:
-    """The family of models on a card."""
-    return Family(**{name: _tuples(value) for name, value in card["family"].items()})
+@dataclass(frozen=True)
+class MAPCard:
+    """What the card of a MAP network must say."""
 
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+    network: NetworkConfig
+    family: Family
 
 
 @lru_cache(maxsize=4)
@@ -150,9 +147,9 @@ def choose_weights(batch: ModelBatch) -> str:
     sizes = {int(u.scopes.shape[1]) for u in batch.budgets}
     for name in weight_names():
         card = read_card(name)
-        if card.get("task") != "map":
+        if card.task != "map":
             continue
-        family = family_of(card)
+        family = parse(Family, card.get("family"), file=card.file, place="family")
         reason = family.refusal(batch)
         if reason is None:
             distance = round(abs(math.log((density + 0.1) / (family.density + 0.1))), 1)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
 from fgnn.models.map.config import NetworkConfig
 from fgnn.models.map.equivalent import canonical
-from fgnn.models.map.family import Family
+from fgnn.models.map.family import Family, cells
 from fgnn.models.map.featurise import BUDGET_FEATURES, Positions, featurise, group_names
 from fgnn.models.points.dgcnn import DGCNN
 from fgnn.models.points.pointnet import PointNet
@@ -61,8 +59,13 @@ class MAPNetwork(nn.Module):
         if config.architecture == "dgcnn":
             return DGCNN(states, states, graph_columns=None)
         masks = 1 if family.finite else 2
-        factor_in = {name: masks * _cells(name) if name != "budget" else len(BUDGET_FEATURES) for name in self.arity}
+        factor_in = {
+            name: masks * cells(name.removeprefix("table")) if name != "budget" else len(BUDGET_FEATURES)
+            for name in self.arity
+        }
         factor_in |= {name: 1 for name in family.fixed if name in factor_in}
+        if self.deep and states < 2:
+            raise ValueError(f"Expected variables of two or more states for a deep network (got {states})")
         if self.deep:
             return ResidualNetwork(
                 masks * states - 1,  # unaries relative to state 0
@@ -119,8 +122,3 @@ class MAPNetwork(nn.Module):
             self.body.compile_layers()
         elif isinstance(self.body, PointNet | DGCNN):
             self.body.compile(dynamic=False)
-
-
-def _cells(name: str) -> int:
-    """The entries of a table of the group ``table2x3``."""
-    return math.prod(map(int, name.removeprefix("table").split("x")))

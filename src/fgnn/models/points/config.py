@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.notation import parse as parse_notation
-from fgnn.schema import Between, Length, Positive, check_fields
+from fgnn.schema import Between, Extent, Length, check_fields
 
 PointArchitecture = Literal["fgnn", "pointnet", "dgcnn", "pointcnn", "hierarchical", "pyramid"]
 # Widths of the stages of a hierarchy.
@@ -40,7 +40,7 @@ class PointConfig:
     aggregate: Annotated[str, Aggregation.parse] = "max"
     notation: Annotated[str, parse_notation] | None = None
     relative: bool = False
-    reach: Positive = 1.0
+    reach: Extent = 1.0
     samples: Annotated[tuple[Annotated[int, Between(1, 10**6)], ...], Length(8)] = (512, 192, 64)
     widths: Sizes = (96, 192, 320, 512)
     inner: Sizes = (32, 64, 128, 128)

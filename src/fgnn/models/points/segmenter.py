@@ -3,40 +3,84 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fgnn.errors import InputError
+from fgnn.models.from_card import load_into
 from fgnn.models.points.config import PointConfig
 from fgnn.models.points.network import PointNetwork
 from fgnn.points import Cloud, Segmenter, segment_cloud
 from fgnn.points.segment import UNLABELLED, Labelling
+from fgnn.points.segment_pieces import Cut
 from fgnn.points.tiles import OnChunk
-from fgnn.weights import Weights, load_weights
+from fgnn.schema import Between, Label, Length, parse
+from fgnn.weights import Card, Weights, load_weights
 
 SCAN, SHAPE = "scan: tile", "shape: unit sphere"
 _OBJECT_VOTES = 4  # passes over an object, each with another random split into pieces
 _OBJECT_POINTS = 2048  # points per piece
+_EDGES = 1 << 23  # of a batch of pieces
+
+
+@dataclass(frozen=True)
+class PointCard:
+    """What the card of a point network must say.
+
+    Attributes:
+        features: Features of a point, the first three its coordinates.
+        classes: The names of the labels; 255 is kept for points without one.
+        categories: The kinds of object, and ``parts`` the labels that each may have; none for scenes.
+        inputs: How clouds become features.
+    """
+
+    network: PointConfig
+    features: Annotated[int, Between(3, 4096)]
+    classes: Annotated[tuple[Label, ...], Length(UNLABELLED, 1)]
+    categories: Annotated[tuple[Label, ...], Length(1000)] = ()
+    parts: Annotated[
+        tuple[Annotated[tuple[Annotated[int, Between(0, 254)], ...], Length(UNLABELLED, 1)], ...], Length(1000)
+    ] = ()
+    inputs: Label = ""
+
+    def __post_init__(self) -> None:
+        if len(self.parts) != len(self.categories) or max(map(max, self.parts), default=0) >= len(self.classes):
+            raise ValueError(
+                f"Expected the parts of each of {len(self.categories)} categories, below {len(self.classes)} "
+                f"(got those of {len(self.parts)})"
+            )
 
 
 def load_point_network(weights: Weights, device: torch.device | str = "cpu") -> PointNetwork:
     """Build the network a card describes and load its tensors, in evaluation mode."""
-    card = weights.card
-    if card.get("task") != "points":
-        raise InputError(f"Expected weights of a point network (got '{weights.name}', a {card.get('task')} network)")
-    network = PointNetwork(
-        PointConfig(**card["network"]), card["features"], len(card["classes"]), len(card["categories"])
+    if weights.card.task != "points":
+        what = f"Expected weights of a point network (got '{weights.name}', a {weights.card.task} network)"
+        raise InputError(what, file=weights.card.file)
+    card = weights.card.part(PointCard)
+    return load_into(
+        lambda: PointNetwork(card.network, card.features, len(card.classes), len(card.categories)), weights, device
     )
-    try:
-        network.load_state_dict(dict(weights.tensors))
-    except RuntimeError as error:
-        raise InputError(f"the tensors of '{weights.name}' do not fit its card") from error
-    return network.to(device).eval()
+
+
+def scan_cut(card: Card) -> Cut:
+    """Return how the network of a card wants scans to be cut."""
+    data = card.get("data")
+    scans = data.get("scans") if isinstance(data, Mapping) else None
+    known = {f.name for f in fields(Cut)}
+    values = {name: v for name, v in scans.items() if name in known} if isinstance(scans, Mapping) else scans
+    cut = parse(Cut, values, file=card.file, place="data.scans")
+    features = card.part(PointCard).features
+    if cut.columns != features:
+        what = f"Expected {cut.columns}, the columns that data.scans asks for (got {features})"
+        raise InputError(what, file=card.file, place="features")
+    return cut
 
 
 def load_segmenter(
@@ -51,11 +95,11 @@ def load_segmenter(
     """
     weights = model if isinstance(model, Weights) else load_weights(model)
     network = load_point_network(weights, device)
-    card = weights.card
-    if card.get("inputs") != SCAN:
-        raise InputError(f"Expected weights trained on scans (got '{weights.name}', trained on: {card.get('inputs')})")
-    data: dict[str, Any] = card["data"]["scans"]
-    cut = {name: data[name] for name in ("heights", "slopes", "grow") if name in data}
+    card = weights.card.part(PointCard)
+    if card.inputs != SCAN:
+        what = f"Expected weights trained on scans (got '{weights.name}', trained on: {card.inputs})"
+        raise InputError(what, file=weights.card.file)
+    cut = scan_cut(weights.card)
     where = torch.device(device)
 
     def predict(features: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -72,16 +116,19 @@ def load_segmenter(
 
     on_gpu = where.type == "cuda"
     return Segmenter(
-        predict, tuple(card["classes"]), size=data["size"], points=data["points"], scale=data["scale"],
-        colour=data["colour"], **cut,
-        batch=usual_batch(where) if batch is None else batch, votes=votes, threads=_threads() if on_gpu else 1,
-        room=_pinned if on_gpu else None,
+        predict, card.classes, **{f.name: getattr(cut, f.name) for f in fields(Cut)},
+        batch=usual_batch(where, cut.points * card.network.k) if batch is None else batch, votes=votes,
+        threads=_threads() if on_gpu else 1, room=_pinned if on_gpu else None,
     )  # fmt: skip
 
 
-def usual_batch(device: torch.device | str) -> int:
-    """Pieces labelled at once: many on a GPU to fill each launch, few on a CPU to stay in its caches."""
-    return 64 if torch.device(device).type == "cuda" else 8
+def usual_batch(device: torch.device | str, edges: int = 1) -> int:
+    """Pieces labelled at once: many on a GPU to fill each launch, few on a CPU to stay in its caches.
+
+    Fewer if a piece has very many edges, which take memory.
+    """
+    usual = 64 if torch.device(device).type == "cuda" else 8
+    return max(1, min(usual, _EDGES // edges))
 
 
 def _pinned(shape: tuple[int, ...]) -> NDArray[np.float32]:
@@ -115,16 +162,15 @@ def segment(
     if weights.card.get("inputs") == SCAN:
         return segment_cloud(cloud, load_segmenter(weights, device), report)
     if weights.card.get("inputs") == SHAPE:
-        return _segment_object(cloud, load_point_network(weights, device), weights, category, seed)
-    raise InputError(f"Expected weights for scans or objects (got '{weights.name}')")
+        network = load_point_network(weights, device)
+        return _segment_object(cloud, network, weights.card.part(PointCard), category, seed)
+    raise InputError(f"Expected weights for scans or objects (got '{weights.name}')", file=weights.card.file)
 
 
-def _segment_object(
-    cloud: Cloud, network: PointNetwork, weights: Weights, category: str | None, seed: int
-) -> Labelling:
+def _segment_object(cloud: Cloud, network: PointNetwork, card: PointCard, category: str | None, seed: int) -> Labelling:
     """Label the parts of one object, only with the parts of its category."""
-    kind = _category_index(weights, category)
-    parts = [int(part) for part in weights.card["parts"][kind]]
+    kind = _category_index(card.categories, category)
+    parts = list(card.parts[kind])
     valid = np.nonzero(cloud.valid)[0]
     label = np.full(len(cloud), UNLABELLED, np.uint8)
     confidence = np.zeros(len(cloud), np.float32)
@@ -132,18 +178,16 @@ def _segment_object(
         votes = _object_votes(cloud.local()[valid], network, kind, parts, seed)
         label[valid] = np.array(parts, np.uint8)[votes.argmax(1)]
         confidence[valid] = votes.max(1) / votes.sum(1)
-    names = [str(name) for name in weights.card["classes"]]
-    counts = {names[part]: int((label == part).sum()) for part in parts}
+    counts = {card.classes[part]: int((label == part).sum()) for part in parts}
     if len(valid) < len(cloud):
         counts["unlabelled"] = len(cloud) - len(valid)
     return Labelling(label, confidence, counts)
 
 
-def _category_index(weights: Weights, category: str | None) -> int:
-    categories = [str(name) for name in weights.card["categories"]]
+def _category_index(categories: Sequence[str], category: str | None) -> int:
     if category is not None and category in categories:
         return categories.index(category)
-    close = get_close_matches(category or "", categories, n=1)
+    close = get_close_matches((category or "")[:100], categories, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
     got = "none" if category is None else f"{category!r}{hint}"
     raise InputError(f"Expected a category among {', '.join(categories)} (got {got})")
