@@ -88,6 +88,8 @@ def _labelled(folder: Path) -> None:
     cloud = read_cloud(folder / "out.ply")
     assert len(cloud) == _POINTS
     assert {"label", "confidence", "classification"} <= set(cloud.fields)
+    for page in ("out.html", "out.report.html"):
+        assert (folder / page).read_text(encoding="utf-8").rstrip().endswith("</html>")
 
 
 def _table(folder: Path) -> None:
@@ -109,9 +111,20 @@ COMMANDS: dict[str, Command] = {
         _models,
     ),
     "fgnn segment": Command(
-        ("segment", "scan.ply", "--model", "network.safetensors", "--out", "out.ply", "--device", "cpu"),
+        (
+            "segment",
+            "scan.ply",
+            "--model",
+            "network.safetensors",
+            "--out",
+            "out.ply",
+            "--html",
+            "out.html",
+            "--device",
+            "cpu",
+        ),
         _scan,
-        ("out.ply",),
+        ("out.ply", "out.html", "out.report.html"),
         _labelled,
     ),
     "fgnn reproduce": Command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -25,6 +26,7 @@ import fgnn
 from fgnn import GraphicalModel, ModelBatch, solve
 from fgnn.errors import InputError
 from fgnn.infer import api
+from fgnn.play.workers import Workers
 from fgnn.tasks.recipe import recipe_yaml
 from fgnn.train.run import run
 from fgnn.weights import load_weights
@@ -56,6 +58,7 @@ def machine_scenarios(server: ForkServer, reference: Reference) -> list[Scenario
         Scenario("solver that dies", "solve, toulbar2", dying_solver, 4),
         Scenario("SIGTERM during a search", "fgnn solve", _terminated_solve(server), 3),
         Scenario("worker killed", "torchrun, two processes", WorkerDeath(), 3),
+        Scenario("worker killed", "fgnn play, a request", killed_request, 10),
     ]
     return scenarios
 
@@ -267,6 +270,27 @@ def dying_solver(folder: Path, rng: random.Random) -> None:
     assert solution.feasible
     assert solution.status == "time-limit"
     assert solution.score >= model.score([0] * model.num_variables)
+
+
+def killed_request(folder: Path, rng: random.Random) -> None:
+    """A worker of the playground dies during a request: one line, and the next request is answered."""
+    workers = Workers(1)
+    try:
+        code, model = workers.ask("/api/example", b'{"name": "grid"}')
+        assert code == 200
+        body = json.dumps({"model": json.loads(model), "method": "ad3", "seconds": 5}).encode()
+        (worker,) = (c for c in psutil.Process().children() if "fgnn.play.worker" in c.cmdline())
+        timer = threading.Timer(0.05 * rng.random(), worker.kill)
+        timer.start()
+        code, reply = workers.ask("/api/solve", body)
+        timer.join()
+        assert code == 200 or (isinstance(reply, str) and reply.isprintable()), (code, reply)
+        worker.wait(10)
+        code, reply = workers.ask("/api/solve", body)
+        assert code == 200, reply
+        assert json.loads(reply)["status"] == "optimal"
+    finally:
+        workers.close()
 
 
 class WorkerDeath:

@@ -19,6 +19,7 @@ from tests.faults.machine import (
     TIMED,
     dying_solver,
     hanging_solver,
+    killed_request,
     little_memory,
     machine_scenarios,
     restarted_in_one_process,
@@ -148,6 +149,11 @@ def test_hanging_and_dying_solvers(tmp_path: Path) -> None:
     pytest.importorskip("pytoulbar2")
     hanging_solver(tmp_path, random.Random(0))
     dying_solver(tmp_path, random.Random(0))
+
+
+def test_a_worker_of_the_playground_is_replaced(tmp_path: Path) -> None:
+    for seed in range(2):
+        killed_request(tmp_path, random.Random(seed))
 
 
 def test_a_process_restarted_by_torchrun_resumes(tmp_path: Path) -> None:

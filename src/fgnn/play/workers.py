@@ -30,6 +30,10 @@ class Worker:
             start_new_session=True,  # no Ctrl-C for the worker; it ends when its input does
         )
 
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
     def ask(self, path: str, body: bytes) -> tuple[int, bytes] | None:
         """The reply to a request; None if the process ended."""
         assert self._process.stdin is not None
@@ -66,8 +70,7 @@ class Workers:
     def ask(self, path: str, body: bytes) -> tuple[int, bytes | str]:
         """The status code, and the JSON of the reply or why there is none."""
         with self._room:
-            with self._lock:
-                worker = self._idle.pop() if self._idle else Worker(self._module)
+            worker = self._take()
             reply = worker.ask(path, body)
             if reply is None:
                 ended_by = worker.close()
@@ -79,6 +82,15 @@ class Workers:
                     return reply
             worker.close()
             return reply
+
+    def _take(self) -> Worker:
+        """An idle worker that is still there, or a new one."""
+        while True:
+            with self._lock:
+                worker = self._idle.pop() if self._idle else Worker(self._module)
+            if worker.alive:
+                return worker
+            worker.close()
 
     def close(self) -> None:
         """End the workers that wait for requests; busy ones end with theirs."""
