@@ -154,7 +154,7 @@ VALID: list[tuple[str, str, Callable[[], bytes]]] = [
     ("shape-text", ".txt", lambda: seeds.SHAPE_TEXT * 20_000),
     ("room", ".npy", lambda: seeds._array(np.save, np.ones((40_000, 7)))),
     ("room-text", ".txt", lambda: b"12.345 1.234 0.123 100 200 50\n" * 40_000),
-    ("card", ".json", lambda: json.dumps({f"key {k}": [k, str(k)] for k in range(40_000)}).encode()),
+    ("card", ".json", lambda: json.dumps({f"key {k}": [k, str(k)] for k in range(20_000)}).encode()),
     ("recipe", ".yaml", lambda: b"# a comment\n" * 20_000 + seeds.RECIPE),
     ("classes", ".txt", lambda: "".join(f"class {k}: {k}  # {'-' * 4000}\n" for k in range(255)).encode()),
     ("tar", ".tar", lambda: _tar({"a/a.json": _CARD, "a/metrics.jsonl": _log(), "a/w.bin": bytes(4 << 20)})),
