@@ -147,6 +147,28 @@ def test_values_that_a_standard_dimension_cannot_hold_are_refused(tmp_path: Path
     )
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_several_values_per_point_stay_in_las_and_are_refused_elsewhere(tmp_path: Path) -> None:
+    laspy = pytest.importorskip("laspy")
+    header = laspy.LasHeader(point_format=6, version="1.4")
+    header.add_extra_dim(laspy.ExtraBytesParams("normal", "3f4"))
+    scaled = laspy.ExtraBytesParams("depth", "i4", scales=np.array([0.01]), offsets=np.array([5.0]))
+    header.add_extra_dim(scaled)
+    cloud = laspy.LasData(header)
+    cloud.x, cloud.y, cloud.z = np.arange(6.0).reshape(3, 2)
+    cloud["normal"], cloud["depth"] = np.arange(6.0).reshape(2, 3), np.array([5.25, -3.0])
+    cloud.write(tmp_path / "a.las")
+    read = read_cloud(tmp_path / "a.las").with_fields(label=np.ones(2, np.uint8))
+    write_cloud(read, tmp_path / "b.las")
+    back = read_cloud(tmp_path / "b.las").fields
+    np.testing.assert_array_equal(back["normal"], np.arange(6.0).reshape(2, 3))
+    np.testing.assert_allclose(back["depth"], [5.25, -3.0])
+    for suffix in (".ply", ".pcd", ".csv", ".npy", ".npz"):
+        for values in (read.fields["normal"], np.ones((2, 3), np.int32)):
+            with pytest.raises(InputError, match="'normal': it has 3 values per point"):
+                write_cloud(Cloud(read.xyz, {"normal": values}), tmp_path / f"b{suffix}")
+
+
 def test_writing_leaves_the_header_of_the_source_alone(tmp_path: Path) -> None:
     write_cloud(Cloud(np.zeros((2, 3)), {"a": np.arange(2, dtype=np.uint8)}), tmp_path / "a.las")
     cloud = read_cloud(tmp_path / "a.las")

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.errors import InputError
+from fgnn.errors import InputError, printable
 from fgnn.files import check_input
 
 # Points per chunk when a file is streamed: a few tens of megabytes for the usual fields.
@@ -77,7 +77,7 @@ class Cloud:
         return replace(self, xyz=self.xyz[which], fields={n: v[which] for n, v in self.fields.items()})
 
     def __repr__(self) -> str:
-        return f"Cloud({len(self):,} points; {', '.join(self.fields) or 'no fields'})"
+        return f"Cloud({len(self):,} points; {printable(', '.join(self.fields)) or 'no fields'})"
 
     def column(self, name: str) -> NDArray[Any]:
         """A coordinate or a field by name."""

@@ -105,8 +105,8 @@ def check(first: Cloud, part: Cloud, path: Path) -> None:
             check_values(name, values, np.dtype(np.uint8), path)
             if values.size and int(values.max()) > dimension.max:
                 raise refuse(name, f"some of its values are above {dimension.max}", path)
-        elif not dimension.is_scaled:
-            check_values(name, values, np.dtype(dimension.dtype), path)
+        elif not dimension.is_scaled:  # perhaps several values per point, in an old type of extra dimension
+            check_values(name, values.reshape(-1), np.dtype(dimension.dtype).base, path)
 
 
 def write(first: Cloud, parts: Iterable[Cloud], path: Path, count: int) -> None:

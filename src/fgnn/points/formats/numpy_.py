@@ -18,7 +18,7 @@ from fgnn.errors import InputError, reason
 from fgnn.files import atomic_write, check_input, may_expand_to
 from fgnn.points.cloud import AXES, CHUNK, Cloud, CloudHeader, join_clouds
 from fgnn.points.formats.records import records
-from fgnn.points.formats.storable import refuse
+from fgnn.points.formats.storable import check_values, refuse
 
 _COORDINATES = ("xyz", "points", "pos", "coord")
 # An array of no rows may declare any number of columns, and each becomes a field.
@@ -142,8 +142,7 @@ def _flat(arrays: dict[str, NDArray[Any]], path: Path) -> dict[str, NDArray[Any]
 def check(first: Cloud, part: Cloud, path: Path) -> None:
     """NPZ takes any text as a name, and the header of NPY text in Latin-1; both take any numbers."""
     for name, values in part.fields.items():
-        if values.dtype.kind not in "biuf":
-            raise refuse(name, f"it holds no real numbers ({values.dtype})", path)
+        check_values(name, values, values.dtype, path)
         try:
             name.encode("utf-8" if path.suffix.lower() == ".npz" else "latin-1")
         except UnicodeEncodeError:

@@ -27,7 +27,9 @@ def check_word(name: str, path: Path, forbidden: str = "") -> None:
 
 
 def check_values(name: str, values: NDArray[Any], kind: np.dtype[Any], path: Path) -> None:
-    """Reject values that change when they are stored as ``kind``."""
+    """Reject values that change when they are stored as ``kind``, and several values per point."""
+    if values.ndim != 1:
+        raise refuse(name, f"it has {values.shape[1]} values per point", path)
     if not survives(values, kind):
         raise refuse(name, f"some of its values ({values.dtype}) do not fit {kind}", path)
 

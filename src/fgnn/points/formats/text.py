@@ -159,8 +159,7 @@ def check(first: Cloud, part: Cloud, path: Path) -> None:
             raise refuse(name, "its name is empty, or has a separator or a line end", path)
         if names[0] == name and name[0] in "#/":
             raise refuse(name, "the first name must not look like a comment", path)
-        if values.dtype.kind not in "iu":
-            check_values(name, values, np.dtype(np.float64), path)
+        check_values(name, values, values.dtype if values.dtype.kind in "iu" else np.dtype(np.float64), path)
 
 
 def write(first: Cloud, parts: Iterable[Cloud], path: Path, count: int) -> None:
