@@ -4,6 +4,7 @@ from fgnn.nn import functional
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.choice import choose_backend, use_backend
 from fgnn.nn.blocks import DR, FC, MLP, GlobalPooling, Res
+from fgnn.nn.crf import CRF
 from fgnn.nn.direction import EdgeMessages, FactorToVariable, VariableToFactor
 from fgnn.nn.edge_matrix import BasisMatrix, CosineMatrix, DenseMatrix, EdgeMatrix, TableMatrix, make_edge_matrix
 from fgnn.nn.functional import aggregate_messages
@@ -18,6 +19,7 @@ from fgnn.nn.residual import ResidualFGNNLayer, ResidualUpdate
 from fgnn.nn.residual_network import ResidualNetwork
 
 __all__ = [
+    "CRF",
     "DR",
     "FC",
     "MLP",
