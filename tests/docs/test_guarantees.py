@@ -25,11 +25,17 @@ def guarantees(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_every_named_test_and_command_exists() -> None:
-    for name in re.findall(r"`(tests/[\w./]+|constraints/[\w./]+)`", PAGE):
+    text = PAGE + (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    for name in re.findall(r"`(tests/[\w./]+|constraints/[\w./]+|\.ci/\w+)`", text):
         assert (ROOT / name).exists(), name
+    for module in set(re.findall(r"`(fgnn(?:\.[a-z_0-9]+)+)", text)):
+        source = ROOT / "src" / module.replace(".", "/")
+        assert source.is_dir() or source.with_suffix(".py").is_file() or source.parent.with_suffix(".py").is_file(), (
+            module
+        )
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in set(re.findall(r"`make (\w+)`", PAGE)):
-        assert re.search(rf"^[\w ]*\b{target}\b[\w ]*:", makefile, re.MULTILINE), target
+    for target in set(re.findall(r"`make ([\w-]+)`", text)):
+        assert re.search(rf"^[\w -]*\b{target}\b[\w -]*:", makefile, re.MULTILINE), target
 
 
 def test_the_tables_agree_with_the_files(guarantees: Any) -> None:
