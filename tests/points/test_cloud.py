@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +119,23 @@ def test_ply_keeps_its_encoding_and_its_faces(tmp_path: Path, order: str) -> Non
     assert b"comment made by hand" in written
     assert b"property list uchar int vertex_indices" in written
     np.testing.assert_array_equal(read_cloud(tmp_path / "b.ply").xyz, cloud.xyz)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "binary", "binary_compressed"])
+def test_an_organised_pcd_stays_an_image_seen_from_its_viewpoint(tmp_path: Path, encoding: str) -> None:
+    write_cloud(sample(12), tmp_path / "a.pcd")
+    head, data, points = (tmp_path / "a.pcd").read_bytes().partition(b"DATA binary\n")
+    head = head.replace(b"WIDTH 12", b"WIDTH 4").replace(b"HEIGHT 1", b"HEIGHT 3")
+    head = head.replace(b"VIEWPOINT 0 0 0 1 0 0 0", b"VIEWPOINT 1 2 3 0.5 0.5 0.5 0.5")
+    (tmp_path / "b.pcd").write_bytes(head + data + points)
+    cloud = read_cloud(tmp_path / "b.pcd")
+    assert cloud.header is not None
+    cloud = replace(cloud, header=replace(cloud.header, keep={**cloud.keep, "encoding": encoding}))
+    write_cloud(cloud.with_fields(confidence=np.ones(12, np.float32)), tmp_path / "c.pcd")
+    lines = (tmp_path / "c.pcd").read_bytes().split(b"DATA")[0].decode().splitlines()
+    assert {"WIDTH 4", "HEIGHT 3", "POINTS 12", "VIEWPOINT 1 2 3 0.5 0.5 0.5 0.5"} <= set(lines)
+    write_cloud(read_cloud(tmp_path / "c.pcd")[:8], tmp_path / "d.pcd")  # no image any more
+    assert b"WIDTH 8\nHEIGHT 1\n" in (tmp_path / "d.pcd").read_bytes()
 
 
 def test_colour_packed_into_a_float_is_read() -> None:

@@ -28,6 +28,7 @@ FORMATS: dict[str, str] = {
     ".laz": "fgnn.points.formats.las",
     ".pcd": "fgnn.points.formats.pcd",
     ".e57": "fgnn.points.formats.e57",
+    ".bin": "fgnn.points.formats.kitti",
     ".xyz": "fgnn.points.formats.text",
     ".txt": "fgnn.points.formats.text",
     ".csv": "fgnn.points.formats.text",
@@ -162,7 +163,7 @@ def open_cloud(path: str | Path) -> CloudReader:
 
 
 def read_cloud(path: str | Path) -> Cloud:
-    """Read a whole cloud: PLY, LAS, LAZ, PCD, E57, XYZ/TXT/CSV, NPY or NPZ, by suffix."""
+    """Read a whole cloud: PLY, LAS, LAZ, PCD, E57, KITTI's BIN, XYZ/TXT/CSV, NPY or NPZ, by suffix."""
     reader = open_cloud(path)
     return join_clouds(list(reader.chunks()) or [reader.header.empty()])
 

@@ -1,4 +1,7 @@
-"""LAS and LAZ through laspy, in chunks; header, scaling, projection records and extra dimensions are kept."""
+"""LAS and LAZ through laspy, in chunks; header, scaling, projection records and extra dimensions are kept.
+
+COPC, a LAZ whose chunks form an octree, is read like any LAZ. What is written is in no such order, so the records that
+promise it are dropped."""
 
 from __future__ import annotations
 
@@ -87,6 +90,8 @@ def _check_offsets(raw: IO[bytes], path: Path) -> None:
 def check(first: Cloud, part: Cloud, path: Path) -> None:
     """Coordinates are 32-bit steps; a field becomes the dimension of its name, or an extra one."""
     laspy = need("laspy")
+    if path.name.lower().endswith(".copc.laz"):
+        raise InputError("COPC files can be read but not written; use .laz", file=path)
     header = _standard_header(laspy, first)
     _check_extent(header, part, path)
     dimensions = {d.name: d for d in header.point_format.dimensions}
@@ -124,6 +129,8 @@ def write(first: Cloud, parts: Iterable[Cloud], path: Path, count: int) -> None:
         ):
             for part in parts:
                 writer.write_points(_record(laspy, header, part))
+            if header.evlrs:
+                writer.write_evlrs(header.evlrs)
 
 
 @contextmanager
@@ -149,16 +156,24 @@ def _header_for(laspy: Any, cloud: Cloud) -> Any:
 
 def _standard_header(laspy: Any, cloud: Cloud) -> Any:
     if (old := cloud.keep.get("las")) is not None:
-        header = laspy.LasHeader(point_format=deepcopy(old.point_format), version=old.version)
+        # laspy reads LAS 1.0 but does not write it; 1.2 has the same points
+        version = old.version if old.version.minor else "1.2"
+        header = laspy.LasHeader(point_format=deepcopy(old.point_format), version=version)
         header.offsets, header.scales = old.offsets, old.scales
-        header.vlrs = [v for v in old.vlrs if type(v).__name__ not in ("LasZipVlr", "ExtraBytesVlr")]
-        for name in ("system_identifier", "global_encoding", "creation_date", "file_source_id"):
+        header.vlrs = [v for v in old.vlrs if type(v).__name__ not in ("LasZipVlr", "ExtraBytesVlr") and _kept(v)]
+        header.evlrs = None if old.evlrs is None else type(old.evlrs)(v for v in old.evlrs if _kept(v))
+        for name in ("system_identifier", "global_encoding", "creation_date", "file_source_id", "uuid"):
             setattr(header, name, getattr(old, name))
         return header
     colour = {"red", "green", "blue"} <= set(cloud.fields)
     header = laspy.LasHeader(point_format=7 if colour else 6, version="1.4")
     header.offsets, header.scales = cloud.origin, np.full(3, 1e-4)
     return header
+
+
+def _kept(record: Any) -> bool:
+    """Whether a record, before or behind the points, still holds for points written in another order."""
+    return str(record.user_id) != "copc"
 
 
 def _check_extent(header: Any, part: Cloud, path: Path) -> None:

@@ -19,7 +19,8 @@ _ITEM = struct.Struct("<HHH")
 _LEAST_CHUNK = 20
 # Items of a point by compressor: type -> size, None if it varies.
 _ITEMS: dict[int, dict[int, int | None]] = {
-    2: {0: None, 6: 20, 7: 8, 8: 6, 9: 29},  # point by point
+    1: {0: None, 6: 20, 7: 8, 8: 6, 9: 29},  # point by point, in one run without a table (files of LAS 1.0)
+    2: {0: None, 6: 20, 7: 8, 8: 6, 9: 29},  # point by point, in chunks
     3: {10: 30, 11: 6, 12: 8, 13: 29, 14: None},  # in layers
 }
 # Layers per item; an item of extra bytes has one per byte.
@@ -46,7 +47,8 @@ def check_laszip(raw: IO[bytes], header: Any, path: Path) -> None:
         record = next((v.record_data for v in header.vlrs if type(v).__name__ == "LasZipVlr"), b"")
         most = max(_MOST_CHUNK_POINTS, int(header.point_count))
         layers, chunk = _check_record(record, header.point_format.size, most)
-        _check_chunks(raw, header, record, layers, chunk, most)
+        if record[0] > 1:
+            _check_chunks(raw, header, record, layers, chunk, most)
     except (_Refusal, struct.error) as error:
         what = str(error) if isinstance(error, _Refusal) else "it ends in the middle"
         raise InputError(f"cannot be read as LAS/LAZ ({what})", file=path) from error
@@ -73,7 +75,7 @@ def _check_record(record: bytes, point_size: int, most: int) -> tuple[int, int]:
         layers += _LAYERS.get(kind, size) if compressor == 3 else 0
     if total != point_size:
         raise _Refusal(f"points of {point_size} bytes compressed as {total}")
-    if chunk != _VARIABLE and not 1 <= chunk <= most:
+    if (chunk != _VARIABLE or compressor == 1) and not 1 <= chunk <= most:
         raise _Refusal(f"declares chunks of {chunk} points")
     return layers, chunk
 

@@ -94,6 +94,9 @@ def open_reader(path: Path) -> PcdReader:
     keep: dict[str, Any] = {"encoding": encoding, "pcd types": stored}
     if "VIEWPOINT" in entries:
         keep["viewpoint"] = " ".join(entries["VIEWPOINT"])
+    rows = [entries.get(key, [""])[0] for key in ("WIDTH", "HEIGHT")]
+    if all(word.isdecimal() for word in rows) and int(rows[0]) * int(rows[1]) == count:
+        keep["image"] = int(rows[0]), int(rows[1])  # an organised cloud
     return PcdReader(path, CloudHeader(".pcd", count, fields, keep), dtype, match.end())
 
 
@@ -113,10 +116,13 @@ def write(first: Cloud, parts: Iterable[Cloud], path: Path, count: int) -> None:
     }
     dtype = np.dtype([(name, kind.newbyteorder("<")) for name, kind in types.items()])
     encoding = first.keep.get("encoding", "binary")
+    width, height = first.keep.get("image", (count, 1))
+    if width * height != count:  # not all points of the image
+        width, height = count, 1
     lines = {
         "VERSION": "0.7", "FIELDS": " ".join(types), "SIZE": " ".join(str(kind.itemsize) for kind in types.values()),
         "TYPE": " ".join(kind.kind.upper() for kind in types.values()), "COUNT": " ".join("1" for _ in types),
-        "WIDTH": count, "HEIGHT": 1, "VIEWPOINT": first.keep.get("viewpoint", "0 0 0 1 0 0 0"), "POINTS": count,
+        "WIDTH": width, "HEIGHT": height, "VIEWPOINT": first.keep.get("viewpoint", "0 0 0 1 0 0 0"), "POINTS": count,
         "DATA": encoding,
     }  # fmt: skip
     with atomic_write(path, "wb") as out:
