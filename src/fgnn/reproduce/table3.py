@@ -21,6 +21,7 @@ from fgnn.runtime.progress import Log
 from fgnn.tasks import read_recipe
 from fgnn.tasks.recipe import TrainedOn
 from fgnn.tasks.shapes import ShapeTable, draw_shapes, score_shapes, split_shapes
+from fgnn.tasks.variation import variation_of
 from fgnn.weights import find_weights, load_weights, weight_names
 
 _QUICK = 64  # shapes of a quick run
@@ -34,6 +35,7 @@ ROWS: dict[str, tuple[str, str]] = {
     "paper": ("FGNN", "FGNN, ours by the paper's protocol"),
     "fgnn-first": ("FGNN", "FGNN, ours after one cycle"),
     "fgnn": ("FGNN", "FGNN, ours"),
+    "hierarchical": ("FGNN", "FGNN in stages, ours"),
     "dgcnn": ("DGCNN", "DGCNN, ours"),
     "pointnet": ("PointNet", "PointNet, ours"),
     "pointcnn": ("PointCNN", "PointCNN, ours"),
@@ -89,7 +91,8 @@ def _rows(setting: Setting, name: str, shapes: Shapes, log: Log) -> list[ShapeRo
     half = torch.device(setting.device).type == "cuda"
     trained_on = [] if setting.quick else [split_shapes(str(setting.data), s) for s in data.splits]
     votes = 1 if setting.quick else _VOTES
-    tables = score_shapes(network, shapes, data.points, trained_on, votes=votes, half=half, seed=setting.seed)
+    how: dict[str, Any] = {"votes": votes, "variation": variation_of(weights.card), "half": half, "seed": setting.seed}
+    tables = score_shapes(network, shapes, data.points, trained_on, **how)
     measured = [ShapeRow(name, table, _origin(weights.card)) for table in tables]
     # a few shapes say little: show the recorded results of the whole list too
     return measured + (_recorded(name, weights.card) if setting.quick else [])

@@ -14,12 +14,11 @@ from fgnn.models import PointNetwork
 from fgnn.models.points.segmenter import load_point_network
 from fgnn.points import scene_score
 from fgnn.runtime.progress import Log
-from fgnn.schema import parse
 from fgnn.tasks.points import evaluate_points, load_scans
 from fgnn.tasks.recipe import Recipe, RoomData, ShapeData, TrainedBy, TrainedOn
 from fgnn.tasks.room_scores import PROTOCOLS, labeller, score_rooms
 from fgnn.tasks.shapes import draw_shapes, score_shapes, split_shapes
-from fgnn.tasks.variation import Variation
+from fgnn.tasks.variation import Variation, variation_of
 from fgnn.weights import load_weights
 
 _VOTES = 10
@@ -60,10 +59,7 @@ def evaluate_point_weights(
     if data is not None:
         part = replace(part, root=data)
     if isinstance(part, ShapeData):
-        settings = weights.card.get("recipe")
-        values = settings.get("variation", {}) if isinstance(settings, dict) else {}
-        variation = parse(Variation, values, file=weights.card.file, place="recipe.variation")
-        return _shapes(network, part, protocol, count, seed, variation)
+        return _shapes(network, part, protocol, count, seed, variation_of(weights.card))
     if isinstance(part, RoomData):
         return _rooms(network, part, protocol, count, seed, log)
     recipe = weights.card.part(TrainedBy).recipe

@@ -8,7 +8,8 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from fgnn.schema import Between, Length, Positive, check_fields
+from fgnn.schema import Between, Length, Positive, check_fields, parse
+from fgnn.weights import Card
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,13 @@ class Variation:
         check_fields(self)
         if self.scale[0] > self.scale[1]:
             raise ValueError(f"Expected the smallest and the largest factor (got {list(self.scale)})")
+
+
+def variation_of(card: Card) -> Variation:
+    """Return the variation that the weights of a card were trained with; the usual one for cards that name none."""
+    settings = card.get("recipe")
+    values = settings.get("variation", {}) if isinstance(settings, dict) else {}
+    return parse(Variation, values, file=card.file, place="recipe.variation")
 
 
 def vary(
