@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +57,7 @@ def open_reader(path: Path) -> KittiReader:
             f"Expected points of {_POINT.itemsize} bytes, x, y, z and intensity (got {size} bytes)", file=path
         )
     count = size // _POINT.itemsize
-    fields = {"intensity": np.dtype(np.float32)}
+    fields: dict[str, np.dtype[Any]] = {"intensity": np.dtype(np.float32)}
     beside = (path.with_suffix(".label"), path.parent.parent / "labels" / f"{path.stem}.label")
     labels = next((file for file in beside if file.is_file()), None)
     if labels is not None:
@@ -83,7 +83,7 @@ def write(first: Cloud, parts: Iterable[Cloud], path: Path, count: int) -> None:
     """Write a frame and, if the cloud has them, its labels beside it; confidence has no place in either."""
     if "intensity" not in first.fields:
         parts = (part.with_fields(intensity=np.zeros(len(part), np.float32)) for part in parts)
-    packed: list[NDArray[np.uint32]] = []
+    packed: list[NDArray[Any]] = []
     with atomic_write(path, "wb") as out:
         for part in parts:
             out.write(records(part, _POINT).tobytes())
