@@ -82,3 +82,71 @@ def test_an_empty_cloud_has_a_page(page: Any, tmp_path: Path) -> None:
     page.goto((tmp_path / "v.html").as_uri())
     page.wait_for_selector("#view[data-frames]")
     assert "0 points" in page.inner_text("#foot")
+
+
+@pytest.fixture
+def scan(page: Any, tmp_path: Path) -> Any:
+    """A long airborne strip with returns, intensity and a classification that is wrong in every fourth point."""
+    rng = np.random.default_rng(0)
+    count = 20_000
+    xyz = rng.uniform(0, 1, (count, 3)) * (400, 30, 8) + (600_000, 5_000_000, 100)
+    label = np.arange(count) % 2
+    fields = {
+        "intensity": rng.integers(0, 1000, count).astype(np.uint16),
+        "return_number": np.ones(count, np.uint8),
+        "number_of_returns": (1 + label).astype(np.uint8),
+        "classification": np.tile([2, 6, 2, 2], count // 4).astype(np.uint8),
+    }
+    write_viewer(Cloud(xyz, fields), label, tmp_path / "s.html", ["ground", "other"], np.ones(count))
+    page.goto((tmp_path / "s.html").as_uri())
+    page.wait_for_selector("#view[data-frames]")
+    return page
+
+
+def test_a_long_scan_fills_the_width_beside_the_panel(scan: Any, tmp_path: Path) -> None:
+    bright = pixels(scan, tmp_path).sum(2) > 0.6
+    columns = np.flatnonzero(bright.mean(0) > 0.01)
+    assert np.ptp(columns) > 0.75 * bright.shape[1]
+
+
+def test_values_have_a_colour_bar_and_classes_a_legend(scan: Any) -> None:
+    scan.select_option("#mode", "intensity")
+    assert scan.is_visible("#bar")
+    assert float(scan.inner_text("#high").replace(",", "")) == pytest.approx(990, abs=5)
+    scan.select_option("#mode", "disagreement")
+    assert not scan.is_visible("#bar")
+    text = scan.inner_text("#legend")
+    assert "differs" in text
+    assert "5,000" in text
+    scan.select_option("#mode", "given")
+    assert "building" in scan.inner_text("#legend")
+
+
+def test_a_click_shows_the_values_of_a_point_and_a_drag_does_not(scan: Any) -> None:
+    scan.mouse.move(750, 380)
+    scan.mouse.down()
+    scan.mouse.move(760, 390, steps=3)
+    scan.mouse.up()
+    assert not scan.is_visible("#picked")
+    scan.keyboard.press("r")
+    scan.mouse.click(750, 380)
+    text = scan.inner_text("#picked")
+    assert "600," not in text  # a coordinate to copy has no separators
+    assert "given classification" in text
+    x = float(text.split("x\n")[1].split()[0])
+    assert 600_000 <= x <= 600_400
+
+
+def test_a_profile_opens_by_keyboard_and_follows_its_width(scan: Any) -> None:
+    scan.focus("#view")
+    scan.keyboard.press("p")
+    assert scan.get_attribute("#profile", "aria-pressed") == "true"
+    before = int(scan.get_attribute("#side", "data-points"))
+    scan.fill("#width", "60")
+    assert int(scan.get_attribute("#side", "data-points")) > 2 * before > 0
+    assert "400 long" in scan.inner_text("#about") or "398" in scan.inner_text("#about")
+    for place in (600, 320), (900, 400):
+        scan.mouse.click(*place)
+    assert "400 long" not in scan.inner_text("#about")
+    scan.click("#profile")
+    assert not scan.is_visible("#section")
