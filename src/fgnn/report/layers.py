@@ -137,8 +137,7 @@ def _given(codes: NDArray[np.int64], ids: NDArray[np.integer], classes: Sequence
         counts = np.bincount(state, minlength=3)
         words, colours = ("agrees", "differs", "not comparable"), (_DIM, _RED, GREY)
         entries = (Entry(n, int(k), c) for n, k, c in zip(words, counts, colours, strict=True))
-        title = "disagreement with the given classification"
-        layers.append(Layer("disagreement", title, "classes", state.astype(np.uint8), tuple(entries)))
+        layers.append(Layer("disagreement", "disagreement", "classes", state.astype(np.uint8), tuple(entries)))
     return layers
 
 
