@@ -67,10 +67,21 @@ class Length:
             raise ValueError(f"Expected {self.least} to {self.most:,} {what} (got {len(value):,})")
 
 
+def check_number(value: Any) -> None:
+    """A rule: a number, finite or not."""
+    if (
+        not isinstance(value, int | float)
+        or isinstance(value, bool)
+        or (isinstance(value, int) and abs(value) > 10**300)
+    ):
+        raise ValueError(f"Expected a number (got {show(value)})")
+
+
 def check_extended(value: Any) -> None:
     """A rule: a number, finite or not, but not NaN."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or math.isnan(value):
-        raise ValueError(f"Expected a number (got {show(value)})")
+    check_number(value)
+    if value != value:
+        raise ValueError("Expected a number (got nan)")
 
 
 def check_path(value: str) -> None:
@@ -83,6 +94,7 @@ def check_path(value: str) -> None:
 FileName = Annotated[str, check_file_name]  # becomes a file or folder of ours
 PathText = Annotated[str, check_path]  # names a file or folder of the user's
 Label = Annotated[str, Length(LONGEST)]  # the name of a class, a field or a part, only ever shown
+Number = Annotated[Any, check_number]  # a measured value, which may be NaN or infinite
 Extended = Annotated[Any, check_extended]  # a log-potential: a number or an infinity
 Share = Annotated[float, Between(0, 1)]
 Extent = Annotated[float, Between(1e-6, 1e6)]  # a length in the units of a scan

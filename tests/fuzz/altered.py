@@ -59,7 +59,7 @@ def _set(values: Any, path: Path, value: Any, *, remove: bool = False) -> Any:
     return changed
 
 
-def attempt(what: str, use: Callable[[], None], place: str) -> bool:
+def attempt(what: str, use: Callable[[], Any], place: str) -> bool:
     """Return whether an altered file was used; it may be refused in one line that names it, and nothing else.
 
     Also bounds the time and the memory of either.

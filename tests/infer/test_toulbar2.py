@@ -226,7 +226,7 @@ def test_options_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
         fgnn.solve(model, "toulbar2", search="dfs")
     with pytest.raises(ValueError, match="Expected a start of shape"):
         fgnn.solve(model, "toulbar2", start=torch.zeros(3, 2))
-    with pytest.raises(RuntimeError, match="no setting nonsense"):
+    with pytest.raises(ValueError, match="no setting nonsense"):
         fgnn.solve(model, "toulbar2", settings={"nonsense": 1})
     monkeypatch.setitem(sys.modules, "pytoulbar2", None)
     with pytest.raises(MissingExtra, match=r"fgnn\[solvers\]"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import xml.etree.ElementTree as ElementTree
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from fgnn.report.run_page import make_run_page
 from fgnn.report.segment_page import LabelledScan, write_segment_page
 from fgnn.tasks.recipe import recipe_yaml
 from fgnn.train.run import run
+from tests.fuzz.altered import attempt
 from tests.tasks.helpers import small_recipe
 
 # Anything that makes a browser load from another machine.
@@ -201,3 +203,20 @@ def test_the_page_of_an_experiment_says_how_to_reproduce_it(tmp_path: Path) -> N
     text = (tmp_path / "table1.html").read_text(encoding="utf-8")
     check(text, charts=1)
     assert "Seeds: test instances 7." in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[]", "null", "\ufeff{}", "[" * 100_000, '{"environment": 3}', '{"environment": {}, "seed": {}}',
+        '{"environment": {}, "a": [{"ms": "x"}, {"ms": 1}]}', '{"environment": {}, "a": [{"n": 1, "s": 1e400}]}',
+        '{"environment": {}, "a": {"b": {"ms": 1e999}, "c": {"ms": 1}}}',
+        '{"environment": {"command": 5}, "benchmark": [], "x": [1, [2]]}',
+    ],
+)  # fmt: skip
+def test_a_page_of_any_json_is_written_or_refused(tmp_path: Path, text: str) -> None:
+    from fgnn.report.bench_page import page_of_file
+
+    file = tmp_path / "result.json"
+    file.write_text(text, encoding="utf-8")
+    attempt(text[:50], partial(page_of_file, file), str(file))

@@ -106,10 +106,12 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
     wider = small_recipe(steps=5, network=NetworkConfig("deep", width=12, blocks=2, bases=2))
     _, two = run(wider, tmp_path / "two", device="cpu")
     two.checkpoint.write_bytes(one.checkpoint.read_bytes())
+    with pytest.raises(InputError, match=r"two: the settings changed .*: network.width was 8 \(got 12\)"):
+        run(two.path, device="cpu", resume=True)
     with pytest.raises(
         InputError, match=r"checkpoint.safetensors: Expected a checkpoint of this run \(got one of another"
     ):
-        run(two.path, device="cpu", resume=True)
+        run(two.path, device="cpu", resume=True, allow_changes=True)
 
 
 def _interrupt(step: int) -> Callable[[dict[str, Any]], None]:

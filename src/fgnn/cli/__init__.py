@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from fgnn.cli.advice import did_you_mean, with_advice
-from fgnn.errors import InputError, MissingExtra
+from fgnn.errors import InputError, MissingExtra, printable
 from fgnn.runtime.resource_errors import out_of_disk, out_of_memory
 
 # The errors that typer raises for wrong usage. Depending on its version they come from the package click or from a
@@ -87,12 +87,13 @@ def _paragraphs(command: Any) -> str:
 
 
 def _fail(message: str, code: int = 2) -> NoReturn:
-    print(f"fgnn: {message}", file=sys.stderr)
+    print(f"fgnn: {printable(message)}", file=sys.stderr)
     sys.exit(code)
 
 
 def main() -> None:
     """Run the command line; wrong input ends in one line and exit code 2, never in a traceback."""
+    _open_closed_streams()
     # Waiting threads sleep. Spinning, torch's default, doubles the CPU time on a busy machine and more with more cores.
     # OpenMP reads this when torch is imported, which no module does before here.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -122,6 +123,19 @@ def main() -> None:
     if code == 130:
         _fail(*(("terminated", 143) if _terminated else ("interrupted", 130)))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _open_closed_streams() -> None:
+    """Open what the caller closed (``2>&-``) on the null device.
+
+    Otherwise the next file that is opened takes the number of the closed stream, and messages are written into it.
+    """
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(handle)
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
 
 
 _terminated: list[int] = []

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from fgnn.names import printable
+
 bench = typer.Typer(help="Benchmark against peers in one run; writes JSON and a page.", no_args_is_help=True)
 
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")]
@@ -126,7 +128,7 @@ def page(results: Annotated[list[Path], typer.Argument(help="Results as JSON.")]
     from fgnn.report.bench_page import page_of_file
 
     for file in results:
-        typer.echo(f"written to {page_of_file(file)}")
+        typer.echo(printable(f"written to {page_of_file(file)}"))
 
 
 def _run(module: str, **options: Any) -> None:
@@ -138,4 +140,4 @@ def _run(module: str, **options: Any) -> None:
 
 
 def _print_place(file: Path) -> None:
-    typer.echo(f"written to {file}, and as a page to {file.with_suffix('.html')}")
+    typer.echo(printable(f"written to {file}, and as a page to {file.with_suffix('.html')}"))

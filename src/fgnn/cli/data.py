@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from fgnn.names import printable
+
 data = typer.Typer(help="Generate labelled models, and check data sets that you have.", no_args_is_help=True)
 
 _Out = Annotated[Path, typer.Option("--out", "-o", help="The folder to write to.")]
@@ -63,7 +65,7 @@ def check(
 
     files = check_release(folder)
     for file in files:
-        print(f"{file.status:<14} {file.name}")
+        print(f"{file.status:<14} {printable(file.name)}")
     wrong = sum(file.status != "as published" for file in files)
     releases = ", ".join(dict.fromkeys(file.release for file in files))
     print(f"{len(files) - wrong} of {len(files)} files as published: {releases}")
@@ -76,4 +78,4 @@ def _write(family: Any, out: Path, count: int, seed: int) -> None:
 
     check_folder(out)
     stored = family.save(out, count, seed=seed)
-    print(f"{out}: {len(stored.batch)} models with exact labels, {family}, seed {seed}")
+    print(printable(f"{out}: {len(stored.batch)} models with exact labels, {family}, seed {seed}"))

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from fgnn.names import printable
+
 
 def demo(
     count: Annotated[int, typer.Option(min=1, help="Models of each kind; slow methods get fewer.")] = 1000,
@@ -48,6 +50,6 @@ def demo(
         print(table.text() + "\n")
     if any(getattr(cell, "origin", "") == "recorded" for cell in result.cells):
         print("* recorded when it was trained; the weights are not packaged\n")
-    print(f"{result.seconds:.0f} s. With plots: {out / 'table1.html'}")
-    print(f"A factor graph with its solution: {picture}")
+    print(printable(f"{result.seconds:.0f} s. With plots: {out / 'table1.html'}"))
+    print(printable(f"A factor graph with its solution: {picture}"))
     print("Solve your own model: fgnn solve FILE.uai   Open the playground: fgnn play")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fgnn.cli.solve import _parse_options
+from fgnn.cli.options import method_options
 from fgnn.errors import InputError
-from fgnn.runtime.progress import ProgressBar
+from fgnn.runtime.progress import ProgressBar, log_line
 
 if TYPE_CHECKING:
     from fgnn.infer import Marginals, Progress
@@ -42,6 +41,7 @@ def marginals(
     """
     from fgnn import marginals as compute
     from fgnn import read_model
+    from fgnn.infer.probability.api import METHODS
 
     bar = ProgressBar(wait=True)
 
@@ -56,7 +56,7 @@ def marginals(
             device=device,
             seed=seed,
             progress=show,
-            **_parse_options(option or []),
+            **method_options(option or [], method, METHODS, reserved=("tables",)),
         )
     except ValueError as error:
         first = str(error).splitlines()[0]
@@ -67,14 +67,11 @@ def marginals(
     if as_json:
         print(json.dumps({"file": str(model), **_as_dict(answer)}))
     elif answer.status == "infeasible":
-        print(f"fgnn: {model}: no assignment is possible (log Z is -inf)", file=sys.stderr)
+        log_line(f"fgnn: {model}: no assignment is possible (log Z is -inf)")
     elif math.isnan(log10):
-        print(f"fgnn: {model}: no answer within the time limit", file=sys.stderr)
+        log_line(f"fgnn: {model}: no answer within the time limit")
     else:
-        print(
-            f"{answer.status}  log Z {answer.log_partition:.10g}  {answer.method}  {answer.seconds:.2f} s",
-            file=sys.stderr,
-        )
+        log_line(f"{answer.status}  log Z {answer.log_partition:.10g}  {answer.method}  {answer.seconds:.2f} s")
         print(_pr(log10) if pr else _mar(answer))
     raise typer.Exit(0 if math.isfinite(log10) else 1)
 

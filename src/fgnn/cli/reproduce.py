@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fgnn.errors import InputError
+from fgnn.errors import InputError, printable
 
 # Experiment NAME is fgnn.reproduce.NAME.reproduce_NAME: (setting, out, log) -> Output with .tables and .seconds.
 EXPERIMENTS = ("table1", "ablation", "transfer", "depth", "table2", "table3", "grids", "ground")
@@ -68,4 +68,4 @@ def reproduce(
     result = getattr(module, f"reproduce_{experiment}")(setting, out, log_line)
     for table in result.tables:
         print(table.text() + "\n")
-    print(f"{result.seconds:.0f} s; written to {out / experiment}.html, .json and .md")
+    print(printable(f"{result.seconds:.0f} s; written to {out / experiment}.html, .json and .md"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fgnn.cli.advice import with_advice
+from fgnn.cli.options import complete_method, complete_solver_option, method_options
 from fgnn.errors import InputError, need
-from fgnn.runtime.progress import ProgressBar
+from fgnn.names import printable
+from fgnn.runtime.progress import ProgressBar, log_line
 from fgnn.runtime.resource_errors import out_of_memory
 
 if TYPE_CHECKING:
@@ -23,7 +24,13 @@ if TYPE_CHECKING:
 def solve(
     models: Annotated[list[Path], typer.Argument(help="Model files: .uai .fg .bif .wcsp .cfn .fgm, also .gz and .xz.")],
     method: Annotated[
-        str, typer.Option("--method", "-m", help="auto, brute-force, exact, toulbar2, lp, ad3, max-product or fgnn.")
+        str,
+        typer.Option(
+            "--method",
+            "-m",
+            help="auto, brute-force, exact, toulbar2, lp, ad3, max-product or fgnn.",
+            autocompletion=complete_method,
+        ),
     ] = "auto",
     evidence: Annotated[
         Path | None, typer.Option("--evidence", "-e", help="Observed variables, a UAI .evid file; for one model only.")
@@ -41,7 +48,12 @@ def solve(
     ] = False,
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", "-o", help="An option of the method: -o damping=0.5. Repeatable."),
+        typer.Option(
+            "--option",
+            "-o",
+            help="An option of the method: -o damping=0.5. Repeatable.",
+            autocompletion=complete_solver_option,
+        ),
     ] = None,
 ) -> None:
     """Find the best assignment of each model file.
@@ -51,11 +63,14 @@ def solve(
 
     Example: fgnn solve grid.uai.xz --evidence grid.uai.evid --method auto --time-limit 20 --json
     """
+    from fgnn.solvers import SOLVERS
+
     if evidence is not None and len(models) > 1:
         raise InputError(f"Expected one model with --evidence (got {len(models)})")
     if jobs < 1:
         raise InputError(f"Expected --jobs of at least 1 (got {jobs})")
-    common = {"time_limit": time_limit, "device": device, "seed": seed, **_parse_options(option or [])}
+    options = method_options(option or [], method, SOLVERS)
+    common = {"time_limit": time_limit, "device": device, "seed": seed, **options}
     if jobs == 1 or len(models) == 1:
         results = (_solve_one(path, evidence, method, common, live=True, repeat=deterministic) for path in models)
     else:
@@ -106,13 +121,13 @@ def _solve_one(
 
 def _print_outcome(path: Path, outcome: Solution | str, as_json: bool, many: bool) -> int:
     if isinstance(outcome, str):
-        print(f"fgnn: {with_advice(outcome)}", file=sys.stderr)
+        log_line(f"fgnn: {with_advice(outcome)}")
         return 3 if isinstance(outcome, _OutOfMemory) else 2
     if as_json:
         print(json.dumps({"file": str(path), **_as_dict(outcome)}), flush=True)
     else:
         if many:
-            print(f"{path}:")
+            print(f"{printable(path)}:")
         print(f"status      {outcome.status}" + ("  (interrupted)" if outcome.info.get("interrupted") else ""))
         print(f"score       {outcome.score:.10g}  (log10 {outcome.score / math.log(10):.10g})")
         print(f"bound       {outcome.bound:.10g}")
@@ -142,23 +157,6 @@ def _as_dict(solution: Solution) -> dict[str, Any]:
         "interrupted": bool(solution.info.get("interrupted", False)),
         "assignment": solution.assignment.tolist(),
     }
-
-
-def _parse_options(pairs: list[str]) -> dict[str, Any]:
-    """Read ``name=value`` pairs; a value that is not JSON is a string."""
-    options: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals or not name:
-            raise InputError(f"Expected --option name=value (got {pair!r})")
-        try:
-            value = json.loads(text.lower() if text in ("True", "False") else text)
-        except json.JSONDecodeError:
-            value = text
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)  # so that 1e3 is a number of iterations
-        options[name.replace("-", "_")] = value
-    return options
 
 
 def _show_progress(bar: ProgressBar, update: Progress) -> None:

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from fgnn.names import printable
+
 
 def train(
     recipe: Annotated[
@@ -16,6 +18,9 @@ def train(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The run's folder; by default runs/NAME.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the run's checkpoint.")] = False,
+    allow_changes: Annotated[
+        bool, typer.Option("--allow-changes", help="With --resume: continue with changed settings or data.")
+    ] = False,
     compile: Annotated[
         bool, typer.Option("--compile", help="Compile the network's blocks (faster after a slow start).")
     ] = False,
@@ -44,10 +49,10 @@ def train(
     changes: dict[str, Any] = {} if seed is None else {"seed": seed}
     state, folder = run(
         recipe, out, device=device, compile=compile, resume=resume, time_budget=time_budget, tensorboard=tensorboard,
-        **changes,
+        allow_changes=allow_changes, **changes,
     )  # fmt: skip
     if state.metrics:
         metrics = "  ".join(f"{name} {100 * value:.2f} %" for name, value in state.metrics.items() if name != "loss")
-        print(f"{folder.path}: step {state.step}, held-out {metrics}")
+        print(printable(f"{folder.path}: step {state.step}, held-out {metrics}"))
     else:
-        print(f"{folder.path}: stopped at step {state.step}")
+        print(printable(f"{folder.path}: stopped at step {state.step}"))

@@ -33,12 +33,16 @@ def page_of_file(file: str | Path) -> Path:
     """Write the page of a JSON result next to it."""
     file = Path(file)
     try:
-        result = json.loads(file.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        result = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
         raise InputError("Expected a result of fgnn bench as JSON", file=file) from error
-    if not isinstance(result, dict) or "environment" not in result:
+    if not isinstance(result, dict) or not isinstance(result.get("environment"), dict):
         raise InputError("Expected a result of fgnn bench, with its environment", file=file)
-    return write_bench_page(result, file.with_suffix(".html"))
+    try:
+        page = make_bench_page(result)
+    except (TypeError, ValueError, LookupError, ArithmeticError, RecursionError) as error:
+        raise InputError("Expected a result of fgnn bench (got values of another kind)", file=file) from error
+    return page.write(file.with_suffix(".html"))
 
 
 def make_bench_page(result: Mapping[str, Any]) -> Page:
@@ -54,7 +58,7 @@ def make_bench_page(result: Mapping[str, Any]) -> Page:
     for path, table in sections(numbers):
         page.table(table.titled(", ".join(path)))
     seeds = {"inputs": result["seed"]} if "seed" in result else {}
-    command = environment.get("command", f"fgnn bench {name}")
+    command = str(environment.get("command", f"fgnn bench {name}"))
     add_provenance(page, command=command, seeds=seeds, environment=environment)
     return page
 

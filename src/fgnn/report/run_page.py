@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +24,15 @@ _FILES = {
 }
 
 
-def write_run_page(folder: str | Path) -> Path:
-    """Write ``report.html`` into a run's folder from the files in it."""
-    place = Path(folder)
-    config = (place / "config.yaml").read_text(encoding="utf-8")
-    environment = json.loads((place / "environment.json").read_text(encoding="utf-8"))
-    logged = [json.loads(line) for line in (place / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    return make_run_page(place.name, config, environment, logged, place).write(place / "report.html")
-
-
 def make_run_page(
-    name: str, config: str, environment: dict[str, Any], logged: list[dict[str, Any]], folder: Path | None = None
+    name: str,
+    config: str,
+    environment: dict[str, Any],
+    logged: list[dict[str, Any]],
+    folder: Path | None = None,
+    seed: int = 0,
 ) -> Page:
     """The page of a run, from its recipe as YAML, its environment and its logged metrics."""
-    import yaml
-
-    settings = yaml.safe_load(config)
     page = Page(f"Training run: {name}")
     if logged:
         last = logged[-1]
@@ -62,8 +54,7 @@ def make_run_page(
     if folder is not None:
         rows = [(name, content) for name, content in _FILES.items() if (folder / name).is_file()]
         page.table(Table(("file", "content"), rows, "Files of this run"))
-    seed = settings.get("seed", 0) if isinstance(settings, dict) else 0
-    add_provenance(page, command=environment.get("command", ""), seeds={"recipe": seed}, environment=environment)
+    add_provenance(page, command=str(environment.get("command", "")), seeds={"recipe": seed}, environment=environment)
     return page
 
 

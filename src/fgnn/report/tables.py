@@ -6,6 +6,8 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from fgnn.names import printable
+
 
 @dataclass(frozen=True)
 class Table:
@@ -27,16 +29,16 @@ class Table:
 
     def text(self) -> str:
         """Aligned columns for a terminal: the first to the left, the others to the right."""
-        lines = [list(self.heading), *map(list, self.rows)]
-        sizes = [max(len(line[c]) for line in lines) for c in range(len(self.heading))]
+        heading, *rows = [[printable(cell) for cell in line] for line in (self.heading, *self.rows)]
+        sizes = [max(len(line[c]) for line in (heading, *rows)) for c in range(len(heading))]
 
         def join(line: Sequence[str]) -> str:
             cells = [line[0].ljust(sizes[0]), *(cell.rjust(s) for cell, s in zip(line[1:], sizes[1:], strict=True))]
             return "  ".join(cells).rstrip()
 
         rule = "  ".join("-" * size for size in sizes)
-        body = [join(self.heading), rule, *(join(row) for row in self.rows)]
-        return "\n".join([self.caption, *body] if self.caption else body)
+        body = [join(heading), rule, *map(join, rows)]
+        return "\n".join([printable(self.caption), *body] if self.caption else body)
 
     def markdown(self) -> str:
         """A Markdown table below its caption."""

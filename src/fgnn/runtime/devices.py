@@ -39,3 +39,13 @@ def synchronised_time(device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
+
+
+def memory_bytes(device: torch.device) -> int:
+    """Return the memory of a GPU, or that installed in this machine (2^62 if it cannot be told)."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # not available on every system
+        return 1 << 62

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, TextIO
 
+from fgnn.names import printable
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -35,9 +37,10 @@ class ProgressBar:
         every: float = 10.0,
         stream: TextIO | None = None,
     ) -> None:
-        self._prefix, self._quiet, self._wait = f"{name}: " if name else "", quiet, wait
-        self._stream = stream or sys.stderr
-        self._terminal = self._stream.isatty()
+        self._prefix, self._wait = f"{name}: " if name else "", wait
+        self._stream = sys.stderr if stream is None else stream
+        self._quiet = quiet or self._stream is None  # a process may have no standard error
+        self._terminal = not self._quiet and self._stream.isatty()
         self._interval = 0.2 if self._terminal else every
         self._last = time.monotonic() if wait else -float("inf")
         self._bar: Progress | None = None
@@ -51,7 +54,8 @@ class ProgressBar:
         if self._quiet or (now - self._last < self._interval and not last):
             return
         self._last = now
-        line = self._prefix + text + (f"  {clock(seconds_left)} left" if seconds_left is not None else "")
+        left = f"  {clock(seconds_left)} left" if seconds_left is not None else ""
+        line = printable(self._prefix + text + left)
         if not self._terminal:
             print(line, file=self._stream, flush=True)
             return
@@ -69,7 +73,7 @@ class ProgressBar:
         """Print a line that stays, above the bar."""
         if not self._quiet:
             self.close()
-            print(f"{self._prefix}{text}", file=self._stream, flush=True)
+            print(printable(self._prefix + text), file=self._stream, flush=True)
 
     def close(self) -> None:
         """Remove the bar."""
@@ -84,5 +88,6 @@ def clock(seconds: float) -> str:
 
 
 def log_line(text: str) -> None:
-    """Print a line on standard error at once."""
-    print(text, file=sys.stderr, flush=True)
+    """Print a line on standard error at once, if there is one."""
+    if sys.stderr is not None:
+        print(printable(text), file=sys.stderr, flush=True)

@@ -11,11 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.data import ChainMAP, GridMAP
+from fgnn.errors import InputError
 from fgnn.infer.exact.max_marginals import gaps
 from fgnn.models import Family, MAPNetwork
+from fgnn.models.from_card import build_within
 from fgnn.models.map.featurise import constant_groups
 from fgnn.models.map.learned import score
 from fgnn.pgm import ModelBatch
+from fgnn.runtime.devices import memory_bytes
 from fgnn.runtime.distributed import World
 from fgnn.schema import plain
 from fgnn.tasks.labelled_models import Endless, Examples, FixedSet, Grouped, Labelled, Source, draw
@@ -24,6 +27,7 @@ from fgnn.tasks.model_folder import read_folder, split
 from fgnn.tasks.recipe import Data, Recipe, Soft
 from fgnn.tasks.seeds import seed_for
 from fgnn.tasks.task import Loss
+from fgnn.tasks.tensor_tree import tensors_of
 
 _CHUNK = 4096  # instances drawn and labelled at once
 
@@ -50,14 +54,15 @@ class MAPTask:
             family = union([Family.of(e.models) for e in train])
         else:
             sets = data_sets(recipe.data)
-            self.source = make_source(recipe, sets, world, self.device)
             self.held_out, self._sets = [], sets
             example = ModelBatch.concat([s.sample(8, seed=n, device=self.device) for n, s in enumerate(sets)])
+            check_memory(recipe, example)
             fixed = () if recipe.network.architecture == "deep" else tuple(sorted(constant_groups(example)))
+            self.source = make_source(recipe, sets, world, self.device)
             family = Family.of(example, fixed=fixed, any_size=recipe.network.architecture == "deep", name=recipe.name)
         self.epoch_steps = self.source.epoch_steps
         torch.manual_seed(seed_for(recipe.seed, "network") % (1 << 32))
-        self.network: nn.Module = MAPNetwork(recipe.network, family)
+        self.network: nn.Module = build_within(lambda: MAPNetwork(recipe.network, family))
         self.family = family
 
     def batch(self, step: int) -> Examples:
@@ -80,6 +85,20 @@ class MAPTask:
             "family": plain(self.family),
             "data": plain(self.recipe.data),
         }
+
+
+def check_memory(recipe: Recipe, example: ModelBatch) -> None:
+    """Refuse instances that cannot fit: their numbers alone, of a batch or a fixed set, exceed the device's memory."""
+    each = sum(t.numel() for t in tensors_of(example)) / len(example)
+    counts = {"batch": recipe.batch, "data.instances": recipe.data.instances or 0, "validation": recipe.validation}
+    place = max(counts, key=lambda name: counts[name])
+    needed, memory = int(4 * each * counts[place]), memory_bytes(example.device)
+    if needed > memory:
+        raise InputError(
+            f"Expected instances that fit into memory, {memory >> 20:,} MiB (got {counts[place]:,} that take "
+            f"{needed >> 20:,} MiB)",
+            place=place,
+        )
 
 
 def map_loss(

@@ -34,15 +34,20 @@ def folder_recipe(folder: str | Path) -> Recipe:
     )
 
 
+def model_files(folder: str | Path) -> list[Path]:
+    """Return the model files of a folder, at least one."""
+    paths = sorted(p for p in Path(folder).iterdir() if p.is_file() and not p.name.startswith("."))
+    if not paths:
+        raise InputError("Expected model files in this folder (got none)", file=folder)
+    return paths
+
+
 def read_folder(folder: str | Path, device: torch.device) -> list[Examples]:
     """Read all models of a folder, label them by `auto` and group them by structure; refuse infeasible models."""
     import fgnn
 
-    paths = sorted(p for p in Path(folder).iterdir() if p.is_file() and not p.name.startswith("."))
-    if not paths:
-        raise InputError("Expected model files in this folder (got none)", file=folder)
     groups: dict[tuple[Any, ...], list[tuple[GraphicalModel, Path]]] = defaultdict(list)
-    for path in paths:
+    for path in model_files(folder):
         model = fgnn.read_model(path)
         key = (
             model.cardinalities.tobytes(),

@@ -16,6 +16,7 @@ from fgnn.data.scan_copies import scan_versions
 from fgnn.data.shapenet import CATEGORIES, PARTS
 from fgnn.errors import InputError
 from fgnn.models import PointNetwork
+from fgnn.models.from_card import build_within
 from fgnn.points import confusion, scene_score, shape_score
 from fgnn.runtime.distributed import World
 from fgnn.schema import plain
@@ -69,8 +70,10 @@ class PointTask:
         self.epoch_steps: int | None = self._indices.steps
         self.chosen_by = "instance_miou" if self.loaded.categories else "miou"
         torch.manual_seed(seed_for(recipe.seed, "network") % (1 << 32))
-        self.network: nn.Module = PointNetwork(
-            recipe.points, int(self.train.features.shape[2]), len(self.loaded.classes), len(self.loaded.categories)
+        self.network: nn.Module = build_within(
+            lambda: PointNetwork(
+                recipe.points, int(self.train.features.shape[2]), len(self.loaded.classes), len(self.loaded.categories)
+            )
         )
 
     def batch(self, step: int) -> PointSet:

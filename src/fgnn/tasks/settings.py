@@ -54,7 +54,7 @@ class TrainingSettings:
     seed: Annotated[int, Between(0, 2**63 - 1)] = 0
     optimiser: Optimiser = field(default_factory=Optimiser)
     schedule: Schedule = field(default_factory=Schedule)
-    batch: Annotated[int, Between(1, 1 << 22)] = 256
+    batch: Annotated[int, Between(1, 1 << 18)] = 256
     epochs: Annotated[int, Between(1, 10**6)] | None = None
     steps: Annotated[int, Between(1, MOST_STEPS)] | None = None
     seconds: Annotated[float, Between(0, _MONTH, above=True)] | None = None

@@ -10,15 +10,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
 from fgnn.errors import InputError
 from fgnn.runtime.environment import environment
+from fgnn.schema import Between, Extended, Number, parse
 from fgnn.tasks import TrainingSettings, plain
-from fgnn.weights.store import load_tensors, save_tensors
+from fgnn.tasks.settings import MOST_STEPS
+from fgnn.weights.store import load_tensors, read_values, save_tensors
 
 _FORMAT = "fgnn-checkpoint-1"
 
@@ -27,11 +29,11 @@ _FORMAT = "fgnn-checkpoint-1"
 class State:
     """The progress of a run; ``total`` is None until the number of steps is known."""
 
-    step: int = 0
-    total: int | None = None
-    seconds: float = 0.0
-    best: float = -math.inf
-    metrics: dict[str, float] | None = None
+    step: Annotated[int, Between(0, MOST_STEPS)] = 0
+    total: Annotated[int, Between(0, MOST_STEPS)] | None = None
+    seconds: Annotated[float, Between(0, 1e10)] = 0.0
+    best: Extended = -math.inf
+    metrics: dict[str, Number] | None = None
 
     @property
     def finished(self) -> bool:
@@ -95,16 +97,24 @@ def restore(
     if not path.exists():
         return None
     checkpoint = load_checkpoint(path)
+    state = parse(State, checkpoint.values.get("state"), file=path, place="state")
     try:
         network.load_state_dict(checkpoint.part("network"))
         if average is not None:
             average.load_state_dict(checkpoint.part("average"))
-        state = State(**checkpoint.values["state"])
-    except (RuntimeError, KeyError, TypeError) as error:
+        load_optimiser(optimiser, network, checkpoint.part("optimiser"))
+    except (RuntimeError, ValueError) as error:
         raise InputError("Expected a checkpoint of this run (got one of another network)", file=path) from error
-    load_optimiser(optimiser, network, checkpoint.part("optimiser"))
-    load_generators(checkpoint.part("generator"))
+    try:
+        load_generators(checkpoint.part("generator"))
+    except (RuntimeError, KeyError, TypeError) as error:
+        raise InputError("Expected the states of torch's generators (got others)", file=path) from error
     return state
+
+
+def checkpoint_settings(path: Path) -> Mapping[str, Any] | None:
+    """Return the settings that a run was trained with up to its checkpoint, unchecked; None if it has none."""
+    return read_values(path, _FORMAT, "a checkpoint").get("recipe", {}) if path.is_file() else None
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer, network: nn.Module) -> dict[str, Tensor]:
@@ -121,6 +131,9 @@ def load_optimiser(optimiser: torch.optim.Optimizer, network: nn.Module, tensors
     groups = {p: group for group in optimiser.param_groups for p in group["params"]}
     for name, parameter in network.named_parameters():
         entries = {key.rpartition("/")[2]: t for key, t in tensors.items() if key.rpartition("/")[0] == name}
+        wrong = [key for key, t in entries.items() if key != "step" and t.shape != parameter.shape]
+        if wrong:
+            raise ValueError(f"Expected the shape of {name} (got that of {wrong[0]})")
         if entries:
             on_device = bool(groups[parameter].get("fused") or groups[parameter].get("capturable"))
             optimiser.state[parameter] = {

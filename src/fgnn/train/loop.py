@@ -7,7 +7,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from fgnn.runtime.distributed import World
 from fgnn.runtime.environment import command
 from fgnn.runtime.progress import ProgressBar
 from fgnn.tasks import Loss, Task, TrainingSettings, plain
+from fgnn.tasks.settings import MOST_STEPS
 from fgnn.train.checkpoint import State, restore, save_state
 from fgnn.train.run_folder import RunFolder
 from fgnn.train.step import Step
@@ -61,7 +62,9 @@ def train(
     A checkpoint is written every ``checkpoint_every`` steps, when the time budget is spent, and on SIGINT or SIGTERM.
     A resumed run reaches the same numbers as one that was never stopped.
     """
-    return _Trainer(settings, task, folder, world or World(), torch.device(device), options or RunOptions()).train()
+    world = world or World()
+    with folder.locked() if world.first else nullcontext():
+        return _Trainer(settings, task, folder, world, torch.device(device), options or RunOptions()).train()
 
 
 class _Trainer:
@@ -85,7 +88,10 @@ class _Trainer:
         self.update = Update(settings, self.network, self.average, device)
         self.state = State(total=planned_steps(settings, task))
         if options.resume:
+            planned = self.state.total
             self.state = restore(folder.checkpoint, self.network, self.average, self.update.optimiser) or self.state
+            if planned is not None:
+                self.state.total = planned
             if world.first:
                 folder.rewind(self.state.step)
         self.first_step, self.seconds_before = self.state.step, self.state.seconds
@@ -255,7 +261,12 @@ def planned_steps(settings: TrainingSettings, task: Task) -> int | None:
         return settings.steps
     if task.epoch_steps is None:
         raise ValueError("Expected steps or seconds for a task without epochs (got epochs)")
-    return settings.epochs * task.epoch_steps
+    steps = settings.epochs * task.epoch_steps
+    if steps > MOST_STEPS:
+        raise ValueError(
+            f"Expected at most {MOST_STEPS:,} steps (got {settings.epochs:,} epochs of {task.epoch_steps:,})"
+        )
+    return steps
 
 
 def compile_network(network: nn.Module) -> None:

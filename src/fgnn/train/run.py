@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,19 @@ from torch import nn
 
 from fgnn.errors import InputError
 from fgnn.nn import NotationError
-from fgnn.report.run_page import write_run_page
+from fgnn.report.run_page import make_run_page
 from fgnn.runtime.distributed import World, restarted
 from fgnn.runtime.distributed import world as join_world
 from fgnn.runtime.progress import ProgressBar
-from fgnn.tasks import Recipe, Task, read_recipe
+from fgnn.schema import parse, show
+from fgnn.tasks import Recipe, Task, plain, read_recipe
+from fgnn.tasks.data_digest import changes_in, data_digests
 from fgnn.tasks.map import MAPTask
 from fgnn.tasks.model_folder import folder_recipe
 from fgnn.tasks.points import PointTask
 from fgnn.tasks.scan_folder import is_scan_folder, scan_recipe
-from fgnn.train.checkpoint import State
+from fgnn.tasks.settings import recipe_yaml
+from fgnn.train.checkpoint import State, checkpoint_settings
 from fgnn.train.loop import RunOptions, train
 from fgnn.train.run_folder import RunFolder
 from fgnn.weights import load_weights
@@ -35,6 +39,7 @@ def run(
     resume: bool = False,
     time_budget: float | None = None,
     tensorboard: bool = False,
+    allow_changes: bool = False,
     on_log: Callable[[dict[str, Any]], None] | None = None,
     **changes: Any,
 ) -> tuple[State, RunFolder]:
@@ -45,33 +50,98 @@ def run(
         out: The folder of the run; by default ``runs/NAME``.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``; under torchrun each process takes its own GPU.
         compile: Compile the repeated blocks of the network.
-        resume: Continue from the folder's checkpoint, with the settings that the run began with.
+        resume: Continue from the folder's checkpoint; other settings or data than the run began with are refused.
         time_budget: Seconds after which to stop with a checkpoint.
         tensorboard: Also log for TensorBoard.
+        allow_changes: Resume with other settings or data.
         on_log: Called with each line of metrics.
         changes: Top-level settings that replace the recipe's (``seed=3``).
     """
     recipe, folder = prepare(what, out, resume, changes)
     resume = resume or (restarted() and folder.config.is_file())
-    with join_world(device) as (world, here):
+    with join_world(device) as (world, here), folder.locked() if world.first else nullcontext():
         if here.type == "cuda":
             torch.set_float32_matmul_precision("high")
         if resume:
-            recipe = recipe_of(folder)
+            check_settings(recipe, folder, allow_changes)
         elif world.first:
             folder.check_new()
         task = make_task(recipe, world, here)
         if recipe.start_from is not None and not (resume and folder.checkpoint.exists()):
             start_from(task.network, recipe.start_from)
-        if world.first and not resume:
-            folder.begin(recipe, here)  # after reading the data: a mistake there leaves no run behind
-            size = sum(p.numel() for p in task.network.parameters())
-            ProgressBar(recipe.name).log(f"{size:,} parameters, {here}, to {folder.path}")
+        if world.first:
+            prepare_folder(folder, recipe, task, here, resume, allow_changes)
         options = RunOptions(compile, resume, time_budget, tensorboard, on_log)
-        state = train(recipe, task, folder, world=world, device=here, options=options)
-        if world.first and folder.lines():
-            write_run_page(folder.path)
+        try:
+            state = train(recipe, task, folder, world=world, device=here, options=options)
+        except BaseException:
+            if world.first and not resume and not folder.metrics.exists():
+                folder.discard()  # a start that failed must not block the next
+            raise
+        if world.first and (lines := folder.lines()):
+            page = make_run_page(
+                folder.path.name, recipe_yaml(recipe), folder.environment_values(), lines, folder.path, recipe.seed
+            )
+            page.write(folder.path / "report.html")
     return state, folder
+
+
+def prepare_folder(
+    folder: RunFolder, recipe: Recipe, task: Task, device: torch.device, resume: bool, allow_changes: bool
+) -> None:
+    """Begin the folder of a new run, or check that the data of a resumed one are those it began with."""
+    data = data_digests(recipe, task)  # after reading the data: a mistake there leaves no run behind
+    if not resume:
+        folder.begin(recipe, device, data)
+        size = sum(p.numel() for p in task.network.parameters())
+        ProgressBar(recipe.name).log(f"{size:,} parameters, {device}, to {folder.path}")
+        return
+    before = folder.data_digests()
+    changed = changes_in(before, data) if before is not None else []
+    if changed and not allow_changes:
+        raise InputError(
+            f"the data changed since the run began: {_few(changed)}; --allow-changes continues with it",
+            file=folder.path,
+        )
+    if allow_changes:
+        folder.describe(recipe, data)
+
+
+def check_settings(recipe: Recipe, folder: RunFolder, allow_changes: bool) -> None:
+    """Refuse to resume a run with other settings than it was trained with."""
+    if not folder.config.is_file():
+        raise InputError(
+            "no run to resume in this folder (config.yaml is missing); begin one without --resume", file=folder.path
+        )
+    stored = checkpoint_settings(folder.checkpoint)
+    if stored is None or allow_changes:
+        return
+    began = parse(Recipe, stored, file=folder.checkpoint, place="recipe")
+    changed = differences(plain(began), plain(recipe))
+    if changed:
+        raise InputError(
+            f"the settings changed since the run began: {_few(changed)}; 'fgnn train {folder.path} --resume' continues "
+            "a run whose config.yaml is as it was, --allow-changes continues with the new settings",
+            file=folder.path,
+        )
+
+
+def differences(before: Any, now: Any, place: str = "") -> list[str]:
+    """Return the settings in which two recipes differ, each with both values.
+
+    Where the data lie is no difference: what they are is checked by their digests.
+    """
+    if place.endswith((".root", ".folder")):
+        return []
+    if isinstance(before, dict) and isinstance(now, dict):
+        keys = dict.fromkeys((*before, *now))
+        return [d for k in keys for d in differences(before.get(k), now.get(k), f"{place}.{k}" if place else k)]
+    return [] if before == now else [f"{place} was {show(before)} (got {show(now)})"]
+
+
+def _few(changes: list[str], most: int = 3) -> str:
+    more = f" and {len(changes) - most} more" if len(changes) > most else ""
+    return ", ".join(changes[:most]) + more
 
 
 def make_task(recipe: Recipe, world: World | None = None, device: torch.device | str = "cpu") -> Task:
@@ -95,7 +165,7 @@ def prepare(
         if folder.config.is_file():
             if not resume:
                 raise InputError("this folder holds a run; continue it with --resume", file=what)
-            return recipe_of(folder), folder
+            return recipe_of(folder).with_changes(**changes), folder
         recipe = scan_recipe(what) if is_scan_folder(what) else folder_recipe(what)
     else:
         recipe = read_recipe(what)
@@ -106,10 +176,6 @@ def prepare(
 
 def recipe_of(folder: RunFolder) -> Recipe:
     """Return the recipe that a run began with."""
-    if not folder.config.is_file():
-        raise InputError(
-            "no run to resume in this folder (config.yaml is missing); begin one without --resume", file=folder.path
-        )
     return read_recipe(folder.config)
 
 

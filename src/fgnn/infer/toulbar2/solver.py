@@ -58,7 +58,8 @@ def solve_toulbar2(
     interrupted = Schedule(tasks, network, time_limit, jobs, progress).run()
     for t in tasks:
         if t.exhausted and t.cost is None:
-            raise RuntimeError(f"toulbar2 failed on model {t.index}: {t.errors[-1]}")
+            fault = ValueError if settings else RuntimeError  # of the caller, who knows toulbar2's settings
+            raise fault(f"toulbar2 failed on model {t.index}: {t.errors[-1]}")
 
     def column(name: str, dtype: torch.dtype) -> Tensor:
         return torch.tensor([getattr(t, name) for t in tasks], dtype=dtype, device=batch.device)
