@@ -81,7 +81,7 @@ def check(begun: RunFolder, count: int | None) -> tuple[int, int]:
 
 
 def test_an_altered_run_folder_is_resumed_or_refused_in_one_line(finished: RunFolder) -> None:
-    used, count = check(finished, 150)
+    used, count = check(finished, 60)
     assert 5 < used < count
 
 

@@ -8,7 +8,7 @@ import random
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ import torch
 from fgnn.cli import main
 from fgnn.cli.options import complete_method, complete_solver_option
 from fgnn.infer.methods import choices, fits, named, option_kinds, parse_options
+from fgnn.schema import Between
 from fgnn.solvers import SOLVERS
 
 TEXTS = (
@@ -102,6 +103,7 @@ def test_a_text_becomes_the_declared_type(text: str, kind: Any, value: Any) -> N
         ("float65", torch.dtype, "dtype"),
         ("[1]", dict, "dict"),
         ("3", torch.Tensor, "Tensor"),
+        ("5", Annotated[int, Between(0, 4)], r"option of m: Expected at least 0 and at most 4 \(got 5\)"),
     ],
 )
 def test_another_text_is_refused(text: str, kind: Any, message: str) -> None:

@@ -12,7 +12,7 @@ from fgnn.names import printable
 data = typer.Typer(help="Generate labelled models, and check data sets that you have.", no_args_is_help=True)
 
 _Out = Annotated[Path, typer.Option("--out", "-o", help="The folder to write to.")]
-_Count = Annotated[int, typer.Option("--count", "-n", min=1, help="How many models.")]
+_Count = Annotated[int, typer.Option("--count", "-n", min=1, max=10**7, help="How many models.")]
 _Seed = Annotated[int, typer.Option("--seed", help="Seed of the set.")]
 
 

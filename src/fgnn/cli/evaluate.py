@@ -34,11 +34,17 @@ def evaluate(
     count: Annotated[
         int | None,
         typer.Option(
-            "--count", "-n", min=1, help="Fresh instances of each kind (1000); at most this many shapes or rooms."
+            "--count",
+            "-n",
+            min=1,
+            max=10**7,
+            help="Fresh instances of each kind (1000); at most this many shapes or rooms.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the instances, which are never those of training.")] = 0,
-    samples: Annotated[int, typer.Option(help="Further starting points of the decoder, sampled from the network.")] = 8,
+    samples: Annotated[
+        int, typer.Option(min=0, max=4096, help="Further starting points of the decoder, sampled from the network.")
+    ] = 8,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:

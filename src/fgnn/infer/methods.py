@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from threading import RLock
 from types import UnionType
-from typing import Any, Literal, SupportsFloat, SupportsIndex, TypeVar, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, SupportsFloat, SupportsIndex, TypeVar, Union, cast, get_args, get_origin
 
 import torch
 
@@ -58,8 +58,10 @@ def check_options(
     if kinds is None:
         return
     for name, value in options.items():
-        if not fits(value, _kind_of(method, name, kinds)):
-            raise _misfit(method, name, kinds[name], value)
+        kind, rules = _rules(_kind_of(method, name, kinds))
+        if not fits(value, kind):
+            raise _misfit(method, name, kind, value)
+        _keep(method, name, rules, value)
 
 
 def parse_options(
@@ -69,10 +71,11 @@ def parse_options(
     kinds = option_kinds(function, reserved)
     options: dict[str, Any] = {}
     for name, text in texts.items():
-        kind = Any if kinds is None else _kind_of(method, name, kinds)
+        kind, rules = (Any, ()) if kinds is None else _rules(_kind_of(method, name, kinds))
         values = [value for value in _readings(text, kind) if fits(value, kind)]
         if not values:
             raise _misfit(method, name, kind, text)
+        _keep(method, name, rules, values[0])
         options[name] = values[0]
     return options
 
@@ -84,6 +87,19 @@ def choices(kind: Any) -> list[str]:
     if get_origin(kind) in (Union, UnionType):
         return [text for member in get_args(kind) for text in choices(member)]
     return {bool: ["true", "false"], type(None): ["none"]}.get(kind, [])
+
+
+def _rules(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The type of an option, and the rules that ``Annotated`` adds to it (see `fgnn.schema`)."""
+    return (get_args(kind)[0], get_args(kind)[1:]) if get_origin(kind) is Annotated else (kind, ())
+
+
+def _keep(method: str, name: str, rules: tuple[Any, ...], value: Any) -> None:
+    for rule in rules:
+        try:
+            rule(value)
+        except ValueError as error:
+            raise ValueError(f"option {name} of {method}: {error}") from error
 
 
 def _kind_of(method: str, name: str, kinds: Mapping[str, Any]) -> Any:

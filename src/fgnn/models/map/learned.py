@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +26,7 @@ from fgnn.models.map.equivalent import mirrored
 from fgnn.models.map.family import Family
 from fgnn.models.map.network import MAPNetwork
 from fgnn.pgm import ModelBatch
-from fgnn.schema import parse
+from fgnn.schema import Between, parse
 from fgnn.weights import Card, load_weights, weight_names
 from fgnn.weights.cards import read_card
 
@@ -63,7 +64,7 @@ def solve_fgnn(
     progress: OnProgress | None = None,
     weights: str | Path | None = None,
     decode: bool = True,
-    samples: int = 8,
+    samples: Annotated[int, Between(0, 4096)] = 8,
     rounds: int | None = 0,
     both_ways: bool = False,
 ) -> Answer:
