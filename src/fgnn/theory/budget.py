@@ -45,6 +45,27 @@ def decompose_budget(n: int, at_least: int = 0, at_most: int | None = None) -> D
     return Decomposition(sides, torch.zeros(len(boxes), dtype=torch.float64))
 
 
+def split_budget(n: int, at_least: int, at_most: int) -> list[tuple[tuple[int, ...], ...]]:
+    """Disjoint boxes that make up the feasible configurations: the states of each variable, by box.
+
+    Variables are fixed one after another until all or none of what is left is feasible.
+    """
+    boxes: list[tuple[tuple[int, ...], ...]] = []
+
+    def branch(fixed: tuple[tuple[int, ...], ...], ones: int) -> None:
+        free = n - len(fixed)
+        if ones > at_most or ones + free < at_least:
+            return
+        if ones >= at_least and ones + free <= at_most:
+            boxes.append((*fixed, *[(0, 1)] * free))
+            return
+        branch((*fixed, (0,)), ones)
+        branch((*fixed, (1,)), ones + 1)
+
+    branch((), 0)
+    return boxes
+
+
 def _boxes(n: int, lower: int, upper: int) -> list[_Box]:
     if lower == 0:
         return [(frozenset(), frozenset(zeros)) for zeros in combinations(range(n), n - upper)]

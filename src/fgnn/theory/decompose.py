@@ -7,8 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
+
+from fgnn.theory.cover import Box, additive_cover, fibre_cover, flat_cover, rank_one, single_cover
+
+Pattern = tuple[tuple[tuple[int, ...], ...], ...]  # the states of a term's sides, by term and position
+Slopes = tuple[tuple[int, ...], ...]  # the positions on which a term depends inside its box, by term
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,16 +22,19 @@ class Decomposition:
 
     .. math:: \theta_c(x_c) = \max_{z} \sum_{i \in s(c)} \theta_{ic}(x_i, z)
 
-    Every term is a *box*: a set of states for each variable (its ``sides``) and one value, with
+    A term lives on a *box*, a set of states for each variable (its ``sides``), and is :math:`-\infty` outside:
 
-    .. math:: \theta_{ic}(x_i, z) = v_z / |s(c)| \text{ if } x_i \in S_i^z, \quad -\infty \text{ otherwise.}
+    .. math:: \theta_{ic}(x_i, z) = v_z / |s(c)| + u_{ic}(x_i, z) \text{ if } x_i \in S_i^z,
+              \quad -\infty \text{ otherwise.}
 
-    Boxes may overlap: a box may contain configurations of larger value, where the maximum hides its term. A
-    configuration with value ``-inf`` lies in no box.
+    A *flat* term has u = 0: it is constant on its box. A box may contain configurations of larger value, where the
+    maximum hides its term. A configuration with value ``-inf`` lies in no box.
     """
 
     sides: tuple[Tensor, ...]  # per position, shape: (k_i, Z), bool: whether x_i lies in the box of term z
-    values: Tensor  # shape: (Z,), float64
+    values: Tensor  # v_z, shape: (Z,), float64
+    offsets: tuple[Tensor, ...] | None = None  # u_ic, per position, shape: (k_i, Z); None if all terms are flat
+    slopes: Slopes | None = None  # the positions with offsets, by term
 
     @property
     def num_terms(self) -> int:
@@ -46,21 +54,33 @@ class Decomposition:
     def tensors(self) -> tuple[Tensor, ...]:
         """θ_ic(x_i, z), one tensor of shape (k_i, Z) per position of the factor."""
         share = self.values / self.arity
-        return tuple(torch.where(side, share, -torch.inf) for side in self.sides)
+        offsets = self.offsets or [torch.zeros_like(side, dtype=share.dtype) for side in self.sides]
+        return tuple(torch.where(s, share + u, -torch.inf) for s, u in zip(self.sides, offsets, strict=True))
 
     @property
-    def pattern(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """The boxes without their values: for every term and position, the states of the side."""
+    def pattern(self) -> Pattern:
+        """The boxes without their numbers: for every term and position, the states of the side."""
         return tuple(
             tuple(tuple(torch.nonzero(side[:, z])[:, 0].tolist()) for side in self.sides) for z in range(self.num_terms)
         )
+
+    @property
+    def comparisons(self) -> tuple[int, int]:
+        """The maxima of two numbers in one iteration of the max-product network: towards the factor, and back."""
+        slopes = self.slopes or ((),) * self.num_terms
+        terms = list(enumerate(zip(self.pattern, slopes, strict=True)))
+        # flat sides share their maxima, sides with offsets do not
+        sides = {(side, (a, z) if a in slope else None) for z, (term, slope) in terms for a, side in enumerate(term)}
+        to_variables = sum(int((side.sum(1) - 1).clamp_min(0).sum()) for side in self.sides)
+        return sum(len(side) - 1 for side, _ in sides), to_variables
 
     def reconstruct(self) -> Tensor:
         """The factor's table, shape (k_1, ..., k_A), from its terms."""
         return maximum_of_terms(self.tensors)
 
     def __repr__(self) -> str:
-        return f"Decomposition({'x'.join(map(str, self.shape))}: {self.num_terms} terms)"
+        terms = "1 term" if self.num_terms == 1 else f"{self.num_terms} terms"
+        return f"Decomposition({'x'.join(map(str, self.shape))}: {terms})"
 
 
 def maximum_of_terms(tensors: Sequence[Tensor]) -> Tensor:
@@ -76,73 +96,52 @@ def maximum_of_terms(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def decompose(table: ArrayLike | Tensor, *, merge: bool = True) -> Decomposition:
-    """Lemma 1: write a table of any arity exactly as a maximum over rank-1 terms.
+    """Lemma 1: write a table of any arity as a maximum over few rank-1 terms.
 
-    A table of distinct values needs one term per finite entry, the number in the paper. If values repeat, boxes cover
-    the configurations greedily: in order of increasing value, a box grows around an uncovered configuration as long
-    as it contains no lower value, then shrinks to the configurations it newly covers.
+    The paper takes one term per configuration. Fewer are enough: an additive table is one term, and since a line of
+    the table along one variable is a term, there are at most ``table.size / max(table.shape)``, for a table of two
+    variables min(k_1, k_2). The least number is NP-hard to find in general; a greedy search covers the table with flat
+    boxes and with boxes on which it is additive, and the best of several such covers is returned.
+
+    Flat terms and lines reconstruct the table exactly. Additive boxes reconstruct an entry to 32 units in the last
+    place of its absolute value, or of 1 if that is larger.
 
     Args:
         table: Log-potentials of shape (k_1, ..., k_A), ``-inf`` allowed.
-        merge: Whether to search for boxes; otherwise there is one term per finite configuration.
+        merge: Whether to search for few terms; otherwise there is one per finite configuration.
+
+    Example:
+        >>> decompose([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]])
+        Decomposition(2x3: 1 term)
     """
+    return min(decompositions(table, merge=merge), key=lambda d: (d.num_terms, sum(d.comparisons)))
+
+
+def decompositions(table: ArrayLike | Tensor, *, merge: bool = True) -> list[Decomposition]:
+    """Several decompositions of a table: configurations, additive boxes, lines and, if values repeat, flat boxes."""
     theta = np.asarray(table.detach().cpu() if isinstance(table, Tensor) else table, dtype=np.float64)
     if theta.ndim == 0:
         raise ValueError("Expected a table over at least one variable (got a single number)")
     if np.isnan(theta).any() or np.isposinf(theta).any():
         raise ValueError("Expected finite or -inf log-potentials (got NaN or +inf)")
+    covers = [single_cover(theta)]
     if merge:
-        boxes = _cover(theta)
-    else:
-        boxes = [
-            ([np.arange(k) == x for k, x in zip(theta.shape, cell, strict=True)], float(theta[tuple(cell)]))
-            for cell in np.argwhere(np.isfinite(theta))
-        ]
-    sides = tuple(
-        torch.tensor(np.array([box[axis] for box, _ in boxes], dtype=bool).reshape(len(boxes), k).T.copy())
-        for axis, k in enumerate(theta.shape)
-    )
-    return Decomposition(sides, torch.tensor([value for _, value in boxes], dtype=torch.float64))
+        covers += [additive_cover(theta), fibre_cover(theta)]
+        finite = theta[np.isfinite(theta)]
+        if len(np.unique(finite)) < finite.size:  # otherwise every flat box is a single configuration
+            covers.append(flat_cover(theta))
+    return [_decomposition(torch.tensor(theta), boxes) for boxes in covers]
 
 
-_Box = tuple[list[NDArray[np.bool_]], float]
-
-
-def _cover(theta: NDArray[np.float64]) -> list[_Box]:
-    """Boxes such that every finite cell equals the largest value of the boxes that contain it."""
-    boxes: list[_Box] = []
-    uncovered = np.isfinite(theta)
-    order = np.argsort(theta, axis=None, kind="stable")
-    for flat in order.tolist():
-        cell = np.unravel_index(flat, theta.shape)
-        if not uncovered[cell]:
-            continue
-        value = float(theta[cell])
-        wanted = uncovered & (theta == value)
-        box = np.ix_(*_grow(theta >= value, wanted, cell))
-        gained = np.zeros_like(wanted)
-        gained[box] = wanted[box]
-        # Shrink to the bounding box of the newly covered cells: smaller sides give smaller networks.
-        others = [tuple(a for a in range(theta.ndim) if a != axis) for axis in range(theta.ndim)]
-        sides = [gained.any(axis=rest) for rest in others]
-        uncovered &= ~gained
-        boxes.append((sides, value))
-    return boxes
-
-
-def _grow(allowed: NDArray[np.bool_], wanted: NDArray[np.bool_], cell: tuple[np.intp, ...]) -> list[NDArray[np.bool_]]:
-    """A maximal box around a cell; each step adds the state that covers the most wanted cells."""
-    sides = [np.arange(k) == x for k, x in zip(allowed.shape, cell, strict=True)]
-    while True:
-        best: tuple[int, int, int] | None = None
-        for axis, side in enumerate(sides):
-            slab = np.ix_(*sides[:axis], np.ones_like(side), *sides[axis + 1 :])  # the box with this axis free
-            rest = tuple(a for a in range(len(sides)) if a != axis)
-            fits = allowed[slab].all(axis=rest) & ~side
-            gain = wanted[slab].sum(axis=rest)
-            for state in np.nonzero(fits)[0].tolist():
-                if best is None or gain[state] > best[0]:
-                    best = (int(gain[state]), axis, state)
-        if best is None:
-            return sides
-        sides[best[1]][best[2]] = True
+def _decomposition(theta: Tensor, boxes: Sequence[Box]) -> Decomposition:
+    sides = [torch.zeros(k, len(boxes), dtype=torch.bool) for k in theta.shape]
+    offsets = [torch.zeros(k, len(boxes), dtype=torch.float64) for k in theta.shape]
+    values = torch.zeros(len(boxes), dtype=torch.float64)
+    for z, box in enumerate(boxes):
+        values[z], functions = rank_one(theta, box.states, box.slopes)
+        for a, side in enumerate(box.states):
+            sides[a][list(side), z] = True
+        for a, u in zip(box.slopes, functions, strict=True):
+            offsets[a][list(box.states[a]), z] = u
+    slopes = tuple(box.slopes for box in boxes)
+    return Decomposition(tuple(sides), values, tuple(offsets) if any(slopes) else None, slopes)

@@ -2,87 +2,96 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fgnn.theory.relu import Number, Wire, add
+from fgnn.theory.cover import rank_one, rounding
+from fgnn.theory.decompose import Pattern, Slopes
+from fgnn.theory.relu import ReluNetwork, Wire, total
 
-Pattern = tuple[tuple[tuple[int, ...], ...], ...]  # the states of a box's side, by term and position
+# Finite numbers stay below LIMIT. -inf is stored as about -FORBIDDEN; what lies below -EDGE counts as -inf. Maxima
+# select and sums of a forbidden number are never used, so these constants round no finite number.
+LIMIT, EDGE, FORBIDDEN = 1e90, 1e95, 1e100
+
+Side = tuple[int, ...]
+Key = tuple[Side, tuple[int, int] | None]  # a side and, if the term has offsets on it, its (position, term)
 
 
 @dataclass(frozen=True)
 class VariableLayout:
     """f_i: the unary θ_i, then one *slot* per incident factor with its last message m_{c→i}.
 
-    A message is stored as its positive and its negative part (and, if -inf can occur, a count that is 0 for finite
-    entries). All parts are non-negative, as Lemma lossless_agg requires. The belief b_i is the sum of the unary and
-    all slots.
+    A message is stored as its positive and its negative part. Both are non-negative, as Lemma lossless_agg requires.
+    The belief b_i is the sum of the unary and all slots.
     """
 
     states: int  # K, the largest cardinality
     slots: int  # D, the largest degree of a variable
-    forbids: bool  # whether an entry can become -inf
-
-    @property
-    def parts(self) -> int:
-        """The number of entries per stored number."""
-        return 3 if self.forbids else 2
-
-    @property
-    def unaries(self) -> int:
-        """The number of entries of the unary."""
-        return self.states * (2 if self.forbids else 1)
 
     @property
     def width(self) -> int:
-        return self.unaries + self.slots * self.states * self.parts
+        return self.states + 2 * self.slots * self.states
 
     def message(self, slot: int, state: int) -> int:
-        """Offset of the parts of a message entry."""
-        return self.unaries + (slot * self.states + state) * self.parts
+        """Offset of the two parts of a message entry."""
+        return self.states + 2 * (slot * self.states + state)
 
-    def belief(self, inputs: Sequence[Wire], state: int, but: int | None = None) -> Number:
+    def belief(self, inputs: Sequence[Wire], state: int, but: int | None = None) -> Wire:
         """b_i(x) = θ_i(x) + Σ_c m_{c→i}(x) over all slots, or all slots but one."""
-        messages = [read(inputs, self.message(d, state), self.forbids) for d in range(self.slots) if d != but]
-        forbidden = _positive(inputs[self.states + state]) if self.forbids else None
-        return add([Number(inputs[state], forbidden=forbidden), *messages])
+        messages = [read(inputs, self.message(d, state)) for d in range(self.slots) if d != but]
+        return total([inputs[state], *messages])
 
 
 @dataclass(frozen=True, eq=False)
 class FactorKind:
-    """Factors with the same boxes but different values, which share one set of weights.
+    """Factors with the same boxes but different numbers, which share one set of weights.
 
-    g_c holds the values v_z of the terms, then one *slot* per position with the max-marginals of its variable: the
-    maximum of b_i over each side S_i^z that occurs at that position.
+    g_c holds the *numbers* of the terms, v_z and then all u_ic(x_i, z), followed by one *slot* per position with the
+    max-marginals of its variable: the maximum of b_i over each flat side, and of b_i + u_ic over each other one.
     """
 
     name: str
     shape: tuple[int, ...]
     terms: Pattern
+    slopes: Slopes
     scopes: Tensor  # shape: (C, A)
     slots: Tensor  # shape: (C, A), the factor's slot at each of its variables
-    source: int | None  # index of the model's table group; None if all values are 0
+    source: int | None  # index of the model's table group; None if the tables are `fixed`
     rows: Tensor  # shape: (C,), the tables in that group
+    fixed: Tensor | None = None  # flat tables of budgets and constant factors, shape: (C, cells); None: all values 0
 
     @property
     def arity(self) -> int:
         return len(self.shape)
 
     @cached_property
-    def sides(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """The distinct sides at each position."""
-        return tuple(tuple(dict.fromkeys(term[a] for term in self.terms)) for a in range(self.arity))
+    def offsets(self) -> dict[tuple[int, int, int], int]:
+        """Where g_c has u_ic(x, z): by position, term and state."""
+        entries = [(a, z, x) for z, slope in enumerate(self.slopes) for a in slope for x in self.terms[z][a]]
+        return {entry: len(self.terms) + at for at, entry in enumerate(entries)}
+
+    @property
+    def numbers(self) -> int:
+        """The length of the part of g_c that describes the factor."""
+        return len(self.terms) + len(self.offsets)
+
+    def key(self, position: int, term: int) -> Key:
+        """The max-marginal that a term needs from a position."""
+        return self.terms[term][position], (position, term) if position in self.slopes[term] else None
 
     @cached_property
-    def all_sides(self) -> tuple[tuple[int, ...], ...]:
-        """The distinct sides of all positions. M does not see the position, so it takes the maximum over each."""
-        return tuple(dict.fromkeys(side for sides in self.sides for side in sides))
+    def keys(self) -> tuple[tuple[Key, ...], ...]:
+        """The distinct max-marginals of each position."""
+        return tuple(tuple(dict.fromkeys(self.key(a, z) for z in range(len(self.terms)))) for a in range(self.arity))
+
+    @cached_property
+    def all_keys(self) -> tuple[Key, ...]:
+        """Those of all positions. M does not see the position, so it computes each."""
+        return tuple(dict.fromkeys(key for keys in self.keys for key in keys))
 
     @cached_property
     def edge_types(self) -> tuple[tuple[int, int], ...]:
@@ -98,42 +107,57 @@ class FactorKind:
         rows = [[number[a, d] for a, d in enumerate(row)] for row in self.slots.tolist()]
         return torch.tensor(rows).reshape(self.slots.shape)
 
-    def width(self, layout: VariableLayout) -> int:
-        # a factor that forbids everything has no terms, but features need at least one entry
-        return max(1, len(self.terms) + layout.parts * sum(len(sides) for sides in self.sides))
-
-    def marginal(self, layout: VariableLayout, position: int, side: tuple[int, ...]) -> int:
-        """Offset of the parts of a max-marginal in g_c."""
-        before = sum(len(sides) for sides in self.sides[:position]) + self.sides[position].index(side)
-        return len(self.terms) + layout.parts * before
-
     @cached_property
-    def cells(self) -> tuple[Tensor, Tensor]:
-        """The configurations of each box: (entry of the flat table, term) pairs, both (P,)."""
-        table = np.arange(math.prod(self.shape)).reshape(self.shape)
-        inside = [table[np.ix_(*term)].reshape(-1) for term in self.terms]
-        which = np.repeat(np.arange(len(inside)), [len(cells) for cells in inside])
-        return torch.from_numpy(np.concatenate([table[:0].reshape(-1), *inside])), torch.from_numpy(which)
+    def width(self) -> int:
+        # a factor that forbids everything has no terms, but features need at least one entry
+        return max(1, self.numbers + 2 * sum(map(len, self.keys)))
 
-    def values(self, tables: Tensor) -> Tensor:
-        """v_z, the least value inside box z, from flat tables.  # shape: (B, C, cells) -> (B, C, Z)"""
-        cells, which = (index.to(tables.device) for index in self.cells)
-        index = which.expand(*tables.shape[:2], -1)
-        start = tables.new_full((*tables.shape[:2], len(self.terms)), torch.inf)
-        return start.scatter_reduce(2, index, tables[..., cells], "amin")
+    def marginal(self, position: int, key: Key) -> int:
+        """Offset of the two parts of a max-marginal in g_c."""
+        before = sum(map(len, self.keys[:position])) + self.keys[position].index(key)
+        return self.numbers + 2 * before
 
-    def covers(self, tables: Tensor, values: Tensor) -> bool:
-        """Whether the boxes with these values reconstruct the tables."""
-        cells, which = (index.to(tables.device) for index in self.cells)
-        index = cells.expand(*tables.shape[:2], -1)
-        start = torch.full_like(tables, -torch.inf)
-        return torch.equal(start.scatter_reduce(2, index, values[..., which], "amax"), tables)
+    def describe(self, tables: Tensor) -> Tensor:
+        """The numbers v_z and u_ic of tables with these boxes.  # shape: (B, C, k_1, ..., k_A) -> (B, C, numbers)
+
+        Raises:
+            ValueError: The terms do not reconstruct a table.
+        """
+        out = tables.new_zeros(*tables.shape[:2], self.numbers)
+        best = torch.full_like(tables, -torch.inf)
+        for z, (states, slope) in enumerate(zip(self.terms, self.slopes, strict=True)):
+            value, functions = rank_one(tables, states, slope)
+            out[..., z] = value
+            term = value.reshape(*value.shape, *(1,) * self.arity)
+            for a, u in zip(slope, functions, strict=True):
+                first = self.offsets[a, z, states[a][0]]
+                out[..., first : first + len(states[a])] = u
+                term = term + u.reshape(*u.shape[:2], *(len(u[0, 0]) if b == a else 1 for b in range(self.arity)))
+            grid = torch.meshgrid(*(torch.tensor(s, device=tables.device) for s in states), indexing="ij")
+            box: tuple[slice | Tensor, ...] = (slice(None), slice(None), *grid)
+            best[box] = torch.maximum(best[box], term.expand_as(best[box]))
+        near = (best == tables) | ((best - tables).abs() <= rounding(tables, self.arity))
+        if not bool(out.isfinite().all()) or not bool(near.all()):
+            raise ValueError(f"Expected tables with the network's boxes (got others in {self.name})")
+        return out
 
 
-def read(inputs: Sequence[Wire], at: int, forbids: bool) -> Number:
-    """Read a stored number: its positive part minus its negative part, and its count."""
-    forbidden = _positive(inputs[at + 2]) if forbids else None
-    return Number(_positive(inputs[at]) - _positive(inputs[at + 1]), forbidden=forbidden)
+def read(inputs: Sequence[Wire], at: int) -> Wire:
+    """Read a stored number: its positive part minus its negative part."""
+    return _positive(inputs[at]) - _positive(inputs[at + 1])
+
+
+def store(net: ReluNetwork, number: Wire) -> tuple[Wire, Wire]:
+    """The two non-negative parts of a number as wires on the next layer.
+
+    The negative part n is exact below EDGE. Above, it grows tenfold and then saturates, so every sum with a forbidden
+    number is stored as the same constant, close to FORBIDDEN, however often it is added up.
+    """
+    up, down = net.split(number)
+    if number.positive:
+        return up, down
+    edge, saturated = net.unit(-number - Wire({}, EDGE)), net.unit(-number - Wire({}, FORBIDDEN / 10))
+    return up, down + 9.0 * edge - 10.0 * saturated
 
 
 def _positive(wire: Wire) -> Wire:

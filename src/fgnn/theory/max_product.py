@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import torch
 from torch import Tensor, nn
 
 from fgnn.graph import EdgeTypes, FactorGraph, FactorGroup
 from fgnn.nn import FactorToVariable, FGNNLayer, VariableToFactor
 from fgnn.pgm import GraphicalModel, ModelBatch
-from fgnn.theory.kinds import sort_factors
-from fgnn.theory.layout import FactorKind, VariableLayout
+from fgnn.theory.decomposition_network import first_layer
+from fgnn.theory.kinds import Terms, sort_factors
+from fgnn.theory.layout import EDGE, FORBIDDEN, LIMIT, FactorKind, VariableLayout
 from fgnn.theory.parts import linear_of
 from fgnn.theory.updates import Variant, towards_factor, towards_variable
 
@@ -29,12 +32,13 @@ class MaxProductNetwork(nn.Module):
       the variable's slot for the factor (Prop. 4). The layer that reads these slots sums them: the next M, or the
       final linear layer ``readout``.
 
-    The weights depend only on the scopes and boxes; unaries and values are features. Every iteration is the same map,
-    so all k layers are one module.
+    The weights depend only on the scopes and boxes; unaries and the numbers of the terms are features. Every iteration
+    is the same map, so all k layers are one module.
 
-    Numbers are split into positive and negative parts, which makes the features non-negative without a shift, and
-    -inf is a separate entry instead of a large number. Beliefs are therefore exact up to rounding, and -inf exactly
-    if max-product's are.
+    Numbers are split into positive and negative parts, which makes the features non-negative without a shift. Maxima
+    select one of their arguments and sums are those of max-product, so beliefs differ from max-product's only by the
+    order of the sums. -inf is stored as -1e100, which no finite number is ever added to and kept; a belief below
+    -1e95 means -inf. Numbers of 1e90 or more are refused.
 
     The schedule is flooding, with messages 0 at the start and no damping. ``max_product_network`` is the same class.
 
@@ -44,8 +48,10 @@ class MaxProductNetwork(nn.Module):
         variant: ``paper`` sums full beliefs, eq. (max_product) as printed; ``standard`` is textbook max-product, which
             excludes the receiving factor's own message.
         normalise: Whether to subtract the largest entry of each message; otherwise beliefs grow with k.
-        merge: Whether equal values of a table share terms; otherwise there is one term per finite configuration, and
-            all tables that forbid the same configurations share weights.
+        terms: How factors are decomposed. ``few``: the terms that need the fewest comparisons. ``single``: one term per
+            finite configuration, so all tables that forbid the same configurations share weights. ``tables``: the
+            network decomposes by itself, with Prop. 2's layer in front; its 1 + k layers read the potentials and serve
+            all models with the same scopes. Budgets are then tables too.
 
     Example:
         >>> m = GraphicalModel([2, 2])
@@ -62,31 +68,34 @@ class MaxProductNetwork(nn.Module):
         iterations: int,
         variant: Variant = "standard",
         normalise: bool = False,
-        merge: bool = True,
+        terms: Terms = "few",
     ) -> None:
         super().__init__()
         if variant not in ("paper", "standard"):
             raise ValueError(f"Expected variant paper or standard (got {variant!r})")
+        if terms not in get_args(Terms):
+            raise ValueError(f"Expected terms among {list(get_args(Terms))} (got {terms!r})")
         if iterations < 1:
             raise ValueError(f"Expected at least one iteration (got {iterations})")
         if not model.num_variables:
             raise ValueError("Expected a model with at least one variable (got none)")
         self.iterations, self.variant, self.normalise = iterations, variant, normalise
         self.model = model
-        self.kinds, self.layout = sort_factors(model, merge=merge)
+        self.kinds, self.layout = sort_factors(model, terms, separate=variant == "standard")
         self.graph = FactorGraph(model.num_variables, {kind.name: FactorGroup(kind.scopes) for kind in self.kinds})
         self.edges = {k.name: EdgeTypes(k.edge_index.reshape(-1), len(k.edge_types)) for k in self.kinds}
         self._template = ModelBatch.stack([model])
+        self.decomposer = first_layer(self.kinds, self.layout) if terms == "tables" else None
         self.layer = _layer(self.kinds, self.layout, variant, normalise)
         self.readout = _readout(self.layout)
 
     @property
     def layers(self) -> list[FGNNLayer]:
-        """The k FGNN layers, in order; they share their weights."""
-        return [self.layer] * self.iterations
+        """All FGNN layers in order: Prop. 2's if there is one, then one per iteration, which share their weights."""
+        return [*([] if self.decomposer is None else [self.decomposer]), *[self.layer] * self.iterations]
 
     def features(self, models: GraphicalModel | ModelBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """The input features: unaries and values of the terms, with all messages 0.
+        """The input features: unaries and numbers of the terms, with all messages 0; or the unaries and tables alone.
 
         Args:
             models: Models with the scopes, budgets and boxes of the network's model, on the network's device.
@@ -97,25 +106,20 @@ class MaxProductNetwork(nn.Module):
         batch = models if isinstance(models, ModelBatch) else ModelBatch.stack([models])
         batch = batch.to(dtype=torch.float64)
         self._check(batch)
-        layout = self.layout
-        theta = batch.unary.masked_fill(~batch.state_mask, 0.0)  # padding is never read; 0 keeps it finite
-        forbidden = theta == -torch.inf
-        if bool(forbidden.any()) and not layout.forbids:
-            raise ValueError("Expected finite unaries, as in the network's model (got -inf)")
-        f = theta.new_zeros(*theta.shape[:2], layout.width)
-        f[..., : layout.states] = theta.masked_fill(forbidden, 0.0)
-        if layout.forbids:
-            f[..., layout.states : 2 * layout.states] = forbidden.to(f.dtype)
+        theta = _stored(batch.unary.masked_fill(~batch.state_mask, 0.0))  # padding is never read; 0 keeps it finite
+        raw = self.decomposer is not None
+        f = theta if raw else nn.functional.pad(theta, (0, self.layout.width - theta.shape[-1]))
         gs: dict[str, Tensor] = {}
         for kind in self.kinds:
-            g = f.new_zeros(len(batch), len(kind.scopes), kind.width(layout))
+            shape = (len(batch), len(kind.scopes))
             if kind.source is not None:
-                tables = batch.tables[kind.source].values[:, kind.rows.to(batch.device)].flatten(2)
-                values = kind.values(tables)
-                if not bool(values.isfinite().all()) or not kind.covers(tables, values):
-                    raise ValueError(f"Expected tables with the network's boxes (got others in {kind.name})")
-                g[..., : len(kind.terms)] = values
-            gs[kind.name] = g
+                tables = batch.tables[kind.source].values[:, kind.rows.to(batch.device)]
+                g = tables.flatten(2) if raw else kind.describe(tables)
+            elif kind.fixed is not None:
+                g = kind.fixed.to(f.device).expand(*shape, -1)
+            else:
+                g = f.new_zeros(*shape, kind.numbers)
+            gs[kind.name] = _stored(g if raw else nn.functional.pad(g, (0, kind.width - g.shape[-1])))
         return f, gs
 
     def forward(self, f: Tensor, gs: dict[str, Tensor]) -> Tensor:
@@ -127,9 +131,19 @@ class MaxProductNetwork(nn.Module):
         if self.graph.device != f.device:
             self.graph = self.graph.to(f.device)
             self.edges = {name: EdgeTypes(t.index.to(f.device), t.num_types) for name, t in self.edges.items()}
+        if self.decomposer is not None:
+            f, gs = self.decomposer(self.graph, f, gs, self.edges)
         history = []
-        for layer in self.layers:
-            f, gs = layer(self.graph, f, gs, self.edges)
+        for t in range(self.iterations):
+            f, gs = self.layer(self.graph, f, gs, self.edges)
+            messages = f.detach()[..., self.layout.states :]
+            up, down = messages[..., ::2], messages[..., 1::2]
+            largest = float(torch.maximum(up, down.masked_fill(down > FORBIDDEN / 2, 0.0)).max())
+            if not largest < LIMIT:
+                raise ValueError(
+                    f"Expected messages below {LIMIT:g}, the range of the network: use normalise=True or fewer "
+                    f"iterations (got {largest:.3g} after iteration {t + 1})"
+                )
             history.append(f)
         return history
 
@@ -147,11 +161,9 @@ class MaxProductNetwork(nn.Module):
                 raise ValueError(f"Expected models with the {what} of the network's model (got others)")
 
     def _read(self, f: Tensor) -> Tensor:
+        """The linear layer, with numbers below -EDGE shown as -inf."""
         out: Tensor = self.readout(f)
-        if not self.layout.forbids:
-            return out
-        k = self.layout.states
-        return out[..., :k].masked_fill(out[..., k:] > 0, -torch.inf)
+        return out.masked_fill(out < -EDGE, -torch.inf)
 
     @torch.no_grad()
     def beliefs(self, models: GraphicalModel | ModelBatch | None = None) -> list[list[Tensor]]:
@@ -195,9 +207,8 @@ class MaxProductNetwork(nn.Module):
 
     def _message(self, feature: Tensor, slot: int, states: int) -> Tensor:
         at = self.layout.message(slot, 0)
-        parts = feature[at : at + states * self.layout.parts].reshape(states, -1)
-        value = parts[:, 0] - parts[:, 1]
-        return value.masked_fill(parts[:, 2] > 0, -torch.inf) if self.layout.forbids else value
+        up, down = feature[at : at + 2 * states].reshape(states, 2).unbind(1)
+        return (up - down).masked_fill(down > EDGE, -torch.inf)
 
     @property
     def scopes(self) -> list[tuple[int, ...]]:
@@ -224,16 +235,19 @@ def _layer(kinds: list[FactorKind], layout: VariableLayout, variant: Variant, no
 
 
 def _readout(layout: VariableLayout) -> nn.Linear:
-    """b_i(x) = θ_i(x) + Σ_c m_{c→i}(x), followed by the number of summands that are -inf."""
-    k = layout.states
-    weight = torch.zeros(layout.unaries, layout.width, dtype=torch.float64)
-    for x in range(k):
+    """b_i(x) = θ_i(x) + Σ_c m_{c→i}(x)."""
+    weight = torch.zeros(layout.states, layout.width, dtype=torch.float64)
+    for x in range(layout.states):
         weight[x, x] = 1.0
-        if layout.forbids:
-            weight[k + x, k + x] = 1.0
         for slot in range(layout.slots):
             at = layout.message(slot, x)
             weight[x, at], weight[x, at + 1] = 1.0, -1.0
-            if layout.forbids:
-                weight[k + x, at + 2] = 1.0
     return linear_of(weight)
+
+
+def _stored(theta: Tensor) -> Tensor:
+    """Log-potentials with -inf as the network stores it."""
+    finite = theta.masked_fill(theta == -torch.inf, 0.0)
+    if theta.numel() and not bool(finite.abs().max() < LIMIT):
+        raise ValueError(f"Expected log-potentials below {LIMIT:g} or -inf (got {float(finite.abs().max()):.3g})")
+    return theta.masked_fill(theta == -torch.inf, -FORBIDDEN)

@@ -1,16 +1,16 @@
-"""Exact ReLU networks built unit by unit: affine functions, maxima, and numbers that may be -inf."""
+"""Exact ReLU networks built unit by unit: affine functions, and maxima that round nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-# Infinity inside a gate: larger than any value, yet sums of many stay finite in double precision. It is multiplied
-# by a count that is exactly 0, or drives a unit below 0, so it never causes rounding.
-CLOSED = 1e100
+# The gain of a comparison: two different doubles differ by at least 2^-53 of the larger, so GAIN times their difference
+# reaches either. GAIN - 1 is a double too, which keeps `larger` exact over the reals.
+GAIN = 2.0**53
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,11 +82,16 @@ class ReluNetwork:
             self._pending.append(wire)
         return Wire({unit: 1.0}, positive=True)
 
+    def split(self, wire: Wire) -> tuple[Wire, Wire]:
+        """The positive and the negative part of a wire, relu(w) and relu(-w), in the next layer."""
+        return self.unit(wire), ZERO if wire.positive else self.unit(-wire)
+
     def carry(self, wire: Wire) -> Wire:
         """The wire in the next layer: w = relu(w) - relu(-w), or one unit if w is never below 0."""
         if not wire.parts:
             return wire
-        return self.unit(wire) if wire.positive else self.unit(wire) - self.unit(-wire)
+        up, down = self.split(wire)
+        return Wire(up.parts, positive=True) if wire.positive else up - down
 
     def advance(self) -> None:
         """Complete the next layer; wires now read its units."""
@@ -109,87 +114,77 @@ class ReluNetwork:
         return [*self.layers, self.matrix(outputs)]
 
 
-# ---- numbers that may be -inf ----------------------------------------------------------------------------------
+# ---- maxima ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Number:
-    """A real number or -inf on wires: ``forbidden`` is 0 if it is finite and at least 1 if it is -inf.
+def larger(
+    net: ReluNetwork, pairs: Sequence[tuple[Wire, Wire]], keep: Sequence[Wire] = ()
+) -> tuple[list[Wire], list[Wire]]:
+    r"""The maximum of every pair, and ``keep``, two layers later.
 
-    ``allowed``, set by `gate`, is 0 exactly if the number is -inf. Both are None for a number that is always finite.
-    Sums add values and counts. No large constant represents -inf, so there is no rounding.
+    Prop. 3 writes :math:`\max(a, b) = \mathrm{relu}(a - b) + b`, which cancels if b is far below a: max(0.3, -1e9)
+    becomes 0.29999995. Here the comparison only opens and shuts gates, and the result is one of the two, bit for bit.
+    With :math:`s = \mathrm{relu}(a - b)`, :math:`r = \mathrm{relu}(b - a)` and a huge G, the positive part is
+
+    .. math:: \mathrm{relu}(a^+ - G r) + \mathrm{relu}(b^+ - G s) - \mathrm{relu}(a - G r - (G + 1) s).
+
+    Unless a = b, r or s shuts the unit of the smaller number. The last unit removes what a tie would count twice, and
+    over the reals also what passes a gate if a and b differ by less than a part in G. The negative part is alike.
+
+    No single hidden layer does this: where b tends to -inf the result must not depend on b, so terms in b cancel.
     """
-
-    value: Wire
-    forbidden: Wire | None = None
-    allowed: Wire | None = None
-
-    @property
-    def is_minus_inf(self) -> bool:
-        """Whether the number is -inf for all inputs."""
-        return self.forbidden is not None and not self.forbidden.parts and self.forbidden.constant >= 1
-
-
-MINUS_INF = Number(ZERO, forbidden=ONE, allowed=ZERO)
-
-
-def add(numbers: Sequence[Number]) -> Number:
-    """The sum, -inf if any summand is."""
-    counts = [n.forbidden for n in numbers if n.forbidden is not None]
-    return Number(total(n.value for n in numbers), forbidden=total(counts) if counts else None)
-
-
-def gate(net: ReluNetwork, number: Number) -> Number:
-    """The number one layer later, with both counts; its value is 0 if it is -inf."""
-    if number.forbidden is None:
-        return Number(net.carry(number.value))
-    if number.is_minus_inf:
-        return MINUS_INF
-    shut = CLOSED * number.forbidden
-    value = net.unit(number.value - shut) - net.unit(-number.value - shut)
-    return Number(value, forbidden=net.unit(number.forbidden), allowed=net.unit(ONE - number.forbidden))
+    units = [(net.unit(a - b), net.unit(b - a), *net.split(a), *net.split(b)) for a, b in pairs]
+    kept = [net.carry(wire) for wire in keep]
+    net.advance()
+    results = []
+    # G of the positive parts is GAIN - 1 and of the negative parts GAIN, so that every weight is a double
+    for s, r, up_a, down_a, up_b, down_b in units:
+        up = net.unit(up_a - (GAIN - 1) * r) + net.unit(up_b - (GAIN - 1) * s)
+        up = up - net.unit(up_a - down_a - (GAIN - 1) * r - GAIN * s)
+        if down_a is ZERO or down_b is ZERO:  # one of them is never below 0
+            results.append(Wire(up.parts, positive=True))
+            continue
+        down = net.unit(down_a - GAIN * r) + net.unit(down_b - GAIN * s)
+        down = down - net.unit(down_a - up_a - GAIN * r - (GAIN - 1) * s)
+        results.append(up - down)
+    kept = [net.carry(wire) for wire in kept]
+    net.advance()
+    return results, kept
 
 
-def larger(net: ReluNetwork, a: Number, b: Number) -> Number:
-    """The maximum of two gated numbers, one layer later.
-
-    For finite numbers it is relu(a - b) + relu(b) - relu(-b), as in Prop. 3. The gates close relu(a - b) if either
-    is -inf, and pass a if b is.
-    """
-    if a.is_minus_inf or b.is_minus_inf:
-        return carry(net, b if a.is_minus_inf else a)
-    if b.forbidden is not None and a.forbidden is None:
-        a, b = b, a
-    shut = [CLOSED * n.forbidden for n in (a, b) if n.forbidden is not None]
-    value = net.unit(total([a.value, -b.value, *(-s for s in shut)])) + net.carry(b.value)
-    if b.allowed is None or a.allowed is None:
-        return Number(value)
-    only_a = CLOSED * b.allowed
-    value = value + net.unit(a.value - only_a) - net.unit(-a.value - only_a)
-    return Number(value, forbidden=net.unit(ONE - a.allowed - b.allowed), allowed=net.unit(a.allowed + b.allowed))
+def larger_by_difference(
+    net: ReluNetwork, pairs: Sequence[tuple[Wire, Wire]], keep: Sequence[Wire] = ()
+) -> tuple[list[Wire], list[Wire]]:
+    """The maximum of every pair as in Prop. 3, relu(a - b) + relu(b) - relu(-b), and ``keep``, one layer later."""
+    results = [net.unit(a - b) + net.carry(b) for a, b in pairs]
+    kept = [net.carry(wire) for wire in keep]
+    net.advance()
+    return [Wire(wire.parts, wire.constant, b.positive) for wire, (_, b) in zip(results, pairs, strict=True)], kept
 
 
-def carry(net: ReluNetwork, number: Number) -> Number:
-    """A gated number one layer later."""
-    counts = (None if wire is None else net.carry(wire) for wire in (number.forbidden, number.allowed))
-    return Number(net.carry(number.value), *counts)
+Larger = Callable[[ReluNetwork, Sequence[tuple[Wire, Wire]], Sequence[Wire]], tuple[list[Wire], list[Wire]]]
 
 
 def maxima(
-    net: ReluNetwork, rows: Sequence[Sequence[Number]], keep: Sequence[Number] = ()
-) -> tuple[list[Number], list[Number]]:
-    """The maximum of every row of gated numbers by a tree of depth ceil(log2 n), and ``keep`` carried along.
+    net: ReluNetwork, rows: Sequence[Sequence[Wire]], keep: Sequence[Wire] = (), compare: Larger = larger
+) -> tuple[list[Wire], list[Wire]]:
+    """The maximum of every row by a tree of ceil(log2 n) comparisons, and ``keep`` carried along.
 
-    The maximum of an empty row is -inf.
+    Args:
+        net: The network to extend.
+        rows: At least one wire each.
+        keep: Wires to carry to the last layer.
+        compare: How to compare pairs: `larger` or `larger_by_difference`.
     """
-    remaining = [list(row) or [MINUS_INF] for row in rows]
-    carried = list(keep)
+    remaining, carried = [list(row) for row in rows], list(keep)
     while any(len(row) > 1 for row in remaining):
+        pairs = [(row[j], row[j + 1]) for row in remaining for j in range(0, len(row) - 1, 2)]
+        odd = [row[-1] for row in remaining if len(row) % 2]
+        best, carried = compare(net, pairs, [*odd, *carried])
+        winners, singles = iter(best), iter(carried[: len(odd)])
+        carried = carried[len(odd) :]
         remaining = [
-            [larger(net, row[j], row[j + 1]) for j in range(0, len(row) - 1, 2)]
-            + [carry(net, number) for number in row[len(row) - len(row) % 2 :]]
+            [next(winners) for _ in range(len(row) // 2)] + [next(singles) for _ in range(len(row) % 2)]
             for row in remaining
         ]
-        carried = [carry(net, number) for number in carried]
-        net.advance()
     return [row[0] for row in remaining], carried
