@@ -25,7 +25,7 @@ def to_mathml(tex: str, *, block: bool = False) -> str:
     tex = re.sub(r"\\([bB]ig+)(?=[(\[]|\\\{)", r"\\\1l", tex)  # the converter needs the side of a delimiter
     tex = re.sub(r"\\([bB]ig+)(?=[)\]]|\\\})", r"\\\1r", tex)
     # The converter sets the subscript of an accented letter below it. A group of two puts it beside.
-    tex = re.sub(r"\\(hat|tilde|bar) ?(\w|\{\w\})(?=_)", r"{\\\1{\2}{}}", tex)
+    tex = re.sub(r"\\(hat|tilde|bar) ?([A-Za-z]|\\[A-Za-z]+|\{\\?[A-Za-z]+\})(?=_)", r"{\\\1{\2}{}}", tex)
     if block and r"\\" in re.sub(r"\\begin\{(\w+)\}.*?\\end\{\1\}", "", tex, flags=re.DOTALL):
         tex = rf"\begin{{aligned}}{tex}\end{{aligned}}"  # several lines
     try:

@@ -55,7 +55,7 @@ def test_formulas_become_mathml(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert "<msub>" in to_mathml(r"\theta_c")
     assert "<mtable" in to_mathml(r"a &= b \\ c &= d", block=True)
-    for accented in (r"\hat x_c", r"\hat{x}_c", r"\tilde g_c"):
+    for accented in (r"\hat x_c", r"\hat{x}_c", r"\tilde g_c", r"\tilde\theta_i", r"\hat{\theta}_{i'}"):
         assert "munder" not in to_mathml(accented), accented
     assert "[" in to_mathml(r"\Big[ x \Big]")
     for wrong in (r"\unheardof{x}", r"a &= b"):

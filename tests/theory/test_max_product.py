@@ -35,7 +35,7 @@ def assert_same_beliefs(net: MaxProductNetwork, model: GraphicalModel | None = N
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(model=models(), normalise=st.booleans())
 def test_beliefs_equal_the_equation_at_every_iteration(variant: str, model: GraphicalModel, normalise: bool) -> None:
     net = max_product_network(model, iterations=10, variant=variant, normalise=normalise)
@@ -161,6 +161,20 @@ def test_potentials_beyond_the_range_are_refused(terms: str) -> None:
             max_product_network(model, 1, terms=terms).beliefs()
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_with_the_old_factor_features_an_iteration_takes_two_layers(loopy: GraphicalModel, variant: str) -> None:
+    """Alg. 1 as printed: FV reads g_c from before the layer."""
+    net = max_product_network(loopy, iterations=3, variant=variant).requires_grad_(False)
+    halves = (net.layer.variable_to_factor, net.layer.factor_to_variable)
+    printed = layers.FGNNLayer.from_parts(*halves, schedule="parallel")
+    f, gs = net.features(loopy)
+    wanted = net.forward(f, gs)
+    for layer in range(1, 7):
+        f, gs = printed(net.graph, f, gs, net.edges)
+        same = torch.equal(net._read(f), wanted[(layer - 1) // 2])
+        assert same == (layer % 2 == 0), layer
+
+
 # ---- from the tables -------------------------------------------------------------------------------------------
 
 
@@ -256,7 +270,7 @@ def first_best(beliefs: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_on_chains_the_network_and_the_solver_agree_after_each_iteration(variant: str) -> None:
-    batch = chains(200)
+    batch = chains(50)
     net = max_product_network(batch.model(0), iterations=10, variant=variant, normalise=True)
     history, chosen = net.beliefs(batch), net.assignments(batch)
     for t, after in enumerate(history, start=1):

@@ -92,8 +92,8 @@ def _check_steps(model: GraphicalModel, iterations: int) -> None:
 def network_numbers(model: GraphicalModel) -> float:
     """An upper bound on the numbers in the weights of `max_product_network`, from the sizes of the factors alone.
 
-    A factor of arity A with Z terms has messages of A·Z units from features of a variable, which hold a slot for each
-    of its factors.
+    A factor of arity A with Z terms compares A·Z numbers, with six units for each pair and layer, from features of a
+    variable, which hold a slot for each of its factors.
     """
     cards = model.cardinalities.tolist()
     tables, budgets = list(model.tables()), list(model.budgets())
@@ -105,7 +105,7 @@ def network_numbers(model: GraphicalModel) -> float:
     ]
     terms += [(1, 1)] * (len(cards) - len(degree))  # a variable without a factor gets a constant one
     units = [a * z + 4 * max(cards) + 8 for a, z in terms]
-    return float(sum(16 * u**2 + 16 * u * width + 4 * width**2 for u in units))
+    return float(sum(64 * u**2 + 64 * u * width + 32 * width**2 for u in units))
 
 
 def import_model(request: Any) -> dict[str, Any]:

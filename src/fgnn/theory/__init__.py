@@ -3,6 +3,7 @@
 from fgnn.theory.budget import decompose_budget
 from fgnn.theory.decompose import Decomposition, decompose, maximum_of_terms
 from fgnn.theory.decomposition_network import DecompositionNetwork, decomposition_network
+from fgnn.theory.diagrams import draw_layer, draw_module, draw_shrinking
 from fgnn.theory.matching import MatchedMPNN, to_mpnn
 from fgnn.theory.max_product import MaxProductNetwork, max_product_network
 from fgnn.theory.picture import draw_messages
@@ -21,7 +22,10 @@ __all__ = [
     "decompose",
     "decompose_budget",
     "decomposition_network",
+    "draw_layer",
     "draw_messages",
+    "draw_module",
+    "draw_shrinking",
     "max_product_network",
     "maximum_of_terms",
     "row_max_network",

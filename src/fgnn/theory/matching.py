@@ -82,7 +82,7 @@ def to_mpnn(layer: FGNNLayer, graph: FactorGraph, *, gated: bool = True) -> Matc
     messages, outputs = _halves(layer, graph)
     (group,) = graph.groups
     matching, incidence = graph.perfect_matching(group), graph.incidence(group)
-    neighbours, edge_index = _super_edges(incidence, matching)
+    neighbours, edge_index = super_edges(incidence, matching)
     q = [half.matrix for half in messages]
     aggregation = layer.factor_to_variable.aggregation
     mpnn = MatchedMPNN.from_parts(
@@ -130,7 +130,7 @@ def _halves(layer: FGNNLayer, graph: FactorGraph) -> tuple[tuple[EdgeMessages, E
     return messages, outputs
 
 
-def _super_edges(incidence: Incidence, matching: Matching) -> tuple[FactorGroup, Tensor]:
+def super_edges(incidence: Incidence, matching: Matching) -> tuple[FactorGroup, Tensor]:
     """N(i) for all i, and for each i' in it the edges (h(i), i') and (h(i'), i) of the factor graph, -1 if missing."""
     n, count = incidence.num_variables, incidence.num_edges
     owner = matching.variable[incidence.factor]  # shape: (E,), the variable whose factor the edge belongs to

@@ -64,7 +64,7 @@ def draw_messages(
             _draw_bars(axes, (1.4 * x, 1.4 * y), beliefs[t - 1][i], scale, best=True)
     figure.supxlabel("grey: messages · blue: beliefs, the best state dark · ×: forbidden", fontsize=8)
     if path is not None:
-        _save(figure, Path(path))
+        save_figure(figure, Path(path))
     return figure
 
 
@@ -108,7 +108,8 @@ def _spread(entries: Tensor) -> float:
     return max(float(finite.max() - finite.min()), 1e-12) if len(finite) else 1e-12
 
 
-def _save(figure: Any, path: Path) -> None:
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a figure in the format of its suffix; equal figures give equal files."""
     kind = path.suffix.lstrip(".").lower()
     # reproducible files: no date, and stable ids
     with (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ class _Term(NamedTuple):
     """A constant on a box: its value and, by position, the variable, the slot of its factor there, and the side."""
 
     value: float
-    positions: list[tuple[int, int, tuple[int, ...]]]
+    positions: Sequence[tuple[int, int, tuple[int, ...]]]
 
 
 class _Edge(NamedTuple):

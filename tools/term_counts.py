@@ -1,0 +1,82 @@
+"""How many rank-1 terms the tables of model files need: `python -m tools.term_counts MODELS --out terms.json`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+import fgnn
+from fgnn.errors import InputError
+from fgnn.files import atomic_write
+from fgnn.runtime.environment import environment
+from fgnn.theory import decompose
+
+SUFFIXES = (".uai", ".fg", ".bif", ".wcsp", ".cfn")
+
+
+def count_terms(model: fgnn.GraphicalModel, largest: int) -> dict[str, int]:
+    """Tables of two or more variables, their finite configurations and the terms of `decompose`.
+
+    Args:
+        model: The model.
+        largest: Tables with more entries than this are counted as left out.
+    """
+    count: Counter[str] = Counter(tables=0, configurations=0, terms=0, additive=0, left_out=0)
+    terms_of: dict[bytes, int] = {}
+    for group in model.table_groups:
+        if group.scopes.shape[1] < 2:
+            continue
+        for table in group.values:
+            if table.size > largest:
+                count["left_out"] += 1
+                continue
+            key = repr(table.shape).encode() + table.tobytes()
+            if key not in terms_of:
+                terms_of[key] = decompose(table).num_terms
+            count["tables"] += 1
+            count["configurations"] += int(np.isfinite(table).sum())
+            count["terms"] += terms_of[key]
+            count["additive"] += terms_of[key] == 1
+    return dict(count)
+
+
+def main(
+    models: Annotated[Path, typer.Argument(help="A folder of model files.")],
+    out: Annotated[Path | None, typer.Option(help="The JSON file.")] = None,
+    largest: Annotated[int, typer.Option(help="Leave out tables with more entries.")] = 1024,
+    tables: Annotated[int, typer.Option(help="Leave out models with more tables.")] = 2000,
+) -> None:
+    """Count the terms of every model in a folder and its subfolders."""
+    files = sorted(p for p in models.rglob("*") if p.name.removesuffix(".gz").removesuffix(".xz").endswith(SUFFIXES))
+    rows: dict[str, dict[str, Any]] = {}
+    for file in files:
+        try:
+            model = fgnn.read_model(file)
+        except InputError as error:
+            typer.echo(f"{error}: left out", err=True)
+            continue
+        if sum(len(group.scopes) for group in model.table_groups) > tables:
+            continue
+        row = count_terms(model, largest)
+        if row["tables"]:
+            rows[str(file.relative_to(models))] = row
+            typer.echo(f"{file.name}: {row['terms']:,} terms for {row['configurations']:,} configurations")
+    total = {
+        key: sum(row[key] for row in rows.values())
+        for key in ("tables", "configurations", "terms", "additive", "left_out")
+    }
+    payload = {"command": f"python -m tools.term_counts MODELS --largest {largest} --tables {tables}",
+               "environment": environment(), "total": {"models": len(rows), **total}, "models": rows}  # fmt: skip
+    if out is not None:
+        with atomic_write(out) as file:
+            json.dump(payload, file, indent=2)
+            file.write("\n")
+
+
+if __name__ == "__main__":
+    typer.run(main)
