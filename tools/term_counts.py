@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -53,10 +53,10 @@ def main(
 ) -> None:
     """Count the terms of every model in a folder and its subfolders."""
     files = sorted(p for p in models.rglob("*") if p.name.removesuffix(".gz").removesuffix(".xz").endswith(SUFFIXES))
-    rows: dict[str, dict[str, Any]] = {}
-    for file in files:
+    families: dict[str, Counter[str]] = {}
+    for path in files:
         try:
-            model = fgnn.read_model(file)
+            model = fgnn.read_model(path)
         except InputError as error:
             typer.echo(f"{error}: left out", err=True)
             continue
@@ -64,14 +64,14 @@ def main(
             continue
         row = count_terms(model, largest)
         if row["tables"]:
-            rows[str(file.relative_to(models))] = row
-            typer.echo(f"{file.name}: {row['terms']:,} terms for {row['configurations']:,} configurations")
-    total = {
-        key: sum(row[key] for row in rows.values())
-        for key in ("tables", "configurations", "terms", "additive", "left_out")
+            for family in (path.relative_to(models).parts[0], "all"):
+                families.setdefault(family, Counter()).update(row, models=1)
+            typer.echo(f"{path.name}: {row['terms']:,} terms for {row['configurations']:,} configurations")
+    payload = {
+        "command": f"python -m tools.term_counts MODELS --largest {largest} --tables {tables}",
+        "environment": environment(),
+        "families": {name: dict(count) for name, count in families.items()},
     }
-    payload = {"command": f"python -m tools.term_counts MODELS --largest {largest} --tables {tables}",
-               "environment": environment(), "total": {"models": len(rows), **total}, "models": rows}  # fmt: skip
     if out is not None:
         with atomic_write(out) as file:
             json.dump(payload, file, indent=2)

@@ -27,13 +27,13 @@ def test_terms_of_each_table_are_added_up() -> None:
 
 
 def test_a_folder_becomes_a_file_with_totals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "models").mkdir()
-    fgnn.write_model(model(), tmp_path / "models" / "a.uai")
-    (tmp_path / "models" / "broken.uai").write_text("MARKOV 1")
+    (tmp_path / "models" / "ours").mkdir(parents=True)
+    fgnn.write_model(model(), tmp_path / "models" / "ours" / "a.uai")
+    (tmp_path / "models" / "ours" / "broken.uai").write_text("MARKOV 1")
     main(tmp_path / "models", tmp_path / "terms.json", largest=1024, tables=2000)
     result = json.loads((tmp_path / "terms.json").read_text())
-    assert result["total"]["models"] == 1
-    assert result["total"]["terms"] == result["models"]["a.uai"]["terms"] == 4
+    assert result["families"]["ours"] == result["families"]["all"]
+    assert (result["families"]["all"]["models"], result["families"]["all"]["terms"]) == (1, 4)
     printed = capsys.readouterr()
     assert "a.uai: 4 terms for 23 configurations" in printed.out
     assert "broken.uai" in printed.err

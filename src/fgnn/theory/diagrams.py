@@ -6,6 +6,8 @@ from math import cos, pi, sin
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from fgnn.errors import need
 from fgnn.graph import FactorGraph
 from fgnn.theory.matching import super_edges
@@ -114,7 +116,7 @@ def draw_shrinking(graph: FactorGraph, path: str | Path | None = None) -> Any:
     places = [(cos(angle), sin(angle)) for angle in angles]
     assert neighbours.offsets is not None
     sizes = neighbours.offsets.diff().tolist()
-    for i, row in enumerate(neighbours.scopes.split(sizes)):
+    for i, row in enumerate(torch.split(neighbours.scopes, sizes)):
         for j in row.tolist():
             if i < j:
                 _line(right, places[i], places[j])

@@ -28,7 +28,7 @@ class RowMax(nn.Module):
     Over the reals this is exact. In floating point :math:`a - b` rounds, and each level adds an error of up to
     :math:`2^{-51}` times the largest absolute value of the row, even where the maximum is small. With ``select`` the
     result is an entry of the row, bit for bit: a comparison then only decides which of the two passes (see
-    :func:`fgnn.theory.relu.larger`), with two hidden layers and twelve units instead of one and three.
+    `larger` in ``fgnn.theory.relu``), with two hidden layers and twelve units instead of one and three.
     """
 
     def __init__(self, columns: int, rows: int = 1, *, nonnegative: bool = False, select: bool = False) -> None:

@@ -102,7 +102,7 @@ class Mixing(nn.Module):
     r"""One FGNN layer (Alg. 1, sequential) over the neighbourhoods of a stage.
 
     .. math::
-        \tilde g_c &= \max_{i: (c,i)} \mathcal{Q}(t_{ci}) \mathcal{M}([f_c, f_i]), \qquad
+        \tilde g_c = \max_{i: (c,i)} \mathcal{Q}(t_{ci}) \mathcal{M}([f_c, f_i]), \qquad
         \tilde f_i = \max_{c: (c,i)} \mathcal{Q}(t_{ci}) \mathcal{M}([\tilde g_c, f_i])
 
     A factor begins with the features of its point; nothing of it remains after the layer.
