@@ -1,4 +1,4 @@
-"""Layers under autocast, torch.compile and no_grad, saved and loaded, and with a forced backend."""
+"""Layers under autocast and no_grad, saved and loaded, and with a forced backend."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from fgnn import FactorGraph, FactorGroup
-from fgnn.graph import EdgeTypes
 from fgnn.nn import FGNNLayer, build, use_backend
 from tests.nn.graphs import features, ragged_graph, uniform_graph
 
@@ -34,39 +33,6 @@ def test_autocast(q: str, aggregate: str) -> None:
     torch.testing.assert_close(found.float(), expected, rtol=0.05, atol=0.05)
     found.float().sum().backward()
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in layer.parameters())
-
-
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's own, at a break
-@pytest.mark.parametrize(
-    ("q", "backend", "whole"),
-    [
-        ("basis", "eager", True),
-        ("table", "eager", False),
-        pytest.param("basis", "aot_eager", True, marks=pytest.mark.slow),
-        pytest.param("dense", "aot_eager", True, marks=pytest.mark.slow),
-        pytest.param("table", "aot_eager", True, marks=pytest.mark.slow),
-    ],
-)
-def test_compile(q: str, backend: str, whole: bool) -> None:
-    """One graph if index tensors are prepared and types sorted; a graph break if types are read."""
-    graph = FactorGraph(4, {"pair": FactorGroup([[0, 1], [1, 2], [3, 1]])}).prepare()
-    torch.manual_seed(0)
-    layer = FGNNLayer(2, {"pair": 3}, {"pair": 3}, 4, q=q)
-    f, gs, edges = features(graph, 2, {"pair": 3}, {"pair": 3}, batch=5, types=q == "table", dtype=torch.float32)
-    if whole and q == "table":
-        edges = {name: EdgeTypes(t, 3).prepare() for name, t in edges.items()}
-    expected, expected_gs = layer(graph, f, gs, edges)
-    expected.sum().backward()
-    gradients = [p.grad.clone() for p in layer.parameters()]
-    layer.zero_grad()
-    torch._dynamo.reset()
-    compiled = torch.compile(layer, backend=backend, fullgraph=whole)
-    found, found_gs = compiled(graph, f, gs, edges)
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(found_gs["pair"], expected_gs["pair"])
-    found.sum().backward()
-    for p, gradient in zip(layer.parameters(), gradients, strict=True):
-        torch.testing.assert_close(p.grad, gradient)
 
 
 @pytest.mark.parametrize("q", ["dense", "basis", "table"])

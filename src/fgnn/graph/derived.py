@@ -4,17 +4,53 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, fields
+from itertools import count
+from typing import Any, Self, TypeVar
+from weakref import WeakValueDictionary
+
+import torch
 
 T = TypeVar("T")
+
+# Objects by handle: compiled code passes them to custom operators as integers.
+_LIVE: WeakValueDictionary[int, Derived] = WeakValueDictionary()
+_HANDLES = count()
+
+
+def tracing() -> bool:
+    """Whether a call is traced (``torch.compile``, ``torch.export``) or transformed (``torch.func``).
+
+    Such calls must neither keep derived tensors nor branch on their values.
+    """
+    return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Derived:
-    """Base of the frozen objects that index tensors are compiled from."""
+    """Base of the frozen objects that index tensors are compiled from.
 
+    Attributes:
+        handle: An integer that identifies the object within this process; see :func:`by_handle`.
+    """
+
+    handle: int = field(init=False, repr=False)
     _derived: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        self = super().__new__(cls)
+        handle = next(_HANDLES)
+        object.__setattr__(self, "handle", handle)
+        _LIVE[handle] = self
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone: what is derived from them, and the handle, belong to this process."""
+        names = (f.name for f in fields(self))
+        return {name: getattr(self, name) for name in names if name not in ("_derived", "handle")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _derived={})
 
     def derived(self, name: Hashable, make: Callable[[], T]) -> T:
         """The value called ``name``, made once by ``make``. It must depend on this object alone."""
@@ -37,3 +73,8 @@ class Derived:
         if len(values) > keep:
             values.pop(next(iter(values)), None)
         return value
+
+
+def by_handle(handle: int) -> Any:
+    """The object with this handle."""
+    return _LIVE[handle]

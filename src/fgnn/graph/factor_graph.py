@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from fgnn.graph.group import FactorGroup
+from fgnn.graph.group import FactorGroup, segment_index
 from fgnn.graph.incidence import Hints, Incidence
 from fgnn.graph.structure import Structure
 
@@ -119,17 +119,50 @@ class FactorGraph:
             self.members().blocks("factor")
         return self
 
-    def to(self, device: torch.device | str) -> FactorGraph:
-        """The same graph on another device."""
+    def batch_index(self) -> Tensor:
+        """The number of the concatenated graph that each variable belongs to.  # shape: (N,)"""
+        return self._graph_of(self.variable_ptr, self.num_variables)
+
+    def factor_batch_index(self, name: str) -> Tensor:
+        """The same for the factors of a group.  # shape: (C,)"""
+        ptr = None if self.factor_ptr is None else self.factor_ptr[name]
+        return self._graph_of(ptr, self.groups[name].num_factors)
+
+    def _graph_of(self, ptr: Tensor | None, count: int) -> Tensor:
+        if ptr is None:
+            return torch.zeros(count, dtype=torch.long, device=self.device)
+        return segment_index(ptr, count)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> FactorGraph:
+        """The same graph in other tensors, such as copies on another device."""
         return FactorGraph(
             self.num_variables,
-            {name: group.to(device) for name, group in self.groups.items()},
-            variable_ptr=None if self.variable_ptr is None else self.variable_ptr.to(device),
-            factor_ptr=None if self.factor_ptr is None else {k: p.to(device) for k, p in self.factor_ptr.items()},
+            {name: group.map(change) for name, group in self.groups.items()},
+            variable_ptr=None if self.variable_ptr is None else change(self.variable_ptr),
+            factor_ptr=None if self.factor_ptr is None else {k: change(p) for k, p in self.factor_ptr.items()},
             graph_size=self.graph_size,
             validate=False,
             hints=self.structure.hints,
         )
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> FactorGraph:
+        """The same graph on another device."""
+        return self.map(lambda x: x.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> FactorGraph:
+        """The same graph in page-locked memory, from which copies to a GPU do not block."""
+        return self.map(Tensor.pin_memory)
+
+    def record_stream(self, stream: Any) -> None:
+        """Tell the allocator that ``stream`` uses the graph's tensors; see ``torch.Tensor.record_stream``."""
+        for x in graph_tensors(self):
+            x.record_stream(stream)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        ptrs = self.variable_ptr, self.factor_ptr, self.graph_size
+        hints = {name: (h.max_degree, h.covers_all) for name, h in self.structure.hints.items()}
+        groups = {name: (group.scopes, group.offsets) for name, group in self.groups.items()}
+        return restore_graph, (self.num_variables, groups, ptrs, hints)
 
     @classmethod
     def concat(cls, graphs: Sequence[FactorGraph]) -> FactorGraph:
@@ -212,22 +245,47 @@ class FactorGraph:
         return f"FactorGraph({batch}{self.num_variables} variables; {'; '.join(parts) or 'no factors'})"
 
 
+def graph_tensors(graph: FactorGraph) -> list[Tensor]:
+    """All tensors that a graph holds, not those derived from them."""
+    groups = [x for group in graph.groups.values() for x in (group.scopes, group.offsets)]
+    return [x for x in (*groups, graph.variable_ptr, *(graph.factor_ptr or {}).values()) if x is not None]
+
+
+def restore_graph(
+    num_variables: int, groups: dict[str, Any], ptrs: tuple[Any, ...], hints: dict[str, Any]
+) -> FactorGraph:
+    """A graph from its saved parts. Scopes are checked: kernels index memory by them."""
+    made = {}
+    for name, (scopes, offsets) in groups.items():
+        made[name] = FactorGroup(scopes, offsets)
+        low, high = (int(v) for v in scopes.aminmax()) if scopes.numel() else (0, 0)
+        if scopes.numel() and not 0 <= low <= high < num_variables:
+            raise ValueError(f"Expected variables 0 to {num_variables - 1} in group {name!r} (got {low} to {high})")
+    known = {name: Hints(*values) for name, values in hints.items()}
+    variable_ptr, factor_ptr, size = ptrs
+    return FactorGraph(num_variables, made, variable_ptr, factor_ptr, size, validate=False, hints=known)
+
+
+# What torch.load(..., weights_only=True) may call to restore a graph.
+torch.serialization.add_safe_globals([restore_graph])
+
+
 def _join(groups: list[FactorGroup]) -> FactorGroup:
     """Concatenate groups; the result is uniform if all non-empty groups have the same arity."""
     some = [group for group in groups if group.num_factors] or groups[:1]
     arities = {group.arity for group in some}
     if len(arities) == 1 and None not in arities:
-        return FactorGroup(torch.cat([group.scopes for group in some]))
+        return FactorGroup.known(torch.cat([group.scopes for group in some]))
     sizes = torch.cat([group.factor_ptr().diff() for group in some])
     offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-    return FactorGroup(torch.cat([group.scopes.reshape(-1) for group in some]), offsets)
+    return FactorGroup.known(torch.cat([group.scopes.reshape(-1) for group in some]), offsets)
 
 
 def _cut(group: FactorGroup, start: int, stop: int) -> FactorGroup:
     if group.offsets is None:
-        return FactorGroup(group.scopes[start:stop])
+        return FactorGroup.known(group.scopes[start:stop])
     ptr = group.offsets[start : stop + 1]
-    return FactorGroup(group.scopes[int(ptr[0]) : int(ptr[-1])], ptr - ptr[0])
+    return FactorGroup.known(group.scopes[int(ptr[0]) : int(ptr[-1])], ptr - ptr[0])
 
 
 def _ptr(counts: list[int], device: torch.device) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from fgnn.graph.derived import tracing
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -44,6 +46,13 @@ class FactorGroup:
         object.__setattr__(self, "offsets", ptr)
 
     @classmethod
+    def known(cls, scopes: Tensor, offsets: Tensor | None = None) -> FactorGroup:
+        """A group whose scopes and offsets are known to be valid: nothing is checked or read back from a device."""
+        group = cls.__new__(cls)
+        group.__dict__.update(scopes=scopes, offsets=offsets)
+        return group
+
+    @classmethod
     def ragged(cls, variables: Tensor, offsets: Tensor) -> FactorGroup:
         """Scopes of any length, end to end in ``variables`` (E,), factor c at ``offsets[c]:offsets[c + 1]``."""
         return cls(scopes=variables, offsets=offsets)
@@ -51,7 +60,7 @@ class FactorGroup:
     @property
     def num_factors(self) -> int:
         """C, the number of factors."""
-        return int(self.scopes.shape[0]) if self.offsets is None else int(self.offsets.shape[0]) - 1
+        return self.scopes.shape[0] if self.offsets is None else self.offsets.shape[0] - 1
 
     @property
     def num_edges(self) -> int:
@@ -61,17 +70,20 @@ class FactorGroup:
     @property
     def arity(self) -> int | None:
         """A, the length of every scope; None if they are ragged."""
-        return int(self.scopes.shape[1]) if self.offsets is None else None
+        return self.scopes.shape[1] if self.offsets is None else None
 
     @property
     def device(self) -> torch.device:
         """Where the scopes are."""
         return self.scopes.device
 
-    def to(self, device: torch.device | str) -> FactorGroup:
+    def map(self, change: Callable[[Tensor], Tensor]) -> FactorGroup:
+        """The same scopes in other tensors, such as copies on another device."""
+        return FactorGroup.known(change(self.scopes), None if self.offsets is None else change(self.offsets))
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> FactorGroup:
         """The same scopes on another device."""
-        offsets = None if self.offsets is None else self.offsets.to(device)
-        return FactorGroup(self.scopes.to(device), offsets)
+        return self.map(lambda x: x.to(device, non_blocking=non_blocking))
 
     def factor_ptr(self) -> Tensor:
         """Where the edges of each factor begin and the last ones end.  # shape: (C + 1,)"""
@@ -82,10 +94,10 @@ class FactorGroup:
 
     def factor_index(self) -> Tensor:
         """The factor of each edge.  # shape: (E,)"""
+        if self.offsets is not None:
+            return segment_index(self.offsets, self.num_edges)
         factors = torch.arange(self.num_factors, device=self.device)
-        if self.offsets is None:
-            return factors.repeat_interleave(self.scopes.shape[1])
-        return factors.repeat_interleave(self.offsets.diff(), output_size=self.num_edges)
+        return factors.unsqueeze(1).expand_as(self.scopes).reshape(-1)
 
     def lists(self) -> list[list[int]]:
         """The scopes as plain lists."""
@@ -96,7 +108,7 @@ class FactorGroup:
 
     def shifted(self, by: int) -> FactorGroup:
         """The same factors over variables numbered from ``by``."""
-        return FactorGroup(self.scopes + by, self.offsets)
+        return FactorGroup.known(self.scopes + by, self.offsets)
 
     def check(self, num_variables: int, name: str) -> None:
         """Refuse variables that do not exist and scopes with a repeated variable."""
@@ -118,6 +130,15 @@ class FactorGroup:
                 f"Expected each variable at most once in a scope "
                 f"(got variable {pair % num_variables} twice in factor {pair // num_variables} of group {name!r})"
             )
+
+
+def segment_index(ptr: Tensor, count: int) -> Tensor:
+    """The segment of each of ``count`` rows; segment s is rows ``ptr[s]`` to ``ptr[s + 1]``.  # shape: (count,)"""
+    if tracing():  # ONNX cannot repeat rows by counts that it reads
+        inner = ptr[1:-1]
+        return ptr.new_zeros(count + 1).scatter_add(0, inner, torch.ones_like(inner)).cumsum(0)[:count]
+    segments = torch.arange(ptr.shape[0] - 1, device=ptr.device)
+    return segments.repeat_interleave(ptr.diff(), output_size=count)
 
 
 def _check_offsets(variables: Tensor, offsets: Tensor) -> None:

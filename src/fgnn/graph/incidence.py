@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fgnn.graph.derived import Derived
+from fgnn.graph.derived import Derived, tracing
 from fgnn.graph.edge_types import EdgeTypes
 from fgnn.graph.group import FactorGroup
 
@@ -54,40 +54,60 @@ class Hints:
 
 @dataclass(frozen=True, eq=False)
 class Incidence(Derived):
-    """The edges (c, i) of one group, numbered factor by factor.
+    """The edges (c, i) of one group, numbered factor by factor. Its index tensors are made on first use.
 
     Attributes:
-        factor: (E,) c of each edge, non-decreasing.
         variable: (E,) i of each edge.
+        offsets: (C + 1,) where the edges of each factor begin, if factors differ in arity; else None.
         arity: A where every factor has A edges (then edge e belongs to factor e // A), else None.
         hints: What is known about the edges beforehand.
+        one_type: All edges of one type.
     """
 
-    factor: Tensor
     variable: Tensor
-    factor_ptr: Tensor  # shape: (C + 1,)
+    offsets: Tensor | None
     num_factors: int
     num_variables: int
     arity: int | None
     hints: Hints = Hints()
+    one_type: EdgeTypes = field(init=False, repr=False)
+    _places: EdgeTypes | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        edges, arity, device = self.num_edges, self.arity, self.variable.device
+        one = EdgeTypes.known(lambda: torch.zeros(edges, dtype=torch.long, device=device), 1, edges)
+        places = None
+        if arity is not None:
+            # A compiled layer names them by handle, so they must be there before the first call.
+            most = max(arity, 1)
+            places = EdgeTypes.known(lambda: torch.arange(edges, device=device) % most, most, edges)
+        self.__dict__.update(one_type=one, _places=places)
 
     @classmethod
     def of(cls, group: FactorGroup, num_variables: int, hints: Hints = Hints()) -> Incidence:  # noqa: B008 (frozen)
         """The edges of a group over ``num_variables`` variables."""
-        return cls(
-            factor=group.factor_index(),
-            variable=group.scopes.reshape(-1),
-            factor_ptr=group.factor_ptr(),
-            num_factors=group.num_factors,
-            num_variables=num_variables,
-            arity=group.arity,
-            hints=hints,
-        )
+        return cls(group.scopes.reshape(-1), group.offsets, group.num_factors, num_variables, group.arity, hints)
 
     @property
     def num_edges(self) -> int:
         """E."""
-        return int(self.factor.shape[0])
+        return self.variable.shape[0]
+
+    @cached_property
+    def factor(self) -> Tensor:
+        """c of each edge, non-decreasing.  # shape: (E,)"""
+        return self.group().factor_index()
+
+    @cached_property
+    def factor_ptr(self) -> Tensor:
+        """Where the edges of each factor begin, and the last end.  # shape: (C + 1,)"""
+        return self.group().factor_ptr()
+
+    def group(self) -> FactorGroup:
+        """The scopes whose edges these are."""
+        if self.offsets is not None:
+            return FactorGroup.known(self.variable, self.offsets)
+        return FactorGroup.known(self.variable.view(self.num_factors, self.arity or 0))
 
     @cached_property
     def var_edge(self) -> Tensor:
@@ -120,7 +140,12 @@ class Incidence(Derived):
 
     def degree(self, towards: Side) -> Tensor:
         """How many edges each destination has.  # shape: (C,) or (N,)"""
-        return (self.factor_ptr if towards == "factor" else self.var_ptr).diff()
+        if not tracing():
+            return (self.factor_ptr if towards == "factor" else self.var_ptr).diff()
+        if towards == "factor":
+            return self.group().factor_ptr().diff()
+        zeros = self.variable.new_zeros(self.num_variables)
+        return zeros.scatter_add(0, self.variable, torch.ones_like(self.variable))
 
     @cached_property
     def _has_empty_factor(self) -> bool:
@@ -142,6 +167,8 @@ class Incidence(Derived):
 
     def empty_factors(self) -> Tensor | None:
         """True for factors with an empty scope; None where there is none.  # shape: (C,)"""
+        if tracing():
+            return None if self.arity else self.degree("factor") == 0
         return self._empty_factors if self.has_empty("factor") else None
 
     @cached_property
@@ -160,17 +187,15 @@ class Incidence(Derived):
         """Destinations with edges, in dense blocks by degree."""
         return self._factor_blocks if towards == "factor" else self._variable_blocks
 
-    @cached_property
+    @property
     def positions(self) -> EdgeTypes:
         """The position of each edge's variable in its scope, as edge types."""
-        place = torch.arange(self.num_edges, device=self.factor.device) - self.factor_ptr[self.factor]
-        longest = self.arity if self.arity is not None else int(self.degree("factor").max()) if self.num_factors else 0
-        return EdgeTypes(place, max(longest, 1))
+        return self._places if self._places is not None else self.derived("positions", self._ragged_positions)
 
-    @cached_property
-    def one_type(self) -> EdgeTypes:
-        """All edges of one type."""
-        return EdgeTypes(torch.zeros_like(self.factor), 1)
+    def _ragged_positions(self) -> EdgeTypes:
+        place = torch.arange(self.num_edges, device=self.variable.device) - self.factor_ptr[self.factor]
+        longest = int(self.degree("factor").max()) if self.num_factors else 0
+        return EdgeTypes.known(place, max(longest, 1), self.num_edges)
 
     def prepare(self) -> Incidence:
         """Compute all derived tensors now, before compiling or recording a network."""

@@ -7,12 +7,13 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from threading import Lock
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
-from fgnn.graph.derived import Derived
+from fgnn.graph.derived import Derived, tracing
 from fgnn.graph.group import FactorGroup
 from fgnn.graph.incidence import Hints, Incidence
 
@@ -40,6 +41,21 @@ class Structure(Derived):
     groups: Mapping[str, FactorGroup]
     cardinalities: Tensor | None = None
     hints: Mapping[str, Hints] = field(default_factory=dict)
+    _incidences: dict[str, Incidence] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.__setstate__({})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "_incidences"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        made = {
+            name: Incidence.of(group, self.num_variables, self.hints.get(name, Hints()))
+            for name, group in self.groups.items()
+        }
+        self.__dict__["_incidences"] = made
 
     @property
     def device(self) -> torch.device:
@@ -93,14 +109,13 @@ class Structure(Derived):
 
     def incidence(self, name: str) -> Incidence:
         """The edges of one group as index tensors."""
-        if name not in self.groups:
+        if name not in self._incidences:
             raise ValueError(f"Expected one of the groups {list(self.groups)} (got {name!r})")
-        hints = self.hints.get(name, Hints())
-        return self.derived(("incidence", name), lambda: Incidence.of(self.groups[name], self.num_variables, hints))
+        return self._incidences[name]
 
     def variable_degree(self) -> Tensor:
         """How many edges each variable has over all groups.  # shape: (N,)"""
-        return self.derived("degree", self._degree)
+        return self._degree() if tracing() else self.derived("degree", self._degree)
 
     def _degree(self) -> Tensor:
         total = torch.zeros(self.num_variables, dtype=torch.long, device=self.device)
@@ -110,10 +125,10 @@ class Structure(Derived):
 
     def isolated(self) -> Tensor | None:
         """True for variables in no scope; None where there is no such variable.  # shape: (N,)"""
-        return self.derived("isolated", self._isolated)
+        if any(hints.covers_all for name, hints in self.hints.items() if name in self.groups):
+            return None
+        return self._degree() == 0 if tracing() else self.derived("isolated", self._isolated)
 
     def _isolated(self) -> Tensor | None:
-        if any(self.hints[name].covers_all for name in self.groups if name in self.hints):
-            return None
         alone = self.variable_degree() == 0
         return alone if bool(alone.any()) else None

@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from fgnn.graph import FactorGraph
+from fgnn.graph import FactorGraph, tracing
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.linear import linear
 from fgnn.nn.backends.torch.reduce import reduce_edges
+from fgnn.nn.backends.torch.traced import reduce_segments
 from fgnn.nn.edge_matrix import EdgeFeatures
 from fgnn.nn.norm import NodeBatchNorm, Norm, make_norm
 
@@ -160,6 +161,9 @@ class GlobalPooling(nn.Module):
             rows = f.view(*f.shape[:-2], -1, size, f.shape[-1])
             # max with its index, not amax: on a tie the gradient goes to the first maximum.
             pooled = rows.max(-2, keepdim=True).values.expand_as(rows).flatten(-3, -2)
+        elif tracing():
+            index = graph.batch_index()
+            pooled = reduce_segments(f, index, graph.num_graphs, Aggregation("max")).index_select(-2, index)
         else:
             members = graph.members()
             largest, _ = reduce_edges(f.movedim(-2, 0), members, "factor", Aggregation("max"), arg=True)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fgnn.graph import EdgeTypes, Incidence
+from fgnn.graph import EdgeTypes, Incidence, tracing
 from fgnn.nn.backends.linear import EdgeNet
 from fgnn.nn.functional import Coefficients
 
@@ -129,6 +129,12 @@ class TableMatrix(EdgeMatrix):
 
     def forward(self, t: EdgeFeatures | None, incidence: Incidence) -> tuple[Coefficients, Tensor]:
         """Types and W; for samples with types of their own, one-hot coefficients and W."""
+        if tracing() and isinstance(t, Tensor):  # sorting and checking would read the types
+            flat, by_position = flatten_edges(t, incidence, self.terms if t.dtype.is_floating_point else None)
+            if by_position:
+                at = flat.argmax(-1) if t.dtype.is_floating_point else flat.long()
+                return incidence.positions, self.weight.index_select(0, at)
+            return self.coefficients(flat), self.weight
         types = edge_types(t, incidence, self.terms)
         if isinstance(types, EdgeTypes):
             return types, self.weight
@@ -173,7 +179,7 @@ class CosineMatrix(EdgeMatrix):
             a = torch.arange(arity, dtype=like.dtype, device=like.device)
             return self.coefficients(torch.stack([a + 0.5, torch.full_like(a, arity)], -1))
 
-        return incidence.derived(("cosines", arity, self.terms, like.dtype), make)
+        return make() if tracing() else incidence.derived(("cosines", arity, self.terms, like.dtype), make)
 
     def at_positions(self, incidence: Incidence, arity: int) -> Tensor:
         """Q at the positions of a scope of this arity.  # shape: (A, m, n)"""
@@ -187,10 +193,13 @@ class CosineMatrix(EdgeMatrix):
             return incidence.positions, self.at_positions(incidence, max(1, incidence.arity))
 
         def by_edge() -> Tensor:
-            arity = incidence.degree("factor")[incidence.factor]
-            t = torch.stack([incidence.positions.index + 0.5, arity], -1)
-            return self.coefficients(t.to(self.weight.dtype))
+            group = incidence.group()
+            factor, ptr = group.factor_index(), group.factor_ptr()
+            place = torch.arange(incidence.num_edges, device=factor.device) - ptr[factor]
+            return self.coefficients(torch.stack([place + 0.5, ptr.diff()[factor]], -1).to(self.weight.dtype))
 
+        if tracing():
+            return by_edge(), self.weight
         return incidence.derived(("cosines", self.terms, self.weight.dtype), by_edge), self.weight
 
 
@@ -260,9 +269,9 @@ def edge_types(t: EdgeFeatures | None, incidence: Incidence, num_types: int) -> 
         ``EdgeTypes``; or, by position, types (A,); or, where samples have their own, types (B, E).
     """
     if isinstance(t, EdgeTypes):
-        if t.num_types != num_types or t.index.numel() != incidence.num_edges:
+        if t.num_types != num_types or t.num_edges != incidence.num_edges:
             raise ValueError(
-                f"Expected {num_types} types for {incidence.num_edges} edges (got {t.num_types} for {t.index.numel()})"
+                f"Expected {num_types} types for {incidence.num_edges} edges (got {t.num_types} for {t.num_edges})"
             )
         return t
     if t is None:

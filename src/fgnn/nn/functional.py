@@ -8,10 +8,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fgnn.graph import EdgeTypes, Incidence, Side
+from fgnn.graph import EdgeTypes, Incidence, Side, tracing
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.choice import EdgeCall, choose_backend
+from fgnn.nn.backends.operator import aggregate_compiled
 from fgnn.nn.backends.torch.aggregate import aggregate_torch
+from fgnn.nn.backends.torch.traced import aggregate_traced
+from fgnn.nn.backends.triton.aggregate import aggregate_triton
 
 Activation = Literal["relu", "identity"]
 # How edge matrices are given: coefficients φ, or a type for each edge.
@@ -68,8 +71,10 @@ def aggregate_messages(
     if autocast:  # the backend rounds W
         dtype = torch.get_autocast_dtype(kind)
         a, b, phi = a.to(dtype), None if b is None else b.to(dtype), None if phi is None else phi.to(dtype)
-    run = aggregate_torch
-    if choose_backend(device=a.device, dtype=a.dtype, aggregation=aggregation) == "triton":
-        from fgnn.nn.backends.triton.aggregate import aggregate_triton as run
+    backend = choose_backend(device=a.device, dtype=a.dtype, aggregation=aggregation)
     with torch.autocast(kind, enabled=False) if autocast else nullcontext():
-        return run(a, b, phi, weight, call)
+        if tracing():
+            if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+                return aggregate_compiled(a, b, phi, weight, call, backend)
+            return aggregate_traced(a, b, phi, weight, call)
+        return (aggregate_triton if backend == "triton" else aggregate_torch)(a, b, phi, weight, call)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,17 +22,49 @@ _SUM = Aggregation("sum")
 def aggregate_torch(a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, call: EdgeCall) -> Tensor:
     """See :func:`fgnn.nn.functional.aggregate_messages`."""
     weight = weight.to(a.dtype)
-    # Node axis first: the rows of an edge are contiguous over samples, and a shared Q is one product over samples.
-    a = _node_first(a, call.batch or 1)
-    b = None if b is None else _node_first(b, call.batch or 1)
+    a, b = node_first(a, call.batch or 1), None if b is None else node_first(b, call.batch or 1)
     # Inside forward, gradients look needed even under no_grad, so ask here.
     differentiate = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (a, b, phi, weight))
     out: Tensor = _Aggregate.apply(a, b, phi, weight, call, differentiate)  # type: ignore[no-untyped-call]
     return out.squeeze(1) if call.batch is None else out.transpose(0, 1)
 
 
-def _node_first(x: Tensor, batch: int) -> Tensor:
+def node_first(x: Tensor, batch: int) -> Tensor:
+    """(nodes, B, n): rows of an edge are contiguous over samples, and a shared Q is one product over samples."""
     return x.unsqueeze(1).expand(-1, batch, -1) if x.dim() == 2 else x.transpose(0, 1)
+
+
+def forward(inputs: EdgeInputs, differentiate: bool) -> tuple[Tensor, Tensor | None]:
+    """The aggregate (D, B, m), and for a maximum with ``differentiate`` the edge that attains each entry."""
+    call, kind, a = inputs.call, inputs.call.aggregation.kind, inputs.a
+    per_sample = inputs.phi is not None and not edge_messages.shares_matrices(inputs)
+    if per_sample and kind in ("sum", "mean"):  # the caller divides a mean
+        return forward_sum(inputs), None
+    if per_sample and a.is_cpu and kind == "max" and call.towards == "factor" and call.incidence.arity:
+        return edge_messages.project_max(inputs, differentiate)
+    messages = edge_messages.forward(inputs)
+    return reduce_edges(messages, call.incidence, call.towards, call.aggregation, arg=differentiate)
+
+
+def backward(
+    grad: Tensor, inputs: EdgeInputs, arg: Tensor | None, out: Tensor | None, wants: Sequence[bool]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+    """Gradients at a, b, φ and W, None for those not wanted; ``out`` is read for a softmax only."""
+    call = inputs.call
+    per_sample = inputs.phi is not None and not edge_messages.shares_matrices(inputs)
+    # Forward ran without autocast; backward may be called under it, which would change the precision of its sums.
+    with torch.autocast(grad.device.type, enabled=False):
+        if per_sample and arg is not None:
+            d_node, d_phi, d_weight = backward_max(grad, arg, inputs, wants)
+        elif per_sample and call.aggregation.kind in ("sum", "mean"):
+            d_node, d_phi, d_weight = backward_sum(grad, inputs, wants)
+        else:
+            d_node, d_phi, d_weight = edge_messages.backward(_edge_gradient(inputs, grad, arg, out), inputs, wants)
+        if d_node is None or inputs.b is None:
+            return d_node, None, d_phi, d_weight
+        d_a = reduce_edges(d_node, call.incidence, "factor", _SUM)[0] if wants[0] else None
+        d_b = reduce_edges(d_node, call.incidence, "variable", _SUM)[0] if wants[1] else None
+        return d_a, d_b, d_phi, d_weight
 
 
 class _Aggregate(torch.autograd.Function):
@@ -41,40 +74,18 @@ class _Aggregate(torch.autograd.Function):
     def forward(
         ctx: Any, a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, call: EdgeCall, differentiate: bool
     ) -> Tensor:
-        inputs = EdgeInputs(a, b, phi, weight, call)
-        ctx.call, kind = call, call.aggregation.kind
-        per_sample = phi is not None and not edge_messages.shares_matrices(inputs)
-        if per_sample and kind in ("sum", "mean"):  # the caller divides a mean
-            ctx.save_for_backward(a, b, phi, weight, None, None)
-            return forward_sum(inputs)
-        if per_sample and a.is_cpu and kind == "max" and call.towards == "factor" and call.incidence.arity:
-            out, arg = edge_messages.project_max(inputs, differentiate)
-        else:
-            messages = edge_messages.forward(inputs)
-            out, arg = reduce_edges(messages, call.incidence, call.towards, call.aggregation, arg=differentiate)
-        ctx.save_for_backward(a, b, phi, weight, arg, out if differentiate and kind == "softmax" else None)
+        out, arg = forward(EdgeInputs(a, b, phi, weight, call), differentiate)
+        ctx.call = call
+        kept = out if differentiate and call.aggregation.kind == "softmax" else None
+        ctx.save_for_backward(a, b, phi, weight, arg, kept)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         a, b, phi, weight, arg, out = ctx.saved_tensors
-        call, wants = ctx.call, ctx.needs_input_grad[:4]
-        inputs = EdgeInputs(a, b, phi, weight, call)
-        per_sample = phi is not None and not edge_messages.shares_matrices(inputs)
-        # Forward ran without autocast; backward may be called under it, which would change the precision of its sums.
-        with torch.autocast(grad.device.type, enabled=False):
-            if per_sample and arg is not None:
-                d_node, d_phi, d_weight = backward_max(grad, arg, inputs, wants)
-            elif per_sample and call.aggregation.kind in ("sum", "mean"):
-                d_node, d_phi, d_weight = backward_sum(grad, inputs, wants)
-            else:
-                d_node, d_phi, d_weight = edge_messages.backward(_edge_gradient(inputs, grad, arg, out), inputs, wants)
-            if d_node is None or b is None:
-                return d_node, None, d_phi, d_weight, None, None
-            d_a = reduce_edges(d_node, call.incidence, "factor", _SUM)[0] if wants[0] else None
-            d_b = reduce_edges(d_node, call.incidence, "variable", _SUM)[0] if wants[1] else None
-            return d_a, d_b, d_phi, d_weight, None, None
+        inputs = EdgeInputs(a, b, phi, weight, ctx.call)
+        return *backward(grad, inputs, arg, out, ctx.needs_input_grad[:4]), None, None
 
 
 def _edge_gradient(inputs: EdgeInputs, grad: Tensor, arg: Tensor | None, out: Tensor | None) -> Tensor:

@@ -23,6 +23,12 @@ _SHARED_Q = 1 << 25
 
 def aggregate_triton(a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, call: EdgeCall) -> Tensor:
     """See :func:`fgnn.nn.functional.aggregate_messages`."""
+    out = aggregate_edges(*plan_call(a, b, phi, weight, call))
+    return out.squeeze(0) if call.batch is None else out
+
+
+def plan_call(a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, call: EdgeCall) -> tuple[Operands, Plan]:
+    """The operands of the kernels that serve a call, and their plan."""
     batch = call.batch or 1
     layout = layout_of(call.incidence, call.towards, per_edge=b is None)
     dst, src = (None, a) if b is None else (a, b) if call.towards == "factor" else (b, a)
@@ -45,8 +51,43 @@ def aggregate_triton(a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Te
         family, arity, index = "rows", layout.arity, [layout.source, layout.edge, layout.table, layout.row_ptr]
     sizes = Sizes(layout.destinations, arity, layout.longest, layout.width, layout.rows)
     plan = Plan(family, index, sizes, call.relu, call.aggregation.kind == "max")
-    out = aggregate_edges(Operands(dst, src, coef, weight), plan)
-    return out.squeeze(0) if call.batch is None else out
+    return Operands(dst, src, coef, weight), plan
+
+
+def forward(a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, call: EdgeCall) -> tuple[Tensor, Tensor]:
+    """The aggregate (B, D, m) and, for a maximum, the place of the edge that attains it; not differentiable."""
+    x, plan = plan_call(a, b, phi, weight, call)
+    return _FAMILIES[plan.family].forward(_rounded(x), plan)  # type: ignore[no-any-return]
+
+
+def backward(
+    grad: Tensor, arg: Tensor, inputs: tuple[Tensor, Tensor | None, Tensor | None, Tensor], call: EdgeCall,
+    wants: Sequence[bool],
+) -> list[Tensor | None]:  # fmt: skip
+    """Gradients at the inputs of :func:`forward`, None for those not wanted."""
+    a, b, phi, weight = inputs
+    x, plan = plan_call(a, b, phi, weight, call)
+    joined = phi is not None and x.coef is None  # Q was built for all edges
+    src_is_a = b is None or call.towards == "variable"
+    needs = (
+        b is not None and wants[1 if src_is_a else 0],
+        wants[0 if src_is_a else 1],
+        wants[2] and not joined,
+        wants[3] or (wants[2] and joined),
+    )
+    run = _FAMILIES[plan.family].backward
+    d_dst, d_src, d_phi, d_weight = run(grad.contiguous(), arg, _rounded(x), plan, needs, x.weight.dtype)
+    d_a, d_b = (d_src, d_dst) if src_is_a else (d_dst, d_src)
+    if joined:
+        assert phi is not None
+        d_q, flat = d_weight.flatten(1), weight.flatten(1)
+        d_phi, d_weight = d_q @ flat.to(d_q.dtype).T, (phi.to(d_q.dtype).T @ d_q).view_as(weight)
+    return _wanted([_unexpanded(d_a, a, wants[0]), _unexpanded(d_b, b, wants[1]), d_phi, d_weight], wants)
+
+
+def _unexpanded(grad: Tensor, x: Tensor | None, wanted: bool) -> Tensor:
+    """A gradient (B, nodes, n) in the shape of x, which all samples may share."""
+    return grad.sum(0) if wanted and x is not None and x.dim() == 2 else grad
 
 
 def _samples(x: Tensor, batch: int) -> Tensor:
@@ -55,15 +96,9 @@ def _samples(x: Tensor, batch: int) -> Tensor:
 
 
 def aggregate_edges(x: Operands, plan: Plan) -> Tensor:
-    """The aggregate at each destination.  # shape: (B, D, m)
-
-    Only torch.compile goes through the dispatcher, which is slow.
-    """
-    if torch.compiler.is_compiling():
-        index, sizes = list(plan.tensors), list(plan.sizes)
-        out: Tensor = _op(*_rounded(x), plan.family, index, sizes, plan.relu, plan.maximum)[0]
-    elif torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in x):
-        out = _AggregateEdges.apply(*x, plan)  # type: ignore[no-untyped-call]
+    """The aggregate at each destination.  # shape: (B, D, m)"""
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in x):
+        out: Tensor = _AggregateEdges.apply(*x, plan)  # type: ignore[no-untyped-call]
     else:
         out, _ = _FAMILIES[plan.family].forward(_rounded(x), plan)
     return out
@@ -97,51 +132,3 @@ class _AggregateEdges(torch.autograd.Function):
 
 def _wanted(grads: Sequence[Tensor], wants: Sequence[bool]) -> list[Tensor | None]:
     return [g if wanted else None for g, wanted in zip(grads, wants, strict=True)]
-
-
-# ---- the same for torch.compile, whose operations take no tuples ------------------------------------------------
-
-
-@torch.library.custom_op("fgnn::aggregate_edges", mutates_args=())
-def _op(
-    dst: Tensor | None, src: Tensor, coef: Tensor | None, weight: Tensor, family: str, index: Sequence[Tensor],
-    sizes: Sequence[int], relu: bool, maximum: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    plan = Plan(family, index, Sizes(*sizes), relu, maximum)
-    return _FAMILIES[family].forward(Operands(dst, src, coef, weight), plan)  # type: ignore[no-any-return]
-
-
-@_op.register_fake
-def _(dst, src, coef, weight, family, index, sizes, relu, maximum):  # type: ignore[no-untyped-def]
-    return Plan(family, index, Sizes(*sizes), relu, maximum).outputs(Operands(dst, src, coef, weight))
-
-
-@torch.library.custom_op("fgnn::aggregate_edges_backward", mutates_args=())
-def _op_backward(
-    grad: Tensor, arg: Tensor, dst: Tensor | None, src: Tensor, coef: Tensor | None, weight: Tensor, family: str,
-    index: Sequence[Tensor], sizes: Sequence[int], relu: bool, maximum: bool, wants: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    plan = Plan(family, index, Sizes(*sizes), relu, maximum)
-    x = Operands(dst, src, coef, weight)
-    return tuple(_FAMILIES[family].backward(grad.contiguous(), arg, x, plan, wants, weight.dtype))
-
-
-@_op_backward.register_fake
-def _(grad, arg, dst, src, coef, weight, family, index, sizes, relu, maximum, wants):  # type: ignore[no-untyped-def]
-    return tuple(Operands(dst, src, coef, weight).gradients(wants))
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *operands, family, index, sizes, relu, maximum = inputs
-    ctx.save_for_backward(output[1], *operands, *index)
-    ctx.family, ctx.options = family, (sizes, relu, maximum)
-
-
-def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
-    arg, dst, src, coef, weight, *index = ctx.saved_tensors
-    wants = [bool(wanted) for wanted in ctx.needs_input_grad[:4]]
-    grads = _op_backward(grad, arg, dst, src, coef, weight, ctx.family, index, *ctx.options, wants)
-    return *_wanted(grads, wants), None, [None] * len(index), None, None, None
-
-
-_op.register_autograd(_backward, setup_context=_save)
