@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fgnn import data, graph, infer, models, nn, pgm, points, report, tasks, testing, theory, train, weights
+    from fgnn.data_sample import Data, collate
     from fgnn.graph import FactorGraph, FactorGroup
     from fgnn.infer import Solution, SolutionBatch, log_partition, marginals
     from fgnn.models.points.segmenter import segment
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Data",
     "FactorGraph",
     "FactorGroup",
     "GraphicalModel",
@@ -25,6 +27,7 @@ __all__ = [
     "Solution",
     "SolutionBatch",
     "__version__",
+    "collate",
     "data",
     "deterministic",
     "graph",
@@ -50,6 +53,8 @@ __all__ = [
 # The module of each name, imported at its first use: shell completion must not wait for torch, and solving models
 # needs no networks.
 _FROM = {
+    "Data": "fgnn.data_sample",
+    "collate": "fgnn.data_sample",
     "deterministic": "fgnn.runtime.determinism",
     "FactorGraph": "fgnn.graph",
     "FactorGroup": "fgnn.graph",

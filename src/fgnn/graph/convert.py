@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fgnn.errors import need
 from fgnn.graph.factor_graph import FactorGraph
@@ -14,10 +15,54 @@ from fgnn.graph.group import FactorGroup
 _RELATION = "contains"
 
 
-def to_networkx(graph: FactorGraph) -> Any:
-    """Nodes ("variable", i) and (group, c) with attribute ``kind``; edges with ``position`` in the scope."""
+Named = Mapping[str, Tensor]
+Features = tuple[Tensor | None, dict[str, Tensor], dict[str, Tensor]]  # of variables, factors and edges
+
+
+def to_networkx(
+    graph: FactorGraph, f: Tensor | None = None, gs: Named | None = None, edges: Named | None = None
+) -> Any:
+    """Nodes ("variable", i) and (group, c) with attribute ``kind``; edges with ``position`` in the scope.
+
+    Features of variables (N, d) and factors (C, d) are the attribute ``x`` of nodes, those of edges (E, d) or types
+    (E,) the attribute ``edge_attr``, as tensors.
+    """
     _check_names(graph)
-    return bipartite_graph(graph.num_variables, {name: group.lists() for name, group in graph.groups.items()})
+    lists = {name: group.lists() for name, group in graph.groups.items()}
+    made = bipartite_graph(graph.num_variables, lists)
+    for kind, x in (("variable", f), *(gs or {}).items()):
+        for i, row in enumerate(() if x is None else x):
+            made.nodes[kind, i]["x"] = row
+    for name, rows in (edges or {}).items():
+        pairs = [(c, i) for c, scope in enumerate(lists[name]) for i in scope]
+        for (c, i), row in zip(pairs, rows, strict=True):
+            made.edges[(name, c), ("variable", i)]["edge_attr"] = row
+    return made
+
+
+def networkx_features(graph: Any) -> Features:
+    """The features that :func:`to_networkx` stored, in the order of :func:`from_networkx`."""
+    structure = from_networkx(graph)
+    f = _rows([graph.nodes["variable", i].get("x") for i in range(structure.num_variables)], "variables")
+    gs: dict[str, Tensor] = {}
+    edges: dict[str, Tensor] = {}
+    for name, group in structure.groups.items():
+        lists = group.lists()
+        nodes = _rows([graph.nodes[name, c].get("x") for c in range(len(lists))], f"factors of {name!r}")
+        pairs = [((name, c), ("variable", i)) for c, scope in enumerate(lists) for i in scope]
+        rows = _rows([graph.edges[pair].get("edge_attr") for pair in pairs], f"edges of {name!r}")
+        gs |= {} if nodes is None else {name: nodes}
+        edges |= {} if rows is None else {name: rows}
+    return f, gs, edges
+
+
+def _rows(values: list[Any], what: str) -> Tensor | None:
+    missing = sum(value is None for value in values)
+    if missing == len(values):
+        return None
+    if missing:
+        raise ValueError(f"Expected features of all {len(values)} {what} or of none (got {len(values) - missing})")
+    return torch.stack([torch.as_tensor(value) for value in values])
 
 
 def bipartite_graph(
@@ -61,19 +106,34 @@ def from_networkx(graph: Any) -> FactorGraph:
     return FactorGraph(len(variables), groups)
 
 
-def to_hetero_data(graph: FactorGraph) -> Any:
-    """Node types "variable" and each group; edge types (group, "contains", "variable") in factor order."""
+def to_hetero_data(
+    graph: FactorGraph, f: Tensor | None = None, gs: Named | None = None, edges: Named | None = None
+) -> Any:
+    """Node types "variable" and each group; edge types (group, "contains", "variable") in factor order.
+
+    Features of variables (N, d) and factors (C, d) are ``x``, those of edges (E, d) or types (E,) ``edge_attr``.
+    """
     data = need("torch_geometric.data").HeteroData()
     _check_names(graph)
     data["variable"].num_nodes = graph.num_variables
+    if f is not None:
+        data["variable"].x = f
     for name, group in graph.groups.items():
         data[name].num_nodes = group.num_factors
-        data[name, _RELATION, "variable"].edge_index = torch.stack([group.factor_index(), group.scopes.reshape(-1)])
+        if gs and name in gs:
+            data[name].x = gs[name]
+        store = data[name, _RELATION, "variable"]
+        store.edge_index = torch.stack([group.factor_index(), group.scopes.reshape(-1)])
+        if edges and name in edges:
+            store.edge_attr = edges[name]
     return data
 
 
 def from_hetero_data(data: Any) -> FactorGraph:
-    """Read (group, relation, "variable") edge types; edges are sorted by factor, stably."""
+    """Read (group, relation, "variable") edge types; edges are sorted by factor, stably.
+
+    A batch that PyG's loader made is a batch of graphs here too.
+    """
     groups: dict[str, FactorGroup] = {}
     for kind in data.edge_types:
         name, _, target = kind
@@ -89,7 +149,24 @@ def from_hetero_data(data: Any) -> FactorGraph:
             groups[name] = FactorGroup(variable[order].reshape(counts.numel(), sizes[0]))
         else:
             groups[name] = FactorGroup(variable[order], torch.cat([counts.new_zeros(1), counts.cumsum(0)]))
-    return FactorGraph(int(data["variable"].num_nodes), groups)
+    ptr = data["variable"].get("ptr")
+    if ptr is None:
+        return FactorGraph(int(data["variable"].num_nodes), groups)
+    sizes = sorted(set(ptr.diff().tolist()))
+    factor_ptr = {name: data[name].ptr for name in groups}
+    return FactorGraph(int(ptr[-1]), groups, ptr, factor_ptr, sizes[0] if len(sizes) == 1 else None)
+
+
+def hetero_features(data: Any) -> Features:
+    """The features ``x`` and ``edge_attr``, in the order of :func:`from_hetero_data`."""
+    gs, edges = {}, {}
+    for kind in data.edge_types:
+        store, name = data[kind], kind[0]
+        if data[name].get("x") is not None:
+            gs[name] = data[name].x
+        if store.get("edge_attr") is not None:
+            edges[name] = store.edge_attr[torch.argsort(store.edge_index[0], stable=True)]
+    return data["variable"].get("x"), gs, edges
 
 
 def _check_names(graph: FactorGraph) -> None:

@@ -15,6 +15,7 @@ from fgnn.nn.mpnn import MessagePassing, MPNNLayer
 from fgnn.nn.network import Network, build, count_parameters
 from fgnn.nn.norm import RMSNorm
 from fgnn.nn.notation import NotationError
+from fgnn.nn.pooling import EdgeHead, GraphHead, GraphPool
 from fgnn.nn.residual import ResidualFGNNLayer, ResidualUpdate
 from fgnn.nn.residual_network import ResidualNetwork
 
@@ -27,11 +28,14 @@ __all__ = [
     "BasisMatrix",
     "CosineMatrix",
     "DenseMatrix",
+    "EdgeHead",
     "EdgeMatrix",
     "EdgeMessages",
     "FGNNLayer",
     "FactorToVariable",
     "GlobalPooling",
+    "GraphHead",
+    "GraphPool",
     "Graphed",
     "MPNNLayer",
     "Message",

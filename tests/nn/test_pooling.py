@@ -1,0 +1,70 @@
+"""Pooling by sample against plain loops, and heads for graphs and edges."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fgnn import FactorGraph, FactorGroup
+from fgnn.nn import EdgeHead, GraphHead, GraphPool
+from tests.nn.graphs import graphs, ragged_graph
+
+
+def by_loop(pool: GraphPool, x: Tensor) -> Tensor:
+    if not len(x):
+        return x.new_zeros(x.shape[1])
+    if pool.score is not None:
+        return (torch.softmax(pool.score(x), 0) * x).sum(0)
+    return {"sum": x.sum(0), "mean": x.mean(0), "max": x.max(0).values}[pool.how]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(graphs(), min_size=1, max_size=3), st.sampled_from(["sum", "mean", "max", "attention"]))
+def test_pooling_equals_a_loop_over_samples(some: list[FactorGraph], how) -> None:  # type: ignore[no-untyped-def]
+    torch.manual_seed(0)
+    pool = GraphPool(how, 3 if how == "attention" else None).double()
+    joined = FactorGraph.concat(some)
+    f = torch.randn(joined.num_variables, 3, dtype=torch.float64)
+    parts = torch.split(f, [graph.num_variables for graph in some])
+    torch.testing.assert_close(pool(joined, f), torch.stack([by_loop(pool, part) for part in parts]))
+    g = torch.randn(joined.groups["type0"].num_factors, 3, dtype=torch.float64)
+    rows = torch.split(g, [graph.groups["type0"].num_factors for graph in some])
+    torch.testing.assert_close(pool(joined, g, "type0"), torch.stack([by_loop(pool, part) for part in rows]))
+    shared = torch.randn(4, some[0].num_variables, 3, dtype=torch.float64)
+    torch.testing.assert_close(pool(some[0], shared), torch.stack([by_loop(pool, x) for x in shared]))
+
+
+@pytest.mark.parametrize("how", ["sum", "mean", "max", "attention"])
+def test_gradients_by_finite_differences(how) -> None:  # type: ignore[no-untyped-def]
+    torch.manual_seed(0)
+    graph = FactorGraph.concat([ragged_graph(), FactorGraph(0, {}), FactorGraph(2, {"pair": FactorGroup([[0, 1]])})])
+    pool = GraphPool(how, 3 if how == "attention" else None).double()
+    f = torch.randn(10, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: pool(graph, x), (f,))
+
+
+def test_heads_score_graphs_and_edges() -> None:
+    one = ragged_graph()
+    graph = FactorGraph.concat([one, one])
+    torch.manual_seed(0)
+    assert GraphHead(3, 2, pool="attention", hidden=(5,))(graph, torch.randn(16, 3)).shape == (2, 2)
+    head = EdgeHead(3, {"any": 4, "pair": 0}, 2, hidden=(5,))
+    f, g = torch.randn(16, 3), torch.randn(12, 4)
+    scores = head(graph, f, {"any": g})
+    assert scores["pair"].shape == (8, 2)
+    message = head.messages["any"]
+    incidence = graph.incidence("any")
+    expected = [message(g[c], f[i]) for c, i in zip(incidence.factor, incidence.variable, strict=True)]
+    torch.testing.assert_close(scores["any"], torch.stack(expected))
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match=r"pooling among .*got 'median'"):
+        GraphPool("median")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="width for attention"):
+        GraphPool("attention")
+    with pytest.raises(ValueError, match=r"\(\.\.\., 8, d\) of the variables to pool \(got \(7, 2\)\)"):
+        GraphPool()(ragged_graph(), torch.zeros(7, 2))

@@ -1,0 +1,204 @@
+"""Samples, their batches, and what carries them: loaders, files, devices, other packages."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._pytree import tree_map
+from torch.utils.data import DataLoader
+
+import fgnn
+from fgnn import Data, FactorGraph, FactorGroup, collate
+from fgnn.graph import EdgeTypes
+from fgnn.nn import FGNNLayer, GraphPool
+from tests.nn.graphs import features, graphs, ragged_graph, uniform_graph
+
+
+def sample(graph: FactorGraph, seed: int = 0, types: bool = False) -> Data:
+    """Features of every node and edge; targets of the variables."""
+    widths = dict.fromkeys(graph.groups, 3)
+    f, gs, edges = features(graph, 2, widths, widths, types=types, seed=seed, dtype=torch.float32)
+    return Data(graph, f, gs, edges, y=torch.arange(graph.num_variables) + 100 * seed)
+
+
+def same(one: Data, other: Data) -> bool:
+    lists = [{k: g.lists() for k, g in data.graph.groups.items() if g.num_factors} for data in (one, other)]
+    pairs = [(one.f, other.f), (one.y, other.y)]
+    for mine, theirs in ((one.gs, other.gs), (one.edge_rows(), other.edge_rows())):
+        pairs += [(x, theirs[name]) for name, x in mine.items() if len(x)]
+    return lists[0] == lists[1] and all(torch.equal(x, y) for x, y in pairs)  # type: ignore[arg-type]
+
+
+class Samples(torch.utils.data.Dataset[Data]):
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, k: int) -> Data:
+        return sample((uniform_graph, ragged_graph)[k % 2](), k)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(graphs(), min_size=1, max_size=3), st.booleans())
+def test_a_batch_holds_its_samples_and_a_layer_treats_them_apart(some: list[FactorGraph], types: bool) -> None:
+    samples = [sample(graph, k, types) for k, graph in enumerate(some)]
+    batch = collate(samples)
+    assert batch.num_graphs == len(samples)
+    assert all(same(one, other) for one, other in zip(samples, batch.unbatch(), strict=True))
+    widths = dict.fromkeys(batch.graph.groups, 3)
+    torch.manual_seed(0)
+    layer = FGNNLayer(2, widths, widths, 4, q="table" if types else "basis")
+    apart = [layer(*one.inputs)[0] for one in samples]
+    torch.testing.assert_close(layer(*batch.inputs)[0], torch.cat(apart), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_with_workers_gives_the_same_batches(workers: int) -> None:
+    loader = DataLoader(Samples(), batch_size=4, collate_fn=collate, num_workers=workers)
+    batches = list(loader)
+    wanted = [collate([Samples()[k] for k in part]) for part in (range(4), range(4, 6))]
+    assert all(same(one, other) for one, other in zip(batches, wanted, strict=True))
+
+
+def test_pygs_loader_batches_them_as_hetero_data() -> None:
+    loaders = pytest.importorskip("torch_geometric.loader")
+    samples = [sample(uniform_graph(), k) for k in range(3)]
+    (batch,) = loaders.DataLoader([one.to_hetero_data() for one in samples], batch_size=3)
+    found = Data.from_hetero_data(batch)
+    assert found.num_graphs == 3
+    assert same(found, collate(samples))
+    pooled = GraphPool("sum")(found.graph, found.f)  # type: ignore[arg-type]
+    torch.testing.assert_close(pooled, torch.stack([one.f.sum(0) for one in samples]))  # type: ignore[union-attr]
+
+
+@settings(max_examples=15, deadline=None)
+@given(graphs())
+def test_features_go_to_networkx_and_pyg_and_back(graph: FactorGraph) -> None:
+    data = sample(graph)
+    assert same(Data.from_networkx(data.to_networkx()), data)
+    assert same(Data.from_hetero_data(data.to_hetero_data()), data)
+
+
+def test_hetero_features_follow_edges_in_any_order() -> None:
+    data = sample(uniform_graph()).to_hetero_data()
+    store = data["triple", "contains", "variable"]
+    order = torch.tensor([3, 4, 5, 0, 1, 2, *range(6, 15)])
+    store.edge_index, store.edge_attr = store.edge_index[:, order], store.edge_attr[order]
+    assert same(Data.from_hetero_data(data), sample(uniform_graph()))
+
+
+def test_networkx_features_are_complete_or_absent() -> None:
+    graph = sample(uniform_graph()).to_networkx()
+    del graph.nodes["variable", 3]["x"]
+    with pytest.raises(ValueError, match=r"all 7 variables or of none \(got 6\)"):
+        Data.from_networkx(graph)
+
+
+def test_samples_of_one_structure_may_share_it() -> None:
+    samples = [sample(uniform_graph(), k) for k in range(3)]
+    shared = [Data(one.graph, one.f, one.gs, samples[0].edges, one.y) for one in samples]
+    batch = collate(shared, stack=True)
+    assert batch.f is not None
+    assert batch.f.shape == (3, 7, 2)
+    assert batch.edges["pair"] is samples[0].edges["pair"]
+    assert collate(samples, stack=True).edges["pair"].shape == (3, 8, 3)  # type: ignore[union-attr]
+    for made, given_samples in ((batch, shared), (collate(samples, stack=True), samples)):
+        assert all(same(one, other) for one, other in zip(given_samples, made.unbatch(), strict=True))
+    with pytest.raises(ValueError, match=r"samples of one structure to stack .*as sample 1"):
+        collate([samples[0], sample(ragged_graph())], stack=True)
+    assert next(iter(DataLoader(shared, batch_size=3, collate_fn=partial(collate, stack=True)))).f.shape == (3, 7, 2)  # type: ignore[arg-type]
+
+
+def test_features_by_position_stay_so() -> None:
+    graph = FactorGraph(3, {"pair": FactorGroup([[0, 1], [1, 2]])})
+    eye = torch.eye(2)
+    assert collate([Data(graph, edges={"pair": eye})] * 3).edges["pair"] is eye
+    other = collate([Data(graph, edges={"pair": eye}), Data(graph, edges={"pair": 2 * eye})]).edges["pair"]
+    assert torch.equal(other, torch.cat([eye, eye, 2 * eye, 2 * eye]))  # type: ignore[arg-type]
+    types = EdgeTypes(torch.tensor([0, 1, 1, 0]), 2)
+    joined = collate([Data(graph, edges={"pair": types})] * 2).edges["pair"]
+    assert isinstance(joined, EdgeTypes)
+    assert joined.index.tolist() == [0, 1, 1, 0] * 2
+    with pytest.raises(ValueError, match="as many edge types of group 'pair'"):
+        collate([Data(graph, edges={"pair": types}), Data(graph, edges={"pair": EdgeTypes(types.index, 3)})])
+
+
+def test_numbers_as_targets_become_one_vector() -> None:
+    graph = FactorGraph(3, {"pair": FactorGroup([[0, 1]])})
+    assert collate([Data(graph, y=1.5), Data(graph, y=2.5)]).y.tolist() == [1.5, 2.5]
+    assert collate([Data(graph, y=[[1.0, 2.0]])] * 2).y.shape == (2, 2)
+
+
+def test_samples_are_saved_moved_and_mapped() -> None:
+    data = collate([sample(uniform_graph()), sample(ragged_graph(), 1)])
+    file = io.BytesIO()
+    torch.save(data, file)
+    file.seek(0)
+    for other in (torch.load(file, weights_only=True), data.to("cpu"), tree_map(torch.clone, data)):
+        assert same(other, data)
+    assert data.to("meta").graph.device.type == "meta"
+
+
+@pytest.mark.gpu
+def test_pinned_batches_reach_a_gpu_on_another_stream() -> None:
+    data = collate([sample(uniform_graph()), sample(ragged_graph(), 1)]).pin_memory()
+    assert data.f is not None
+    assert data.f.is_pinned()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        moved = data.to("cuda", non_blocking=True)
+    torch.cuda.current_stream().wait_stream(stream)
+    moved.record_stream(torch.cuda.current_stream())
+    assert same(moved.to("cpu"), data)
+
+
+def test_a_model_is_a_sample() -> None:
+    model = fgnn.GraphicalModel([2, 2, 2])
+    model.add_table((0, 1), [[0.0, 0.1], [0.2, 1.0]])
+    model.add_budget((0, 1, 2), at_most=2)
+    data = Data.from_model(model, y=fgnn.solve(model).assignment)
+    assert data.gs["table2x2"].shape == (1, 4)
+    assert collate([data, data]).y.shape == (6,)
+
+
+GRAPH = uniform_graph()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Data(torch.zeros(3)), "FactorGraph as data.graph (got Tensor)"),  # type: ignore[arg-type]
+        (lambda: Data(GRAPH, torch.zeros(5, 2)), "data.f of shape (7, d), or (B, 7, d) (got (5, 2))"),
+        (lambda: Data(GRAPH, gs={"pair": torch.zeros(5, 2)}), "data.gs['pair'] of shape (4, d)"),
+        (lambda: Data(GRAPH, gs={"pears": torch.zeros(5, 2)}), "['pair', 'triple'] (got ['pears'])"),
+        (lambda: Data(GRAPH, edges={"pair": torch.zeros(5, 2)}), "data.edges['pair'] of shape (2, d) or (4, 2, d) or"),
+        (lambda: collate([]), "at least one sample"),
+        (lambda: collate([sample(GRAPH), 3]), "fgnn.Data samples (got int as sample 1)"),  # type: ignore[list-item]
+        (lambda: collate([Data(GRAPH, torch.zeros(7, 2)), Data(GRAPH, torch.zeros(7, 3))]), "data.f (·, 2)"),
+        (lambda: collate([sample(GRAPH), Data(GRAPH, torch.zeros(7, 2))]), "data.gs['pair'] (·, 3)"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named_with_tensor_group_and_shapes(make: Callable[[], Data], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make()
+
+
+def test_inputs_run_a_training_step() -> None:
+    """The ten lines of the documentation."""
+    loader = DataLoader(Samples(), batch_size=3, collate_fn=collate, shuffle=True, generator=torch.Generator())
+    layer = FGNNLayer(2, {"pair": 3, "triple": 3, "any": 3}, {"pair": 3, "triple": 3, "any": 3}, out=1)
+    optimiser = torch.optim.Adam(layer.parameters())
+    for batch in loader:
+        f, _ = layer(*batch.inputs)
+        loss: Tensor = (GraphPool("mean")(batch.graph, f) - 1).square().mean()
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    assert torch.isfinite(loss)
