@@ -9,12 +9,13 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 
 import fgnn
 from fgnn.errors import InputError
 from fgnn.files import atomic_write
 from fgnn.runtime.environment import environment
-from fgnn.theory import decompose
+from fgnn.theory.decompose import decompositions
 
 SUFFIXES = (".uai", ".fg", ".bif", ".wcsp", ".cfn")
 
@@ -22,12 +23,16 @@ SUFFIXES = (".uai", ".fg", ".bif", ".wcsp", ".cfn")
 def count_terms(model: fgnn.GraphicalModel, largest: int) -> dict[str, int]:
     """Tables of two or more variables, their finite configurations and the terms of `decompose`.
 
+    Then the maxima of two numbers in one iteration of the max-product network, with a term for each configuration and
+    with the terms that need the fewest.
+
     Args:
         model: The model.
         largest: Tables with more entries than this are counted as left out.
     """
-    count: Counter[str] = Counter(tables=0, configurations=0, terms=0, additive=0, left_out=0)
-    terms_of: dict[bytes, int] = {}
+    names = ("tables", "configurations", "terms", "additive", "comparisons_single", "comparisons", "left_out")
+    count: Counter[str] = Counter(dict.fromkeys(names, 0))
+    known: dict[bytes, dict[str, int]] = {}
     for group in model.table_groups:
         if group.scopes.shape[1] < 2:
             continue
@@ -36,13 +41,23 @@ def count_terms(model: fgnn.GraphicalModel, largest: int) -> dict[str, int]:
                 count["left_out"] += 1
                 continue
             key = repr(table.shape).encode() + table.tobytes()
-            if key not in terms_of:
-                terms_of[key] = decompose(table).num_terms
-            count["tables"] += 1
-            count["configurations"] += int(np.isfinite(table).sum())
-            count["terms"] += terms_of[key]
-            count["additive"] += terms_of[key] == 1
+            if key not in known:
+                known[key] = _count(table)
+            count.update(known[key])
     return dict(count)
+
+
+def _count(table: NDArray[np.float64]) -> dict[str, int]:
+    single, *others = decompositions(table)
+    terms = min(d.num_terms for d in others)
+    return {
+        "tables": 1,
+        "configurations": single.num_terms,
+        "terms": terms,
+        "additive": int(terms == 1),
+        "comparisons_single": sum(single.comparisons),
+        "comparisons": min(sum(d.comparisons) for d in (single, *others)),
+    }
 
 
 def main(

@@ -22,8 +22,14 @@ def model() -> fgnn.GraphicalModel:
 
 def test_terms_of_each_table_are_added_up() -> None:
     assert count_terms(model(), largest=6) == {
-        "tables": 2, "configurations": 11, "terms": 3, "additive": 1, "left_out": 1,
-    }  # fmt: skip
+        "tables": 2,
+        "configurations": 11,
+        "terms": 3,
+        "additive": 1,
+        "comparisons_single": (2 * 2 + 3 * 1) + (1 + 1 + 0 + 1 + 2),
+        "comparisons": (1 + 2) + 5,
+        "left_out": 1,
+    }
 
 
 def test_a_folder_becomes_a_file_with_totals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
