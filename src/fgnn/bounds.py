@@ -63,6 +63,7 @@ BOUNDS: dict[str, Bound] = {
     "laz": Bound("LAZ clouds", 64 * _MB, 8, expands=True),
     "pcd": Bound("PCD clouds", 16 * _MB, 32),
     "e57": Bound("E57 clouds", 64 * _MB, 8, expands=True),
+    "bin": Bound("KITTI frames", 16 * _MB, 8),
     "txt": Bound("XYZ and TXT clouds", 16 * _MB, 16),
     "csv": Bound("CSV clouds", 16 * _MB, 16),
     "npy": Bound("NPY clouds", 16 * _MB, 8),

@@ -366,6 +366,7 @@ HARNESSES: dict[str, Harness] = {
         _of_files("laz", _cloud, "fuzz.laz"),
         _of_files("pcd", _cloud, "fuzz.pcd", words=(b"FIELDS", b"SIZE", b"TYPE", b"COUNT", b"POINTS", b"DATA")),
         Harness("e57", _from_file("fuzz.e57", _cloud), _E57_WORDS, points=True),
+        _of_files("bin", _cloud, "fuzz.bin"),
         _of_files("txt", _cloud, "fuzz.xyz"),
         _of_files("csv", _cloud, "fuzz.csv"),
         _of_files("npy", _cloud, "fuzz.npy", words=_NPY_WORDS),

@@ -142,6 +142,7 @@ VALID: list[tuple[str, str, Callable[[], bytes]]] = [
     ("evidence", ".evid", lambda: (f"{_COUNT} " + " ".join(f"{i} 1" for i in range(_COUNT))).encode()),
     *((s[1:], s, partial(_cloud, s)) for s in (".ply", ".las", ".laz", ".csv", ".npy", ".npz")),
     ("txt", ".xyz", partial(_cloud, ".xyz")),
+    ("bin", ".bin", lambda: _RNG.random((100_000, 4)).astype("<f4").tobytes()),
     ("ply", ".ply", lambda: seeds._ply()[0].split(b"element")[0] + b"element vertex 60000\nproperty float x\nproperty "
      b"float y\nproperty float z\nend_header\n" + b"0.25 0.5 0.75\n" * 60_000),
     *(("pcd", ".pcd", partial(_pcd, e)) for e in ("ascii", "binary", "binary_compressed")),

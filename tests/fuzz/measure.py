@@ -19,7 +19,7 @@ import numpy as np
 _MODELS = ("uai", "fg", "bif", "wcsp", "cfn", "fgm", "gz", "xz")
 # Address space is mapped in larger pieces than it is used: arenas of the allocator, files mapped beside their copies.
 SLACK = 48 << 20
-_CLOUDS = ("ply", "las", "laz", "pcd", "e57", "txt", "csv", "npy", "npz")
+_CLOUDS = ("ply", "las", "laz", "pcd", "e57", "bin", "txt", "csv", "npy", "npz")
 
 
 def reader(name: str) -> Callable[[Path], Any]:

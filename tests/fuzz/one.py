@@ -181,7 +181,7 @@ def _modules(name: str) -> list[str]:
         "laz": ["fgnn.points", "laspy"],
         **{name: ["fgnn.data"] for name in ("blocks", "shapes")},
         **{name: ["fgnn.data"] for name in ("packed", "listed", "shape-text", "room", "room-text")},
-        **{name: ["fgnn.points"] for name in ("ply", "pcd", "e57", "txt", "csv")},
+        **{name: ["fgnn.points"] for name in ("ply", "pcd", "e57", "bin", "txt", "csv")},
     }
     return guides.get(name, ["fgnn.pgm"])
 

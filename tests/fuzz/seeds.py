@@ -251,6 +251,7 @@ MAKERS: dict[str, Callable[[], tuple[bytes, ...]]] = {
     "laz": lambda: (_las(3, "1.2", ".laz"), _las(6, "1.4", ".laz")),
     "pcd": _pcd,
     "e57": lambda: (e57(), e57(lambda xml: xml.replace(b'recordCount="700"', b'recordCount="5"'))),
+    "bin": lambda: (np.arange(12, dtype="<f4").tobytes(), b""),
     "txt": lambda: (TEXT_CLOUD, b"1 2 3\n4 5 6\n", b"0;0;0;1\n1;1;1;2\n"),
     "csv": lambda: (CSV_CLOUD, b"easting,northing,height\n1,2,3\n"),
     "npy": lambda: (_array(np.save, np.zeros((3, 7))), _packed(_write(".npy"), ".npy")),

@@ -167,6 +167,11 @@ BROKEN = [
     ("a.pcd", b"FIELDS x y\nSIZE 4 4\nTYPE F F\nPOINTS 1\nDATA ascii\n0 0\n", "Expected fields x, y and z"),
     ("a.pcd", b"FIELDS x y z\nSIZE 4 4 4\nTYPE F F F\nPOINTS 99999999\nDATA binary\n0", "declares 99999999 points"),
     ("a.pcd", b"FIELDS x y z\nSIZE 4 4 4\nTYPE F F F\nPOINTS 1\nDATA zip\n0", "Expected DATA ascii"),
+    (
+        "a.pcd",
+        b"FIELDS x y z\nSIZE 4 4 4\nTYPE F F F\nWIDTH " + b"9" * 5000 + b"\nHEIGHT 1\nPOINTS 1\nDATA binary\n0",
+        "1 point",
+    ),
     ("a.xyz", b"0 0 0\n1 2\n", "line 2"),
     ("a.csv", b"x,y,w\n1,2,3\n", "Expected columns x, y and z"),
     ("a.txt", b"\xff\xfe\x00 junk", "Expected columns x, y and z"),

@@ -94,8 +94,8 @@ def open_reader(path: Path) -> PcdReader:
     keep: dict[str, Any] = {"encoding": encoding, "pcd types": stored}
     if "VIEWPOINT" in entries:
         keep["viewpoint"] = " ".join(entries["VIEWPOINT"])
-    rows = [entries.get(key, [""])[0] for key in ("WIDTH", "HEIGHT")]
-    if all(word.isdecimal() for word in rows) and int(rows[0]) * int(rows[1]) == count:
+    rows = [(entries.get(key) or [""])[0] for key in ("WIDTH", "HEIGHT")]
+    if all(word.isdecimal() and len(word) < 19 for word in rows) and int(rows[0]) * int(rows[1]) == count:
         keep["image"] = int(rows[0]), int(rows[1])  # an organised cloud
     return PcdReader(path, CloudHeader(".pcd", count, fields, keep), dtype, match.end())
 
