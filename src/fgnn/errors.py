@@ -30,11 +30,15 @@ class InputError(ValueError):
 
     The command line prints it and exits with code 2. Messages may quote a file, so unprintable characters are escaped
     and long texts are cut.
+
+    Attributes:
+        file: The file at fault, if the message names one.
     """
 
     def __init__(self, what: str, *, file: str | Path | None = None, place: str = "") -> None:
         parts = (printable(str(file)) if file is not None else "", _short(place, 100))
         where = ", ".join(part for part in parts if part)
+        self.file = file
         super().__init__(f"{where}: {_short(what)}" if where else _short(what))
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,8 @@ def run(
             check_settings(recipe, folder, allow_changes)
         elif world.first:
             folder.check_new()
-        task = make_task(recipe, world, here)
+        with naming(what):
+            task = make_task(recipe, world, here)
         if recipe.start_from is not None and not (resume and folder.checkpoint.exists()):
             start_from(task.network, recipe.start_from)
         if world.first:
@@ -142,6 +143,17 @@ def differences(before: Any, now: Any, place: str = "") -> list[str]:
 def _few(changes: list[str], most: int = 3) -> str:
     more = f" and {len(changes) - most} more" if len(changes) > most else ""
     return ", ".join(changes[:most]) + more
+
+
+@contextmanager
+def naming(what: str | Path | Recipe) -> Iterator[None]:
+    """Name the recipe in errors of settings that only show when the task is made, such as the size of a network."""
+    try:
+        yield
+    except ValueError as error:
+        if isinstance(what, Recipe) or getattr(error, "file", None) is not None:
+            raise
+        raise InputError(str(error), file=what) from error
 
 
 def make_task(recipe: Recipe, world: World | None = None, device: torch.device | str = "cpu") -> Task:
