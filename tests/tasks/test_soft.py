@@ -113,7 +113,7 @@ def test_a_run_with_soft_targets_learns(tmp_path: Path, monkeypatch: pytest.Monk
     ("text", "message"),
     [
         ("soft: {weight: 1.5}", r"soft.weight: Expected more than 0 and at most 1 \(got 1.5\)"),
-        ("soft: {temperature: 0}", r"soft.temperature: Expected more than 0 \(got 0.0\)"),
+        ("soft: {temperature: 0}", r"soft.temperature: Expected at least 1e-06 .* \(got 0.0\)"),
         ("soft: {temp: 1}", r"soft.temp: unknown key; did you mean 'temperature'\?"),
         ("soft: 0.5", r"soft: Expected a mapping of settings \(got 0.5\)"),
     ],

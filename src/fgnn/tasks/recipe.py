@@ -182,7 +182,7 @@ class Soft:
     """
 
     weight: Annotated[float, Between(0, 1, above=True)] = 1.0
-    temperature: Positive = 0.05
+    temperature: Annotated[float, Between(1e-6, 1e6)] = 0.05
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, Self
 
-from fgnn.schema import Between, FileName, PathText, Positive, Share, check_fields, plain
+from fgnn.schema import Between, FileName, PathText, Share, check_fields, plain
 
 LENGTHS = ("epochs", "steps", "seconds")
 # Far beyond any real run: more is a mistake in the file, and would train for ever.
@@ -19,10 +19,10 @@ class Optimiser:
     """Adam or AdamW; ``clip`` bounds the norm of the gradient."""
 
     name: Literal["adam", "adamw"] = "adam"
-    rate: Positive = 3e-3
+    rate: Annotated[float, Between(0, 1e30, above=True)] = 3e-3
     beta2: Annotated[float, Between(0, 1, below=True)] = 0.999
-    weight_decay: Annotated[float, Between(0)] = 0.0
-    clip: Positive | None = None
+    weight_decay: Annotated[float, Between(0, 1e3)] = 0.0
+    clip: Annotated[float, Between(0, 1e30, above=True)] | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
