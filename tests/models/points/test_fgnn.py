@@ -112,7 +112,7 @@ def test_kernels_give_the_torch_backends_numbers() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("architecture", ["fgnn", "hierarchical", "dgcnn", "pointnet", "pointcnn"])
+@pytest.mark.parametrize("architecture", ["fgnn", "hierarchical", "dgcnn", "pointnet"])
 def test_a_training_step_is_replayed_and_learns(architecture: PointArchitecture) -> None:
     torch.manual_seed(0)
     config = PointConfig(architecture, k=20 if architecture == "dgcnn" else 15, samples=(128, 64, 32))
