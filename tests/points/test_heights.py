@@ -8,7 +8,6 @@ from scipy.ndimage import grey_closing, grey_opening
 
 from fgnn.points.heights import Relief, _opened, height_columns, heights_above
 from fgnn.points.metrics import ground_score
-from fgnn.points.morphological import morphological_ground
 
 WINDOWS = (3.0, 6.0, 12.0, 24.0)
 
@@ -53,7 +52,6 @@ def test_a_point_far_below_only_affects_its_own_heights() -> None:
 def test_few_or_coinciding_points_give_finite_heights(points: int) -> None:
     for xyz in (land(points=6000)[0][:points], np.ones((points, 3), np.float32)):
         assert np.isfinite(heights_above(xyz, WINDOWS)).all()
-        assert morphological_ground(xyz.astype(np.float64)).shape == (points,)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (9, 4), (40, 33)])
@@ -74,13 +72,6 @@ def test_heights_of_a_subset_equal_those_of_all() -> None:
 def test_one_stray_point_far_away_needs_no_huge_raster() -> None:
     xyz = np.concatenate([land()[0], [[1e7, 1e7, 0.0]]]).astype(np.float32)
     assert np.isfinite(heights_above(xyz, WINDOWS)).all()
-
-
-@pytest.mark.parametrize("slope", [0.0, 0.3])
-def test_the_classical_filter_finds_the_house(slope: float) -> None:
-    xyz, ground = land(slope)
-    score = ground_score(ground, morphological_ground(xyz.astype(np.float64)))
-    assert score.total < 0.03
 
 
 def test_ground_scores_equal_a_count_by_hand() -> None:

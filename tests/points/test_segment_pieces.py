@@ -181,3 +181,12 @@ def test_the_clock_measures_every_stage(tmp_path: Path) -> None:
     assert clock.seconds["reading"] > 0 < clock.seconds["writing"]
     assert sum(clock.seconds.values()) <= taken
     assert len(read_cloud(tmp_path / "b.ply")) == 1000
+
+
+@pytest.mark.parametrize(
+    ("count", "rows"), [(5000, 2560), (4096, 4096), (1228, 1280), (1025, 1280), (900, 1024), (8193, 2816), (1, 64)]
+)
+def test_pieces_of_thinned_tiles_have_little_padding(count: int, rows: int) -> None:
+    length = piece_length(count, 4096, 256)
+    assert length == rows
+    assert length * -(-count // length) >= count

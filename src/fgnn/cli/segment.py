@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,26 +16,95 @@ if TYPE_CHECKING:
     import torch
 
     from fgnn.points import Cloud, Segmenter
-    from fgnn.points.segment import Clock
+    from fgnn.points.segment import Clock, GroundRule
+    from fgnn.points.segment_output import Output
     from fgnn.report.segment_page import LabelledScan
     from fgnn.weights import Weights
 
 
+# Weights for scans, where none are named.
+DEFAULT = "lidar-ground"
+
+
+@dataclass(frozen=True)
+class SegmentJob:
+    """The options that apply to one scan and to every tile of a folder alike."""
+
+    model: str
+    method: str
+    dtm: Path | None
+    dtm_cell: float
+    hag: bool
+    keep_classification: bool
+    units: str
+    category: str | None
+    device: str
+    batch: int | None
+    votes: int
+
+    def output(self, scan: Path) -> Output:
+        """What is written, in the units of the scan; refuses degrees."""
+        from fgnn.points import open_cloud
+        from fgnn.points.segment_output import Output
+        from fgnn.points.units import UNITS, refuse_degrees, unit_of
+
+        reader = open_cloud(scan)
+        if self.units != "auto" and self.units not in UNITS:
+            raise InputError(f"Expected --units of {', '.join(UNITS)} or auto (got {printable(self.units)!r})")
+        if self.units == "auto":
+            refuse_degrees(reader)
+        unit = unit_of(reader) if self.units == "auto" else self.units
+        if unit != "m":
+            print(f"{printable(scan)}: coordinates in {unit}, labelled in metres")
+        return Output(not self.keep_classification, self.hag, self.dtm, self.dtm_cell, UNITS[unit])
+
+    def segmenter(self, device: torch.device) -> tuple[Segmenter | GroundRule, Weights | None]:
+        """The classical filter or the network, with its weights."""
+        from fgnn.models.points.segmenter import load_segmenter
+        from fgnn.points.ground import GROUND_FILTERS
+        from fgnn.points.segment import GroundRule
+        from fgnn.weights import load_weights
+
+        if self.method != "network":
+            return GroundRule(GROUND_FILTERS[self.method]), None
+        weights = load_weights(self.model)
+        return load_segmenter(weights, device, self.batch, self.votes), weights
+
+    def tile(self, scan: Path, around: Sequence[Path], target: Path) -> dict[str, int]:
+        """Label one tile of a folder; returns its points per class."""
+        from fgnn.points import segment_file
+        from fgnn.runtime.devices import pick_device
+
+        segmenter, _ = self.segmenter(pick_device(self.device))
+        return segment_file(scan, target, segmenter, output=self.output(scan), around=around)[0]
+
+
 def segment(
-    scan: Annotated[Path, typer.Argument(help="A cloud: .ply .las .laz .pcd .e57 .xyz .txt .csv .npy .npz.")],
+    scan: Annotated[
+        Path,
+        typer.Argument(help="A cloud (.ply .las .laz .pcd .e57 .xyz .txt .csv .npy .npz), or a folder of tiles."),
+    ],
     model: Annotated[
         str,
         typer.Option("--model", "--weights", "-m", help="Packaged weights by name, a weights file or a run's folder."),
-    ] = "lidar-ground",
+    ] = DEFAULT,
+    method: Annotated[str, typer.Option(help="network, or a classical ground filter: smrf, pmf or csf.")] = "network",
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Output file; by default NAME.labelled.SUFFIX (.ply for .e57)."),
+        typer.Option("--out", "-o", help="Output file; by default NAME.labelled.SUFFIX. For a folder, another folder."),
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Also write an offline viewer of the labelled scan.")] = None,
     report: Annotated[
         Path | None,
         typer.Option(help="Page of counts, confidence and times; with --html, written beside it by default."),
     ] = None,
+    dtm: Annotated[Path | None, typer.Option(help="Also write a terrain model of the ground, as GeoTIFF.")] = None,
+    dtm_cell: Annotated[float, typer.Option(help="Side of a cell of the terrain model.")] = 1.0,
+    hag: Annotated[bool, typer.Option("--hag", help="Add the field height_above_ground.")] = False,
+    keep_classification: Annotated[
+        bool, typer.Option("--keep-classification", help="Leave the field classification as it is.")
+    ] = False,
+    units: Annotated[str, typer.Option(help="Of the coordinates: m, ft, us-ft, or auto, as the file states.")] = "auto",
     category: Annotated[str | None, typer.Option(help="Category of the object, for weights that label parts.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     batch: Annotated[int | None, typer.Option(help="Pieces per batch; by default 64 on a GPU and 8 elsewhere.")] = None,
@@ -41,14 +112,28 @@ def segment(
         int,
         typer.Option(help="Overlapping tiles that label each point: 4, 2 or 1. Fewer are faster and less accurate."),
     ] = 4,
+    jobs: Annotated[int, typer.Option(help="Tiles of a folder that are labelled at a time.")] = 1,
 ) -> None:
     """Label every point of a scan of any size; the output keeps all fields and adds `label` and `confidence`.
 
-    Points without finite coordinates get label 255.
+    Weights for airborne scans also write ASPRS codes to `classification`. Points without finite coordinates get label
+    255. A folder is labelled tile by tile, each with its neighbours' points near the border.
 
-    Example: fgnn segment scan.laz --model lidar-ground --html scan.html
+    Example: fgnn segment scan.laz --html scan.html --dtm ground.tif
     """
-    from fgnn.models.points.segmenter import load_segmenter
+    _check(batch, votes, jobs, dtm_cell, method)
+    job = SegmentJob(model, method, dtm, dtm_cell, hag, keep_classification, units, category, device, batch, votes)
+    if scan.is_dir():
+        for option, value in (("--html", html), ("--dtm", dtm), ("--category", category)):
+            if value is not None:
+                raise InputError(f"Expected no {option} for a folder (it is written for one scan)")
+        _segment_folder(scan, out, report, job, jobs)
+    else:
+        _segment_one(scan, out, html, report, job)
+
+
+def _segment_one(scan: Path, out: Path | None, html: Path | None, report: Path | None, job: SegmentJob) -> None:
+    """Label one scan, or the parts of one object."""
     from fgnn.points.segment import Clock
     from fgnn.report.segment_page import LabelledScan
     from fgnn.report.viewer import MAX_POINTS
@@ -56,26 +141,60 @@ def segment(
     from fgnn.weights import load_weights
 
     target = _target(scan, out)
-    _check(batch, votes)
     if html is not None and report is None:
         report = html.with_suffix(".report.html")
     _check_outputs(
-        {"the scan": scan, "the weights": Path(model)}, {"--out": target, "--html": html, "--report": report}
+        {"the scan": scan, "the weights": Path(job.model)},
+        {"--out": target, "--html": html, "--report": report, "--dtm": job.dtm},
     )
-    where = pick_device(device)
+    where = pick_device(job.device)
     clock, start = Clock(), time.perf_counter()
-    weights = load_weights(model)
-    if weights.card.get("categories"):
-        counts, sample = _label_object(scan, target, weights, category, where)
+    if job.method == "network" and load_weights(job.model).card.get("categories"):
+        weights = load_weights(job.model)
+        classes = [str(name) for name in weights.card["classes"]]
+        counts, sample = _label_object(scan, target, weights, job.category, where)
     else:
-        segmenter = load_segmenter(weights, where, batch, votes)
-        counts, sample = _label_scan(scan, target, segmenter, MAX_POINTS if html or report else 0, clock)
+        segmenter, _ = job.segmenter(where)
+        classes = list(segmenter.classes)
+        keep = MAX_POINTS if html or report else 0
+        counts, sample = _label_scan(scan, target, segmenter, keep, clock, job.output(scan))
     seconds = time.perf_counter() - start
     _print_summary(target, counts, seconds, where, clock)
+    if job.dtm is not None:
+        print(f"{printable(job.dtm)}: terrain model, cells of {job.dtm_cell:g}")
     if sample is not None and (html or report):
-        classes = [str(name) for name in weights.card["classes"]]
-        result = LabelledScan(scan.name, str(target), model, classes, counts, sample, seconds)
+        name = job.model if job.method == "network" else job.method.upper()
+        result = LabelledScan(scan.name, str(target), name, classes, counts, sample, seconds)
         _write_pages(result, html, report, where)
+
+
+def _segment_folder(folder: Path, out: Path | None, report: Path | None, job: SegmentJob, jobs: int) -> None:
+    """Label the tiles of a folder into another, and print and write one report of all of them."""
+    from fgnn.files import check_folder
+    from fgnn.points.survey import label_survey
+    from fgnn.report.segment_page import write_survey_page
+    from fgnn.runtime.devices import pick_device
+    from fgnn.runtime.environment import environment
+
+    target = out or folder.with_name(f"{folder.name}.labelled")
+    if target.resolve() == folder.resolve():
+        raise InputError("Expected another folder for --out than that of the scans", file=target)
+    target.mkdir(parents=True, exist_ok=True)
+    check_folder(target)
+    report = report or target / "report.html"
+    start, results = time.perf_counter(), []
+    for result in label_survey(folder, target, job.tile, jobs):
+        results.append(result)
+        counts = result.counts
+        state = "already there" if counts is None else f"{sum(counts.values()):,} points"
+        print(
+            f"{printable(result.out)}: {state} ({len(results)} tiles, {time.perf_counter() - start:.1f} s)", flush=True
+        )
+    seconds = time.perf_counter() - start
+    write_survey_page(report, folder.name, results, seconds, environment(pick_device(job.device)))
+    points = sum(sum(r.counts.values()) for r in results if r.counts is not None)
+    print(f"{printable(target)}: {len(results)} tiles, {points:,} points in {seconds:.1f} s")
+    print(f"{printable(report)}: counts of every tile")
 
 
 def _target(scan: Path, out: Path | None) -> Path:
@@ -111,8 +230,15 @@ def _check_outputs(inputs: dict[str, Path], outputs: dict[str, Path | None]) -> 
         taken[option] = file
 
 
-def _check(batch: int | None, votes: int) -> None:
+def _check(batch: int | None, votes: int, jobs: int, dtm_cell: float, method: str) -> None:
     """Reject bad options before the work begins."""
+    methods = ("network", "smrf", "pmf", "csf")
+    if method not in methods:
+        raise InputError(f"Expected --method of {', '.join(methods)} (got {printable(method)!r})")
+    if jobs < 1:
+        raise InputError(f"Expected --jobs of at least 1 (got {jobs})")
+    if not 0 < dtm_cell < float("inf"):
+        raise InputError(f"Expected --dtm-cell above 0 (got {dtm_cell})")
     if batch is not None and batch < 1:
         raise InputError(f"Expected --batch of at least 1 (got {batch})")
     if votes not in (1, 2, 4):
@@ -139,7 +265,7 @@ def _label_object(
 
 
 def _label_scan(
-    scan: Path, target: Path, segmenter: Segmenter, keep: int, clock: Clock
+    scan: Path, target: Path, segmenter: Segmenter | GroundRule, keep: int, clock: Clock, output: Output
 ) -> tuple[dict[str, int], Cloud | None]:
     """Label a scan with a progress bar; returns points per class and a sample of about ``keep`` points."""
     from fgnn.points import segment_file
@@ -151,7 +277,7 @@ def _label_scan(
         share = done / total if total else 1.0
         bar.update(f"{stage:<10} {100 * share:5.1f} %  {done:,} of {total:,} points", done, total)
 
-    result = segment_file(scan, target, segmenter, progress, keep=keep, clock=clock)
+    result = segment_file(scan, target, segmenter, progress, keep=keep, clock=clock, output=output)
     bar.close()
     return result
 

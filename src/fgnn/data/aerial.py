@@ -49,7 +49,7 @@ _OWN: Mapping[str, Mapping[int, int]] = {
 }
 _IGN: Mapping[int, int] = {1: 1}
 # Scans whose ground was thinned: unclassified points near the ground may be ground.
-_THINNED = ("pyfor_forest", "Megaplot", "Topography", "laspy_autzen_trim")
+_THINNED = ("870000_6618000_suburb", "pyfor_forest", "Megaplot", "Topography", "laspy_autzen_trim")
 _UNSURE = 0.3
 _METRES: Mapping[str, float] = {"laspy_autzen_trim": 0.3048}
 

@@ -76,9 +76,12 @@ def scan_versions(
     copies: int = 0,
     stray: int | None = None,
     seed: int = 0,
+    sparsest: float | None = None,
 ) -> list[PointSet]:
     """The pieces of each scan and of ``copies`` altered versions of it; many are made in parallel."""
-    jobs = [Version(str(f), classes, field, cut, copy, stray, seed) for f in files for copy in range(copies + 1)]
+    jobs = [
+        Version(str(f), classes, field, cut, copy, stray, seed, sparsest) for f in files for copy in range(copies + 1)
+    ]
     sets = make_versions(jobs)
     return [concat_sets(sets[k : k + copies + 1]) for k in range(0, len(sets), copies + 1)]
 

@@ -13,19 +13,22 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fgnn.errors import InputError
+from fgnn.points.border import WithBorder
 from fgnn.points.cloud import (
     CHUNK,
     Cloud,
     CloudReader,
     HeldCloud,
-    check_storable,
     check_writable,
-    join_clouds,
     open_cloud,
-    write_chunks,
 )
+from fgnn.points.ground import GroundFilter
+from fgnn.points.segment_output import CheckedReader, LabelFields, Output, ground_heights, write_labelled
 from fgnn.points.segment_pieces import Allocate, Cut, batches, extra_values
+from fgnn.points.spread import spread
 from fgnn.points.tiles import OnChunk, TileStore
+from fgnn.points.units import InMetres
 
 # Label of points without finite coordinates, which the network never sees.
 UNLABELLED = 255
@@ -56,6 +59,7 @@ class Segmenter:
         shapes: Numbers of neighbours whose shape is a feature (see `fgnn.points.neighbourhood`).
         echoes: Whether the network also reads intensity and returns (see `fgnn.points.echoes`).
         batch: Pieces per call of ``predict``.
+        codes: ASPRS code of each class, for the field ``classification``; none leaves it alone.
         votes: Tiles that label each point: 4, 2 or 1; fewer are faster but less accurate at tile edges.
         threads: Threads that compute features while ``predict`` runs; their number does not change the result.
         room: Allocates the feature array of a batch from its shape, e.g. in pinned memory.
@@ -73,6 +77,7 @@ class Segmenter:
     thin: float = 0.0
     shapes: Sequence[int] = ()
     echoes: bool = False
+    codes: Sequence[int] = ()
     batch: int = 8
     seed: int = 0
     votes: int = 4
@@ -85,6 +90,25 @@ class Segmenter:
             self.size, self.points, self.scale, self.colour, self.heights, self.slopes, self.grow, self.thin,
             self.shapes, self.echoes,
         )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class GroundRule:
+    """A classical ground filter, applied to overlapping tiles; each labels the points of its central half.
+
+    Args:
+        rule: Maps points (P, 3) to a mask of ground points.
+        size: Side of a tile in the scan's units, several times the filter's largest window.
+    """
+
+    rule: GroundFilter
+    size: float = 256.0
+    classes: Sequence[str] = ("ground", "other")
+    codes: Sequence[int] = (2, 1)
+
+    @property
+    def cut(self) -> Cut:
+        return Cut(self.size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +135,7 @@ class Clock:
             self.seconds[stage] += time.perf_counter() - start
 
 
-def segment_cloud(cloud: Cloud, segmenter: Segmenter, report: OnChunk | None = None) -> Labelling:
+def segment_cloud(cloud: Cloud, segmenter: Segmenter | GroundRule, report: OnChunk | None = None) -> Labelling:
     """Label a cloud held in memory."""
     with _read(HeldCloud(cloud), segmenter, report) as store:
         labelling = _label(store, segmenter, report, Clock())
@@ -121,60 +145,75 @@ def segment_cloud(cloud: Cloud, segmenter: Segmenter, report: OnChunk | None = N
 def segment_file(
     path: str | Path,
     out: str | Path,
-    segmenter: Segmenter,
+    segmenter: Segmenter | GroundRule,
     report: OnChunk | None = None,
     keep: int = 0,
     clock: Clock | None = None,
+    output: Output = Output(),  # noqa: B008 (frozen)
+    around: Sequence[str | Path] = (),
 ) -> tuple[dict[str, int], Cloud | None]:
     """Label a scan of any size in constant memory: the same file with fields ``label`` and ``confidence``.
 
     Args:
         keep: Number of points to return as well, evenly spaced in the file, for the viewer.
         clock: Measures the time of each stage.
+        output: What else to write.
+        around: Neighbouring scans, read as context near the border but not labelled in the output.
 
     Returns:
         Points per class, and the sample (with its fields ``label`` and ``confidence``) or None.
     """
     check_writable(out)
+    if (output.above_ground or output.dtm) and "ground" not in segmenter.classes:
+        raise InputError(f"Expected a class ground for heights (got {', '.join(segmenter.classes)})")
     reader, clock = open_cloud(path), clock or Clock()
+    codes = np.asarray(segmenter.codes if output.classification else (), np.uint8)
+    blank = LabelFields(np.zeros(CHUNK, np.uint8), np.zeros(CHUNK, np.float32), codes)
+    if output.above_ground:
+        blank = replace(blank, above_ground=np.zeros(CHUNK, np.float32))
+    inner = CheckedReader(reader, blank, out)
+    source: CloudReader = WithBorder(inner, around, 2 * segmenter.size / output.unit) if around else inner
+    if output.unit != 1:
+        source = InMetres(source, output.unit)
     with clock("reading"):
-        store = _read(_CheckedReader(reader, out), segmenter, report)
+        store = _read(source, segmenter, report)
+    count = inner.count
     with store:
-        labelling = _label(store, segmenter, report, clock)
+        labelling = _label(store, segmenter, report, clock, count)
+        fields = LabelFields(labelling.label, labelling.confidence, codes)
         with clock("writing"):
-            sample = _write(reader, store, labelling, out, keep)
+            if output.above_ground or output.dtm:
+                ground = list(segmenter.classes).index("ground")
+                heights = ground_heights(reader, store, lambda point: labelling.label[point] == ground, output)
+                fields = replace(fields, above_ground=heights)
+            sample = write_labelled(reader, store, count, fields, out, keep)
     return labelling.counts, sample
 
 
-class _CheckedReader:
-    """A scan that is rejected while it is read, before it is labelled, if the output file cannot hold it."""
-
-    def __init__(self, reader: CloudReader, out: str | Path) -> None:
-        self.header, self._reader, self._out = reader.header, reader, out
-
-    def chunks(self, size: int = CHUNK) -> Iterator[Cloud]:
-        first: Cloud | None = None
-        for part in self._reader.chunks(size):
-            label, confidence = np.zeros(len(part), np.uint8), np.zeros(len(part), np.float32)
-            labelled = part.with_fields(label=label, confidence=confidence)
-            first = labelled if first is None else first
-            check_storable(first, labelled, self._out)
-            yield part
-
-
-def _read(reader: CloudReader, segmenter: Segmenter, report: OnChunk | None) -> TileStore:
+def _read(reader: CloudReader, segmenter: Segmenter | GroundRule, report: OnChunk | None) -> TileStore:
     """The points of a scan, sorted into tiles on disk."""
     cut = segmenter.cut
     extra = partial(extra_values, cut=cut) if cut.width else None
     return TileStore(
         reader, segmenter.size, extra=extra, extra_width=cut.width,
-        points=segmenter.points, grow=segmenter.grow, report=report,
+        points=cut.points, grow=cut.grow, report=report,
     )  # fmt: skip
 
 
-def _label(store: TileStore, segmenter: Segmenter, report: OnChunk | None, clock: Clock) -> Labelling:
-    """Labels and confidences in the order of the file, on disk beside the store."""
-    votes = _vote(store, segmenter, report, clock)
+def _label(
+    store: TileStore, segmenter: Segmenter | GroundRule, report: OnChunk | None, clock: Clock, own: int | None = None
+) -> Labelling:
+    """Labels and confidences in the order of the file, on disk beside the store; of ``own`` points counts by class."""
+    own = store.count if own is None else own
+    if isinstance(segmenter, GroundRule):
+        with clock("network"):
+            votes = _apply(store, segmenter, report)
+    else:
+        votes = _vote(store, segmenter, report, clock)
+    if segmenter.cut.thin:
+        ground = list(segmenter.classes).index("ground") if "ground" in segmenter.classes else None
+        with clock("votes"):
+            spread(store, votes, ground)
     label = store.new_map("label", np.uint8, (store.count,), fill=UNLABELLED)
     confidence = store.new_map("confidence", np.float32, (store.count,))
     tally = np.zeros(len(segmenter.classes), np.int64)
@@ -185,11 +224,11 @@ def _label(store: TileStore, segmenter: Segmenter, report: OnChunk | None, clock
             total, best = summed.sum(1), summed.argmax(1)
             label[point] = best
             confidence[point] = summed[np.arange(len(best)), best] / np.where(total > 0, total, 1)
-            tally += np.bincount(best, minlength=len(tally))
+            tally += np.bincount(best[point < own], minlength=len(tally))
             store.release()
     counts = dict(zip(segmenter.classes, tally.tolist(), strict=True))
-    if store.valid < store.count:
-        counts["unlabelled"] = store.count - store.valid
+    if int(tally.sum()) < own:
+        counts["unlabelled"] = own - int(tally.sum())
     return Labelling(label, confidence, counts)
 
 
@@ -222,29 +261,24 @@ def _vote(store: TileStore, segmenter: Segmenter, report: OnChunk | None, clock:
                 report("labelling", min(done // segmenter.votes, store.valid), store.valid)
 
 
+def _apply(store: TileStore, segmenter: GroundRule, report: OnChunk | None) -> NDArray[np.float32]:
+    """One vote for each point, by the tile whose central half it is in.  # shape: (slots, 2)"""
+    votes: NDArray[np.float32] = np.asarray(store.new_map("votes", np.float32, (store.valid, 2)))
+    reach, done = store.half / 2, 0
+    for spot in store.spots():
+        tile = store.load(spot)
+        wanted = (np.abs(tile.xyz[:, :2]) <= reach).all(1)
+        if wanted.any():
+            ground = segmenter.rule(tile.xyz.astype(np.float64))[wanted]
+            votes[tile.slots[wanted]] = np.stack([ground, ~ground], axis=1)
+            done += int(wanted.sum())
+        if report is not None:
+            report("labelling", min(done, store.valid), store.valid)
+    return votes
+
+
 def _add(votes: NDArray[np.float32], slots: Sequence[NDArray[np.int64]], probabilities: NDArray[np.float32]) -> None:
     for piece, p in zip(slots, probabilities, strict=True):
         real = piece >= 0
         own = piece[real]  # without the padding, no slot occurs twice in a piece
         votes[own] = np.take(votes, own, axis=0) + p[real]
-
-
-def _write(reader: CloudReader, store: TileStore, labelling: Labelling, out: str | Path, keep: int) -> Cloud | None:
-    """Write the scan again with its labels; returns about ``keep`` of its points."""
-    step = max(1, -(-store.count // keep)) if keep else 0
-    sample: list[Cloud] = []
-
-    def labelled() -> Iterator[Cloud]:
-        start = 0
-        for part in reader.chunks() if store.count else [reader.header.empty()]:
-            rows = slice(start, start + len(part))
-            label, confidence = np.array(labelling.label[rows]), np.array(labelling.confidence[rows])
-            start = rows.stop
-            store.release()
-            part = part.with_fields(label=label, confidence=confidence)
-            if step:
-                sample.append(part[::step])
-            yield part
-
-    write_chunks(labelled(), out, count=store.count)
-    return join_clouds(sample) if sample else None

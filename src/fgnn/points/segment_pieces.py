@@ -23,6 +23,8 @@ from fgnn.schema import Between, Extent, Length
 _AHEAD = 2
 # Sparse tiles become pieces shorter than P, by halving, but no shorter than this: the network needs neighbours.
 _SHORTEST = 1024
+# Pieces of thinned tiles have a multiple of this many rows: few distinct lengths, little padding.
+_STEP = 256
 # Networks are trained on tiles of at least so many points. Fewer have no surroundings to see, and padding them a
 # hundredfold would make scattered points take a second each.
 _FEW = 64
@@ -104,8 +106,15 @@ class Batch:
 
 @dataclass(eq=False)
 class _PendingBatch:
-    buffer: NDArray[np.float32]  # shape: (pieces, P, 3 + F)
+    memory: NDArray[np.float32]  # shape: (size, P, 3 + F)
+    buffer: NDArray[np.float32]  # shape: (pieces, rows, 3 + F), a view of it
     slots: list[Future[NDArray[np.int64]]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, memory: NDArray[np.float32], length: int) -> _PendingBatch:
+        rows = memory.reshape(-1, memory.shape[2])
+        pieces = len(rows) // length
+        return cls(memory, rows[: pieces * length].reshape(pieces, length, -1))
 
     def finish(self) -> Batch:
         return Batch(self.buffer[: len(self.slots)], [job.result() for job in self.slots])
@@ -181,9 +190,16 @@ def tile_features(tile: Tile, cut: Cut) -> NDArray[np.float32]:
     return out
 
 
-def piece_length(count: int, points: int) -> int:
-    """Rows of a piece of a tile with ``count`` points: P halved while they fit, no shorter than the shortest."""
+def piece_length(count: int, points: int, step: int | None = None) -> int:
+    """Rows of a piece of a tile with ``count`` points: P halved while they fit, no shorter than the shortest.
+
+    Args:
+        step: If given, the least multiple of it that holds an even share of the points, at most P.
+    """
     shortest = _SHORTEST if count >= _FEW else _FEW
+    if step is not None and points > max(step, shortest):
+        share = -(-count // -(-max(count, 1) // points))  # of the fewest pieces
+        return shortest if share <= shortest else min(points, -(-share // step) * step)
     while points % 2 == 0 and points // 2 >= max(count, shortest):
         points //= 2
     return points
@@ -216,14 +232,14 @@ def batches(
         if not free:
             oldest = pending.popleft()
             yield oldest.finish()
-            free.append(oldest.buffer.reshape(shape))
-        pending.append(_PendingBatch(free.popleft().reshape(-1, length, cut.columns)))
+            free.append(oldest.memory)
+        pending.append(_PendingBatch.of(free.popleft(), length))
 
     try:
         for spot, job in _prepared(store.spots(votes), lambda spot: pool.submit(prepare, spot), threads + 1):
             tile = job.result()
-            length = piece_length(len(tile.tile.slots), cut.points)
-            for piece in tile.pieces(length, np.random.default_rng([seed, *spot.corner])):
+            length = piece_length(len(tile.tile.slots), cut.points, _STEP if cut.thin else None)
+            for piece in tile.pieces(length, np.random.default_rng([seed, *(n % (1 << 32) for n in spot.corner)])):
                 yield from room(length)
                 last = pending[-1]
                 last.slots.append(pool.submit(tile.features, piece, cut, last.buffer[len(last.slots)]))

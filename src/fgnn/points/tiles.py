@@ -22,6 +22,8 @@ from fgnn.points.cloud import Cloud, CloudReader
 
 # Mapped pages are released every so many tiles.
 _RELEASE_EVERY = 64
+# Heights are stored relative to multiples of this, so that their rounding does not depend on the scan's extent.
+_STOREY = 1024.0
 # Votes -> which tile corners are used, so that exactly that many tiles cover every cell.
 _CORNERS_USED: dict[int, Callable[[int, int], bool]] = {
     4: lambda i, j: True,
@@ -37,18 +39,19 @@ class Tile:
     """The points of one tile."""
 
     slots: NDArray[np.int64]  # shape: (P,), positions in the store
-    xyz: NDArray[np.float32]  # shape: (P, 3), x and y relative to the tile's centre, z to the scan's origin
+    xyz: NDArray[np.float32]  # shape: (P, 3), x and y relative to the tile's centre, z to the store's origin
     extra: NDArray[np.float32]  # shape: (P, F), extra features
 
 
 @dataclass(frozen=True)
 class Spot:
-    """Where a tile is: two ranges of slots, and its centre."""
+    """Where a tile is: two ranges of slots, two cells each, and its centre."""
 
     first: tuple[int, int]
     second: tuple[int, int]
     centre: tuple[float, float]
-    corner: tuple[int, int] = (0, 0)  # its number along x and y, not negative
+    corner: tuple[int, int] = (0, 0)  # its number along x and y on the lattice of all tiles
+    middle: tuple[int, int] = (0, 0)  # the slots at which the second cell of each range begins
 
     def __len__(self) -> int:
         return self.first[1] - self.first[0] + self.second[1] - self.second[0]
@@ -97,21 +100,24 @@ class TileStore:
     def _build(self, extra_width: int, points: int, grow: float) -> None:
         self._spool = _Spool(Path(self._folder.name) / "spool", extra_width)
         low, high, self.count, self.valid = self._measure()
-        self.origin = np.floor(low) if self.valid else np.zeros(3)
-        self._divide(high)
+        self._divide(low, high)
         if grow > 1 and self.valid:
             typical = 4 * float(np.median(np.diff(self.begin)))  # points in the four cells of a tile
             factor = min(grow, float(np.sqrt(points / typical)))
             if factor > 1:
                 self.half *= factor
-                self._divide(high)
+                self._divide(low, high)
         self.xyz: NDArray[np.float32] = self.new_map("xyz", np.float32, (self.valid, 3))
         self.extra: NDArray[np.float32] = self.new_map("extra", np.float32, (self.valid, extra_width))
         self.place: NDArray[np.int64] = self.new_map("place", np.int64, (self.valid,))  # slot -> point in the file
         self._scatter()
         self._spool.file.unlink()
 
-    def _divide(self, high: NDArray[np.float64]) -> None:
+    def _divide(self, low: NDArray[np.float64], high: NDArray[np.float64]) -> None:
+        # aligned with multiples of a cell, whatever the extent: then a point is in the same tile in every file
+        steps = np.array([self.half, self.half, _STOREY])
+        self.first_cell = np.floor(low / steps) if self.valid else np.zeros(3)
+        self.origin = self.first_cell * steps
         spans = np.floor((high - self.origin)[:2] / self.half) + 1 if self.valid else np.ones(2)
         self.shape: tuple[int, int] = (int(spans[0]), int(spans[1]))
         # only occupied cells: one stray point far away must not cost a table of empty ones
@@ -150,17 +156,23 @@ class TileStore:
         used = _CORNERS_USED.get(votes)
         if used is None:
             raise ValueError(f"Expected 1, 2 or 4 votes (got {votes})")
-        for number, (i, j) in enumerate(corner for corner in self._corners() if used(*corner)):
+        x, y = (int(n) for n in self.first_cell[:2])
+        for number, (i, j) in enumerate((i, j) for i, j in self._corners() if used(i + x, j + y)):
             if number % _RELEASE_EVERY == 0:
                 self.release()
             centre = ((i + 1) * self.half, (j + 1) * self.half)
-            yield Spot(self._run(i, j), self._run(i + 1, j), centre, (i + 1, j + 1))
+            (a, b, c), (d, e, f) = self._run(i, j), self._run(i + 1, j)
+            yield Spot((a, c), (d, f), centre, (i + x, j + y), (b, e))
 
     def load(self, spot: Spot) -> Tile:
         """The points of a tile."""
         ranges = (slice(*spot.first), slice(*spot.second))
         xyz, extra = (np.concatenate([np.asarray(array)[run] for run in ranges]) for array in (self.xyz, self.extra))
-        xyz -= np.array([*spot.centre, 0.0], dtype=np.float32)
+        # stored relative to their cells
+        half, count = np.float32(self.half), spot.first[1] - spot.first[0]
+        xyz[:count, 0] -= half
+        xyz[: spot.middle[0] - spot.first[0], 1] -= half
+        xyz[count : count + spot.middle[1] - spot.second[0], 1] -= half
         return Tile(spot.slots(np.arange(len(xyz))), xyz, extra)
 
     def _measure(self) -> tuple[NDArray[np.float64], NDArray[np.float64], int, int]:
@@ -204,7 +216,10 @@ class TileStore:
             first = np.cumsum(counts) - counts
             slots = np.arange(len(cell)) + np.repeat(free[occupied] - first, counts)
             free[occupied] += counts
-            self.xyz[slots] = (xyz - self.origin).astype(np.float32)[order]
+            local = xyz - self.origin
+            # relative to the cell, so that neither a distant origin nor the scan's extent changes their rounding
+            local[:, :2] -= np.floor(local[:, :2] / self.half) * self.half
+            self.xyz[slots] = local.astype(np.float32)[order]
             self.place[slots] = point[order]
             if self._extra is not None:
                 self.extra[slots] = extra[order]
@@ -212,13 +227,13 @@ class TileStore:
             self.release()
             self._progress("sorting", done)
 
-    def _run(self, i: int, j: int) -> tuple[int, int]:
-        """The range of slots of the cells (i, j) and (i, j + 1), which are adjacent in the store."""
+    def _run(self, i: int, j: int) -> tuple[int, int, int]:
+        """Where the cells (i, j) and (i, j + 1), adjacent in the store, begin, and where the second ends."""
         if not 0 <= i < self.shape[0]:
-            return 0, 0
-        keys = (i * self.shape[1] + max(j, 0), i * self.shape[1] + min(j + 1, self.shape[1] - 1) + 1)
-        first, last = np.searchsorted(self.cells, keys)
-        return int(self.begin[first]), int(self.begin[last])
+            return 0, 0, 0
+        columns = (min(max(j + n, 0), self.shape[1]) for n in range(3))
+        first, second, last = np.searchsorted(self.cells, [i * self.shape[1] + column for column in columns])
+        return int(self.begin[first]), int(self.begin[second]), int(self.begin[last])
 
     def _corners(self) -> list[tuple[int, int]]:
         cells = np.stack(np.divmod(self.cells, self.shape[1]), axis=1)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fgnn.points import Cloud
+from fgnn.points.survey import TileResult
 from fgnn.report.charts import bars
 from fgnn.report.html import Page, add_provenance
 from fgnn.report.tables import Table
@@ -69,6 +70,26 @@ def write_segment_page(path: str | Path, result: LabelledScan, environment: Mapp
         page.picture(bars(groups, share, "% of points"), "Confidence of the network, by class")
     if len(label) != total:
         page.text(f"Confidence is measured on {len(label):,} points, an even sample of all.")
+    add_provenance(
+        page, command=str(environment.get("command", "")), seeds={"order of points": 0}, environment=environment
+    )
+    return page.write(path)
+
+
+def write_survey_page(
+    path: str | Path, name: str, results: Sequence[TileResult], seconds: float, environment: Mapping[str, Any]
+) -> Path:
+    """Write the page of a folder of tiles: points per class of each."""
+    classes = list(dict.fromkeys(c for r in results for c in (r.counts or {})))
+    page = Page(f"{name}, {len(results)} tiles")
+    done = [r for r in results if r.counts is not None]
+    total = sum(sum(r.counts.values()) for r in done if r.counts is not None)
+    page.text(f"{total:,} points of {len(done)} tiles in {seconds:.1f} s; the other tiles had been labelled before.")
+    rows = [
+        (r.scan.name, *("–" if r.counts is None else f"{r.counts.get(c, 0):,}" for c in classes))
+        for r in sorted(results, key=lambda r: r.scan.name)
+    ]
+    page.table(Table(("tile", *classes), rows))
     add_provenance(
         page, command=str(environment.get("command", "")), seeds={"order of points": 0}, environment=environment
     )

@@ -10,8 +10,8 @@ from pathlib import Path
 from fgnn.data.ground import FOLDS, GROUND, SAMPLES, read_samples
 from fgnn.errors import InputError
 from fgnn.points import Cloud, ground_score, read_cloud
+from fgnn.points.ground import GROUND_FILTERS
 from fgnn.points.metrics import GroundScore
-from fgnn.points.morphological import morphological_ground
 from fgnn.report import Page, Table
 from fgnn.reproduce.experiment import Origin, Output, Setting, write_outputs
 from fgnn.runtime.progress import Log
@@ -65,9 +65,11 @@ def reproduce_ground(setting: Setting, out: str | Path, log: Log) -> Output:
     others = _recorded(card)
     rows += [GroundRow("fgnn", name, score, "recorded") for name, score in others.items() if name not in scores]
     for name, cloud in clouds.items():
-        score = ground_score(cloud.fields["classification"] == GROUND, morphological_ground(cloud.xyz))
-        rows.append(GroundRow("morphological", name, score, "measured"))
-    log(f"morphological filter: {len(clouds)} samples")
+        for method, ground_filter in GROUND_FILTERS.items():
+            score = ground_score(cloud.fields["classification"] == GROUND, ground_filter(cloud.xyz))
+            rows.append(GroundRow(method, name, score, "measured"))
+        shown = (f"{row.filter} {100 * row.score.total:.2f} %" for row in rows[-len(GROUND_FILTERS) :])
+        log(f"{name}: {', '.join(shown)}")
     tables = [sample_table(rows), mean_table(rows)]
     return write_outputs(Output("ground", setting, rows, tables, _page(tables), time.perf_counter() - start), out)
 
@@ -85,15 +87,17 @@ def samples_in(folder: str | Path) -> dict[str, Cloud]:
 
 def sample_table(rows: Sequence[GroundRow]) -> Table:
     """Errors on each sample, by the network that held it out."""
-    heading = ["sample", "type I %", "type II %", "total %", "IoU %", "kappa %", "morphological filter, total %", ""]
-    morphological = {row.sample: row.score for row in rows if row.filter == "morphological"}
+    heading = ["sample", "type I %", "type II %", "total %", "IoU %", "kappa %"]
+    heading += [f"{method.upper()}, total %" for method in GROUND_FILTERS] + [""]
+    classical = {(row.filter, row.sample): row.score for row in rows if row.filter in GROUND_FILTERS}
     fold_of = {name: fold for fold, names in enumerate(FOLDS) for name in names}
     lines = []
     for row in sorted((r for r in rows if r.filter == "fgnn"), key=lambda r: r.sample):
         s = row.score
         shown = [f"{100 * v:.2f}" for v in (s.type_1, s.type_2, s.total, s.iou, s.kappa)]
-        beside = f"{100 * morphological[row.sample].total:.2f}" if row.sample in morphological else "–"
-        lines.append([row.sample, *shown, beside, f"{row.origin}, fold {fold_of[row.sample]}"])
+        beside = [classical.get((method, row.sample)) for method in GROUND_FILTERS]
+        totals = ["–" if score is None else f"{100 * score.total:.2f}" for score in beside]
+        lines.append([row.sample, *shown, *totals, f"{row.origin}, fold {fold_of[row.sample]}"])
     return Table(heading, lines, "Ground on the ISPRS samples, each filtered by the network that held it out")
 
 
@@ -102,7 +106,7 @@ def mean_table(rows: Sequence[GroundRow]) -> Table:
     lines, strong = [], []
     shown = {
         "fgnn": "fgnn, one network for all samples of a fold",
-        "morphological": "morphological filter after SMRF, one set of parameters, our code",
+        **{method: f"{method.upper()}, one set of parameters, our code" for method in GROUND_FILTERS},
     }
     for name, title in shown.items():
         scores = [row.score for row in rows if row.filter == name]

@@ -19,6 +19,7 @@ from fgnn.models import PointNetwork
 from fgnn.models.from_card import build_within
 from fgnn.points import confusion, scene_score, shape_score
 from fgnn.runtime.distributed import World
+from fgnn.runtime.progress import log_line
 from fgnn.schema import plain
 from fgnn.tasks.recipe import Recipe
 from fgnn.tasks.scan_folder import scan_files
@@ -240,7 +241,7 @@ def load_scans(recipe: Recipe) -> Loaded:
         raise InputError("Expected a scan to train on besides those held out", file=folder)
     cut, seed = data.cut(), recipe.seed
     held = [p for p in files if p.name in held_out]
-    train = concat_sets(scan_versions(training, classes, data.field, cut, data.copies, data.stray, seed))
+    train = concat_sets(scan_versions(training, classes, data.field, cut, data.copies, data.stray, seed, data.sparsest))
     test = concat_sets(scan_versions(held, classes, data.field, cut, seed=seed))
     if not len(train) or not len(test):
         raise InputError(
@@ -248,4 +249,11 @@ def load_scans(recipe: Recipe) -> Loaded:
             "to classes, as 'ground: 2'",
             file=folder,
         )
+    present = set(np.unique(train.label.numpy()).tolist())
+    possible = present | {
+        k for n, kinds in enumerate(classes.either, len(classes.names)) if n in present for k in kinds
+    }
+    for number, name in enumerate(classes.names):
+        if number not in possible:
+            log_line(f"no points of class {name!r} to train on: the network will never find it")
     return Loaded(train, test, classes.names, (), (), "scan: tile", classes.either)

@@ -27,13 +27,14 @@ _FORMAT = "fgnn-checkpoint-1"
 
 @dataclass
 class State:
-    """The progress of a run; ``total`` is None until the number of steps is known."""
+    """The progress of a run; ``total`` is None until the number of steps is known, ``signal`` stopped it, else 0."""
 
     step: Annotated[int, Between(0, MOST_STEPS)] = 0
     total: Annotated[int, Between(0, MOST_STEPS)] | None = None
     seconds: Annotated[float, Between(0, 1e10)] = 0.0
     best: Extended = -math.inf
     metrics: dict[str, Number] | None = None
+    signal: Annotated[int, Between(0, 255)] = 0
 
     @property
     def finished(self) -> bool:

@@ -144,7 +144,7 @@ class _Trainer:
                     )
                 self._fit_steps(now, pace)
                 budget = self.options.time_budget
-                stop = world.agree((budget is not None and now - self.start > budget) or stopped(), self.device)
+                stop = world.agree((budget is not None and now - self.start > budget) or bool(stopped()), self.device)
                 line = {
                     "step": state.step,
                     "loss": loss,
@@ -157,6 +157,7 @@ class _Trainer:
                 if world.first:
                     self._write(line, pace, improved, stop)
                 if stop and not state.finished:
+                    state.signal = stopped()
                     self.progress.log(f"stopped at step {state.step} with a checkpoint; continue with --resume")
                     break
                 window_start = time.perf_counter()
@@ -201,7 +202,7 @@ class _Trainer:
         state = self.state
         self.folder.log(line)
         metric = self.task.metric
-        text = f"loss {line['loss']:.4f}  {metric} {100 * line[metric]:.2f} %  {line['per_second']:,.0f}/s"
+        text = f"loss {line['loss']:.4f}  {metric} {100 * line[metric]:.2f} %  {rate_text(line['per_second'])}"
         left = None if state.total is None else (state.total - state.step) * pace
         self.progress.update(f"step {state.step}/{state.total or '?'}  {text}", state.step, state.total, left)
         if self.board:
@@ -241,6 +242,11 @@ class _Trainer:
             if self.board:
                 self.board.close()
         self.progress.close()
+
+
+def rate_text(per_second: float) -> str:
+    """Instances per second, to three digits below a hundred: a slow run is not at a standstill."""
+    return f"{per_second:,.0f}/s" if per_second >= 100 else f"{per_second:.3g}/s"
 
 
 def autocast_loss(
@@ -285,8 +291,8 @@ def _origin(place: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _stop_signals() -> Iterator[Callable[[], bool]]:
-    """Record SIGINT and SIGTERM instead of raising; a second signal acts as usual."""
+def _stop_signals() -> Iterator[Callable[[], int]]:
+    """Record SIGINT and SIGTERM instead of raising; a second signal acts as usual. The value tells the first, or 0."""
     received: list[int] = []
     handlers: dict[int, Any] = {}
 
@@ -300,7 +306,7 @@ def _stop_signals() -> Iterator[Callable[[], bool]]:
         except ValueError:  # not the main thread, which alone may handle signals
             break
     try:
-        yield lambda: bool(received)
+        yield lambda: received[0] if received else 0
     finally:
         for replaced, handler in handlers.items():
             signal.signal(replaced, handler)

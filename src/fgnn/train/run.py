@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fgnn.errors import InputError
 from fgnn.nn import NotationError
@@ -41,6 +41,7 @@ def run(
     tensorboard: bool = False,
     allow_changes: bool = False,
     on_log: Callable[[dict[str, Any]], None] | None = None,
+    begin_with: str | None = None,
     **changes: Any,
 ) -> tuple[State, RunFolder]:
     """Train by a recipe (a file, a packaged name, a `Recipe`), or on a folder of model files or labelled scans.
@@ -55,9 +56,10 @@ def run(
         tensorboard: Also log for TensorBoard.
         allow_changes: Resume with other settings or data.
         on_log: Called with each line of metrics.
+        begin_with: Weights to begin with. A folder of scans takes the network and the features from them.
         changes: Top-level settings that replace the recipe's (``seed=3``).
     """
-    recipe, folder = prepare(what, out, resume, changes)
+    recipe, folder = prepare(what, out, resume, changes, begin_with)
     resume = resume or (restarted() and folder.config.is_file())
     with join_world(device) as (world, here), folder.locked() if world.first else nullcontext():
         if here.type == "cuda":
@@ -69,7 +71,7 @@ def run(
         with naming(what):
             task = make_task(recipe, world, here)
         if recipe.start_from is not None and not (resume and folder.checkpoint.exists()):
-            start_from(task.network, recipe.start_from)
+            start_from(task.network, recipe.start_from, task.card().get("classes", ()))
         if world.first:
             prepare_folder(folder, recipe, task, here, resume, allow_changes)
         options = RunOptions(compile, resume, time_budget, tensorboard, on_log)
@@ -167,7 +169,11 @@ def make_task(recipe: Recipe, world: World | None = None, device: torch.device |
 
 
 def prepare(
-    what: str | Path | Recipe, out: str | Path | None, resume: bool, changes: dict[str, Any]
+    what: str | Path | Recipe,
+    out: str | Path | None,
+    resume: bool,
+    changes: dict[str, Any],
+    begin_with: str | None = None,
 ) -> tuple[Recipe, RunFolder]:
     """Return the recipe and the folder of the run."""
     if isinstance(what, Recipe):
@@ -178,9 +184,11 @@ def prepare(
             if not resume:
                 raise InputError("this folder holds a run; continue it with --resume", file=what)
             return recipe_of(folder).with_changes(**changes), folder
-        recipe = scan_recipe(what) if is_scan_folder(what) else folder_recipe(what)
+        recipe = scan_recipe(what, begin_with) if is_scan_folder(what) else folder_recipe(what)
     else:
         recipe = read_recipe(what)
+    if begin_with is not None:
+        changes = {"start_from": begin_with, **changes}
     if changes:
         recipe = recipe.with_changes(**changes)
     return recipe, RunFolder(out if out is not None else Path("runs") / recipe.name)
@@ -191,12 +199,30 @@ def recipe_of(folder: RunFolder) -> Recipe:
     return read_recipe(folder.config)
 
 
-def start_from(network: nn.Module, place: str) -> None:
-    """Load other weights to begin with; every tensor of the network must be among them, by name and shape."""
-    tensors = load_weights(place).tensors
+def start_from(network: nn.Module, place: str, classes: Sequence[str] = ()) -> None:
+    """Load other weights to begin with; every tensor of the network must be among them, by name and shape.
+
+    The last layer may have other classes: those of the same name keep their rows, the others begin anew.
+    """
+    weights = load_weights(place)
     wanted = network.state_dict()
-    fitting = {n: t for n, t in tensors.items() if n in wanted and wanted[n].shape == t.shape}
+    fitting = {n: t for n, t in weights.tensors.items() if n in wanted and wanted[n].shape == t.shape}
+    old = [str(name) for name in weights.card.get("classes", ())]
+    if classes and old and list(classes) != old:
+        shared = [(k, old.index(name)) for k, name in enumerate(classes) if name in old]
+        for name in last_layer(wanted, len(classes)):
+            tensor = weights.tensors.get(name)
+            if tensor is None or tensor.shape != (len(old), *wanted[name].shape[1:]):
+                continue
+            fitting[name] = wanted[name].clone()
+            for new_row, old_row in shared:
+                fitting[name][new_row] = tensor[old_row]
     if len(fitting) != len(wanted):
         missing = next(n for n in wanted if n not in fitting)
         raise InputError(f"Expected weights of the recipe's network (got none for {missing})", file=place)
     network.load_state_dict(fitting)
+
+
+def last_layer(tensors: Mapping[str, Tensor], classes: int) -> list[str]:
+    """Return the names of the last weight and bias if they have a row for each class."""
+    return [name for name in list(tensors)[-2:] if tensors[name].shape[:1] == (classes,)]

@@ -39,6 +39,7 @@ class PointCard:
         classes: The names of the labels; 255 is kept for points without one.
         categories: The kinds of object, and ``parts`` the labels that each may have; none for scenes.
         inputs: How clouds become features.
+        codes: ASPRS code of each class; none for weights with classes of their own.
     """
 
     network: PointConfig
@@ -49,8 +50,11 @@ class PointCard:
         tuple[Annotated[tuple[Annotated[int, Between(0, 254)], ...], Length(UNLABELLED, 1)], ...], Length(1000)
     ] = ()
     inputs: Label = ""
+    codes: Annotated[tuple[Annotated[int, Between(0, 255)], ...], Length(UNLABELLED)] = ()
 
     def __post_init__(self) -> None:
+        if self.codes and len(self.codes) != len(self.classes):
+            raise ValueError(f"Expected codes of all {len(self.classes)} classes (got {len(self.codes)})")
         if len(self.parts) != len(self.categories) or max(map(max, self.parts), default=0) >= len(self.classes):
             raise ValueError(
                 f"Expected the parts of each of {len(self.categories)} categories, below {len(self.classes)} "
@@ -118,7 +122,7 @@ def load_segmenter(
     return Segmenter(
         predict, card.classes, **{f.name: getattr(cut, f.name) for f in fields(Cut)},
         batch=usual_batch(where, cut.points * card.network.k) if batch is None else batch, votes=votes,
-        threads=_threads() if on_gpu else 1, room=_pinned if on_gpu else None,
+        threads=_threads() if on_gpu else 1, room=_pinned if on_gpu else None, codes=card.codes,
     )  # fmt: skip
 
 

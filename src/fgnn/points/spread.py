@@ -1,0 +1,74 @@
+"""Label the points that thinning left out: from the labelled points near them, and by their height above ground."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fgnn.points.ground_surface import GroundSurface
+from fgnn.points.tiles import TileStore
+
+# Points labelled on their own whose probabilities are averaged.
+_NEAREST = 3
+# Width of the border that is treated by both tiles, against rounding of coordinates.
+_OVERLAP = 1e-3
+_CHUNK = 1 << 20
+
+
+def spread(store: TileStore, votes: NDArray[np.float32], ground: int | None = None, tolerance: float = 0.3) -> None:
+    """Fill in the rows of ``votes`` that are zero, in place.
+
+    A point takes the mean of its three nearest labelled points, by inverse distance. With a class ``ground``, it is
+    ground if it lies within ``tolerance`` of the triangulated surface through the labelled ground, and only then.
+
+    Args:
+        store: The scan; its tiles overlap, and each labels the points of its central half.
+        votes: Class probabilities summed over tiles, (slots, K).
+        ground: The class of ground, if there is one.
+        tolerance: In the units of the scan.
+    """
+    labelled: NDArray[np.bool_] = store.new_map("labelled", np.bool_, (len(votes),))
+    for start in range(0, len(votes), _CHUNK):
+        labelled[start : start + _CHUNK] = votes[start : start + _CHUNK].any(1)
+    reach = store.half / 2 + _OVERLAP
+    for spot in store.spots():
+        tile = store.load(spot)
+        known = np.asarray(labelled[tile.slots])
+        wanted = ~known & (np.abs(tile.xyz[:, :2]) <= reach).all(1)
+        if not wanted.any() or not known.any():
+            continue
+        own = votes[tile.slots[known]]
+        near = _nearest(tile.xyz[known], own / own.sum(1, keepdims=True), tile.xyz[wanted])
+        if ground is not None:
+            flat = own.argmax(1) == ground
+            surface = GroundSurface(tile.xyz[known][flat])
+            height = tile.xyz[wanted, 2] - surface.at(tile.xyz[wanted, :2])
+            near = by_height(near, height, ground, tolerance)
+        votes[tile.slots[wanted]] = near
+
+
+def _nearest(xyz: NDArray[np.float32], values: NDArray[np.float32], at: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Values at the nearest points, weighted by inverse distance.  # shape: (P, K), (Q, 3) -> (Q, K)"""
+    from scipy.spatial import cKDTree
+
+    k = min(_NEAREST, len(xyz))
+    distance, index = cKDTree(xyz).query(at, k=k)
+    weight = (1 / (distance.reshape(len(at), k) + 1e-3)).astype(np.float32)
+    weight /= weight.sum(1, keepdims=True)
+    return np.asarray(np.einsum("qk,qkc->qc", weight, values[index.reshape(len(at), k)]))
+
+
+def by_height(
+    probabilities: NDArray[np.float32], height: NDArray[np.float32], ground: int, tolerance: float
+) -> NDArray[np.float32]:
+    """Make points near the surface ground, and others the likeliest other class.  # shape: (P, K)"""
+    out = probabilities.copy()
+    close = np.abs(height) <= tolerance
+    best = out.argmax(1)
+    low = close & (best != ground)
+    out[low, ground], out[low, best[low]] = probabilities[low, best[low]], probabilities[low, ground]
+    high = (np.abs(height) > tolerance) & (best == ground)  # not where the height is unknown
+    out[high, ground] = 0
+    empty = high & ~out.any(1)
+    out[empty] = 1e-6 * (np.arange(out.shape[1]) != ground)
+    return out
