@@ -102,7 +102,11 @@ class CheckedReader:
 def write_labelled(
     reader: CloudReader, store: TileStore, count: int, fields: LabelFields, out: str | Path, keep: int
 ) -> Cloud | None:
-    """Write the ``count`` points of the scan again with their labels; returns about ``keep`` of them."""
+    """Write the ``count`` points of the scan again with their labels.
+
+    Returns:
+        About ``keep`` of them, with the classification that the scan came with.
+    """
     step = max(1, -(-count // keep)) if keep else 0
     sample: list[Cloud] = []
 
@@ -113,7 +117,8 @@ def write_labelled(
             start += len(part)
             store.release()
             if step:
-                sample.append(labelled_part[::step])
+                given = {name: part.fields[name] for name in ("classification",) if name in part.fields}
+                sample.append(labelled_part.with_fields(**given)[::step])
             yield labelled_part
 
     write_chunks(labelled(), out, count=count)
