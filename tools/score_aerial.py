@@ -79,12 +79,25 @@ def summary(results: dict[str, Any]) -> dict[str, dict[str, float]]:
     return out
 
 
+def write(out: Path, results: dict[str, Any]) -> dict[str, Any]:
+    """Write the scores with their summary; returns them."""
+    about = environment("cpu") | {"command": "python -m tools.score_aerial SCANS RUNS OUT"}  # without local paths
+    stored = {"environment": about, "summary": summary(results), "iou": class_ious(results), "results": results}
+    with atomic_write(out) as file:
+        json.dump(stored, file)
+    return stored
+
+
 def with_scores(weights: Path, out: Path, stored: dict[str, Any]) -> None:
     """Write the weights again with the codes of their classes and the scores of the folds on their card."""
     loaded = load_weights(weights)
     scans = {name: {m: round(s["total"], 5) for m, s in scan.items()} for name, scan in stored["results"].items()}
-    scored = {"summary": stored["summary"], "total_error": scans, "class_iou": class_ious(stored["results"])}
-    card = dict(loaded.card) | {"name": NAME, "codes": list(CODES.values()), "cross_validation": scored}
+    scored = {"summary": stored["summary"], "total_error": scans, "class_iou": stored["iou"]}
+    # those of the run are of pieces it was trained on
+    metrics = {f"iou {name}": value for name, value in scored["class_iou"]["all"].items()}
+    metrics["ground total error"] = stored["summary"][NAME]["mean"]
+    card = dict(loaded.card) | {"name": NAME, "codes": list(CODES.values()), "metrics": metrics}
+    card["cross_validation"] = scored
     save_weights(out, loaded.tensors, card)
 
 
@@ -129,12 +142,11 @@ def main(
                 results.setdefault(name, {})[method] = score(clouds[name], run)
                 found = results[name][method]
                 log_line(f"{method} {name}: total {100 * found['total']:.2f} %, {found['seconds']} s")
-                stored = {"environment": environment("cpu"), "summary": summary(results), "results": results}
-                with atomic_write(out) as file:
-                    json.dump(stored, file)
+                stored = write(out, results)
+    stored = write(out, results)
     if card is not None:
         with_scores(runs / "all" / "last.safetensors", card, stored)
-    print(json.dumps(stored.get("summary", {}) | {"iou": class_ious(results)}, indent=1))
+    print(json.dumps({key: stored[key] for key in ("summary", "iou")}, indent=1))
 
 
 if __name__ == "__main__":

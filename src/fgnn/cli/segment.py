@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 # Weights for scans, where none are named.
-DEFAULT = "lidar-ground"
+DEFAULT = "lidar-aerial"
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ def _threads() -> int:
 
 def segment(
     cloud: Cloud,
-    model: str | Path | Weights = "lidar-ground",
+    model: str | Path | Weights = "lidar-aerial",
     *,
     category: str | None = None,
     device: torch.device | str = "cpu",
