@@ -81,12 +81,21 @@ def run(
             if world.first and not resume and not folder.metrics.exists():
                 folder.discard()  # a start that failed must not block the next
             raise
-        if world.first and (lines := folder.lines()):
-            page = make_run_page(
-                folder.path.name, recipe_yaml(recipe), folder.environment_values(), lines, folder.path, recipe.seed
-            )
-            page.write(folder.path / "report.html")
+        if world.first:
+            write_page(folder, recipe)
     return state, folder
+
+
+def write_page(folder: RunFolder, recipe: Recipe) -> None:
+    """Write the page of a run from its files."""
+    lines, environment = folder.lines(), folder.environment_values()
+    if not lines:
+        return
+    try:
+        page = make_run_page(folder.path.name, recipe_yaml(recipe), environment, lines, folder.path, recipe.seed)
+    except (TypeError, ValueError, LookupError, ArithmeticError) as error:  # a file of another run, or altered
+        raise InputError("Expected metrics that can be drawn (got others)", file=folder.metrics) from error
+    page.write(folder.path / "report.html")
 
 
 def prepare_folder(
