@@ -22,6 +22,7 @@ extensions = [
     "mathml",  # docs/_ext/mathml.py: formulas without JavaScript
     "guarantees",  # docs/_ext/guarantees.py: tables of faults, load and bad input
     "generated",  # docs/_ext/generated.py: commands, recipes, results and weights
+    "paper_tables",  # docs/_ext/paper_tables.py: the paper's tables, from stored runs and records
 ]
 exclude_patterns = ["_build", "**.ipynb_checkpoints"]
 html_theme = "furo"

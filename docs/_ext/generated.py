@@ -122,6 +122,8 @@ def results_markdown(folder: Path = RESULTS) -> str:
         payload = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(payload, dict):
             payload = {"results": payload}
+        if "experiment" in payload:  # a table of the paper, which has a directive of its own
+            continue
         head = payload.pop("environment", {})
         payload.pop("file", None)
         parts.append(f"### {file.stem}\n\n{_environment(head)}\n{_tables(payload)}")

@@ -170,7 +170,10 @@ def network_cells(
     """Evaluate a network, raw and decoded: packaged weights in a quick run (else the record), else trained now."""
     place = _weights(setting, name, recipe, log)
     if place is None:
-        return _recorded(name, label, kind, log)
+        cells = recorded_cells(name, label, kind)
+        if not cells:
+            log(f"kind {kind}: {label} left out: no weights and no record of {name}; run without --quick to train it")
+        return cells
     network, _ = load_network(place, setting.device)
     log(f"kind {kind}: {label}, {len(examples)} instances")
     return evaluation_cells(label, kind, evaluate_network(network, examples))
@@ -219,11 +222,11 @@ def records() -> dict[str, Any]:
     return loaded
 
 
-def _recorded(name: str, label: str, kind: int, log: Log) -> list[Cell]:
+def recorded_cells(name: str, label: str, kind: int) -> list[Cell]:
+    """Return the cells of a network whose weights are not packaged, from its record; none without one."""
     record = records().get(name, {})
     result = record.get("results", {}).get(f"kind {kind}")
     if result is None:
-        log(f"kind {kind}: {label} left out: no weights and no record of {name}; run without --quick to train it")
         return []
     raw, decoded = Quality(**result["raw"]), Quality(**result["decoded"])
     evaluation = Evaluation(raw, decoded, result["raw_ms"], result["decoded_ms"])

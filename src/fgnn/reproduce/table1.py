@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -19,12 +20,14 @@ from fgnn.reproduce.experiment import (
     network_cells,
     paper_recipe,
     quick_methods,
+    recorded_cells,
     solver_cells,
     write_outputs,
 )
 from fgnn.reproduce.paper import TABLE1
 from fgnn.reproduce.trivial import trivial_cells
 from fgnn.runtime.progress import Log
+from fgnn.tasks import Quality
 
 KINDS = (1, 2, 3)
 _SLOW_METHODS_FROM = 5000  # a quick run on so many instances includes the slow methods
@@ -46,7 +49,7 @@ def reproduce_table1(setting: Setting, out: str | Path, log: Log, kinds: Sequenc
     """Measure all methods, and write JSON, Markdown and an HTML page."""
     start = time.perf_counter()
     cells: list[Cell] = []
-    suffix = "" if setting.window == 8 else f"-w{setting.window}"
+    suffix = _suffix(setting.window)
     for kind in kinds:
         examples = fresh_set(setting, kind)
         cells += trivial_cells(setting, kind, examples)
@@ -55,12 +58,31 @@ def reproduce_table1(setting: Setting, out: str | Path, log: Log, kinds: Sequenc
         for base, label in _networks(setting, kind).items():
             name = f"{base}-{kind}{suffix}"
             recipe = partial(paper_recipe, kind, setting.window, base=base)
-            measured = network_cells(setting, name, label, kind, examples, recipe, log)
-            cells += [c for c in measured if label.startswith("FGNN") or not c.method.endswith("decode")]
+            cells += _shown(network_cells(setting, name, label, kind, examples, recipe, log))
     tables = [agreement_table(cells, kinds), *(detail_table(cells, kind) for kind in kinds)]
     tables[1:1] = [stops_table(cells, kinds)] if any(_stop(c.method) for c in cells) else []
     page = _page(setting, cells, tables, kinds)
     return write_outputs(Output("table1", setting, cells, tables, page, time.perf_counter() - start), out)
+
+
+def stored_cells(file: str | Path) -> list[Cell]:
+    """Return the cells of a run that `reproduce_table1` stored; recorded ones are read from the records again."""
+    stored = json.loads(Path(file).read_text(encoding="utf-8"))
+    cells = [Cell(**{**c, "quality": Quality(**c["quality"])}) for c in stored["cells"] if c["origin"] == "measured"]
+    suffix = _suffix(stored["setting"]["window"])
+    for base, label in (_BASELINES | _NETWORKS | _AUTHORS).items():
+        for kind in sorted({c.kind for c in cells} - set(cells_of(cells, label))):
+            cells += _shown(recorded_cells(f"{base}-{kind}{suffix}", label, kind))
+    return cells
+
+
+def _suffix(window: int) -> str:
+    return "" if window == 8 else f"-w{window}"
+
+
+def _shown(cells: Sequence[Cell]) -> list[Cell]:
+    """Leave out decoded answers of the baselines, which the local search makes for them."""
+    return [c for c in cells if c.method.startswith("FGNN") or not c.method.endswith("decode")]
 
 
 def _networks(setting: Setting, kind: int) -> dict[str, str]:
