@@ -182,3 +182,19 @@ def test_a_form_of_ones_own_says_how_phi_comes_from_t() -> None:
     q = Square(3, 2, 4, terms=3)
     torch.nn.init.ones_(q.weight)
     torch.testing.assert_close(q.matrix(torch.tensor([1.0, 2.0, 3.0])), torch.full((2, 4), 14.0))
+
+
+@pytest.mark.parametrize("edge_in", [1, 3, 7])
+def test_a_linear_phi_is_summed_over_the_fewest_terms(edge_in: int) -> None:
+    """Q and all gradients are those of the sum over bases."""
+    torch.manual_seed(0)
+    q = BasisMatrix(edge_in, 3, 2, bases=6, hidden=()).double()
+    t = torch.randn(5, edge_in, dtype=torch.float64, requires_grad=True)
+    phi, weight = q.sum_of_terms(t)
+    assert phi.shape[1] == min(edge_in + 1, 6)
+    short, full = torch.einsum("et,tmn->emn", phi, weight), q.matrix(t)
+    torch.testing.assert_close(short, full)
+    inputs = [t, *q.parameters()]
+    up = torch.randn_like(full)
+    for one, other in zip(torch.autograd.grad(short, inputs, up), torch.autograd.grad(full, inputs, up), strict=True):
+        torch.testing.assert_close(one, other)

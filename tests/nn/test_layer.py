@@ -169,16 +169,42 @@ def test_mistakes_are_named() -> None:
         FGNNLayer(2, {"pair": 1}, {"pair": 1}, 3, aggregate="median")
     layer, factor_in, edge_in = make(graph, "basis")
     f, gs, edges = features(graph, 4, factor_in, edge_in)
-    with pytest.raises(ValueError, match=r"Expected features of length 4 \(got 3\)"):
+    with pytest.raises(ValueError, match=r"Expected f of shape \(7, 4\) or .* the variables \(got \(7, 3\)\)"):
         layer(graph, f[:, :3], gs, edges)
-    with pytest.raises(ValueError, match=r"Expected features of length 3 \(got none\)"):
+    with pytest.raises(ValueError, match=r"Expected gs\['pair'\] of shape \(4, 3\) .* group 'pair' \(got none\)"):
         layer(graph, f, {}, edges)
-    with pytest.raises(ValueError, match=r"Expected edge features of shape \(C, A, 2\) or .* C = 4, A = 2"):
+    with pytest.raises(ValueError, match=r"Expected edges\['pair'\] of shape \(C, A, 2\) or .* C = 4, A = 2"):
         layer(graph, f, gs, {**edges, "pair": torch.zeros(3, 2)})
-    with pytest.raises(ValueError, match=r"Expected groups \['pair', 'triple'\] in the graph \(got \['other'\]\)"):
+    with pytest.raises(ValueError, match=r"Expected groups \['pair', 'triple'\] in graph \(got \['other'\]\)"):
         layer(FactorGraph(7, {"other": FactorGroup([[0, 1]])}), f, {}, {})
     with pytest.raises(ValueError, match="Expected the same number of samples"):
         layer(graph, f.expand(2, -1, -1), {k: g.expand(3, -1, -1) for k, g in gs.items()}, edges)
+    with pytest.raises(ValueError, match=r"Expected edges\['triple'\], features of length 3 .*\(got none\)"):
+        layer(graph, f, gs, {"pair": edges["pair"]})
+
+
+def test_swapped_arguments_are_named() -> None:
+    graph = uniform_graph()
+    layer, factor_in, edge_in = make(graph, "basis")
+    f, gs, edges = features(graph, 4, factor_in, edge_in)
+    expected, _ = layer(graph, f, gs, edges)
+    with pytest.raises(ValueError, match=r"FactorGraph as graph \(got tensor of shape \(7, 4\)\)"):
+        layer(f, graph, gs, edges)
+    with pytest.raises(
+        ValueError, match=r"Expected f.* as a tensor \(got dict\); the arguments are \(graph, f, gs, edges\)"
+    ):
+        layer(graph, gs, f, edges)
+    with pytest.raises(ValueError, match=r"Expected gs as a dict by group \(got tensor of shape \(7, 4\)\)"):
+        layer(graph, f, f, edges)
+    with pytest.raises(
+        ValueError, match=r"Expected gs\['pair'\].* \(4, 3\).* \(got \(8, 2\)\); gs and edges look swapped"
+    ):
+        layer(graph, f, edges, gs)
+    with pytest.raises(ValueError, match=r"Expected gs\['triple'\] in the layer's torch.float64 \(got torch.float32\)"):
+        layer(graph, f, {**gs, "triple": gs["triple"].float()}, edges)
+    assert torch.equal(layer(graph, f, gs, edges)[0], expected)  # a refused call leaves the layer as it was
+    with pytest.raises(ValueError, match=r"Expected f in the layer's torch.float32 \(got torch.float64\)"):
+        layer.float()(graph, f, gs, edges)
 
 
 def test_the_backend_can_be_seen() -> None:

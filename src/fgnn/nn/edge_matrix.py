@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.graph import EdgeTypes, Incidence, tracing
+from fgnn.nn.backends.choice import choose_backend, working_dtype
 from fgnn.nn.backends.linear import EdgeNet
 from fgnn.nn.functional import Coefficients
 
@@ -51,10 +52,13 @@ class EdgeMatrix(nn.Module, ABC):
         if not isinstance(t, Tensor):
             raise ValueError(f"Expected edge features of length {self.edge_in} (got {type(t).__name__})")  # noqa: TRY004
         flat, by_position = flatten_edges(t, incidence, self.edge_in)
-        phi = self.coefficients(flat)
         if by_position:
-            return incidence.positions, torch.einsum("at,tmn->amn", phi, self.weight)
-        return phi, self.weight
+            return incidence.positions, torch.einsum("at,tmn->amn", self.coefficients(flat), self.weight)
+        return self.sum_of_terms(flat)
+
+    def sum_of_terms(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Coefficients and matrices whose weighted sum is Q(t).  # shapes: (..., T), (T, m, n)"""
+        return self.coefficients(t), self.weight
 
     def extra_repr(self) -> str:
         return f"t {self.edge_in} -> {self.terms} terms of ({self.rows}, {self.columns})"
@@ -104,6 +108,23 @@ class BasisMatrix(EdgeMatrix):
         """φ(t), linear in the last hidden layer.  # shape: (..., T)"""
         phi: Tensor = self.net(t)
         return phi
+
+    def sum_of_terms(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        r"""φ(t) and W; without hidden layers, where :math:`\varphi(t) = A t + b`, the shortest sum:
+
+        .. math:: \mathcal{Q}(t) = \sum_k t_k \Big(\sum_\tau A_{\tau k} W_\tau\Big) + \sum_\tau b_\tau W_\tau
+        """
+        first = self.net[0]
+        # The fused kernels read φ itself.
+        if len(self.net) > 1 or self.edge_in + 1 >= self.terms or self._on_kernels(t):
+            return super().sum_of_terms(t)
+        assert isinstance(first, nn.Linear)
+        linear = torch.cat([first.weight, first.bias.unsqueeze(1)], 1)  # shape: (T, edge_in + 1)
+        weight = (linear.T @ self.weight.flatten(1)).view(-1, self.rows, self.columns)
+        return torch.cat([t, t.new_ones((*t.shape[:-1], 1))], -1), weight
+
+    def _on_kernels(self, t: Tensor) -> bool:
+        return choose_backend(device=t.device, dtype=working_dtype(t)) == "triton"
 
 
 class TableMatrix(EdgeMatrix):
@@ -233,8 +254,12 @@ def _reset_mlp(net: nn.Sequential) -> None:
             nn.init.uniform_(layer.bias, -bound, bound)
 
 
-def flatten_edges(t: Tensor, incidence: Incidence, width: int | None) -> tuple[Tensor, bool]:
+def flatten_edges(
+    t: Tensor, incidence: Incidence, width: int | None, name: str = "edge features"
+) -> tuple[Tensor, bool]:
     """Features (or types, with ``width`` None) as one row per edge or one row per position in the scope.
+
+    ``name`` is what an error calls them.
 
     Returns:
         (E, ·) or (B, E, ·) and False; or (A, ·) and True.
@@ -255,8 +280,7 @@ def flatten_edges(t: Tensor, incidence: Incidence, width: int | None) -> tuple[T
     shapes = [f"(E{end})"] if arity is None else [f"(C, A{end})", f"(E{end})", f"(A{end})"]
     sizes = f"E = {edges}" + ("" if arity is None else f", C = {factors}, A = {arity}")
     raise ValueError(
-        f"Expected edge features of shape {' or '.join(shapes)}, or with B in front, where {sizes} "
-        f"(got {tuple(t.shape)})"
+        f"Expected {name} of shape {' or '.join(shapes)}, or with B in front, where {sizes} (got {tuple(t.shape)})"
     )
 
 

@@ -8,12 +8,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fgnn.graph import FactorGraph
+from fgnn.graph import FactorGraph, tracing
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.choice import choose_backend, working_dtype
-from fgnn.nn.direction import FactorToVariable, VariableToFactor
-from fgnn.nn.edge_matrix import EdgeFeatures, EdgeMatrix, Form, make_edge_matrix
+from fgnn.nn.direction import EdgeMessages, FactorToVariable, VariableToFactor
+from fgnn.nn.edge_matrix import BasisMatrix, DenseMatrix, EdgeFeatures, EdgeMatrix, Form, make_edge_matrix
 from fgnn.nn.functional import Activation
+from fgnn.nn.inputs import Widths, check_inputs, check_kinds, signature
 from fgnn.nn.message import Message
 from fgnn.nn.norm import Norm
 
@@ -110,6 +111,7 @@ class FGNNLayer(nn.Module):
             raise ValueError(
                 f"Expected the same groups in both directions (got {list(vf)} and {list(fv.edge_messages)})"
             )
+        self._checked: tuple[Any, ...] | None = None  # of the last call
         self.schedule = schedule
         self.variables_only = variables_only
         self.variable_to_factor = nn.ModuleDict(dict(vf))
@@ -123,7 +125,7 @@ class FGNNLayer(nn.Module):
         edges: Mapping[str, EdgeFeatures] | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """New variable features, and new factor features by group."""
-        gs, edges = gs or {}, edges or {}
+        gs, edges = {} if gs is None else gs, {} if edges is None else edges
         self._check(graph, f, gs, edges)
         new_gs: dict[str, Tensor] = {}
         for name in graph.groups if len(self.variable_to_factor) else ():
@@ -132,30 +134,38 @@ class FGNNLayer(nn.Module):
         read = new_gs if self.schedule == "sequential" else gs
         return self.factor_to_variable(graph, f, read, edges), {} if self.variables_only else new_gs
 
-    def _check(
-        self, graph: FactorGraph, f: Tensor | None, gs: Mapping[str, Tensor], edges: Mapping[str, EdgeFeatures]
-    ) -> None:
-        for what, names in (("graph", graph.groups), ("factor features", gs), ("edge features", edges)):
-            known = self.factor_to_variable.edge_messages
-            unknown = [name for name in names if name not in known]
-            if unknown:
-                raise ValueError(f"Expected groups {list(known)} in the {what} (got {unknown})")
-        if f is not None:
-            self._check_features(f, graph.num_variables, "variables")
-        for name, g in gs.items():
-            if name in graph.groups:
-                self._check_features(g, graph.groups[name].num_factors, f"factors of group '{name}'")
+    def _check(self, graph: FactorGraph, f: Any, gs: Any, edges: Any) -> None:
+        """Check the inputs at the first call with their structure, shapes and dtypes."""
+        traced = tracing()
+        if not (traced or self._checked is None):
+            try:
+                if self._checked == signature(graph, f, gs, edges):
+                    return
+            except AttributeError:  # an argument of another kind, which the checks name
+                pass
+        check_kinds(graph, f, gs, edges)
+        widths, dtype = self._reads()
+        check_inputs(graph, f, gs, edges, widths, dtype)
+        if not traced:
+            self._checked = signature(graph, f, gs, edges)
 
-    def _check_features(self, x: Tensor, count: int, what: str) -> None:
-        if not isinstance(x, Tensor):
-            raise ValueError(f"Expected the {what} as a tensor (got {type(x).__name__}); use torch.as_tensor")  # noqa: TRY004
-        if x.dim() < 2 or x.shape[-2] != count:
-            raise ValueError(f"Expected features (B, {count}, d) or ({count}, d) of the {what} (got {tuple(x.shape)})")
-        if not x.is_floating_point():
-            raise ValueError(f"Expected floating-point features of the {what} (got {x.dtype}); use .float()")
-        dtype = next(self.parameters()).dtype
-        if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
-            raise ValueError(f"Expected {what} in the layer's {dtype} (got {x.dtype}); use .to({dtype}), or autocast")
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        self._checked = None  # the parameters may get another dtype
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+
+    def _reads(self) -> tuple[Widths, torch.dtype]:
+        """The lengths of the features that the layer reads, and its dtype."""
+        parts: dict[str, EdgeMessages] = dict(self.factor_to_variable.edge_messages.items())  # type: ignore[arg-type]
+        if len(self.variable_to_factor):  # in a sequential layer, the other half reads the new g
+            parts = {name: half.edge_messages for name, half in self.variable_to_factor.items()}  # type: ignore[misc]
+        lengths = {
+            name: part.matrix.edge_in if type(part.matrix) in (BasisMatrix, DenseMatrix) else None
+            for name, part in parts.items()
+        }
+        first = next(iter(parts.values())).message
+        return Widths(
+            first.variable_in, {name: part.message.factor_in for name, part in parts.items()}, lengths
+        ), first.factor_weight.dtype
 
     @property
     def backend(self) -> str:
