@@ -195,8 +195,8 @@ def make_split(samples: Sequence[fgnn.Data], seed: int) -> Split:
     scale = float(residual[train].std())
     targets = (residual / scale).float()
     made = [fgnn.Data(*sample.inputs, targets[k]) for k, sample in enumerate(samples)]
-    parts = [[made[k] for k in part] for part in (train, rest[:tenth], rest[tenth:])]
-    return Split(*parts, scale, float(residual[rest[tenth:]].abs().mean()))
+    train_part, validation, test = ([made[k] for k in part] for part in (train, rest[:tenth], rest[tenth:]))
+    return Split(train_part, validation, test, scale, float(residual[rest[tenth:]].abs().mean()))
 
 
 def train_network(
@@ -204,13 +204,13 @@ def train_network(
 ) -> dict[str, Any]:
     """Train with Adam and a cosine schedule; the error on the test molecules after the best epoch on validation."""
     generator = torch.Generator().manual_seed(seed)
-    loader = DataLoader(
-        split.train,
+    loader: DataLoader[fgnn.Data] = DataLoader(
+        split.train,  # type: ignore[arg-type]
         batch_size,
         shuffle=True,
         generator=generator,
         collate_fn=fgnn.collate,
-        drop_last=True,  # type: ignore[arg-type]
+        drop_last=True,
     )
     held_out = {name: _batches(part) for name, part in (("validation", split.validation), ("test", split.test))}
     optimiser = torch.optim.Adam(net.parameters(), lr=lr)
@@ -246,7 +246,7 @@ def _mae(net: nn.Module, batches: Sequence[fgnn.Data]) -> float:
 def run(
     archive: Annotated[Path, typer.Argument(help="Tar file with NAME.xyz and a list of energies.")],
     networks: Annotated[str, typer.Option(help="Which networks to train, with commas.")] = ",".join(NETWORKS),
-    epochs: Annotated[int, typer.Option(help="Epochs of every network.")] = 40,
+    epochs: Annotated[int, typer.Option(help="Epochs of every network.")] = 20,
     parameters: Annotated[int, typer.Option(help="About how many parameters every network has.")] = 120_000,
     batch_size: Annotated[int, typer.Option(help="Molecules of a step.")] = 64,
     lr: Annotated[float, typer.Option(help="Largest learning rate.")] = 2e-3,
@@ -273,11 +273,12 @@ def run(
         net = sized(NETWORKS[name], parameters)
         print(f"{name}: {count_parameters(net):,} parameters")
         result["networks"][name] = train_network(net, split, epochs=epochs, batch_size=batch_size, lr=lr, seed=seed)
-    rows = [("linear fit on the composition", None, None, f"{split.linear_mae:.2f}", None)]
+    rows: list[tuple[str | None, ...]] = [
+        ("linear fit on the composition", None, None, f"{split.linear_mae:.2f}", None)
+    ]
     for name, row in result["networks"].items():
-        rows.append(
-            (name, f"{row['parameters']:,}", f"{row['validation']:.2f}", f"{row['test']:.2f}", f"{row['seconds']:.0f}")
-        )  # type: ignore[arg-type]
+        errors = f"{row['validation']:.2f}", f"{row['test']:.2f}"
+        rows.append((name, f"{row['parameters']:,}", *errors, f"{row['seconds']:.0f}"))
     columns = ("network", "parameters", "validation MAE", "test MAE", "seconds")
     show(f"QM7 atomisation energies in kcal/mol, {epochs} epochs, seed {seed}", columns, rows)
     out.parent.mkdir(parents=True, exist_ok=True)
