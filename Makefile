@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 # With an NVIDIA driver, install the default torch; otherwise its CPU build.
 CONSTRAINT := $(if $(shell command -v nvidia-smi 2>/dev/null),,-c constraints/cpu.txt)
 
-.PHONY: demo test lint types unit test-slow test-gpu docs dist faults load fuzz fuzz-long oldest newest pythons lock audit clean env
+.PHONY: demo test lint types unit test-slow test-gpu docs dist faults load fuzz fuzz-long proofs oldest newest pythons lock audit clean env
 
 env: $(VENV)/.installed
 
@@ -55,6 +55,11 @@ fuzz: env
 # Ten million inputs, without the guided search; the figures are added to those of earlier runs, so that it can be interrupted.
 fuzz-long: env
 	OMP_NUM_THREADS=1 $(PY) -m tests.fuzz.run --jobs 2 --cases 300000 --seconds 1200 --guided-seconds 0 --add
+
+# A million models whose every proof is checked in exact integers; results in benchmarks/results/proofs.json. Continues where an
+# earlier run ended.
+proofs: env
+	OMP_NUM_THREADS=1 $(PY) -m tools.check_proofs --models 1000000
 
 # The tests that depend most on other packages, with the oldest and the newest versions; results in
 # benchmarks/results/sets.json.

@@ -81,6 +81,18 @@ def load_markdown(folder: Path = RESULTS) -> str:
     return f"{_source(result)}\n\n{table([c.replace('_', ' ') for c in columns], rows)}"
 
 
+def proofs_markdown(folder: Path = RESULTS) -> str:
+    """Proofs checked in exact integers, by method."""
+    result = _load(folder / "proofs.json")
+    if result is None:
+        return _absent("make proofs")
+    names = ("answers", "optimal", "proved infeasible")
+    rows = [(method, *(f"{tally[name]:,}" for name in names)) for method, tally in result["methods"].items()]
+    rows.append(("all", *(f"{sum(tally[name] for tally in result['methods'].values()):,}" for name in names)))
+    text = f"{result['models']:,} models in {result['seconds']:,.0f} s; {len(result['faults'])} false claims."
+    return f"{_source(result)} {text}\n\n{table(('method', *names), rows)}"
+
+
 def sets_markdown(folder: Path = RESULTS) -> str:
     """Test outcomes for each set of packages and interpreter."""
     result = _load(folder / "sets.json")
@@ -122,7 +134,8 @@ def _number(value: Any) -> str:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register ``{fgnn-bounds}``, ``{fgnn-fuzz}``, ``{fgnn-faults}``, ``{fgnn-load}`` and ``{fgnn-sets}``."""
+    """Register ``{fgnn-bounds}``, ``{fgnn-fuzz}``, ``{fgnn-faults}``, ``{fgnn-load}``, ``{fgnn-proofs}``
+    and ``{fgnn-sets}``."""
     return add_directives(
         app,
         {
@@ -130,6 +143,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
             "fgnn-fuzz": fuzz_markdown,
             "fgnn-faults": faults_markdown,
             "fgnn-load": load_markdown,
+            "fgnn-proofs": proofs_markdown,
             "fgnn-sets": sets_markdown,
         },
     )

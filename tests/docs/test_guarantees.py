@@ -44,6 +44,7 @@ def test_the_tables_agree_with_the_files(guarantees: Any) -> None:
         ("fuzz", guarantees.fuzz_markdown),
         ("faults", guarantees.faults_markdown),
         ("load", guarantees.load_markdown),
+        ("proofs", guarantees.proofs_markdown),
         ("sets", guarantees.sets_markdown),
     ):
         assert f"{{fgnn-{name}}}" in PAGE

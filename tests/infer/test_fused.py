@@ -62,7 +62,12 @@ def both(batch: ModelBatch, steps: int, blocks: int, start: int = 0) -> tuple[St
     kernel = Fused.of(layout, batch.device)
     assert kernel is not None
     results: list[Any] = []
-    for go in (lambda *a: advance(layout, *a), kernel.advance):
+
+    def plain(terms: Terms, state: State, average: Average, done: int, steps: int, blocks: int) -> None:
+        for block in range(blocks):
+            advance(layout, terms, state, average, done + block * steps, steps, lambda seconds: False)
+
+    for go in (plain, kernel.advance):
         state = initial_state(layout, terms)
         draw = torch.Generator().manual_seed(7)
         state.z = (2 * torch.rand(state.z.shape, generator=draw, dtype=torch.float64) - 0.5).to(batch.device)

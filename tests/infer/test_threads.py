@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -89,8 +92,31 @@ def test_a_time_limit_reaches_every_share() -> None:
         assert "time-limit" in solutions.status[200:]
 
 
-@pytest.mark.parametrize("method", ["auto", "exact", "lp", "max-product", "ad3"])
+@pytest.mark.skipif(sys.platform == "win32", reason="no fork")
+def test_a_pool_forked_after_a_threaded_solve_does_not_hang() -> None:
+    code = """
+        import multiprocessing, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork with threads
+        import torch, fgnn
+        torch.set_num_threads(2)
+        batch = fgnn.data.ChainMAP(2).sample(300, seed=0)
+
+        def solve(method):
+            return fgnn.solve(batch, method).score.sum().item()
+
+        here = [solve(method) for method in ("exact", "max-product", "ad3")]
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            there = pool.map(solve, ["exact", "max-product", "ad3"])
+        assert here == there, (here, there)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, timeout=120, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("method", ["auto", "exact", "lp", "max-product", "ad3", "fgnn"])
 def test_an_empty_batch_has_no_answers(method: str) -> None:
     solutions = fgnn.solve(ChainMAP(1).sample(2, seed=0).select(slice(0, 0)), method)
     assert len(solutions) == 0
     assert solutions.assignment.shape == (0, 30)
+    assert solutions.gap.shape == (0,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +20,10 @@ from fgnn.pgm import GraphicalModel, ModelBatch
 from fgnn.runtime.devices import check_device
 
 Solver = Callable[..., Answer]  # (batch, *, time_limit, seed, progress, **options) -> Answer
+
+# The threads of OpenMP do not survive a fork: a child that relied on them would wait for ever.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 # A solver by name, as a function or as "module:function", which is imported at its first use: `import fgnn` stays
 # light, and only the method that needs an optional package misses it.
@@ -96,6 +101,8 @@ def solve(
         raise TypeError(f"Expected a GraphicalModel or a ModelBatch (got {type(model).__name__})")
     check_magnitude(batch)
     best = _BestSoFar(progress)
+    if time_limit is not None:
+        time_limit = max(1e-3, time_limit - (time.perf_counter() - start))
     try:
         answer = call_with_retry(solver, batch, Answer.join, time_limit=time_limit, progress=best, seed=seed, **options)
     except KeyboardInterrupt:

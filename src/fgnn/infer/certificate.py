@@ -14,6 +14,7 @@ an assignment is called optimal if no other can be better by more than 1e-13 of 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -28,6 +29,7 @@ from fgnn.pgm import ModelBatch
 # The gap of an optimal assignment relative to its loss: for each factor, and at most.
 _PER_FACTOR, _MOST = 1e-13, 1e-9
 _EPSILON = 2.0**-52
+_CHUNK = 1 << 18  # numbers examined at a time
 # Widest factors that keep their unit: float32 holds sums of such numbers, and float64 their differences.
 _LEAST_WIDTH, _MOST_WIDTH = 0.5, 2.0**100
 
@@ -47,10 +49,11 @@ def rounding(batch: ModelBatch, dtype: torch.dtype = torch.float64) -> Tensor:
     short = torch.ones(len(batch), dtype=torch.bool, device=batch.device)
     most = grid / epsilon / max(1, num_factors(batch))
     for values in (batch.unary, *(t.distinct("values") for t in batch.tables)):
-        steps = values / grid
-        short = short & ((steps == steps.round()) & ((values > -most) | (values == -torch.inf))).flatten(1).all(1)
-        if not bool(short.any()):
-            break
+        for part in values.flatten(1).split(max(1, _CHUNK // max(1, len(values))), 1):
+            steps = part / grid
+            short = short & ((steps == steps.round()) & ((part > -most) | (part == -torch.inf))).all(1)
+            if not bool(short.any()):
+                break
     return torch.zeros_like(short, dtype=torch.float64).masked_fill(~short, (num_factors(batch) + 4) * epsilon)
 
 
@@ -94,7 +97,10 @@ class StandardForm:
             centred.append(part.clamp_(max=0.0) if allowed is not values else part)
             offset, size = offset + peak.sum(1), size + peak.abs().sum(1)
             if part.numel():
-                width = torch.maximum(width, -_finite(part).flatten(1).amin(1))
+                lowest = part.flatten(1).amin(1)
+                if bool((lowest == -torch.inf).any()):
+                    lowest = _finite(part).flatten(1).amin(1)
+                width = torch.maximum(width, -lowest)
         standard = replace(
             batch,
             unary=centred[0],
@@ -171,9 +177,15 @@ def certified(solver: Callable[..., Answer]) -> Callable[..., Answer]:
     """Let a solver work on the standard form of the models it gets; its ``bound`` becomes a certificate."""
 
     @wraps(solver)
-    def solve(batch: ModelBatch, *, progress: OnProgress | None = None, **options: Any) -> Answer:
+    def solve(
+        batch: ModelBatch, *, time_limit: float | None = None, progress: OnProgress | None = None, **options: Any
+    ) -> Answer:
+        start = time.perf_counter()
         form = StandardForm.of(batch)
-        return form.certify(solver(form.batch, progress=form.own_progress(progress), **options))
+        if time_limit is not None:
+            time_limit = max(1e-3, time_limit - (time.perf_counter() - start))
+        report = form.own_progress(progress)
+        return form.certify(solver(form.batch, time_limit=time_limit, progress=report, **options))
 
     return solve
 

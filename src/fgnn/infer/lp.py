@@ -21,6 +21,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _INTEGRAL = 1e-6  # a marginal this close to 0 or 1 counts as integral: ten times the feasibility tolerance of HiGHS
+_COLUMN_SECONDS = 1e-6  # of a program: building and handing over a column, which cannot be interrupted
 _PRESOLVE_FROM = 4000  # columns; for smaller programs presolve costs more than it saves
 
 
@@ -60,10 +61,14 @@ def solve_lp(
     if jobs < 1:
         raise ValueError(f"Expected at least one job (got {jobs})")
     deadline = None if time_limit is None else time.monotonic() + time_limit
-    program = _program(batch)
-    results = _solve_all(program, _numbers(batch, program), deadline, jobs, progress)
+    columns = batch.state_mask.sum().item() + sum(t.values[:1].numel() for t in batch.tables)
+    if time_limit is not None and columns * _COLUMN_SECONDS > time_limit:
+        results = [_Result(None, np.inf, solved=False, timed_out=True)] * len(batch)
+    else:
+        program = _program(batch)
+        results = _solve_all(program, _numbers(batch, program), deadline, jobs, progress)
 
-    marginals = _marginals(batch, program, results)
+    marginals = _marginals(batch, results)
 
     def column(name: str, dtype: torch.dtype) -> Tensor:
         return torch.tensor([getattr(r, name) for r in results], dtype=dtype, device=batch.device)
@@ -292,11 +297,11 @@ def _dual_value(
     return float(value - 2.0**-52 * additions * size)
 
 
-def _marginals(batch: ModelBatch, program: _Program, results: list[_Result]) -> Floats:
+def _marginals(batch: ModelBatch, results: list[_Result]) -> Floats:
     """Marginals (B, N, K); of a model without an LP solution, the best states by its unaries alone."""
     marginals = np.zeros(batch.unary.shape)
     np.put_along_axis(marginals, batch.unary.argmax(2, keepdim=True).cpu().numpy(), 1.0, axis=2)
-    real = np.arange(1, marginals.shape[2]) < program.cardinalities[:, None]
+    real = batch.state_mask[:, 1:].cpu().numpy()
     for p, result in zip(marginals, results, strict=True):
         if result.states is not None:
             p[:] = 0.0

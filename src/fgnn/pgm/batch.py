@@ -130,8 +130,12 @@ class ModelBatch:
         cards = first.cardinalities
         widest = int(cards.max()) if cards.size else 1
         real = np.arange(widest) < cards[:, None]  # shape: (N, K)
-        unary = np.full((len(models), *real.shape), -np.inf)
-        unary[:, real] = np.stack([m.unaries for m in models])
+        given = np.stack([m.unaries for m in models])
+        if real.all():
+            unary = given.reshape(len(models), *real.shape)
+        else:
+            unary = np.full((len(models), *real.shape), -np.inf)
+            unary[:, real] = given
 
         def put(array: np.ndarray, as_type: torch.dtype = dtype) -> Tensor:
             return torch.tensor(array, dtype=as_type, device=device)

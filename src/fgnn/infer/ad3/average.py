@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +16,7 @@ CHECK = 25  # iterations between two decisions
 # Start a new average if the disagreement has halved since the last restart, or has shrunk by a tenth and is growing
 # again, or if the average covers about a third of the whole run.
 HALVED, LESS, LONG = 0.5, 0.9, 0.3
+_EVALUATION = 4.0  # iterations in the time of an evaluation
 
 
 @dataclass(eq=False)
@@ -59,13 +62,22 @@ class Average:
         self.count = self.count * ~due
 
 
-def advance(layout: Layout, terms: Terms, state: State, average: Average, done: int, steps: int, blocks: int) -> None:
-    """``blocks`` times ``steps`` iterations and a restart, after ``done`` iterations; q is then that of the last z."""
-    for _ in range(blocks):
-        for _ in range(steps):
-            factor_step(layout, terms, state)
-            variable_step(layout, terms, state)
-            average.add(state)
-        done += steps
-        average.restart(layout, terms, state, done)
+def advance(
+    layout: Layout, terms: Terms, state: State, average: Average, done: int, steps: int, late: Callable[[float], bool]
+) -> int:
+    """``steps`` iterations and a restart, after ``done`` iterations; q is then that of the last z.
+
+    Ends early, without a restart, if ``late`` says that there would be no time for an evaluation, which takes as long
+    as a few iterations. Returns how many were done.
+    """
+    for step in range(steps):
+        begin = time.monotonic()
         factor_step(layout, terms, state)
+        variable_step(layout, terms, state)
+        average.add(state)
+        if late(_EVALUATION * (time.monotonic() - begin)):
+            factor_step(layout, terms, state)
+            return step + 1
+    average.restart(layout, terms, state, done + steps)
+    factor_step(layout, terms, state)
+    return steps

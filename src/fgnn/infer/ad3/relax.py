@@ -39,9 +39,9 @@ class Limits:
     stopped: threading.Event = field(default_factory=threading.Event)  # the answer is no longer needed
     cuts: tuple[float, ...] = (0.5,)  # marginals of binary variables above a cut round to 1; all cuts are tried
 
-    @property
-    def late(self) -> bool:
-        return self.stopped.is_set() or time.monotonic() >= self.deadline
+    def late(self, seconds: float = 0.0) -> bool:
+        """Whether to stop now, or in so many seconds."""
+        return self.stopped.is_set() or time.monotonic() + seconds >= self.deadline
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,17 +129,17 @@ def relax(
     fused = fused_of(layout, out.bound.device)
     while len(here):
         left = limits.iterations - done
-        steps, blocks = min(CHECK, left), 1
+        steps = min(CHECK, left)
         if fused is not None and fused.worth(len(here)):
             blocks = max(1, min(max(_BLOCKS, int(_EVALUATE_AFTER * done) // CHECK), left // CHECK))
             fused.advance(terms, state, average, done, steps, blocks)
+            done += steps * blocks
         else:
-            advance(layout, terms, state, average, done, steps, blocks)
-        done += steps * blocks
+            done += advance(layout, terms, state, average, done, steps, limits.late)
         was_converged = out.converged[here]
         ended = _evaluate(layout, exact, state, out, here, limits, lowest) | (out.bound[here] <= floor[here])
         out.iterations[here] = torch.where(was_converged, out.iterations[here], done)
-        last = done >= limits.iterations or limits.late
+        last = done >= limits.iterations or limits.late()
         if report is not None:
             report(out, exact.scale)
         going = torch.nonzero(~ended).squeeze(1)  # the only host synchronisation

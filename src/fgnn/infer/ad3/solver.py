@@ -23,6 +23,7 @@ from fgnn.pgm import ModelBatch
 _TENSORS = 24  # numbers held per model and row, roughly
 _CPU_CHUNK = 1 << 18  # rows x models of a chunk: tensors of that many floats stay in the cache
 _GPU_FRACTION = 0.4  # of the free memory, for a chunk
+_NUMBER_SECONDS = 1e-6  # to set up and to evaluate a number of a model
 _FIRST_WAVE = 400  # iterations after which the remaining models of all chunks are gathered
 
 
@@ -73,6 +74,10 @@ def solve_ad3(
     reporter = Reporter("ad3", progress)
     # float32 resolves marginals to about 1e-6, enough for a gap of 1e-5
     dtype = torch.float32 if tolerance >= 1e-5 else torch.float64
+    # Setting up and evaluating a model once cannot be interrupted.
+    numbers = batch.state_mask.sum().item() + sum(t.values[:1].numel() for t in batch.tables)
+    if time_limit is not None and numbers * _NUMBER_SECONDS > time_limit:
+        return unsolved(batch)
     if batch.unary.shape[2] < 2:  # the code below refers to states 0 and 1
         batch = replace(batch, unary=torch.nn.functional.pad(batch.unary, (0, 1), value=-torch.inf))
     layout = build_layout(batch)
@@ -126,7 +131,7 @@ class _Part:
         while len(todo):
             left, ends = [], []
             for start in range(0, len(todo), size):
-                if limits.late:
+                if limits.late():
                     return
                 which = todo[start : start + size]
                 chunk = self.batch.select(slice(start, start + size) if warm is None else which)

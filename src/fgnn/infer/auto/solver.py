@@ -21,6 +21,7 @@ from fgnn.pgm import ModelBatch
 _STATE_SECONDS = 2e-8
 # Shares of the remaining time: for the plan, for elimination as a whole, and for each method of the search.
 _PLAN_SHARE, _EXACT_SHARE = 0.4, 0.85
+_MOST_MOVES = 1 << 22  # for local search: evaluating all of them cannot be interrupted
 _SEARCH_SHARES = {"max-product": 0.1, "ad3": 0.2, "local-search": 0.1, "toulbar2": 1.0}
 
 
@@ -145,6 +146,8 @@ def _local_search(
     batch: ModelBatch, *, time_limit: float | None, seed: int, progress: OnProgress | None, starts: list[Tensor]
 ) -> Answer:
     """Repair and improve the other methods' assignments, (B, N) each."""
+    if batch.unary[0].numel() > _MOST_MOVES:
+        raise ValueError(f"Expected at most {_MOST_MOVES:,} moves of single variables (got {batch.unary[0].numel():,})")
     return Answer.of(decode(batch, starts=starts, seed=seed, time_limit=time_limit))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -49,8 +49,8 @@ class Bucket:
     limits: tuple[LocalLimit, ...]
 
 
-def make_buckets(problem: Problem, order: Order) -> list[Bucket]:
-    """One bucket per variable, in elimination order."""
+def make_buckets(problem: Problem, order: Order, check: Callable[[], None] = lambda: None) -> list[Bucket]:
+    """One bucket per variable, in elimination order. ``check`` is called before each and may raise."""
     place = {v: t for t, v in enumerate(order.sequence)}
     relations: list[list[int]] = [[] for _ in order.sequence]
     for r, relation in enumerate(problem.relations):
@@ -63,6 +63,7 @@ def make_buckets(problem: Problem, order: Order) -> list[Bucket]:
     children: list[list[int]] = [[] for _ in order.sequence]
     buckets: list[Bucket] = []
     for t, (v, near) in enumerate(zip(order.sequence, order.cliques, strict=True)):
+        check()
         later = sorted(near, key=place.__getitem__)
         scope = (v, *later)
         at = {i: p for p, i in enumerate(scope)}

@@ -91,7 +91,9 @@ class StepBuilder:
         tables: list[Table] = []
         for r, places in zip(bucket.relations, bucket.relation_places, strict=True):
             relation = self.problem.relations[r]
-            if relation.source is not None:
+            if relation.source is not None and relation.cells is None and len(places) == 1:
+                tables.append(Table(places, None))
+            elif relation.source is not None:
                 tables.append(dense_table(places, self._cells(relation), self._source_size(relation)))
         children = []
         for c, places in zip(bucket.children, bucket.child_places, strict=True):

@@ -89,6 +89,14 @@ class Candidates:
             return torch.zeros((shape.lengths[r], *tail), dtype=self.numbers.dtype, device=self.numbers.batch.device)
         return _sum_terms(self.slots, shape.blocks[r])
 
+    def block(self, first: int, count: int) -> Tensor:
+        """Several candidates of a full table from ``first`` on, along the axis of the eliminated variable."""
+        assert isinstance(self.shape, DenseShape)
+        axis = len(self.shape.cardinalities) - 1
+        slots = (self.slots[s] for s in self.shape.terms)
+        parts = (slot if slot.shape[axis] == 1 else slot.narrow(axis, first, count) for slot in slots)
+        return _sum(parts, expand=self.numbers.single)
+
     def prefix(self, result: Tensor, r: int) -> Tensor:
         """The rows of a result that have an r-th choice."""
         return result[: self.shape.lengths[r]] if isinstance(self.shape, ListedShape) else result

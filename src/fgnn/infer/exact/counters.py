@@ -42,10 +42,12 @@ class Choice:
         return float(sum(2.0 ** min(size.states, 1000.0) for size in self.sizes))
 
 
-def choose_counters(problem: Problem, order: Callable[[Problem], Order]) -> Choice:
+def choose_counters(
+    problem: Problem, order: Callable[[Problem], Order], check: Callable[[], None] = lambda: None
+) -> Choice:
     """The cheapest choice of budgets, by number of feasible states, to turn into counters.
 
-    ``order`` finds an elimination order.
+    ``order`` finds an elimination order. ``check`` is called now and then and may raise.
     """
     best: Choice | None = None
     tried: set[tuple[int, ...]] = set()
@@ -63,8 +65,8 @@ def choose_counters(problem: Problem, order: Callable[[Problem], Order]) -> Choi
             continue
         other = problem if tree is None else _with_counters(problem, counted, tree)
         elimination = order(other)
-        buckets = make_buckets(other, elimination)
-        choice = Choice(other, elimination, buckets, estimate(other, buckets))
+        buckets = make_buckets(other, elimination, check)
+        choice = Choice(other, elimination, buckets, estimate(other, buckets, check))
         best = choice if best is None or choice.cost < best.cost else best
     assert best is not None
     return best

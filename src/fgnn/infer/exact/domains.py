@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,8 +13,11 @@ from fgnn.infer.exact.allowed_states import AllowedStates, BudgetShape, TableSha
 _ROUNDS = 64
 
 
-def propagate(structure: AllowedStates) -> NDArray[np.bool_] | None:
-    """The states (N, K) that remain; None if some variable has none, so that no model has a feasible assignment."""
+def propagate(structure: AllowedStates, check: Callable[[], None] = lambda: None) -> NDArray[np.bool_] | None:
+    """The states (N, K) that remain; None if some variable has none, so that no model has a feasible assignment.
+
+    ``check`` is called before each group of factors and may raise.
+    """
     live = structure.live.copy()
     tight = [t for t in structure.tables if not t.allowed.all()]
     full = np.arange(live.shape[1]) < structure.cardinalities[:, None]
@@ -22,8 +27,10 @@ def propagate(structure: AllowedStates) -> NDArray[np.bool_] | None:
         before = int(live.sum())
         # A table without -inf entries excludes nothing.
         for table in tight:
+            check()
             _by_table(live, table)
         for budget in structure.budgets:
+            check()
             if not _by_budget(live, budget):
                 return None
         if int(live.sum()) == before or bool((live == full).all() and not tight):

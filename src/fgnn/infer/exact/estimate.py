@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
@@ -17,6 +17,8 @@ from fgnn.infer.exact.problem import Problem
 # A step uses an explicit list if that has at most this share (log2) of all joint states, or if these are few (log2).
 _LIST_SHARE = -2.0
 _LIST_ALWAYS = 16.0
+# Lists are indexed choice by choice, so a variable of more states than this is not worth one.
+_LIST_CHOICES = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -98,12 +100,13 @@ class _TableConstraint:
 _Constraint = _ListConstraint | _LimitConstraint | _TableConstraint
 
 
-def estimate(problem: Problem, buckets: Sequence[Bucket]) -> list[Size]:
-    """The sizes of all steps. Similar steps are counted once."""
+def estimate(problem: Problem, buckets: Sequence[Bucket], check: Callable[[], None] = lambda: None) -> list[Size]:
+    """The sizes of all steps. Similar steps are counted once. ``check`` is called before each and may raise."""
     tables = _tables(problem)
     sizes: list[Size] = []
     known: dict[object, Size] = {}
     for bucket in buckets:
+        check()
         constraints: list[_Constraint] = [
             _LimitConstraint(_mask(u.places), u.size, u.lower, u.upper) for u in bucket.limits if u.prunes
         ]
@@ -174,7 +177,8 @@ def _size(cardinalities: tuple[int, ...], constraints: list[_Constraint], needs_
     everything = (1 << len(bits)) - 1
     joint = _cover(bits, everything, constraints)
     message = min(joint, _cover(bits, everything & ~1, constraints))
-    listed = needs_list or (bool(constraints) and (joint <= product + _LIST_SHARE or product <= _LIST_ALWAYS))
+    worth = bool(constraints) and cardinalities[0] <= _LIST_CHOICES
+    listed = needs_list or (worth and (joint <= product + _LIST_SHARE or product <= _LIST_ALWAYS))
     return Size(product, joint, message if listed else product - bits[0], listed)
 
 

@@ -79,7 +79,7 @@ def build_listed(
     degree = np.diff(np.append(start, len(words)))
     by_degree = np.argsort(-degree, kind="stable")
     start, degree = start[by_degree], degree[by_degree]
-    lengths = [int((degree > r).sum()) for r in range(int(degree[0]))]
+    lengths = np.searchsorted(-degree, -np.arange(int(degree[0]))).tolist()  # how many have more than r choices
     blocks = [order[start[:n] + r] for r, n in enumerate(lengths)]  # joint rows, choice by choice
 
     sums = _Sums(slots)

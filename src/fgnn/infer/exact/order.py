@@ -23,6 +23,10 @@ _STATE_SECONDS = 5e-9
 _MOST_SECONDS = 5.0
 
 
+class OutOfTime(Exception):
+    """The time limit was reached."""
+
+
 @dataclass(frozen=True)
 class Order:
     """An elimination order; ``cliques[t]`` are the neighbours of ``sequence[t]`` when it is eliminated."""
@@ -70,9 +74,15 @@ def best_order(
 
     The search ends early if the graph is chordal (min-fill then adds no edge) or if all steps together have at most
     2^easy states. There are no random restarts if they have more than 2^hopeless. ``measure`` must be a pure function:
-    it may not depend on earlier steps.
+    it may not depend on earlier steps. If ``out_of_time`` returns True, the search ends; `OutOfTime` is raised if there
+    is no order yet.
     """
-    best = min_fill(graph)
+
+    def check() -> None:
+        if out_of_time():
+            raise OutOfTime
+
+    best = min_fill(graph, check=check)
     if best.chordal:
         return best
     best = replace(best, cost=cost_of(best, measure))
@@ -110,13 +120,14 @@ def min_fill(
     rng: random.Random | None = None,
     bits: Sequence[float] | None = None,
     limit: float = math.inf,
+    check: Callable[[], None] = lambda: None,
 ) -> Order:
     """Repeatedly eliminate the vertex whose neighbours lack the fewest edges between them.
 
     Ties go to the smaller degree, then the smaller number, or are random with ``rng``. With ``bits`` (log2 of the
     cardinalities) missing edges are weighted by the bits of their ends. Fill counts are updated edge by edge, so the
     time for a long chain is linear in its length. Without a ``measure`` the cost is 0. Stops early, with infinite cost,
-    beyond ``limit``.
+    beyond ``limit``. ``check`` is called before every elimination and may raise.
     """
     near = [set(s) for s in graph]
     # The weight of a set of vertices: their number, or the sum of their bits.
@@ -134,6 +145,7 @@ def min_fill(
         key, _, degree, v = heappop(heap)
         if gone[v] or key != round(fill[v], 6) or degree != len(near[v]):
             continue  # outdated: the heap also has the current entry
+        check()
         gone[v] = True
         around = near[v]
         touched = set(around)

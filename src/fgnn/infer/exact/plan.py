@@ -16,7 +16,7 @@ from fgnn.infer.exact.builder import Step, StepBuilder
 from fgnn.infer.exact.counters import Choice, choose_counters
 from fgnn.infer.exact.domains import propagate
 from fgnn.infer.exact.estimate import Size, limit_measure
-from fgnn.infer.exact.order import Order, best_order, graph_of
+from fgnn.infer.exact.order import Order, OutOfTime, best_order, graph_of
 from fgnn.infer.exact.parts import Split
 from fgnn.infer.exact.problem import Problem, free_problem
 from fgnn.infer.exact.shapes import Shape
@@ -25,16 +25,14 @@ from fgnn.infer.map_tensors import map_tensors
 
 # Random restarts will not improve an order enough whose steps have 2^this times the states allowed for one.
 _OUT_OF_REACH = 10.0
+# States that a list can have per second it may take; building one cannot be interrupted.
+_LIST_STATES = 1e6
 
 
 class TooLarge(ValueError):
     """The elimination needs more states or memory than allowed; ``split`` has the components that are too wide."""
 
     split: Split | None = None
-
-
-class OutOfTime(Exception):
-    """The time limit was reached."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +72,7 @@ def build_plan(
     memory: int = 4 << 30,
     seed: int = 0,
     tries: int = 16,
-    out_of_time: Callable[[], bool] = lambda: False,
+    seconds_left: Callable[[], float] = lambda: math.inf,
 ) -> ExactPlan:
     """Plan the elimination of all variables.
 
@@ -84,42 +82,57 @@ def build_plan(
         memory: Upper limit on the bytes for one model.
         seed: Of the random orders that are tried if min-fill's is costly.
         tries: Number of random orders.
-        out_of_time: Called now and then; `OutOfTime` is raised if it returns True.
+        seconds_left: Called now and then; `OutOfTime` is raised if there are none.
     """
-    live = propagate(structure)
+
+    def check() -> None:
+        if seconds_left() <= 0:
+            raise OutOfTime
+
+    live = propagate(structure, check)
     if live is None:
         return ExactPlan(None, None, 0, 0)
 
     def order(problem: Problem) -> Order:
-        if out_of_time():
-            raise OutOfTime
+        check()
         graph = graph_of(
             len(problem.cardinalities), [r.scope for r in problem.relations] + [m.scope for m in problem.limits]
         )
         measure, hopeless = limit_measure(problem), math.log2(max_states) + _OUT_OF_REACH
         return best_order(
-            graph, problem.cardinalities, measure, seed=seed, tries=tries, hopeless=hopeless, out_of_time=out_of_time
+            graph,
+            problem.cardinalities,
+            measure,
+            seed=seed,
+            tries=tries,
+            hopeless=hopeless,
+            out_of_time=lambda: seconds_left() <= 0,
         )
 
-    choice = choose_counters(free_problem(structure, live), order)
+    choice = choose_counters(free_problem(structure, live), order, check)
     try:
-        return _build(choice, max_states, memory, out_of_time)
+        return _build(choice, max_states, memory, seconds_left)
     except TooLarge as error:
         error.split = _split(choice, live, max_states)
         raise
 
 
-def _build(choice: Choice, max_states: int, memory: int, out_of_time: Callable[[], bool]) -> ExactPlan:
+def _build(choice: Choice, max_states: int, memory: int, seconds_left: Callable[[], float]) -> ExactPlan:
     problem, order, buckets, sizes = choice.problem, choice.order, choice.buckets, choice.sizes
     _refuse_early(sizes, order.width, max_states, memory)
-    builder = StepBuilder(problem, min(max_states, memory // 64))
+    most = min(max_states, memory // 64)
+    builder = StepBuilder(problem, most)
     for bucket, size in zip(buckets, sizes, strict=True):
-        if out_of_time():
+        left = seconds_left()
+        if left <= 0:
             raise OutOfTime
+        builder.most = int(min(most, left * _LIST_STATES))
         try:
             if not builder.add(bucket, size.listed):
                 return ExactPlan(None, None, order.width, 0)
         except TooManyStates as error:
+            if error.count <= most:
+                raise OutOfTime from None
             raise too_large(order.width, error.count, 9 * error.count, max_states, memory) from None
     steps = tuple(builder.steps)
     plan = ExactPlan(problem, steps, order.width, _model_bytes([s.shape.rows for s in steps], buckets))

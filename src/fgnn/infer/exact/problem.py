@@ -75,7 +75,9 @@ class _Reduction:
         self.number = np.full(len(live), -1)
         self.number[self.variables] = np.arange(len(self.variables))
         # Live states first, in order: a live state's index in its row is its number among the live ones.
-        self.states = np.argsort(~live[self.variables], axis=1, kind="stable")
+        free = live[self.variables]
+        every = np.arange(live.shape[1])
+        self.states = np.tile(every, (len(free), 1)) if free.all() else np.argsort(~free, axis=1, kind="stable")
         self.cards = tuple(counts[self.variables].tolist())
         self.whole = counts == structure.cardinalities  # variables that keep all states
         self.relations: list[Relation] = []

@@ -6,6 +6,7 @@ The axes of tensors are states, then models, so that selecting states selects wh
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,8 +15,12 @@ from fgnn.infer.exact.builder import Step
 from fgnn.infer.exact.candidates import Candidates, Numbers
 from fgnn.infer.exact.plan import ExactPlan
 from fgnn.infer.exact.problem import Problem
-from fgnn.infer.exact.shapes import ListedShape
+from fgnn.infer.exact.shapes import DenseShape, ListedShape
 from fgnn.pgm import ModelBatch
+
+# A step with at least this many choices for at most this many rows takes many choices at once.
+_MANY_CHOICES, _FEW_ROWS = 64, 1 << 12
+_BLOCK = 1 << 20  # entries at once
 
 
 @torch.no_grad()
@@ -24,7 +29,7 @@ def run_plan(
 ) -> tuple[Tensor, Tensor]:
     """The best assignment of every model, (B, N), and its score, (B,) in ``dtype``.
 
-    The plan and the batch are on one device. ``check`` is called before every step and may raise.
+    The plan and the batch are on one device. ``check`` is called before every candidate and may raise.
     """
     assert plan.steps is not None
     assert plan.problem is not None
@@ -33,10 +38,9 @@ def run_plan(
     choices: list[Tensor] = []
     total = batch.constant.to(dtype)
     for t, step in enumerate(plan.steps):
-        check(t, len(plan.steps))
         # Only one step reads the result of another, so it is released.
         inputs = [results.pop(i) if isinstance(i, int) else numbers[i] for i in step.inputs]
-        result, choice = _maximise(Candidates(step.shape, inputs, numbers))
+        result, choice = _maximise(Candidates(step.shape, inputs, numbers), partial(check, t, len(plan.steps)))
         if not step.scope:  # the last variable of a component
             total = total + result[0]
         results[t] = result
@@ -52,14 +56,40 @@ def run_plan(
     return assignment, total.expand(len(batch))
 
 
-def _maximise(candidates: Candidates) -> tuple[Tensor, Tensor]:
+def _maximise(candidates: Candidates, check: Callable[[], None]) -> tuple[Tensor, Tensor]:
     """The best candidate for each state of the result, and which one it is."""
+    check()
+    rows, count = candidates.shape.rows, len(candidates)
+    shape = (rows, *candidates.numbers.tail)
+    rows *= len(candidates.numbers.batch)
+    if isinstance(candidates.shape, DenseShape) and count >= _MANY_CHOICES and rows <= _FEW_ROWS:
+        best, choice = _maximise_blocks(candidates, max(1, _BLOCK // rows), check)
+        return best.reshape(shape), choice.reshape(shape)
     best = candidates.fresh(0)
-    choice = torch.zeros(best.shape, dtype=_choice_type(len(candidates)), device=best.device)
-    for r in range(1, len(candidates)):
+    choice = torch.zeros(best.shape, dtype=_choice_type(count), device=best.device)
+    for r in range(1, count):
+        check()
         _improve(candidates.prefix(best, r), candidates.prefix(choice, r), candidates[r], r)
-    shape = (candidates.shape.rows, *candidates.numbers.tail)
     return best.reshape(shape), choice.reshape(shape)
+
+
+def _maximise_blocks(candidates: Candidates, size: int, check: Callable[[], None]) -> tuple[Tensor, Tensor]:
+    """The same for ``size`` choices at a time."""
+    axis = -1 if candidates.numbers.single else -2
+    best: Tensor | None = None
+    choice = torch.zeros(0)
+    for first in range(0, len(candidates), size):
+        check()
+        block = candidates.block(first, min(size, len(candidates) - first))
+        value = block.amax(axis)
+        # On ties, argmax of floats returns any maximum; argmax of this comparison returns the first.
+        chosen = first + (block == value.unsqueeze(axis)).to(torch.int8).argmax(axis)
+        if best is not None:
+            chosen = torch.where(value > best, chosen, choice)
+            value = torch.maximum(value, best)
+        best, choice = value, chosen
+    assert best is not None
+    return best, choice
 
 
 def _improve(best: Tensor, choice: Tensor, candidate: Tensor, r: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -11,7 +12,8 @@ import torch
 
 from fgnn.infer.certificate import certified, num_factors, rounding
 from fgnn.infer.exact.allowed_states import allowed_states
-from fgnn.infer.exact.plan import ExactPlan, OutOfTime, TooLarge, build_plan, too_large
+from fgnn.infer.exact.order import OutOfTime
+from fgnn.infer.exact.plan import ExactPlan, TooLarge, build_plan, too_large
 from fgnn.infer.exact.run import run_plan
 from fgnn.infer.reporter import Reporter
 from fgnn.infer.solution import Answer, OnProgress
@@ -129,7 +131,7 @@ def exact_plan(
 
     def build() -> ExactPlan:
         plan = build_plan(
-            allowed, max_states=max_states, memory=memory, seed=seed, tries=tries, out_of_time=clock.out_of_time
+            allowed, max_states=max_states, memory=memory, seed=seed, tries=tries, seconds_left=clock.seconds_left
         )
         return plan.to(batch.device)
 
@@ -183,12 +185,12 @@ class Clock(Reporter):
         """Seconds until the time limit; None: no limit."""
         return None if self.limit is None else max(1e-3, self.limit - (time.perf_counter() - self.started))
 
-    def out_of_time(self) -> bool:
-        return self.limit is not None and time.perf_counter() - self.started > self.limit
+    def seconds_left(self) -> float:
+        return math.inf if self.limit is None else self.limit - (time.perf_counter() - self.started)
 
     def check(self, step: int, steps: int) -> None:
         """Raise `OutOfTime` after the time limit; report progress if due."""
-        if self.out_of_time():
+        if self.seconds_left() <= 0:
             raise OutOfTime
         if self.due():
             single = self.models == 1

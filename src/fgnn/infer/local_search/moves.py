@@ -14,6 +14,7 @@ from fgnn.infer.local_search.move_index import MoveIndex, TableIndex, pick
 from fgnn.pgm import ModelBatch
 
 _LEAST_GAIN = 2.0**-46  # relative to the largest entries
+_MOST_PAIR_MOVES = 1 << 26  # of a row
 
 
 class Moves:
@@ -27,6 +28,7 @@ class Moves:
 
     def __init__(self, batch: ModelBatch, max_pairs: int = 1 << 20) -> None:
         self.batch = batch
+        max_pairs = min(max_pairs, _MOST_PAIR_MOVES // max(1, batch.unary.shape[2] - 1) ** 2)
         shapes = tuple(t.shape for t in batch.tables)
         self.index = batch.structure.derived(
             ("moves", shapes, max_pairs), lambda: MoveIndex.of(batch.structure, shapes, max_pairs)
@@ -125,7 +127,7 @@ class Moves:
             for t in self.index.tables
         )
         size += sum(u.scopes.numel() for u in self.index.budgets)
-        return int(size + 4 * len(self.pairs) * self.offsets**2 + self.batch.unary[0].numel())
+        return int(size + 4 * len(self.pairs) * self.offsets**2 + self.batch.unary.shape[1:].numel())
 
     def _bounds(self, group: int, owner: Tensor) -> tuple[Tensor, Tensor]:
         budget = self.batch.budgets[group]

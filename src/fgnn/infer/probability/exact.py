@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fgnn.infer.exact.log_sum import LogSum
-from fgnn.infer.exact.plan import OutOfTime
+from fgnn.infer.exact.order import OutOfTime
 from fgnn.infer.exact.solver import Clock
 from fgnn.infer.probability.elimination import Elimination
 from fgnn.infer.probability.result import Beliefs

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _WORKER = Path(__file__).with_name("worker.py")
-_GRACE = 0.5  # seconds between the request to stop and the kill
+_GRACE = 0.5  # seconds between the request to stop and the kill, at most
 _PARSE_BYTES = 1 << 16  # output is parsed when twice this much is unread
 _KEEP_BYTES = 1 << 24  # and discarded beyond this
 _IMPROVEMENT = re.compile(rb"New solution: (\d+)[^\n]*\n([ \d]+)\n|Optimality gap: \[(\d+), ")
@@ -54,7 +54,7 @@ class Toulbar2Process:
         self.structure: object = None
         self._answer = b""
         self._output = b""  # of toulbar2 itself
-        self._deadline = np.inf
+        self._deadline, self._grace = np.inf, _GRACE
         self._stalled = False
         self.solutions: list[NDArray[np.int64]] = []
         self.lower = 0
@@ -73,7 +73,7 @@ class Toulbar2Process:
         self._drain()
         self._answer, self._output = b"", b""
         self.solutions, self.lower = [], 0
-        self._deadline = time.monotonic() + seconds
+        self._deadline, self._grace = time.monotonic() + seconds, grace(seconds)
         timer = int(min(seconds, 1e9)) + 2  # a safeguard: toulbar2 counts CPU seconds
         self._send(header | {"do": "solve", "id": task, "seconds": timer}, ints, floats)
 
@@ -92,7 +92,7 @@ class Toulbar2Process:
             self.read_output()
             return {"error": f"toulbar2 died (status {self._child.returncode}){self._last_line()}"}
         late = time.monotonic() - self._deadline
-        if late > _GRACE or self._stalled:
+        if late > self._grace or self._stalled:
             self.kill()
             self._drain()
             self.read_output()
@@ -144,7 +144,7 @@ class Toulbar2Process:
                 if sent is not None:
                     view = view[sent:]
                     continue
-                left = self._deadline + _GRACE - time.monotonic()
+                left = self._deadline + self._grace - time.monotonic()
                 if left <= 0:
                     self._stalled = True
                     self.kill()
@@ -172,6 +172,11 @@ class Toulbar2Process:
     def _last_line(self) -> str:
         lines = self._output.decode(errors="replace").strip().splitlines()
         return f": {lines[-1]}" if lines else ""
+
+
+def grace(seconds: float) -> float:
+    """How long a child that was asked to stop after so many seconds is waited for."""
+    return min(_GRACE, 0.05 * seconds)
 
 
 def take() -> Toulbar2Process:

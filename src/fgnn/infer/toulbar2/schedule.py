@@ -11,7 +11,7 @@ import torch
 from fgnn.infer.reporter import Reporter
 from fgnn.infer.solution import OnProgress
 from fgnn.infer.toulbar2.costs import SEARCHES, CostNetwork, Task
-from fgnn.infer.toulbar2.process import Toulbar2Process, give_back, take
+from fgnn.infer.toulbar2.process import Toulbar2Process, give_back, grace, take
 
 _LEAST_SECONDS = 0.01  # a shorter stage is not started
 
@@ -31,7 +31,7 @@ class Schedule:
         self.reporter = Reporter("toulbar2", progress)
         self.queue = [t for t in tasks if not t.finished][::-1]
         self.count, self.done = len(self.queue), 0
-        self.end = time.monotonic() + (np.inf if time_limit is None else time_limit)
+        self.end = time.monotonic() + (np.inf if time_limit is None else time_limit - grace(time_limit))
         self.busy: dict[Toulbar2Process, tuple[Task, str, float]] = {}  # task, search, when its time is over
 
     def run(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,8 +54,11 @@ def solve_toulbar2(
         raise ValueError(f"Expected at least one job (got {jobs})")
     if start is not None and tuple(start.shape) != (len(batch), batch.num_variables):
         raise ValueError(f"Expected a start of shape ({len(batch)}, {batch.num_variables}) (got {tuple(start.shape)})")
+    begin = time.perf_counter()
     network = CostNetwork(batch, seed, search, dict(settings or {}))
     tasks = [network.task(b, start) for b in range(len(batch))]
+    if time_limit is not None:
+        time_limit = max(1e-3, time_limit - (time.perf_counter() - begin))
     interrupted = Schedule(tasks, network, time_limit, jobs, progress).run()
     for t in tasks:
         if t.exhausted and t.cost is None:

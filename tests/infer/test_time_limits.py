@@ -1,0 +1,84 @@
+"""A time limit holds to within 5 %, also where one variable has millions of states, and while planning."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+from fgnn import GraphicalModel, solve
+from fgnn.infer.exact.plan import TooLarge
+
+SLACK = 1.05
+
+
+def one_variable(states: int) -> GraphicalModel:
+    return GraphicalModel([states])
+
+
+def sparse(first: int, second: int) -> GraphicalModel:
+    """Two variables with a table that forbids most pairs, and a third."""
+    rng = np.random.default_rng(0)
+    model = GraphicalModel([first, second, 2])
+    values = rng.normal(size=(first, second))
+    model.add_table((0, 1), np.where(rng.random(values.shape) < 0.2, values, -np.inf))
+    model.add_table((1, 2), rng.normal(size=(second, 2)))
+    return model
+
+
+def wide_grid(side: int) -> GraphicalModel:
+    rng = np.random.default_rng(0)
+    model = GraphicalModel([3] * side**2)
+    for i in range(side**2):
+        model.add_unary(i, rng.normal(size=3))
+        for j in ([i + 1] if (i + 1) % side else []) + ([i + side] if i + side < side**2 else []):
+            model.add_table((i, j), rng.normal(size=(3, 3)))
+    return model
+
+
+def elapsed(model: GraphicalModel, method: str, limit: float) -> float:
+    begin = time.perf_counter()
+    solve(model, method, time_limit=limit)
+    return time.perf_counter() - begin
+
+
+@pytest.mark.parametrize("method", ["auto", "exact", "lp", "ad3", "max-product"])
+def test_a_variable_of_a_million_states(method: str) -> None:
+    assert elapsed(one_variable(1 << 20), method, 5.0) < 5.0 * SLACK
+
+
+def test_many_choices_are_maximised_at_once_and_ties_keep_the_lowest() -> None:
+    model = one_variable(300_000)
+    values = np.zeros(300_000)
+    values[[70_000, 200_000, 299_999]] = 1.0
+    model.add_unary(0, values)
+    solution = solve(model, "exact")
+    assert (solution.assignment.tolist(), solution.status, solution.gap) == ([70_000], "optimal", 0.0)
+
+
+def test_many_choices_for_several_models_and_rows() -> None:
+    rng = np.random.default_rng(1)
+    model = GraphicalModel([200, 3, 150])
+    model.add_table((0, 1), rng.normal(size=(200, 3)))
+    model.add_table((1, 2), rng.normal(size=(3, 150)))
+    assert solve(model, "exact").score == pytest.approx(solve(model, "brute-force").score)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["auto", "exact", "lp", "ad3", "max-product", "toulbar2"])
+@pytest.mark.parametrize(
+    "make",
+    [lambda: one_variable(1 << 24), lambda: sparse(1 << 18, 16), lambda: sparse(2048, 2048), lambda: wide_grid(100)],
+    ids=["one variable", "long and sparse", "square and sparse", "grid"],
+)
+def test_no_method_exceeds_its_limit_by_more_than_five_percent(make: Callable[[], GraphicalModel], method: str) -> None:
+    if method == "toulbar2":
+        pytest.importorskip("pytoulbar2")
+    model = make()
+    begin = time.perf_counter()
+    with suppress(TooLarge):  # also a refusal comes in time
+        solve(model, method, time_limit=5.0)
+    assert time.perf_counter() - begin < 5.0 * SLACK
