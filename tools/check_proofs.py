@@ -114,12 +114,12 @@ def draw_models(rng: np.random.Generator, structure: Structure, count: int, larg
     for shape in shapes:
         spread = (count, *(1 for _ in shape))
         limit = np.where(mixed & (rng.random(count) < 0.5), 2, sizes).reshape(spread)
-        values = rng.integers(-limit, limit + 1, size=(count, *shape))
+        values: Ints = rng.integers(-limit, limit + 1, size=(count, *shape))
         if largest > 2**10:
-            values = values + hidden.reshape(spread) * rng.integers(-1, 2, size=spread)
+            values += hidden.reshape(spread) * rng.integers(-1, 2, size=spread)
         factors.append(np.where(rng.random((count, *shape)) < forbidden.reshape(spread), _NEVER, values))
     ends = [np.sort(rng.integers(0, len(s) + 1, size=(count, 2)), axis=1) for s in structure.budgets]
-    bounds = np.stack(ends, 1) if ends else np.zeros((count, 0, 2), np.int64)
+    bounds = np.stack([np.zeros((count, 2), np.int64), *ends], 1)[:, 1:]
     wide = largest > 2**10
     constants = [int(c) for c in rng.choice([0, 0, 1, -(2**40), 2**50 if wide else 3], size=count)]
     powers = rng.choice([0, 0, -40, 40, -900 if wide else -90, 900 if wide else 60, -1040 if wide else 3], size=count)

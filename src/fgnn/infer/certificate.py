@@ -49,7 +49,7 @@ def rounding(batch: ModelBatch, dtype: torch.dtype = torch.float64) -> Tensor:
     short = torch.ones(len(batch), dtype=torch.bool, device=batch.device)
     most = grid / epsilon / max(1, num_factors(batch))
     for values in (batch.unary, *(t.distinct("values") for t in batch.tables)):
-        for part in values.flatten(1).split(max(1, _CHUNK // max(1, len(values))), 1):
+        for part in torch.split(values.flatten(1), max(1, _CHUNK // max(1, len(values))), 1):
             steps = part / grid
             short = short & ((steps == steps.round()) & ((part > -most) | (part == -torch.inf))).all(1)
             if not bool(short.any()):
