@@ -66,7 +66,7 @@ def decode(
         if finite is not None:
             guide = finite[owner], torch.tensor(by_score, device=batch.device)[rows % many]
         end[rows] = _search(moves, end[rows], owner, guide, max_steps, deadline)
-    end = end.reshape(count, many, -1)
+    end = end.view_as(best)
     if many and not bool((batch.score(end) > -torch.inf).any(1).all()):
         end = _from_zero(moves, batch, end, max_steps, deadline)
     best = torch.cat([best, end], 1)
