@@ -58,7 +58,7 @@ def test_every_proof_holds_in_exact_integers(tmp_path: Path) -> None:
     pytest.importorskip("pytoulbar2")
     results = check_many(600, seed=1, size=10, out=tmp_path / "proofs.json")
     assert results["faults"] == []
-    assert set(results["methods"]) == set(check_proofs.METHODS)
+    assert set(results["methods"]) >= {"exact", "brute-force", "auto", "ad3", "max-product"}
     for method in ("exact", "brute-force"):
         tally = results["methods"][method]
         assert tally["optimal"] + tally["proved infeasible"] == tally["answers"]
@@ -81,4 +81,6 @@ def test_a_run_continues_where_it_ended(tmp_path: Path) -> None:
 @pytest.mark.timeout(3600)
 def test_every_proof_of_a_hundred_thousand_models_holds() -> None:
     pytest.importorskip("pytoulbar2")
-    assert check_many(100_000, seed=2)["faults"] == []
+    results = check_many(100_000, seed=2)
+    assert results["faults"] == []
+    assert set(results["methods"]) == set(check_proofs.METHODS)
