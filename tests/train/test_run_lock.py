@@ -71,6 +71,7 @@ with locked(pathlib.Path({str(tmp_path / "run")!r})):
         ("17 on another-machine", False),
         ("", False),
     ],
+    ids=["dead", "alive", "elsewhere", "unknown"],  # the values differ from process to process
 )
 def test_without_locks_only_a_dead_process_of_this_machine_is_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holder: str, stale: bool

@@ -49,7 +49,8 @@ class FactorGroup:
     def known(cls, scopes: Tensor, offsets: Tensor | None = None) -> FactorGroup:
         """A group whose scopes and offsets are known to be valid: nothing is checked or read back from a device."""
         group = cls.__new__(cls)
-        group.__dict__.update(scopes=scopes, offsets=offsets)
+        object.__setattr__(group, "scopes", scopes)
+        object.__setattr__(group, "offsets", offsets)
         return group
 
     @classmethod

@@ -150,4 +150,7 @@ def test_gpu_and_cpu_agree_on_scores() -> None:
     x, category = torch.rand(2, 600, 3), torch.tensor([3, 9])
     wanted = net(x, category)
     found = net.cuda()(x.cuda(), category.cuda()).cpu()
-    torch.testing.assert_close(found, wanted, atol=1e-3, rtol=1e-3)
+    # A rounding error can swap two equally distant neighbours, which changes the scores of a few points.
+    far = ((found - wanted).abs() > 1e-3 + 1e-3 * wanted.abs()).flatten(0, 1).any(1)
+    assert float(far.float().mean()) < 0.01
+    torch.testing.assert_close(found, wanted, atol=5e-2, rtol=5e-2)
