@@ -38,9 +38,9 @@ def test_a_result_is_written_with_its_page_and_chart(result: dict[str, Any]) -> 
 
 def test_expected_and_measured_ratios_are_compared(result: dict[str, Any]) -> None:
     row = result["expected"]["authors, forward"]
-    assert row["expected"] == 2.0
+    assert row["expected"] == 3.0
     assert row["found"] == result["ratios"]["authors"]["forward"]
-    assert row["met"] == (row["found"] >= 2.0)
+    assert row["met"] == (row["found"] >= 3.0)
 
 
 def test_gradients_are_recomputed_and_cleared() -> None:

@@ -107,7 +107,7 @@ def test_a_batch_too_large_for_the_device_is_halved(method: str) -> None:
         halved = solve(batch, method)
     assert tried == [11, 5, 2, 3, 6, 3, 3]
     assert torch.equal(halved.assignment, whole.assignment)
-    assert torch.equal(halved.bound, whole.bound)
+    torch.testing.assert_close(halved.bound, whole.bound, rtol=1e-12, atol=0.0)  # sums round by the size of the batch
     assert halved.status == whole.status
     assert halved.method == whole.method
     with little_memory(0), pytest.raises(torch.OutOfMemoryError):
