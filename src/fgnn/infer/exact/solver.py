@@ -53,7 +53,8 @@ def solve_exact(
         memory: Upper limit on the memory in bytes: by default 4 GiB (at most half of the installed memory) on the CPU,
             half of the free memory on a GPU.
         tries: Random restarts of the order, if min-fill's is costly.
-        dtype: Of the sums, float64 or float32. Sums in float32 leave a gap that is too large for a proof.
+        dtype: Of the sums, float64 or float32, which proves only models whose sums it holds exactly, such as
+            small integers.
 
     Raises:
         TooLarge: A `ValueError` with the induced width, the states and the memory that would be needed.
