@@ -140,8 +140,7 @@ class Data:
 
         edges = {}
         for name, t in self.edges.items():
-            own = isinstance(t, Tensor) and _edge_lead(name, t, self.graph.groups[name])[1]
-            edges[name] = t[k] if own else t  # type: ignore[index]
+            edges[name] = t[k] if isinstance(t, Tensor) and _edge_lead(name, t, self.graph.groups[name])[1] else t
         gs = {name: g[k] if g.dim() == 3 else g for name, g in self.gs.items()}
         return Data(self.graph, one(self.f), gs, edges, one(self.y))
 
@@ -259,7 +258,7 @@ def _stack(parts: Sequence[Tensor | None], what: str) -> Tensor:
     for k, shape in enumerate(shapes):
         if shape != shapes[0]:
             raise ValueError(f"Expected data.{what} {shapes[0]} in all samples (got {shape} in sample {k})")
-    return torch.stack(parts)  # type: ignore[arg-type]
+    return torch.stack([x for x in parts if x is not None])
 
 
 def _cat(what: str, parts: Sequence[Tensor | None]) -> Tensor | None:
@@ -270,7 +269,7 @@ def _cat(what: str, parts: Sequence[Tensor | None]) -> Tensor | None:
             raise ValueError(
                 f"Expected data.{what} (·, {_tail(one)}) in all samples (got {_tail(other)} in sample {k})"
             )
-    return None if first is None else torch.cat(parts)  # type: ignore[arg-type]
+    return None if first is None else torch.cat([x for x in parts if x is not None])
 
 
 def _tail(shape: tuple[int, ...] | None) -> str:
@@ -312,8 +311,9 @@ def _cat_edges(samples: Sequence[Data], graph: FactorGraph) -> dict[str, EdgeFea
 
 
 def _cat_targets(targets: list[Tensor | None]) -> Tensor | None:
-    if all(y is not None and y.dim() == 0 for y in targets):
-        return torch.stack(targets)  # type: ignore[arg-type]
+    scalars = [y for y in targets if y is not None and y.dim() == 0]
+    if len(scalars) == len(targets):
+        return torch.stack(scalars)
     return _cat("y", [y if y is None or y.dim() else y.reshape(1) for y in targets])
 
 

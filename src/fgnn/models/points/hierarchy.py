@@ -271,7 +271,7 @@ class HierarchicalFGNN(nn.Module):
         f = self.embed[1](self.embed[0](f, level))
         skips: list[tuple[Tensor, Tensor]] = []
         for s, blocks in enumerate(self.blocks):
-            for block in blocks:  # type: ignore[attr-defined]
+            for block in blocks.children():
                 f = block(f, level)
             if s < len(samples):
                 assert chosen is not None

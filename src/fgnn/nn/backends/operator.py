@@ -7,7 +7,7 @@ graph without breaks, for any number of samples.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -40,9 +40,11 @@ def aggregate_compiled(
     return out.squeeze(0) if call.batch is None else out
 
 
-def _call(edges: int, types: int, batch: int, towards: Side, relu: bool, kind: Kind, gamma: float) -> EdgeCall:
+def _call(edges: int, types: int, batch: int, towards: str, relu: bool, kind: str, gamma: float) -> EdgeCall:
+    """The call that the operator's arguments stand for; an operator has strings where the call has literals."""
     typed = None if types < 0 else by_handle(types)
-    return EdgeCall(by_handle(edges), towards, relu, Aggregation(kind, gamma), typed, batch)
+    how = Aggregation(cast(Kind, kind), gamma)
+    return EdgeCall(by_handle(edges), cast(Side, towards), relu, how, typed, batch)
 
 
 _ARG = {"none": torch.uint8, "byte": torch.uint8, "int": torch.int32, "edge": torch.int64}
@@ -53,7 +55,7 @@ def _op(
     a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, edges: int, types: int, count: int, batch: int,
     towards: str, relu: bool, kind: str, gamma: float, backend: str, place: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    call = _call(edges, types, batch, towards, relu, kind, gamma)  # type: ignore[arg-type]
+    call = _call(edges, types, batch, towards, relu, kind, gamma)
     if backend == "triton":
         out, arg = by_triton.forward(a, b, phi, weight, call)
         return out, a.new_empty(0, dtype=torch.uint8) if place == "none" else arg.to(_ARG[place])
@@ -63,9 +65,10 @@ def _op(
 
 
 @_op.register_fake
-def _(  # type: ignore[no-untyped-def]
-    a, b, phi, weight, edges, types, count, batch, towards, relu, kind, gamma, backend, place
-):
+def _(
+    a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, edges: int, types: int, count: int, batch: int,
+    towards: str, relu: bool, kind: str, gamma: float, backend: str, place: str,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     m = weight.shape[1]
     first = a.new_empty((batch, count, m)) if backend == "triton" else a.new_empty((count, batch, m)).transpose(0, 1)
     shape = (0,) if place == "none" else (count, batch, m) if place == "edge" else (batch, count, m)
@@ -78,7 +81,7 @@ def _op_backward(
     edges: int, types: int, batch: int, towards: str, relu: bool, kind: str, gamma: float, backend: str,
     wants: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    call = _call(edges, types, batch, towards, relu, kind, gamma)  # type: ignore[arg-type]
+    call = _call(edges, types, batch, towards, relu, kind, gamma)
     if backend == "triton":
         grads: Sequence[Tensor | None] = by_triton.backward(grad, arg, (a, b, phi, weight), call, wants)
     else:
@@ -88,17 +91,22 @@ def _op_backward(
         d_a, d_b, d_phi, d_weight = by_torch.backward(grad.transpose(0, 1), inputs, winner, result, wants)
         grads = _as_given(d_a, a), None if b is None else _as_given(d_b, b), d_phi, d_weight
     none = a.new_empty(0)
-    given = (a, b, phi, weight)
-    return tuple(  # type: ignore[return-value]
-        none.clone() if x is None or not want else x.new_zeros(x.shape) if g is None else g.to(x.dtype).contiguous()
-        for x, g, want in zip(given, grads, wants, strict=True)
-    )
+
+    def gradient(x: Tensor | None, g: Tensor | None, wanted: bool) -> Tensor:
+        if x is None or not wanted:
+            return none.clone()
+        return x.new_zeros(x.shape) if g is None else g.to(x.dtype).contiguous()
+
+    first, second, third, fourth = map(gradient, (a, b, phi, weight), grads, wants)
+    return first, second, third, fourth
 
 
 @_op_backward.register_fake
-def _(  # type: ignore[no-untyped-def]
-    grad, out, arg, a, b, phi, weight, edges, types, batch, towards, relu, kind, gamma, backend, wants
-):
+def _(
+    grad: Tensor, out: Tensor, arg: Tensor, a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor,
+    edges: int, types: int, batch: int, towards: str, relu: bool, kind: str, gamma: float, backend: str,
+    wants: list[bool],
+) -> tuple[Tensor, ...]:  # fmt: skip
     given = (a, b, phi, weight)
     return tuple(
         a.new_empty(0) if x is None or not want else x.new_empty(x.shape) for x, want in zip(given, wants, strict=True)
