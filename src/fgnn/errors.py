@@ -11,6 +11,7 @@ from fgnn.names import printable as printable
 _EXTRAS = {
     "pytoulbar2": "solvers",
     "joblib": "solvers",
+    "numba": "solvers",
     "h5py": "points",
     "laspy": "points",
     "trimesh": "points",

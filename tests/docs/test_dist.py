@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 OPTIONAL = (
     "pytoulbar2", "joblib", "h5py", "laspy", "trimesh", "pypcd4", "torch_geometric", "matplotlib", "plotly", "networkx",
-    "tensorboard", "typer", "rich", "yaml",
+    "numba", "tensorboard", "typer", "rich", "yaml",
 )  # fmt: skip
 MODEL = "MARKOV\n2\n2 2\n1\n2 0 1\n4  1.0 0.5  0.5 2.0\n"
 

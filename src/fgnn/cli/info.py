@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 _PACKAGES = (
-    "torch", "numpy", "scipy", "safetensors", "typer", "rich", "pyyaml", "pytoulbar2", "joblib", "h5py",
+    "torch", "numpy", "scipy", "safetensors", "typer", "rich", "pyyaml", "pytoulbar2", "joblib", "numba", "h5py",
     "laspy", "trimesh", "pypcd4", "torch-geometric", "triton", "matplotlib", "plotly", "networkx", "tensorboard",
 )  # fmt: skip
 
