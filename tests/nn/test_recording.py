@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fgnn.nn.graphed import recording
+from fgnn.nn.cuda_graph import recording
 
 pytestmark = [
     pytest.mark.gpu,

@@ -14,7 +14,7 @@ from fgnn.infer.exact.max_marginals import Band, gaps
 from fgnn.infer.local_search.decode import decode
 from fgnn.infer.local_search.refine import refine
 from fgnn.models.map.config import NetworkConfig
-from fgnn.nn.graphed import recording
+from fgnn.nn.cuda_graph import recording
 from fgnn.runtime.distributed import World
 from fgnn.tasks.labelled_models import Endless
 from fgnn.tasks.map import MAPTask

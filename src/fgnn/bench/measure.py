@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fgnn.bench.common import timed
-from fgnn.nn.graphed import recording
+from fgnn.nn.cuda_graph import recording
 
 
 def measure(

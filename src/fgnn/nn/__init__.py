@@ -16,6 +16,7 @@ from fgnn.nn.network import Network, build, count_parameters
 from fgnn.nn.norm import RMSNorm
 from fgnn.nn.notation import NotationError
 from fgnn.nn.pooling import EdgeHead, GraphHead, GraphPool
+from fgnn.nn.record import record
 from fgnn.nn.residual import ResidualFGNNLayer, ResidualUpdate
 from fgnn.nn.residual_network import ResidualNetwork
 
@@ -56,5 +57,6 @@ __all__ = [
     "functional",
     "graphed",
     "make_edge_matrix",
+    "record",
     "use_backend",
 ]

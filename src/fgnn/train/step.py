@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fgnn.nn.graphed import recording
+from fgnn.nn.cuda_graph import recording
 from fgnn.tasks import Loss
 from fgnn.tasks.tensor_tree import clone_tensors, copy_tensors, signature
 

@@ -62,6 +62,11 @@ def why_unsupported(device: torch.device, dtype: torch.dtype, aggregation: Aggre
     return why_unavailable(device)
 
 
+def forced_backend() -> str | None:
+    """The backend that :func:`use_backend` set; None if it is chosen automatically."""
+    return _forced
+
+
 @contextmanager
 def use_backend(name: str | None) -> Iterator[None]:
     """Force a backend inside the block; None chooses automatically."""

@@ -1,0 +1,74 @@
+"""What a recorded call depends on: the arguments without the numbers in them, and torch's modes."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import SUPPORTED_NODES
+
+from fgnn.graph import FactorGraph
+from fgnn.graph.derived import Derived
+from fgnn.nn.backends.choice import forced_backend
+
+_PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
+
+
+class Unknown(Exception):
+    """An argument of a type whose effect on a call is not known."""
+
+
+def describe(value: Any, tensors: list[Tensor]) -> Hashable:
+    """A key equal for arguments that differ in numbers alone; the tensors found are appended to ``tensors``.
+
+    A graph or ``EdgeTypes`` is recognised by identity.
+    """
+    if isinstance(value, Tensor):
+        if type(value) not in (Tensor, torch.nn.Parameter):
+            raise Unknown(type(value).__name__)
+        tensors.append(value)
+        return value.shape, value.dtype, value.device, value.requires_grad
+    if isinstance(value, FactorGraph):
+        return value.structure.handle
+    if isinstance(value, Derived):
+        return value.handle
+    if isinstance(value, _PLAIN):
+        return type(value), value
+    if isinstance(value, Mapping):
+        return tuple((name, describe(entry, tensors)) for name, entry in value.items())
+    if isinstance(value, tuple | list):
+        return type(value), *(describe(entry, tensors) for entry in value)
+    if type(value) not in SUPPORTED_NODES:
+        raise Unknown(type(value).__name__)
+    entries, _ = SUPPORTED_NODES[type(value)].flatten_fn(value)
+    return type(value), *(describe(entry, tensors) for entry in entries)
+
+
+def replaced(value: Any, tensors: Iterator[Tensor]) -> Any:
+    """The same arguments with other tensors, in the order of :func:`describe`."""
+    if isinstance(value, Tensor):
+        return next(tensors)
+    if isinstance(value, (FactorGraph, Derived, *_PLAIN)):
+        return value
+    if isinstance(value, Mapping):
+        return {name: replaced(entry, tensors) for name, entry in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(replaced(entry, tensors) for entry in value)
+    node = SUPPORTED_NODES[type(value)]
+    entries, context = node.flatten_fn(value)
+    return node.unflatten_fn([replaced(entry, tensors) for entry in entries], context)
+
+
+def modes(kind: str) -> Hashable:
+    """Torch's settings that decide which kernels run on this kind of device."""
+    autocast = torch.is_autocast_enabled(kind)
+    return (
+        torch.is_grad_enabled(),
+        torch.get_autocast_dtype(kind) if autocast else None,
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_float32_matmul_precision(),
+        forced_backend(),
+        torch.cuda.current_stream().cuda_stream if kind == "cuda" else None,
+    )
