@@ -23,6 +23,7 @@ _EXTRAS = {
     "tensorboard": "logging",
     "lazrs": "points",
     "lzf": "points",
+    "ortools": "peers",
 }
 
 

@@ -40,6 +40,32 @@ def solvers(
 
 
 @bench.command()
+def anytime(
+    only: Annotated[list[str] | None, typer.Option(help="Instances by pattern, such as 'glass/*'. Repeatable.")] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Methods by pattern, such as 'toulbar2*'. Repeatable.")
+    ] = None,
+    seconds: Annotated[list[float] | None, typer.Option(help="Time limits; 1, 5 and 20 by default.", min=0.01)] = None,
+    again: Annotated[list[str] | None, typer.Option(help="Methods by pattern, to measure again. Repeatable.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of benchmark data; FGNN_DATA by default.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads of each method; all cores by default.", min=1)] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the methods; instances have their own.")] = 0,
+    out: Out = None,
+) -> None:
+    """Score against time, for our methods and their peers, on named instances.
+
+    Runs already in the result file are kept, so it can be run in slices and continued.
+
+    Example: fgnn bench anytime --only 'glass/*' --seconds 1 --seconds 5
+    """
+    _run(
+        "fgnn.bench.anytime.benchmark",
+        only=tuple(only or ()), methods=tuple(method or ()), seconds=tuple(seconds or (1.0, 5.0, 20.0)),
+        again=tuple(again or ()), data=data, device="cpu", threads=threads, seed=seed, out=out,
+    )  # fmt: skip
+
+
+@bench.command()
 def layer(device: Device = "cpu", seed: Seed = 0, out: Out = None) -> None:
     """One FGNN layer, forward and backward, against other implementations.
 

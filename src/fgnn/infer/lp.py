@@ -130,6 +130,12 @@ class _Result:
     iterations: int = 0
 
 
+def linear_program(batch: ModelBatch) -> tuple[_Program, _Numbers]:
+    """The program of a batch and its numbers, without solving it."""
+    program = _program(batch)
+    return program, _numbers(batch, program)
+
+
 def _program(batch: ModelBatch) -> _Program:
     cards = batch.cardinalities.cpu().numpy()
     first = np.concatenate([[0], np.cumsum(cards - 1)]).astype(np.int64)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fgnn.errors import InputError
+from fgnn.report.anytime_page import make_anytime_page
 from fgnn.report.charts import bars, lines
 from fgnn.report.html import Page, add_provenance
 from fgnn.report.records import are_records, flatten, sections
@@ -47,6 +48,8 @@ def page_of_file(file: str | Path) -> Path:
 
 def make_bench_page(result: Mapping[str, Any]) -> Page:
     """The page of a result: charts, then tables of all numbers."""
+    if result.get("benchmark") == "anytime":
+        return make_anytime_page(result)
     name = str(result.get("benchmark") or next((k for k in result if k not in ("environment", "file")), "result"))
     environment = dict(result.get("environment", {}))
     page = Page(f"Benchmark: {name}")

@@ -165,7 +165,7 @@ def _methods(weights: str) -> dict[str, _Answer]:
         "max-product, damped": by("max-product", damping=0.5),
         f"max-product{SEARCH}": by("max-product", search=True, damping=0.5),
         "toulbar2": by("toulbar2"),
-        "MILP (HiGHS)": lambda batch, limit: solve_milp(batch, limit),
+        "MILP (HiGHS)": lambda batch, limit: solve_milp(batch, limit)[0],
         "FGNN, raw": by("fgnn", weights=weights, decode=False),
         "FGNN + decode": by("fgnn", weights=weights),
         LEARNED: learned,
