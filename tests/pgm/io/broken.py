@@ -149,7 +149,7 @@ WHOLE: dict[str, tuple[str, bytes, str, str]] = {
     "uai truncated scopes": ("a.uai", UAI[:35], "scope 3", "got the end of the file"),
     "uai truncated tables": ("a.uai", UAI[:70], "line 8", "numbers but the file has only"),
     "uai last number missing": ("a.uai", UAI[: UAI.rindex(b" 0.25")] + b"   \n\n", "table 3", "the end of the file"),
-    "uai trailing junk": ("a.uai", UAI + b"\n# thanks", "line 19", "Expected the end of the file (got '#')"),
+    "uai trailing junk": ("a.uai", UAI + b"\nthanks", "line 19", "Expected the end of the file (got 'thanks')"),
     "uai one table too many": ("a.uai", UAI + b"1 0.5", "line 18", "Expected the end of the file (got '1')"),
     "gzip that is not": ("a.uai.gz", UAI, "", "is not a whole gzip file"),
     "gzip truncated": ("a.uai.gz", gzip.compress(UAI)[:-10], "", "is not a whole gzip file"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fgnn import GraphicalModel, read_model
+from fgnn.errors import InputError
 from tests.pgm.io.samples import CFN, WCSP, swap
 
 
@@ -80,3 +81,45 @@ def test_negative_costs_elsewhere_keep_an_entry_above_the_bound_possible(tmp_pat
 def test_a_state_may_be_named_or_numbered(tmp_path: Path) -> None:
     assert read(tmp_path, "a.cfn", swap(CFN, b"[q 2.5]", b"[1 2.5]")) == read(tmp_path, "b.cfn", CFN)
     assert read(tmp_path, "a.cfn", swap(CFN, b"[a b]", b"[0 1]")) == read(tmp_path, "b.cfn", CFN)
+
+
+@pytest.mark.parametrize("top", [2**53 + 1, 2**53 + 2, 2**60 + 1, 9223372036854775807])
+def test_integer_costs_beyond_53_bits_keep_their_side_of_the_bound(tmp_path: Path, top: int) -> None:
+    text = f"t 1 4 1 {top}\n4\n1 0 {top - 3} 3\n0 {top - 1}\n1 {top}\n2 {top + 1}\n"
+    model = read(tmp_path, "a.wcsp", text)
+    below, at, above, default = (model.score([s]) for s in range(4))
+    assert below == pytest.approx(-float(top), rel=1e-15)
+    assert default == pytest.approx(-float(top), rel=1e-15)
+    assert at == above == -math.inf
+
+
+def test_costs_that_fit_are_exact_and_others_are_integers(tmp_path: Path) -> None:
+    assert read(tmp_path, "a.wcsp", f"t 1 2 1 {2**62}\n2\n1 0 0 1\n1 {2**53 - 1}\n").score([1]) == -(2**53 - 1)
+    with pytest.raises(InputError, match=r"tuple 0.*9\.1e18"):
+        read(tmp_path, "b.wcsp", f"t 1 2 1 {2**62}\n2\n1 0 0 1\n1 9.1e18\n")
+
+
+@pytest.mark.parametrize("spelled", ["inf", "+inf", "Infinity", '"inf"'])
+def test_an_infinite_cost_forbids(tmp_path: Path, spelled: str) -> None:
+    text = "{problem: {name: t mustbe: <10} variables: {a: 2 b: 2} functions: {f: {scope: [a b] costs: [0 1 2 INF]}}}"
+    model = read(tmp_path, "a.cfn", text.replace("INF", spelled))
+    assert [model.score([a, b]) for a in (0, 1) for b in (0, 1)] == [0.0, -1.0, -2.0, -math.inf]
+
+
+def test_an_infinite_default_cost_and_bound(tmp_path: Path) -> None:
+    model = read(tmp_path, "a.cfn", "{{t <inf} [2 2] {[[0 1] inf [0 1 3 1 0 1e90]]}}")
+    assert [model.score([a, b]) for a in (0, 1) for b in (0, 1)] == [-math.inf, -3.0, -1e90, -math.inf]
+
+
+def test_a_value_of_minus_infinity_forbids_where_the_file_maximises(tmp_path: Path) -> None:
+    text = "{problem: {name: m, mustbe: >-inf} variables: {v: 3} functions: {{scope: [v] costs: [1 -inf 5]}}}"
+    model = read(tmp_path, "a.cfn", text)
+    assert [model.score([s]) for s in range(3)] == [1.0, -math.inf, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("bound", "costs"), [("<9", "-inf"), (">-9", "inf"), ("<9", "nan"), ("<9", "1e999"), ("<-inf", "1"), (">inf", "1")]
+)
+def test_an_infinity_that_would_reward_is_refused(tmp_path: Path, bound: str, costs: str) -> None:
+    with pytest.raises(InputError, match="Expected"):
+        read(tmp_path, "a.cfn", f"{{{{t {bound}}} [2] {{[[0] [0 {costs}]]}}}}")

@@ -16,6 +16,7 @@ import fgnn
 from fgnn import GraphicalModel, read_model, write_model
 from fgnn.errors import InputError
 from fgnn.pgm.io import uai
+from fgnn.pgm.io.stream import BLOCK
 from tests.pgm.io.samples import UAI
 from tests.strategies import models
 
@@ -187,3 +188,30 @@ def test_many_tables_are_grouped_by_shape_and_score_the_same(tmp_path: Path, mon
 def test_the_functions_are_exported_at_the_top() -> None:
     assert fgnn.read_model is read_model
     assert fgnn.write_model is write_model
+
+
+def test_comments_may_stand_anywhere_and_long_lines_still_cross_blocks(tmp_path: Path) -> None:
+    plain = "MARKOV\n2\n2 2\n1\n2 0 1\n4 1 2 3 4\n"
+    commented = "# by hand\nMARKOV # kind\n2\n2 2#sizes\n1\n2 0 1\n# 7 8\n4\n1 2 # row 0\n3 4 # row 1"
+    for name, text in (("a", plain), ("b", commented)):
+        (tmp_path / f"{name}.uai").write_text(text)
+    assert read_model(tmp_path / "a.uai") == read_model(tmp_path / "b.uai")
+    # one line of more than two blocks, with a comment that begins in the last
+    many = 600_000
+    body = f"MARKOV 1 {many} 1 1 0 {many} " + " ".join(["1.5"] * many)
+    (tmp_path / "long.uai").write_text(body + " # the end " + "x" * 1000)
+    assert read_model(tmp_path / "long.uai").unaries.tolist() == pytest.approx([math.log(1.5)] * many)
+
+
+@pytest.mark.parametrize("before", range(-30, 3))
+def test_a_comment_that_crosses_the_end_of_a_block_is_one_comment(tmp_path: Path, before: int) -> None:
+    text = b"MARKOV 1 2 ".ljust(BLOCK + before, b"\n") + b"# 3 3 3 3 3 3 3 3 3 3 3 #\n1 1 0 # 4\n2 5 7\n"
+    (tmp_path / "a.uai").write_bytes(text)
+    assert np.exp(read_model(tmp_path / "a.uai").unaries).tolist() == pytest.approx([5.0, 7.0])
+
+
+def test_evidence_may_have_comments(tmp_path: Path) -> None:
+    (tmp_path / "a.uai").write_text("MARKOV 2 2 2 1 2 0 1 4 1 2 3 4")
+    (tmp_path / "a.evid").write_text("1 # one observation\n1 0")
+    observed = read_model(tmp_path / "a.uai", evidence=tmp_path / "a.evid")
+    assert observed.score([0, 1]) == -math.inf

@@ -1,6 +1,7 @@
 """Bayesian networks in the interchange format (``.bif``).
 
-Variables are numbered in declaration order. Each becomes one table over its parents and then itself.
+Variables are numbered in declaration order. Each becomes one table over its parents and then itself. A block with
+``property function max`` is a noisy-MAX: see `noisy_max`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.pgm.io.build import MOST_VARIABLES, TableRuns, log_potentials, table_size
+from fgnn.pgm.io.noisy_max import noisy_max, noisy_sizes
 from fgnn.pgm.io.numbers import shown
 from fgnn.pgm.io.stream import Limits
 from fgnn.pgm.io.text import Text, numbers_of
@@ -60,9 +62,12 @@ def read_bif(path: Path, limits: Limits | None = None) -> GraphicalModel:
     return model
 
 
-def _skip_property(text: Text) -> None:
-    while text.next("';'") != ";":
-        pass
+def _read_property(text: Text) -> list[str]:
+    """Take a property; return its words."""
+    words = []
+    while (word := text.next("';'")) != ";":
+        words += word.replace("=", " ").lower().split()
+    return words
 
 
 def _skip_network(text: Text) -> None:
@@ -70,7 +75,7 @@ def _skip_network(text: Text) -> None:
         text.name("the network's name")
     text.expect("{")
     while not text.is_mark("}"):
-        _skip_property(text)
+        _read_property(text)
     text.expect("}")
 
 
@@ -84,7 +89,7 @@ def _read_variable(text: Text, variables: _Variables) -> None:
     while not text.is_mark("}"):
         kind = text.name("type or property")
         if kind == "property":
-            _skip_property(text)
+            _read_property(text)
         elif kind == "type" and not states:
             states = _read_states(text)
         else:
@@ -135,6 +140,8 @@ def _read_rows(text: Text, child: _Variable, parents: list[_Variable]) -> NDArra
     width = len(child.states)
     values = np.full((*shape, width), np.nan)  # NaN: missing
     default: NDArray[np.float64] | None = None
+    table: NDArray[np.float64] | None = None
+    noisy = False
     text.expect("{")
     _read_plain_rows(text, parents, values)
     while not text.is_mark("}"):
@@ -146,16 +153,20 @@ def _read_rows(text: Text, child: _Variable, parents: list[_Variable]) -> NDArra
             continue
         kind = text.name("table, default, property or a row")
         if kind == "property":
-            _skip_property(text)
+            noisy = noisy or _read_property(text) == ["function", "max"]
         elif kind == "default" and default is None:
             default = _row(text, width)
-        elif kind == "table" and np.isnan(values).all():
-            # a table runs over the child first and then the parents, the last fastest
-            flat = _row(text, values.size)
-            values = np.moveaxis(flat.reshape(width, *shape), 0, -1).copy()
+        elif kind == "table" and table is None and np.isnan(values).all():
+            table = _row(text)
         else:
             text.fail(f"Expected one table, one default, a property or a row (got {shown(kind)})")
     text.expect("}")
+    if table is not None and noisy and parents and default is None and len(table) in noisy_sizes(shape, width):
+        return _checked_noisy_max(text, table, shape, width)
+    if table is not None:
+        # a table runs over the child first and then the parents, the last fastest
+        _check_width(text, table, values.size)
+        values = np.moveaxis(table.reshape(width, *shape), 0, -1).copy()
     missing = np.isnan(values[..., 0])
     if default is not None:
         values[missing] = default
@@ -204,10 +215,22 @@ def _read_key(text: Text, parents: list[_Variable]) -> tuple[int, ...]:
     return tuple(key)
 
 
-def _row(text: Text, width: int) -> NDArray[np.float64]:
+def _row(text: Text, width: int | None = None) -> NDArray[np.float64]:
     row = text.numbers_until(";", "probabilities")
-    if len(row) != width:
-        text.fail(f"Expected {width} probabilities (got {len(row)})")
+    if width is not None:
+        _check_width(text, row, width)
     if (row < 0).any():
         text.fail(f"Expected probabilities of at least 0 (got {row[row < 0][0]:g})")
     return row
+
+
+def _check_width(text: Text, row: NDArray[np.float64], width: int) -> None:
+    if len(row) != width:
+        text.fail(f"Expected {width} probabilities (got {len(row)})")
+
+
+def _checked_noisy_max(text: Text, table: NDArray[np.float64], parents: list[int], states: int) -> NDArray[np.float64]:
+    try:
+        return noisy_max(table, parents, states)
+    except ValueError as error:
+        text.fail(str(error))

@@ -1,7 +1,8 @@
 """toulbar2's ``.cfn`` files: a loose form of JSON with decimal costs and names.
 
 Quotes, commas and colons are optional, braces and brackets are interchangeable, and the field names may be left out
-altogether (``{problem: {name: p mustbe: <5}}`` or ``{{p <5}}``); only the order of the fields is fixed.
+altogether (``{problem: {name: p mustbe: <5}}`` or ``{{p <5}}``); only the order of the fields is fixed. A cost of
+``inf`` forbids, as does a value of ``-inf`` where the file maximises.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from fgnn.pgm.io.costs import CostNetwork
 from fgnn.pgm.io.numbers import shown
 from fgnn.pgm.io.rules import add_rule
 from fgnn.pgm.io.stream import Limits
-from fgnn.pgm.io.text import LARGEST, Text, is_number
+from fgnn.pgm.io.text import LARGEST, Text, is_infinite, is_number
 from fgnn.pgm.model import GraphicalModel
 
 _OPEN, _CLOSE = "{[", "}]"
-_BOUND = re.compile(r"([<>])([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)", re.ASCII)
+_BOUND = re.compile(r"([<>])([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|(?:(?<=<)|(?<=>)-)inf)", re.ASCII)
 
 
 def read_cfn(path: Path, limits: Limits | None = None) -> GraphicalModel:
@@ -94,7 +95,7 @@ class _Reader:
         self.tag("mustbe")
         word = self.text.name("a bound")
         bound = _BOUND.fullmatch(word)
-        if bound is None or abs(float(bound[2])) > LARGEST:
+        if bound is None or (abs(float(bound[2])) > LARGEST and not is_infinite(bound[2])):
             self.text.fail(f"Expected a bound such as <12.5 or >-3 (got {shown(word)})", "problem")
         self.close("the problem")
         maximise = bound[1] == ">"
@@ -149,9 +150,10 @@ class _Reader:
         scope = [self.variable() for _ in self.items("the scope", tag="scope")]
         self.network.check_scope(scope, text.place)
         default: float | None = None
-        if text.peek() == "defaultcost" if self.tagged else is_number(text.peek() or ""):
+        word = text.peek() or ""
+        if word == "defaultcost" if self.tagged else is_number(word) or is_infinite(word):
             self.tag("defaultcost")
-            default = text.number("the default cost")
+            default = self._cost("the default cost")
         costs: NDArray[np.float64] | None = None
         kind = text.name("costs or type") if self.tagged else ""
         if kind not in ("costs", "type", ""):
@@ -188,20 +190,33 @@ class _Reader:
         shape = self.network.claim(scope, self.text.place)
         self.open("the costs")
         if default is None:
-            costs = self.text.numbers_until(_CLOSE, "costs")
+            costs = self.text.numbers_until(_CLOSE, "costs", infinite=True)
+            self._check_infinite(sign * costs)
             size = int(np.prod(shape, dtype=np.int64))
             if len(costs) != size:
                 self.text.fail(f"Expected {size} costs (got {len(costs)})")
             return sign * costs.reshape(shape)
         costs = np.full(shape, sign * default)
         if not scope and not self.text.is_mark(_CLOSE):
-            costs[()] = sign * self.text.number("a cost")
+            costs[()] = sign * self._cost("a cost")
         else:
             while not self.text.is_mark(_CLOSE):
                 cell = tuple(self._state(i) for i in scope)
-                costs[cell] = sign * self.text.number("a cost")
+                costs[cell] = sign * self._cost("a cost")
         self.close("the costs")
         return costs
+
+    def _cost(self, what: str) -> float:
+        """Take a cost, or a value if the file maximises, which may be infinite if that forbids."""
+        cost = self.text.number(what, infinite=True)
+        self._check_infinite(np.array([-cost if self.network.maximise else cost]))
+        return cost
+
+    def _check_infinite(self, costs: NDArray[np.float64]) -> None:
+        """Refuse infinite costs that would reward instead of forbid."""
+        if (costs == -np.inf).any():
+            forbids, got = ("-inf", "inf") if self.network.maximise else ("inf", "-inf")
+            self.text.fail(f"Expected an infinite cost to forbid, {forbids} (got {got})")
 
     def _state(self, variable: int) -> int:
         """Take a state of a variable by name or number."""

@@ -1,7 +1,7 @@
 """UAI evidence files: observed variables and their states.
 
 Two forms are in use: ``n v1 x1 v2 x2 ...``, and the competitions' form with a leading number of samples, which must
-be 1. The first form has an odd number of words, the second an even one.
+be 1. The first form has an odd number of words, the second an even one. ``#`` starts a comment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fgnn.pgm.io.tokens import TokenStream
 
 def read_evidence(path: str | Path, cardinalities: NDArray[np.int64], limits: Limits | None = None) -> dict[int, int]:
     """The state of each observed variable, checked against a model's cardinalities."""
-    stream = TokenStream(path, limits)
+    stream = TokenStream(path, limits, comments=True)
     numbers: list[int] = []
     # two words per observation; the most there can be is one sample of every variable
     most = 2 * len(cardinalities) + 3

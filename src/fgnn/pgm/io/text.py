@@ -14,6 +14,7 @@ from fgnn.pgm.io.stream import Limits, ModelText, fail
 
 # Numbers up to this size can be summed without overflow.
 LARGEST = 1e100
+_INFINITE = re.compile(r"[-+]?inf(inity)?", re.ASCII | re.IGNORECASE)
 _KIND = f"of at most {LARGEST:g} that do not underflow"
 
 
@@ -117,25 +118,28 @@ class Text(ModelText):
             self.fail(f"Expected {what} in {low}..{high} (got {int(word)})")
         return int(word)
 
-    def number(self, what: str) -> float:
-        """Take a number of at most `LARGEST` in size."""
+    def number(self, what: str, *, infinite: bool = False) -> float:
+        """Take a number of at most `LARGEST` in size; with ``infinite`` also ``inf`` or ``-inf``."""
         word = self.name(what)
-        if not is_number(word):
+        if not is_number(word) and not (infinite and is_infinite(word)):
             self.fail(f"Expected {what}, a number of at most {LARGEST:g} that does not underflow (got {shown(word)})")
         return float(word)
 
-    def numbers_until(self, close: str, what: str) -> NDArray[np.float64]:
-        """Take numbers, separated by commas or blanks, and the closing mark after them."""
+    def numbers_until(self, close: str, what: str, *, infinite: bool = False) -> NDArray[np.float64]:
+        """Take numbers, separated by commas or blanks, and the closing mark after them.
+
+        With ``infinite`` they may also be ``inf`` or ``-inf``.
+        """
         match = self._close.search(self.text, self.at)
         if match is None or match.group() not in close:
             self._start = match.start() if match else len(self.text)
             got = shown(match.group()) if match else "the end of the file"
             self.fail(f"Expected {what} and then {' or '.join(map(shown, close))} (got {got})")
         begin, end = self.at, match.start()
-        values = numbers_of(self.text[begin:end].translate(self._loose).split())
+        values = numbers_of(self.text[begin:end].translate(self._loose).split(), infinite=infinite)
         if values is None:
             for word in re.compile(r'[^\s,:"]+').finditer(self.text, begin, end):
-                if not is_number(word.group()):
+                if not is_number(word.group()) and not (infinite and is_infinite(word.group())):
                     self.fail(f"Expected {what}, numbers {_KIND} (got {shown(word.group())})", at=word.start())
             self.fail(f"Expected {what}, numbers {_KIND}", at=begin)
         self._start, self.at = end, match.end()
@@ -164,13 +168,19 @@ def is_number(word: str) -> bool:
     return abs(to_number(word)) <= LARGEST and not underflows(word)
 
 
-def numbers_of(words: list[str]) -> NDArray[np.float64] | None:
-    """The numbers that words spell, or None if `is_number` rejects one of them."""
+def is_infinite(word: str) -> bool:
+    """Whether a word spells an infinity, rather than a number that overflows."""
+    return _INFINITE.fullmatch(word) is not None
+
+
+def numbers_of(words: list[str], *, infinite: bool = False) -> NDArray[np.float64] | None:
+    """The numbers that words spell, or None if one is neither `is_number` nor, with ``infinite``, `is_infinite`."""
     text = " ".join(words).encode()
     values = to_numbers(text, len(words)) if words else np.zeros(0)
-    if values is None or not (np.abs(values) <= LARGEST).all() or any_underflows(values, text, words):
+    if values is None or any_underflows(values, text, words):
         return None
-    return values
+    wrong = np.flatnonzero(~(np.abs(values) <= LARGEST)).tolist()
+    return values if all(infinite and is_infinite(words[k]) for k in wrong) else None
 
 
 def _blanked(match: re.Match[str]) -> str:

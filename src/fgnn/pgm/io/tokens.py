@@ -21,6 +21,8 @@ from fgnn.pgm.io.stream import Limits, ModelText, fail
 _SPACE = b" \t\n\r\v\f"
 _COMMENT = re.compile(rb"#[^\n]*")
 _INTEGER = re.compile(rb"-?\d{1,18}")
+_LONG_INTEGER = re.compile(rb"-?\d{1,40}")
+EXACT = 2**53  # integers up to this are exact in float64
 
 
 class TokenStream(ModelText):
@@ -138,8 +140,13 @@ class TokenStream(ModelText):
         *,
         low: float = -np.inf,
         integral: bool = False,
+        top: int | None = None,
     ) -> NDArray[np.float64]:
-        """Take finite numbers of at least ``low``; ``place(i)`` locates number i in error messages."""
+        """Take finite numbers of at least ``low``; ``place(i)`` locates number i in error messages.
+
+        With ``integral`` they must be integers that float64 holds exactly. With ``top`` larger ones are rounded, but on
+        their side of ``top``: those that reach it become ``inf``, the others stay below ``float(top)``.
+        """
         if count > len(self._words) - self._at:
             self.check_room(count, what, place(0))
         values = np.empty(count)
@@ -166,8 +173,13 @@ class TokenStream(ModelText):
                 refuse(out_of_range, f"finite {what}" + (f" of at least {low:g}" if low > -np.inf else ""))
             if any_underflows(part, text, self._words, self._at):
                 refuse(underflows, f"{what} that do not underflow to 0")
-            if integral and (_spelled_real(text) or (np.abs(part) >= 2**53).any()):
-                refuse(_not_exact_integer, f"integer {what}")
+            if integral and (_spelled_real(text) or (top is None and (np.abs(part) >= EXACT).any())):
+                refuse(_not_exact_integer if top is None else _not_integer, f"integer {what}")
+            if top is not None:
+                for k in np.flatnonzero(np.abs(part) >= EXACT).tolist():
+                    if _not_integer(self._words[self._at + k]):
+                        refuse(_not_integer, f"integer {what}")
+                    part[k] = rounded_below(int(self._words[self._at + k]), top)
             values[done : done + take] = part
             self._at += take
             done += take
@@ -177,16 +189,18 @@ class TokenStream(ModelText):
 
     def _fill(self) -> bool:
         """Read blocks until one holds a word; False at the end of the file."""
-        ends = b"\n" if self._comments else _SPACE
         while True:
             self._lines_before += self._block.count(b"\n")
             raw = next(self._blocks, None)
             self._read += len(raw or b"")
             data = self._tail + (raw or b"")
-            cut = len(data) if raw is None else 1 + max(data.rfind(bytes([c])) for c in ends)
+            cut = len(data) if raw is None else 1 + max(data.rfind(bytes([c])) for c in _SPACE)
+            if self._comments and raw is not None:
+                comment = data.find(b"#", data.rfind(b"\n", 0, cut) + 1, cut)
+                cut = cut if comment < 0 else comment  # a comment that may go on in the next block
             self._tail, data = data[cut:], data[:cut]
             if len(self._tail) > self.limits.word:
-                kind = "line" if self._comments else "word"
+                kind = "comment" if self._tail.startswith(b"#") else "word"
                 what = f"Expected text (got a {kind} of more than {self.limits.word} characters)"
                 fail(what, self.path, line=self._lines_before + data.count(b"\n") + 1)
             if self._comments and b"#" in data:
@@ -211,5 +225,16 @@ def _spelled_real(text: bytes) -> bool:
     return any(letter in text for letter in (b".", b"e", b"E", b"n", b"N"))  # n: nan, inf
 
 
+def rounded_below(value: int, top: int) -> float:
+    """An integer as float64, below ``float(top)`` exactly if it is below ``top``; ``inf`` if it is not."""
+    if value >= top:
+        return math.inf
+    return min(float(value), math.nextafter(float(top), -math.inf))
+
+
 def _not_exact_integer(word: bytes) -> bool:
-    return not _INTEGER.fullmatch(word) or abs(int(word)) >= 2**53
+    return not _INTEGER.fullmatch(word) or abs(int(word)) >= EXACT
+
+
+def _not_integer(word: bytes) -> bool:
+    return not _LONG_INTEGER.fullmatch(word)

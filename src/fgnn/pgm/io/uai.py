@@ -1,7 +1,7 @@
 """UAI model files, ``MARKOV`` and ``BAYES``.
 
 A file lists the cardinalities, then all scopes, then all tables of potentials; the last variable of a scope varies
-fastest. In a Bayesian network the scope of variable i's table is its parents and then i itself.
+fastest. In a Bayesian network the scope of variable i's table is its parents and then i itself. ``#`` starts a comment.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def read_uai(path: Path, limits: Limits | None = None) -> GraphicalModel:
 
     Tables keep the file's order, unless there are more than `KEEP_ORDER`.
     """
-    stream = TokenStream(path, limits)
+    stream = TokenStream(path, limits, comments=True)
     kind = stream.word("MARKOV or BAYES")
     if kind.upper() not in (b"MARKOV", b"BAYES"):
         stream.fail(f"Expected MARKOV or BAYES (got {shown(kind)})")

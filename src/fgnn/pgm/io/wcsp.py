@@ -1,5 +1,6 @@
 """toulbar2's ``.wcsp`` files: integer costs, as lists of tuples or as rules.
 
+Costs are 64-bit integers. Beyond 2^53 they are rounded to float64, but never across the upper bound.
 pytoulbar2's own reader exits or crashes the process on some malformed files, so files are read here.
 """
 
@@ -15,8 +16,10 @@ from fgnn.pgm.io.costs import CostNetwork
 from fgnn.pgm.io.numbers import shown
 from fgnn.pgm.io.rules import add_rule
 from fgnn.pgm.io.stream import Limits, fail
-from fgnn.pgm.io.tokens import TokenStream
+from fgnn.pgm.io.tokens import EXACT, TokenStream, rounded_below
 from fgnn.pgm.model import GraphicalModel
+
+_DIGITS = 40  # of an integer, at most
 
 
 def read_wcsp(path: Path, limits: Limits | None = None) -> GraphicalModel:
@@ -26,7 +29,9 @@ def read_wcsp(path: Path, limits: Limits | None = None) -> GraphicalModel:
     count = stream.integer("the number of variables")
     stream.integer("the largest domain size")
     functions = stream.integer("the number of cost functions")
-    upper = float(stream.numbers(1, "upper bound", low=0.0)[0])
+    upper = stream.peek() or b""
+    top = int(upper) if upper.isdigit() and len(upper) <= _DIGITS else None
+    bound = float(stream.numbers(1, "upper bound", low=0.0)[0])
     stream.check_room(count, "variables")
     sizes = stream.numbers(count, "domain sizes", lambda i: f"variable {i}", integral=True)
     if (sizes == 0).any():
@@ -34,17 +39,18 @@ def read_wcsp(path: Path, limits: Limits | None = None) -> GraphicalModel:
         stream.fail("Expected at least one state (got a domain of size 0)", f"variable {empty}")
     # a negative size marks an interval domain, which has the same states
     cards = np.abs(sizes).astype(np.int64).tolist()
-    network = CostNetwork(stream, cards, upper)
+    network = CostNetwork(stream, cards, bound)
     stream.check_room(functions, "cost functions")
     shared: list[NDArray[np.float64]] = []  # tables that later functions refer to by number
     for c in range(functions):
         stream.place = f"cost function {c}"
-        _read_function(stream, network, shared)
+        _read_function(stream, network, shared, math.ceil(bound) if top is None else top)
     stream.end()
     return network.build()
 
 
-def _read_function(stream: TokenStream, network: CostNetwork, shared: list[NDArray[np.float64]]) -> None:
+def _read_function(stream: TokenStream, network: CostNetwork, shared: list[NDArray[np.float64]], top: int) -> None:
+    """Read a cost function; costs that reach ``top``, the upper bound as an integer, forbid."""
     last = len(network.cardinalities) - 1
     arity = stream.integer("the number of variables", -last - 1, last + 1)
     scope = stream.integers(abs(arity), "a variable", 0, last)
@@ -56,7 +62,7 @@ def _read_function(stream: TokenStream, network: CostNetwork, shared: list[NDArr
         name = stream.word("a keyword").decode("utf-8", "replace")
         add_rule(network, name, scope, _WcspParameters(stream), stream.place)
         return
-    if not default.isdigit() or len(default) > 18:
+    if not default.isdigit() or len(default) > _DIGITS:
         stream.fail(f"Expected a default cost, an integer of at least 0, or -1 (got {shown(default)})")
     tuples = stream.integer("the number of tuples", -len(shared))
     shape = network.claim(scope, stream.place)
@@ -65,7 +71,8 @@ def _read_function(stream: TokenStream, network: CostNetwork, shared: list[NDArr
         if costs.shape != shape:
             stream.fail(f"Expected domains of {_by(costs.shape)} states, as shared (got {_by(shape)})")
     else:
-        costs = _read_tuples(stream, shape, float(default), tuples)
+        number = float(default) if int(default) < EXACT else rounded_below(int(default), top)
+        costs = _read_tuples(stream, shape, number, tuples, top)
     if arity < 0:
         shared.append(costs)
     network.add(scope, costs)
@@ -75,14 +82,16 @@ def _by(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape))
 
 
-def _read_tuples(stream: TokenStream, shape: tuple[int, ...], default: float, count: int) -> NDArray[np.float64]:
+def _read_tuples(
+    stream: TokenStream, shape: tuple[int, ...], default: float, count: int, top: int
+) -> NDArray[np.float64]:
     """A table from its default cost and ``count`` tuples of states and a cost."""
     width = len(shape) + 1
 
     def place(i: int) -> str:
         return f"{stream.place}, tuple {i // width}"
 
-    rows = stream.numbers(count * width, "numbers", place, integral=True).reshape(count, width)
+    rows = stream.numbers(count * width, "numbers", place, integral=True, top=top).reshape(count, width)
     states = rows[:, :-1]
     bad = (states < 0) | (states >= shape)
     if bad.any():
