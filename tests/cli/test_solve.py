@@ -122,3 +122,18 @@ def test_a_time_limit_is_kept_with_the_best_so_far(tmp_path: Path) -> None:
     assert result["feasible"]
     assert result["status"] in ("time-limit", "feasible")
     assert result["bound"] is None or result["bound"] >= result["score"]
+
+
+def test_the_curve_is_written_and_other_uses_are_refused_before_solving(small: Path, tmp_path: Path) -> None:
+    done = fgnn("solve", small, "--plot", tmp_path / "curve.html", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "score and bound of small.uai" in (tmp_path / "curve.html").read_text()
+    assert json.loads(done.stdout)["status"] == "optimal"
+    for words, message in (
+        ((small, small, "--plot", tmp_path / "b.html"), "one model with --plot (got 2)"),
+        ((small, "--plot", tmp_path / "b.pdf"), "b.pdf: Expected --plot with a suffix"),
+    ):
+        done = fgnn("solve", *words)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+        assert message in done.stderr
+        assert done.stdout == ""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fgnn import GraphicalModel, solve
+from fgnn.bench.anytime.families import glass, random_sat
 from fgnn.infer.exact.plan import TooLarge
 
 SLACK = 1.05
@@ -82,3 +83,17 @@ def test_no_method_exceeds_its_limit_by_more_than_five_percent(make: Callable[[]
     with suppress(TooLarge):  # also a refusal comes in time
         solve(model, method, time_limit=5.0)
     assert time.perf_counter() - begin < 5.0 * SLACK
+
+
+@pytest.mark.parametrize("limit", [0.5, 2.0])
+@pytest.mark.parametrize("make", [lambda: glass(60, 0), lambda: random_sat(500, 2125, 0)], ids=["glass", "3-SAT"])
+def test_auto_keeps_a_short_limit_with_planning_and_finds_an_answer(
+    make: Callable[[], GraphicalModel], limit: float
+) -> None:
+    model = make()
+    solve(wide_grid(3), "auto", time_limit=limit)  # imports and children are not the model's
+    begin = time.perf_counter()
+    solution = solve(model, "auto", time_limit=limit)
+    assert time.perf_counter() - begin < limit + max(0.2, 0.05 * limit)
+    assert solution.feasible
+    assert solution.bound >= solution.score

@@ -19,6 +19,7 @@ from fgnn.runtime.resource_errors import out_of_memory
 
 if TYPE_CHECKING:
     from fgnn.infer import Progress, Solution
+    from fgnn.report.solve_curve import SolveCurve
 
 
 def solve(
@@ -37,6 +38,9 @@ def solve(
     ] = None,
     time_limit: Annotated[
         float | None, typer.Option("--time-limit", "-t", help="Seconds per model; then the best so far is printed.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write score and bound against time: .png, .svg or .html; for one model only.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per model on standard output.")] = False,
     jobs: Annotated[int, typer.Option("--jobs", "-j", help="Models to solve in parallel, one process each.")] = 1,
@@ -61,18 +65,24 @@ def solve(
     Prints score (natural log), bound, status and the assignment. Exit 0: every model solved; 1: no feasible assignment
     found for some; 2: bad input; 3: out of memory.
 
-    Example: fgnn solve grid.uai.xz --evidence grid.uai.evid --method auto --time-limit 20 --json
+    Example: fgnn solve grid.uai.xz --evidence grid.uai.evid --time-limit 20 --plot curve.html --json
     """
+    from fgnn.report.solve_curve import check_curve_file
     from fgnn.solvers import SOLVERS
 
-    if evidence is not None and len(models) > 1:
-        raise InputError(f"Expected one model with --evidence (got {len(models)})")
+    for name, file in (("--evidence", evidence), ("--plot", plot)):
+        if file is not None and len(models) > 1:
+            raise InputError(f"Expected one model with {name} (got {len(models)})")
+    if plot is not None:
+        check_curve_file(plot)
     if jobs < 1:
         raise InputError(f"Expected --jobs of at least 1 (got {jobs})")
     options = method_options(option or [], method, SOLVERS)
     common = {"time_limit": time_limit, "device": device, "seed": seed, **options}
     if jobs == 1 or len(models) == 1:
-        results = (_solve_one(path, evidence, method, common, live=True, repeat=deterministic) for path in models)
+        results = (
+            _solve_one(path, evidence, method, common, live=True, repeat=deterministic, plot=plot) for path in models
+        )
     else:
         joblib = need("joblib")
         results = joblib.Parallel(n_jobs=jobs, return_as="generator")(
@@ -89,11 +99,19 @@ class _OutOfMemory(str):
 
 
 def _solve_one(
-    path: Path, evidence: Path | None, method: str, options: dict[str, Any], *, live: bool, repeat: bool = False
+    path: Path,
+    evidence: Path | None,
+    method: str,
+    options: dict[str, Any],
+    *,
+    live: bool,
+    repeat: bool = False,
+    plot: Path | None = None,
 ) -> Solution | str:
     """Return the solution, or one line that says why there is none, so that the other files are still solved."""
     from fgnn import deterministic, read_model
     from fgnn import solve as solve_model
+    from fgnn.report.solve_curve import SolveCurve, write_curve
 
     if repeat:  # here, because it applies to the current process
         deterministic()
@@ -101,11 +119,16 @@ def _solve_one(
         return f"{path}: Expected a model file (got a folder; name the files in it, as {path}/*.uai)"
     bar = ProgressBar(quiet=not live, wait=True)
     try:
-        return solve_model(
-            read_model(path, evidence=evidence), method, progress=partial(_show_progress, bar), **options
-        )
+        model = read_model(path, evidence=evidence)
+        curve = SolveCurve()
+        show = partial(_show_progress, bar, curve, options["time_limit"])
+        solution = solve_model(model, method, progress=show, **options)
+        if plot is not None:
+            curve.end(solution)
+            write_curve(curve, solution, path.name, plot)
+        return solution
     except OSError as error:
-        return f"{path}: {error.strerror or error}"
+        return f"{error.filename or path}: {error.strerror or error}"
     except (ValueError, ImportError) as error:
         first = str(error).splitlines()[0]
         named = str(path) in first or (evidence is not None and str(evidence) in first)
@@ -159,6 +182,10 @@ def _as_dict(solution: Solution) -> dict[str, Any]:
     }
 
 
-def _show_progress(bar: ProgressBar, update: Progress) -> None:
-    best = f"best {update.score:.6g}  bound {update.bound:.6g}"
-    bar.update(f"{update.method}  {update.seconds:.1f} s  {best}  {update.note}".rstrip())
+def _show_progress(bar: ProgressBar, curve: SolveCurve, limit: float | None, update: Progress) -> None:
+    """Show the best score, the lowest bound and the gap between them so far."""
+    curve.progress(update)
+    best = f"score {curve.score:.8g}  bound {curve.bound:.8g}  gap {curve.gap:.3g}"
+    seconds = curve.points[-1][0]
+    left = None if limit is None else limit - seconds
+    bar.update(f"{update.method}  {seconds:.1f} s  {best}  {update.note}".rstrip(), seconds, limit, left)
