@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from fgnn.graph import FactorGraph, Incidence, Side
 from fgnn.nn.aggregate import Aggregation, combine_groups, finish
+from fgnn.nn.backends.combine import combine
+from fgnn.nn.backends.operator import empty_factors, isolated_variables
 from fgnn.nn.edge_matrix import EdgeFeatures, EdgeMatrix
 from fgnn.nn.functional import aggregate_messages
 from fgnn.nn.message import Message
@@ -65,12 +67,32 @@ class Output(nn.Module):
         if isinstance(self.norm, NodeBatchNorm):
             x = self.norm(x, self.bias, relu=self.activation is not None)
         else:
-            x = x if self.bias is None else x + self.bias
+            x = x if self.bias is None else (x + self.bias).to(x.dtype)
             x = x if self.norm is None else self.norm(x)
             x = x if self.activation is None else x.relu()
         if empty is None or (self.bias is None and self.norm is None):
             return x
         return x.masked_fill(empty.unsqueeze(-1), 0.0)
+
+    def combined(
+        self, parts: Sequence[Tensor], aggregation: Aggregation, degree: Tensor | None, empty: Tensor | None
+    ) -> Tensor:
+        """The same of the aggregates of several groups, in one pass if it can be.
+
+        Args:
+            parts: (..., D, m) each, as ``aggregate_messages`` returns them.
+            degree: (D,) number of edges over all groups; for a mean.
+            empty: (D,) True for destinations without edges, which get zeros.
+        """
+        bias, relu = (self.bias, self.activation is not None) if self.norm is None else (None, False)
+        if aggregation.kind in ("max", "sum") and (len(parts) > 1 or bias is not None or relu or empty is not None):
+            x = combine(parts, bias, empty, maximum=aggregation.kind == "max", relu=relu)
+            if x is not None and self.norm is None:
+                return x
+        else:
+            x = None
+        x = finish(combine_groups(parts, aggregation), degree, empty, aggregation) if x is None else x
+        return self.forward(x, empty)
 
 
 class VariableToFactor(nn.Module):
@@ -108,10 +130,8 @@ class VariableToFactor(nn.Module):
     ) -> Tensor:
         """New factor features of the group whose edges are ``incidence``.  # shape: (B?, C, m)"""
         total = self.edge_messages(incidence, f, g, t, "factor", self.aggregation)
-        empty = incidence.empty_factors()
         degree = incidence.degree("factor") if self.aggregation.kind == "mean" else None
-        output: Tensor = self.output(finish(total, degree, empty, self.aggregation), empty)
-        return output
+        return self.output.combined([total], self.aggregation, degree, empty_factors(incidence, total))
 
     def extra_repr(self) -> str:
         return f"aggregate={self.aggregation}"
@@ -166,11 +186,9 @@ class FactorToVariable(nn.Module):
             lead = () if f is None else f.shape[:-2]
             like = f if f is not None else next(self.parameters())
             return like.new_zeros((*lead, graph.num_variables, self.output.width))
-        total = combine_groups(parts, self.aggregation)
-        empty = graph.isolated()
         degree = graph.variable_degree() if self.aggregation.kind == "mean" else None
-        output: Tensor = self.output(finish(total, degree, empty, self.aggregation), empty)
-        return output
+        empty = isolated_variables(graph.structure, parts[0])
+        return self.output.combined(parts, self.aggregation, degree, empty)
 
     def extra_repr(self) -> str:
         return f"aggregate={self.aggregation}"

@@ -53,7 +53,8 @@ class EdgeMatrix(nn.Module, ABC):
             raise ValueError(f"Expected edge features of length {self.edge_in} (got {type(t).__name__})")  # noqa: TRY004
         flat, by_position = flatten_edges(t, incidence, self.edge_in)
         if by_position:
-            return incidence.positions, torch.einsum("at,tmn->amn", self.coefficients(flat), self.weight)
+            by_place = self.coefficients(flat) @ self.weight.flatten(1)
+            return incidence.positions, by_place.view(-1, self.rows, self.columns)
         return self.sum_of_terms(flat)
 
     def sum_of_terms(self, t: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.nn.backends.choice import choose_backend, working_dtype
+from fgnn.nn.backends.linear_operator import linear_compiled
 from fgnn.nn.backends.triton.linear import WIDEST, Layers, linear_fused
 
 _HALF = (torch.bfloat16, torch.float16)
@@ -25,7 +26,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool 
 
     Under autocast the operands are rounded to its dtype, which the result has too.
     """
-    if has_kernel(x, weight):
+    fused = has_kernel(x, weight)
+    if compiled():
+        return linear_compiled(Layers(x, weight, bias), relu, working_dtype(x), fused)[0]
+    if fused:
         return linear_fused(Layers(x, weight, bias), relu, working_dtype(x))[0]
     y = nn.functional.linear(x, weight, bias)
     return y.relu() if relu else y
@@ -33,7 +37,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool 
 
 def linear_parts(x: Tensor, weight: Tensor, bias: Tensor | None, x2: Tensor, weight2: Tensor) -> tuple[Tensor, Tensor]:
     """Two linear layers of the same output width, the second without bias: x Θᵀ + β and x₂ Θ₂ᵀ."""
-    if has_kernel(x, weight) and has_kernel(x2, weight2):
+    fused = has_kernel(x, weight) and has_kernel(x2, weight2)
+    if compiled():
+        a, b = linear_compiled(Layers(x, weight, bias, x2, weight2), False, working_dtype(x), fused)
+        return a, b
+    if fused:
         a, b = linear_fused(Layers(x, weight, bias, x2, weight2), False, working_dtype(x))
         return a, b
     return linear(x, weight, bias), linear(x2, weight2)
@@ -42,9 +50,14 @@ def linear_parts(x: Tensor, weight: Tensor, bias: Tensor | None, x2: Tensor, wei
 def has_kernel(x: Tensor, weight: Tensor) -> bool:
     """Whether to use the kernel: in half precision, where converting the operands costs more than the products."""
     dtype = working_dtype(x)
-    if dtype not in _HALF or max(weight.shape) > WIDEST or not x.numel() or torch.compiler.is_compiling():
+    if dtype not in _HALF or max(weight.shape) > WIDEST or not x.numel() or torch.compiler.is_exporting():
         return False
     return choose_backend(device=x.device, dtype=dtype) == "triton"
+
+
+def compiled() -> bool:
+    """Whether a call is traced by ``torch.compile``, not by ``torch.export``."""
+    return torch.compiler.is_compiling() and not torch.compiler.is_exporting()
 
 
 class EdgeNet(nn.Sequential):
@@ -60,7 +73,7 @@ class EdgeNet(nn.Sequential):
     def forward(self, x: Tensor, relu: bool = False) -> Tensor:
         """Apply all layers; with ``relu``, also after the last.  # shape: (..., widths[0]) -> (..., widths[-1])"""
         layers = [layer for layer in self if isinstance(layer, nn.Linear)]
-        if not relu and len(layers) == 2 and has_kernel(x, layers[0].weight):
+        if not relu and len(layers) == 2 and not torch.compiler.is_compiling() and has_kernel(x, layers[0].weight):
             from fgnn.nn.backends.triton.edge_mlp import edge_mlp, fits
 
             first, last = layers
@@ -73,7 +86,7 @@ class EdgeNet(nn.Sequential):
 
 def _edge_linear(layer: nn.Linear, x: Tensor, relu: bool) -> Tensor:
     missing = -layer.in_features % 8
-    if not missing or not x.is_cuda or has_kernel(x, layer.weight):
+    if not missing or not x.is_cuda or compiled() or has_kernel(x, layer.weight):
         return linear(x, layer.weight, layer.bias, relu=relu)
     # cuBLAS is several times slower on rows that are not a multiple of 16 bytes
     x = x.to(working_dtype(x))

@@ -12,9 +12,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from fgnn.graph import Side, by_handle
+from fgnn.graph import Incidence, Side, Structure, by_handle
 from fgnn.nn.aggregate import Aggregation, Kind
 from fgnn.nn.backends.choice import EdgeCall
+from fgnn.nn.backends.linear import compiled
 from fgnn.nn.backends.torch import aggregate as by_torch
 from fgnn.nn.backends.torch.chunks import EdgeInputs
 from fgnn.nn.backends.triton import aggregate as by_triton
@@ -138,3 +139,35 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
 
 
 _op.register_autograd(_backward, setup_context=_save)
+
+
+# ---- destinations without edges ------------------------------------------------------------------------------------
+
+
+def isolated_variables(structure: Structure, like: Tensor) -> Tensor | None:
+    """``structure.isolated()``, which compiled code looks up instead of computing it again.  # shape: (N,)"""
+    covered = any(hints.covers_all for name, hints in structure.hints.items() if name in structure.groups)
+    if covered or not compiled():
+        return structure.isolated()
+    mask: Tensor = _empty(like, structure.handle, structure.num_variables, "variable")
+    return mask
+
+
+def empty_factors(incidence: Incidence, like: Tensor) -> Tensor | None:
+    """``incidence.empty_factors()``, likewise.  # shape: (C,)"""
+    if incidence.arity or not compiled():
+        return incidence.empty_factors()
+    mask: Tensor = _empty(like, incidence.handle, incidence.num_factors, "factor")
+    return mask
+
+
+@torch.library.custom_op("fgnn::empty", mutates_args=())
+def _empty(like: Tensor, edges: int, count: int, towards: str) -> Tensor:
+    held = by_handle(edges)
+    mask: Tensor | None = held.isolated() if towards == "variable" else held.empty_factors()
+    return like.new_zeros(count, dtype=torch.bool) if mask is None else mask.clone()
+
+
+@_empty.register_fake
+def _(like: Tensor, edges: int, count: int, towards: str) -> Tensor:
+    return like.new_empty(count, dtype=torch.bool)

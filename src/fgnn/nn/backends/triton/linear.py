@@ -31,13 +31,13 @@ def linear_fused(layers: Layers, relu: bool, dtype: torch.dtype) -> tuple[Tensor
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in layers):
         out: tuple[Tensor, ...] = _Linear.apply(relu, dtype, *layers)  # type: ignore[no-untyped-call]
         return out
-    return _forward(layers, relu, dtype)
+    return forward(layers, relu, dtype)
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, relu: bool, dtype: torch.dtype, *operands: Tensor) -> tuple[Tensor, ...]:
-        out = _forward(Layers(*operands), relu, dtype)
+        out = forward(Layers(*operands), relu, dtype)
         ctx.save_for_backward(*operands, out[0] if relu else None)
         ctx.dtype = dtype
         return out
@@ -46,10 +46,11 @@ class _Linear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         *layers, y = ctx.saved_tensors
-        return None, None, *_backward(Layers(*layers), y, grads, ctx.dtype, ctx.needs_input_grad[2:])
+        return None, None, *backward(Layers(*layers), y, grads, ctx.dtype, ctx.needs_input_grad[2:])
 
 
-def _forward(layers: Layers, relu: bool, dtype: torch.dtype) -> tuple[Tensor, ...]:
+def forward(layers: Layers, relu: bool, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """The outputs of one or two layers whose inputs are contiguous; not differentiable."""
     from fgnn.nn.backends.triton.linear_kernels import linear_forward
 
     x, weight, bias, x2, weight2 = layers
@@ -67,7 +68,7 @@ def _forward(layers: Layers, relu: bool, dtype: torch.dtype) -> tuple[Tensor, ..
     return tuple(out)
 
 
-def _backward(
+def backward(
     layers: Layers, y: Tensor | None, grads: tuple[Tensor, ...], dtype: torch.dtype, wants: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
     """Gradients at the operands; None for those not wanted, or absent."""

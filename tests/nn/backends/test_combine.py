@@ -1,0 +1,108 @@
+"""The end of a half-layer in one pass gives what the plain operations give, with the same gradients."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+import pytest
+import torch
+from torch import Tensor
+
+from fgnn.nn.aggregate import Aggregation, combine_groups, finish
+from fgnn.nn.backends import combine as combined
+from fgnn.nn.backends.linear_operator import _op as linear_op
+
+TRITON = find_spec("triton") is not None and (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1")
+DEVICES = [
+    pytest.param(("cpu", False), id="torch"),
+    pytest.param(
+        ("cuda", True),
+        id="triton",
+        marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")],
+    ),
+    pytest.param(
+        ("cpu", True), id="interpreted", marks=pytest.mark.skipif(not TRITON, reason="needs Triton's interpreter")
+    ),
+]
+
+
+def plain(parts: list[Tensor], bias: Tensor | None, empty: Tensor | None, kind: str, relu: bool) -> Tensor:
+    how = Aggregation(kind)  # type: ignore[arg-type]
+    x = finish(combine_groups(parts, how), None, empty, how)
+    x = x if bias is None else x + bias
+    x = x.relu() if relu else x
+    return x if empty is None else x.masked_fill(empty.unsqueeze(-1), 0.0)
+
+
+@pytest.mark.parametrize("where", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["max", "sum"])
+@pytest.mark.parametrize(("groups", "m"), [(1, 5), (2, 64), (4, 130)])
+@pytest.mark.parametrize(
+    "after", [(True, True, False), (False, False, True), (True, False, True), (False, True, False)]
+)
+def test_values_and_gradients(
+    where: tuple[str, bool], dtype: torch.dtype, kind: str, groups: int, m: int, after: tuple[bool, bool, bool]
+) -> None:
+    (device, fused), (has_bias, relu, has_empty) = where, after
+    rng = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        """Small multiples of a quarter: exact in every dtype, and with many ties, where the earlier group wins."""
+        return torch.randint(-8, 9, shape, generator=rng) / 4
+
+    parts = [draw(3, 7, m).to(dtype) for _ in range(groups)]
+    bias = draw(m) if has_bias else None
+    empty = torch.tensor([False, True, False, False, True, False, False]) if has_empty else None
+    up = draw(3, 7, m).to(dtype)
+    wide = [x.double().requires_grad_() for x in parts]
+    wide_bias = None if bias is None else bias.double().requires_grad_()
+    wanted = plain(wide, wide_bias, empty, kind, relu)
+    leaves = [*wide, *([] if wide_bias is None else [wide_bias])]
+    gradients = torch.autograd.grad(wanted, leaves, up.double())
+    here = [x.to(device) for x in parts]
+    moved = (None if x is None else x.to(device) for x in (bias, empty))
+    y, which = combined.forward(here, *moved, kind == "max", relu, fused)
+    d_parts, d_bias = combined.backward(up.to(device), which, groups, has_bias, kind == "max", fused)
+    found = [*d_parts, *([d_bias] if has_bias else [])]
+    assert torch.equal(y.double().cpu(), wanted)
+    for one, other in zip(found, gradients, strict=True):
+        assert torch.equal(one.double().cpu(), other)
+
+
+@pytest.mark.parametrize("where", DEVICES)
+def test_nan_propagates(where: tuple[str, bool]) -> None:
+    device, fused = where
+    parts = [torch.tensor([[1.0, torch.nan, 2.0]], device=device), torch.tensor([[torch.nan, 1.0, 3.0]], device=device)]
+    y, which = combined.forward(parts, None, None, True, True, fused)
+    assert y.isnan().tolist() == [[True, True, False]]
+    assert which.tolist() == [[1, 0, 1]]
+
+
+@pytest.mark.parametrize("second", [False, True])
+@pytest.mark.parametrize("relu", [False, True])
+def test_the_linear_operator_has_a_valid_schema_fake_and_gradient(relu: bool, second: bool) -> None:
+    rng = torch.Generator().manual_seed(0)
+    x, weight, bias = (torch.randn(shape, generator=rng).requires_grad_() for shape in ((2, 3, 4), (5, 4), (5,)))
+    more = [torch.randn(shape, generator=rng).requires_grad_() for shape in ((2, 6, 3), (5, 3))]
+    rest = more if second else [None, None]
+    args = (x, weight, bias, *rest, relu, torch.float32, False)
+    torch.library.opcheck(linear_op, args, test_utils=["test_schema", "test_autograd_registration", "test_faketensor"])
+    wanted = [torch.nn.functional.linear(x, weight, bias)]
+    wanted[0] = wanted[0].relu() if relu else wanted[0]
+    wanted += [more[0] @ more[1].T] if second else []
+    found = linear_op(*args)
+    torch.testing.assert_close(found, wanted)
+    leaves = [x, weight, bias, *(more if second else [])]
+    gradients = [torch.autograd.grad(sum(y.square().sum() for y in out), leaves) for out in (found, wanted)]
+    torch.testing.assert_close(*gradients)
+
+
+def test_the_operator_has_a_valid_schema_fake_and_gradient() -> None:
+    parts, bias = [torch.randn(2, 3, 4).requires_grad_() for _ in range(2)], torch.randn(4).requires_grad_()
+    torch.library.opcheck(
+        combined._op,
+        (parts, bias, torch.tensor([False, True, False]), True, True, False),
+        test_utils=["test_schema", "test_autograd_registration", "test_faketensor"],
+    )
