@@ -94,7 +94,7 @@ class Session:
 
     def python(self, block: Block) -> str:
         """Execute a block and return what it printed."""
-        code = compile("\n" * (block.line - 1) + block.body, str(self.page), "exec")
+        code = compile("\n" * (block.line - 1) + block.body, str(self.page), "exec", dont_inherit=True)
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(code, self.namespace)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fgnn.infer.certificate import certified, rounding
+from fgnn.infer.lowered import reads_structured
 from fgnn.infer.solution import Answer, OnProgress
 from fgnn.pgm import ModelBatch
 
@@ -16,6 +17,7 @@ from fgnn.pgm import ModelBatch
 _CHUNK = 1 << 16
 
 
+@reads_structured
 @certified
 def solve_brute_force(
     batch: ModelBatch,

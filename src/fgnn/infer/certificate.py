@@ -36,7 +36,14 @@ _LEAST_WIDTH, _MOST_WIDTH = 0.5, 2.0**100
 
 def num_factors(batch: ModelBatch) -> int:
     """The number of terms of a score."""
-    return batch.num_variables + sum(len(t.scopes) for t in batch.tables)
+    factors = sum(len(t.scopes) for t in batch.tables) + sum(len(f.scopes) for f in batch.structured)
+    return batch.num_variables + factors
+
+
+def _potentials(batch: ModelBatch) -> list[Tensor]:
+    """All log-potentials, (B or 1, C, ...) each: of variables, of tables, of structured factors."""
+    structured = [f.potentials(batch.dtype) for f in batch.structured]
+    return [batch.unary, *(t.distinct("values") for t in batch.tables), *structured]
 
 
 def rounding(batch: ModelBatch, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -48,7 +55,7 @@ def rounding(batch: ModelBatch, dtype: torch.dtype = torch.float64) -> Tensor:
     grid = 2.0 ** (math.log2(epsilon) // 3)
     short = torch.ones(len(batch), dtype=torch.bool, device=batch.device)
     most = grid / epsilon / max(1, num_factors(batch))
-    for values in (batch.unary, *(t.distinct("values") for t in batch.tables)):
+    for values in _potentials(batch):
         for part in torch.split(values.flatten(1), max(1, _CHUNK // max(1, len(values))), 1):
             steps = part / grid
             short = short & ((steps == steps.round()) & ((part > -most) | (part == -torch.inf))).all(1)
@@ -87,10 +94,10 @@ class StandardForm:
         offset, size = constant.clone(), constant.abs()
         width = torch.zeros_like(constant)
         centred: list[Tensor] = []
-        groups = [batch.unary, *(t.distinct("values") for t in batch.tables)]
-        for g, values in enumerate(groups):
+        last = len(batch.tables)
+        for g, values in enumerate(_potentials(batch)):
             allowed = values
-            if g and some_forbidden and len(values) == len(batch):
+            if 0 < g <= last and some_forbidden and len(values) == len(batch):
                 allowed = _with_live_states(batch, g - 1, live)
             peak = _finite(allowed.flatten(2).amax(2)) if values.numel() else values.new_zeros(values.shape[:2])
             part = values - peak.view(*peak.shape, *(1 for _ in values.shape[2:]))
@@ -106,9 +113,12 @@ class StandardForm:
             unary=centred[0],
             tables=tuple(
                 replace(t, values=part.expand(len(batch), *part.shape[1:]))
-                for t, part in zip(batch.tables, centred[1:], strict=True)
+                for t, part in zip(batch.tables, centred[1 : last + 1], strict=True)
             ),
             constant=batch.constant - constant,
+            structured=tuple(
+                replace(f, theta=part) for f, part in zip(batch.structured, centred[last + 1 :], strict=True)
+            ),
         )
         form = cls(standard, offset, torch.ones_like(width), size, torch.zeros_like(width))
         extreme = (width > 0) & ((width < _LEAST_WIDTH) | (width > _MOST_WIDTH))
@@ -127,7 +137,8 @@ class StandardForm:
             return scaled
 
         tables = tuple(replace(t, values=scale(t.values), shared=frozenset()) for t in self.batch.tables)
-        batch = replace(self.batch, unary=scale(self.batch.unary), tables=tables)
+        structured = tuple(replace(f, theta=scale(f.potentials(torch.float64))) for f in self.batch.structured)
+        batch = replace(self.batch, unary=scale(self.batch.unary), tables=tables, structured=structured)
         return replace(self, batch=batch, unit=unit, lost=lost)
 
     def scores(self, standard: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:

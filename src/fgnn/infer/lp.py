@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fgnn.errors import need
 from fgnn.infer.certificate import certified
+from fgnn.infer.lowered import lowers
 from fgnn.infer.reporter import Reporter
 from fgnn.infer.solution import Answer, OnProgress
 from fgnn.pgm import ModelBatch
@@ -25,6 +26,7 @@ _COLUMN_SECONDS = 1e-6  # of a program: building and handing over a column, whic
 _PRESOLVE_FROM = 4000  # columns; for smaller programs presolve costs more than it saves
 
 
+@lowers
 @certified
 def solve_lp(
     batch: ModelBatch,

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from fgnn.pgm import Kind
+
 T = TypeVar("T")
 
 
@@ -18,7 +20,7 @@ def map_tensors(value: T, change: Callable[[Tensor], Tensor]) -> T:
         result = change(value)
     elif isinstance(value, tuple | list):
         result = type(value)(map_tensors(item, change) for item in value)
-    elif is_dataclass(value) and not isinstance(value, type):
+    elif is_dataclass(value) and not isinstance(value, type | Kind):
         items = {f.name: map_tensors(getattr(value, f.name), change) for f in fields(value) if f.init}
         result = replace(value, **items)
     mapped: T = result

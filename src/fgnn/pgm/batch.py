@@ -5,82 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from itertools import zip_longest
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fgnn.graph import FactorGroup, Structure
+from fgnn.pgm.group_batches import BudgetBatch, StructuredBatch, TableBatch
 from fgnn.pgm.model import GraphicalModel
 
 Index = slice | Tensor
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class _Numbers:
-    """Numbers of some factors for each of B models; those named in ``shared`` are one set, expanded to all models."""
-
-    shared: frozenset[str] = frozenset()
-    names: ClassVar[tuple[str, ...]] = ()
-
-    def __post_init__(self) -> None:
-        for name in self.shared:
-            tensor: Tensor = getattr(self, name)
-            if tensor.shape[0] > 1 and tensor.stride(0) != 0:
-                raise ValueError(f"Expected {name} expanded along the models, since they share it (got one for each)")
-
-    def distinct(self, name: str) -> Tensor:
-        """The numbers with a leading axis of B, or of 1 where all models share them."""
-        tensor: Tensor = getattr(self, name)
-        return tensor[:1] if name in self.shared else tensor
-
-    def changed(
-        self, models: int, change: Callable[[Tensor], Tensor], once: Callable[[Tensor], Tensor] | None = None
-    ) -> Self:
-        """The same with ``change`` applied to every tensor, for ``models`` models.
-
-        What is shared stays shared: ``once`` (by default ``change``) is applied to it with a leading axis of 1.
-        """
-        numbers: dict[str, Any] = {}
-        for name in self.names:
-            tensor = self.distinct(name)
-            if name in self.shared:
-                tensor = (once or change)(tensor)
-                numbers[name] = tensor.expand(models, *tensor.shape[1:])
-            else:
-                numbers[name] = change(tensor)
-        return replace(self, **numbers)
-
-    @classmethod
-    def concat(cls, parts: Sequence[Self]) -> Self:
-        """The numbers of several batches of models, one after another; none are shared."""
-        numbers: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in cls.names}
-        return replace(parts[0], shared=frozenset(), **numbers)
-
-
-@dataclass(frozen=True, eq=False)
-class TableBatch(_Numbers):
-    """Tables of one shape: scopes of the structure, and the log-potentials of each model."""
-
-    scopes: Tensor  # shape: (C, A), int64
-    values: Tensor  # shape: (B, C, k_1, ..., k_A)
-    names: ClassVar[tuple[str, ...]] = ("values",)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The cardinalities (k_1, ..., k_A) of the axes."""
-        return tuple(self.values.shape[2:])
-
-
-@dataclass(frozen=True, eq=False)
-class BudgetBatch(_Numbers):
-    """Budgets over the same number of variables: scopes of the structure, and the bounds of each model."""
-
-    scopes: Tensor  # shape: (C, n), int64
-    at_least: Tensor  # shape: (B, C), int64
-    at_most: Tensor  # shape: (B, C), int64
-    names: ClassVar[tuple[str, ...]] = ("at_least", "at_most")
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +23,7 @@ class ModelBatch:
     """``B`` models of one structure and other numbers, on one device.
 
     ``unary`` is padded with ``-inf`` up to the largest cardinality K, so a padded state is never chosen. The scopes of
-    ``tables[g]`` are those of the structure's group ``table{g}``, and likewise for budgets.
+    ``tables[g]`` are those of the structure's group ``table{g}``, and likewise for budgets and structured kinds.
     """
 
     structure: Structure
@@ -96,6 +31,7 @@ class ModelBatch:
     tables: tuple[TableBatch, ...]
     budgets: tuple[BudgetBatch, ...]
     constant: Tensor  # shape: (B,)
+    structured: tuple[StructuredBatch, ...] = ()
 
     @classmethod
     def of(
@@ -105,14 +41,17 @@ class ModelBatch:
         tables: Sequence[TableBatch],
         budgets: Sequence[BudgetBatch],
         constant: Tensor,
+        structured: Sequence[StructuredBatch] = (),
     ) -> ModelBatch:
         """A batch from tensors alone; its structure is found again where an equal one is in use.
 
         Recognising it reads the scopes on the host. Where many batches of one structure are made, make the structure
         once (:func:`fgnn.pgm.model_structure`) and pass it to ``ModelBatch``.
         """
-        structure = model_structure(cardinalities, [t.scopes for t in tables], [u.scopes for u in budgets])
-        return cls(structure, unary, tuple(tables), tuple(budgets), constant).with_structure(structure)
+        others = [(f.kind.name, f.scopes) for f in structured]
+        structure = model_structure(cardinalities, [t.scopes for t in tables], [u.scopes for u in budgets], others)
+        batch = cls(structure, unary, tuple(tables), tuple(budgets), constant, tuple(structured))
+        return batch.with_structure(structure)
 
     @classmethod
     def stack(
@@ -144,6 +83,7 @@ class ModelBatch:
             torch.from_numpy(np.array(cards)),
             [torch.from_numpy(np.array(group.scopes)) for group in first.table_groups],
             [torch.from_numpy(np.array(group.scopes)) for group in first.budget_groups],
+            [(group.kind.name, torch.from_numpy(np.array(group.scopes))) for group in first.structured_groups],
         ).to(device)
         tables = tuple(
             TableBatch(structure.groups[f"table{g}"].scopes, put(np.stack([m.table_groups[g].values for m in models])))
@@ -157,8 +97,20 @@ class ModelBatch:
             )
             for g in range(len(first.budget_groups))
         )
+        structured = tuple(
+            StructuredBatch(
+                group.kind,
+                group.shape,
+                structure.groups[f"{group.kind.name}{g}"].scopes,
+                {
+                    name: put(np.stack([m.structured_groups[g].numbers[name] for m in models]), _type(number, dtype))
+                    for name, number in group.kind.numbers.items()
+                },
+            )
+            for g, group in enumerate(first.structured_groups)
+        )
         constant = put(np.array([m.constant for m in models]))
-        return cls(structure, put(unary), tables, budgets, constant)
+        return cls(structure, put(unary), tables, budgets, constant, structured)
 
     @classmethod
     def concat(cls, batches: Sequence[ModelBatch]) -> ModelBatch:
@@ -174,6 +126,10 @@ class ModelBatch:
             tables=tuple(map(TableBatch.concat, zip(*(b.tables for b in batches), strict=True))),
             budgets=tuple(map(BudgetBatch.concat, zip(*(b.budgets for b in batches), strict=True))),
             constant=torch.cat([b.constant for b in batches]),
+            structured=tuple(
+                StructuredBatch.concat(parts, [len(b) for b in batches])
+                for parts in zip(*(b.structured for b in batches), strict=True)
+            ),
         )
 
     # ---- reading ------------------------------------------------------------------------------------------
@@ -230,6 +186,7 @@ class ModelBatch:
             repeated,
             tables=tuple(replace(t, shared=frozenset(t.names)) for t in repeated.tables),
             budgets=tuple(replace(u, shared=frozenset(u.names)) for u in repeated.budgets),
+            structured=self.structured,
         )
 
     def detach(self) -> ModelBatch:
@@ -245,6 +202,7 @@ class ModelBatch:
             tables=tuple(t.changed(models, change, once) for t in self.tables),
             budgets=tuple(u.changed(models, change, once) for u in self.budgets),
             constant=constant,
+            structured=tuple(f.changed(change, once) for f in self.structured),
         )
 
     def with_structure(self, structure: Structure) -> ModelBatch:
@@ -254,6 +212,9 @@ class ModelBatch:
             structure=structure,
             tables=tuple(replace(t, scopes=structure.groups[f"table{g}"].scopes) for g, t in enumerate(self.tables)),
             budgets=tuple(replace(u, scopes=structure.groups[f"budget{g}"].scopes) for g, u in enumerate(self.budgets)),
+            structured=tuple(
+                replace(f, scopes=structure.groups[f"{f.kind.name}{g}"].scopes) for g, f in enumerate(self.structured)
+            ),
         )
 
     def model(self, b: int) -> GraphicalModel:
@@ -266,6 +227,9 @@ class ModelBatch:
             model.add_tables(t.scopes.cpu().numpy(), t.values[b].double().cpu().numpy())
         for u in self.budgets:
             model.add_budgets(u.scopes.cpu().numpy(), u.at_most[b].cpu().numpy(), at_least=u.at_least[b].cpu().numpy())
+        for f in self.structured:
+            numbers = {name: (v[0] if len(v) == 1 else v[b]).cpu().numpy() for name, v in f.numbers.items()}
+            model.add_factors(f.kind, f.scopes.cpu().numpy(), **numbers)
         model.constant = float(self.constant[b])
         return model
 
@@ -292,14 +256,18 @@ class ModelBatch:
             ones = x[:, :, u.scopes].sum(3)  # shape: (B, S, C)
             kept = (ones >= u.at_least[:, None]) & (ones <= u.at_most[:, None])
             total = total.masked_fill(~kept.all(2), -torch.inf)
+        for f in self.structured:
+            theta = f.potentials(self.dtype)[:, None]
+            total = total + f.kind.score(f.shape, x[:, :, f.scopes], theta).sum(2)
         return total.squeeze(1) if assignment.dim() == 2 else total
 
     def __repr__(self) -> str:
         tables = sum(len(t.scopes) for t in self.tables)
         budgets = sum(len(b.scopes) for b in self.budgets)
+        others = "".join(f", {len(f.scopes)} {f.kind.name}" for f in self.structured)
         return (
             f"ModelBatch({len(self)} models of {self.num_variables} variables, {tables} tables, "
-            f"{budgets} budgets; {self.dtype} on {self.device})"
+            f"{budgets} budgets{others}; {self.dtype} on {self.device})"
         )
 
 
@@ -312,10 +280,25 @@ def _check_same_structure(first: GraphicalModel, other: GraphicalModel, b: int) 
     ):
         if len(mine) != len(theirs) or not all(np.array_equal(p, q) for p, q in zip(mine, theirs, strict=True)):
             raise ValueError(f"Expected models of one structure (got other {kind} scopes in model {b})")
+    pairs = list(zip_longest(first.structured_groups, other.structured_groups))
+    for g, h in pairs:
+        if g is None or h is None or (g.kind, g.shape) != (h.kind, h.shape) or not np.array_equal(g.scopes, h.scopes):
+            name = (g or h).kind.name
+            raise ValueError(f"Expected models of one structure (got other {name} factors in model {b})")
 
 
-def model_structure(cardinalities: Tensor, tables: Sequence[Tensor], budgets: Sequence[Tensor]) -> Structure:
-    """The structure of models with these scopes: groups ``table0``, ``table1``, ..., ``budget0``, ..."""
+def _type(number: type, dtype: torch.dtype) -> torch.dtype:
+    return torch.int64 if number is int else dtype
+
+
+def model_structure(
+    cardinalities: Tensor,
+    tables: Sequence[Tensor],
+    budgets: Sequence[Tensor],
+    structured: Sequence[tuple[str, Tensor]] = (),
+) -> Structure:
+    """The structure of models with these scopes: groups ``table0``, ``table1``, ..., ``budget0``, ..., then by kind."""
     groups = {f"table{g}": FactorGroup(scopes) for g, scopes in enumerate(tables)}
     groups |= {f"budget{g}": FactorGroup(scopes) for g, scopes in enumerate(budgets)}
+    groups |= {f"{name}{g}": FactorGroup(scopes) for g, (name, scopes) in enumerate(structured)}
     return Structure(int(cardinalities.shape[0]), groups, cardinalities).interned()

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 
-from fgnn.pgm.factors import (
-    Budget,
-    BudgetChunk,
-    BudgetGroup,
-    Table,
-    TableChunk,
-    TableGroup,
-    as_views,
-    group_budgets,
-    group_tables,
+from fgnn.pgm.factors import AllDifferent, Kind, Linear, Parity, Pattern
+from fgnn.pgm.factors.budgets import Budget, BudgetChunk, BudgetGroup, group_budgets
+from fgnn.pgm.factors.kind import (
+    StructuredChunk,
+    StructuredFactor,
+    StructuredGroup,
+    as_tuples,
+    group_structured,
 )
+from fgnn.pgm.factors.tables import Table, TableChunk, TableGroup, as_views, group_tables
 
 # Assignments are scored in slices of about this many gathered entries, to bound temporary memory.
 _SCORE_CHUNK = 1 << 22
@@ -30,8 +31,8 @@ class GraphicalModel:
 
     .. math:: \text{score}(x) = \sum_i \theta_i(x_i) + \sum_c \theta_c(x_c)
 
-    where a factor :math:`c` is a table of any arity or a budget, "between ``at_least`` and ``at_most`` of these
-    binary variables are 1", which is never expanded into its :math:`2^n` table.
+    where a factor :math:`c` is a table of any arity, a budget, "between ``at_least`` and ``at_most`` of these binary
+    variables are 1", or of a structured kind such as parity; the last two are never expanded into their tables.
 
     Args:
         cardinalities: The number of states of each variable.
@@ -58,7 +59,8 @@ class GraphicalModel:
         self._unary = np.zeros(int(self._offsets[-1]))
         self._table_chunks: list[TableChunk] = []
         self._budget_chunks: list[BudgetChunk] = []
-        self._groups: tuple[tuple[TableGroup, ...], tuple[BudgetGroup, ...]] | None = None
+        self._structured_chunks: list[StructuredChunk] = []
+        self._groups: tuple[tuple[TableGroup, ...], tuple[BudgetGroup, ...], tuple[StructuredGroup, ...]] | None = None
         self.constant = 0.0
 
     # ---- building -----------------------------------------------------------------------------------------
@@ -147,6 +149,78 @@ class GraphicalModel:
         self._budget_chunks.append((variables, lower, np.minimum(upper, size)))
         self._groups = None
 
+    def add_exactly_one(self, scope: Sequence[int]) -> None:
+        """Require that exactly one of these binary variables is 1."""
+        self.add_budget(scope, 1, at_least=1)
+
+    def add_at_most_one(self, scope: Sequence[int]) -> None:
+        """Require that at most one of these binary variables is 1."""
+        self.add_budget(scope, 1)
+
+    def add_parity(self, scope: Sequence[int], value: int = 0) -> None:
+        """Require an even (``value=0``) or odd (1) number of ones among these binary variables."""
+        self.add_factors(Parity(), [scope], value=[value])
+
+    def add_linear(
+        self, scope: Sequence[int], weights: ArrayLike, *, at_least: int | None = None, at_most: int | None = None
+    ) -> None:
+        """Require ``at_least <= sum of w_i(x_i) <= at_most``; a missing bound does not bind.
+
+        ``weights`` are integers: one per variable, which multiplies its state, or (n, K), one per state.
+        """
+        variables = self._check_scopes([scope])[0]
+        table = _integers(weights, "weights")
+        cards = self._cardinalities[variables]
+        if table.ndim == 1 and len(variables):
+            table = table[:, None] * np.arange(cards.max())
+        if table.ndim != 2 or len(table) != len(variables):
+            raise ValueError(f"Expected a weight for each of {len(variables)} variables (got shape {table.shape})")
+        real = np.arange(table.shape[1]) < cards[:, None]
+        low = int(np.where(real, table, table.max(initial=0)).min(1).sum()) if at_least is None else int(at_least)
+        high = int(np.where(real, table, table.min(initial=0)).max(1).sum()) if at_most is None else int(at_most)
+        self.add_factors(Linear(as_tuples(np.where(real, table, 0).tolist()), low, high), [scope])
+
+    def add_all_different(self, scope: Sequence[int]) -> None:
+        """Require that no two of these variables are in the same state."""
+        self.add_factors(AllDifferent(), [scope])
+
+    def add_pattern(self, scope: Sequence[int], patterns: ArrayLike, scores: ArrayLike, default: float = 0.0) -> None:
+        """Add ``scores[p]`` where the variables are in the joint state ``patterns[p]``, and ``default`` elsewhere."""
+        states = _integers(patterns, "states in a pattern")
+        self.add_factors(
+            Pattern(as_tuples(states.tolist())), [scope], scores=np.asarray(scores)[None], default=[default]
+        )
+
+    def add_factors(self, kind: Kind, scopes: ArrayLike, **numbers: ArrayLike) -> None:
+        """Add factors of a structured kind: ``scopes`` (C, n) over variables of the same cardinalities.
+
+        Args:
+            kind: What the factors share.
+            scopes: Shape (C, n).
+            numbers: What the kind calls its ``numbers``, each (C, ...).
+        """
+        variables = self._check_scopes(scopes)
+        if not variables.size:
+            raise ValueError(f"Expected a {kind.name} factor over at least one variable (got an empty scope)")
+        shapes = np.unique(self._cardinalities[variables], axis=0)
+        if len(shapes) > 1:
+            got = " and ".join(str(tuple(shape)) for shape in shapes[:2].tolist())
+            raise ValueError(f"Expected {kind.name} factors of the same cardinalities (got {got})")
+        if set(numbers) != set(kind.numbers):
+            wanted, got = (", ".join(names) or "none" for names in (kind.numbers, numbers))
+            raise ValueError(f"Expected the numbers {wanted} of {kind.name} factors (got {got})")
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, kind_of in kind.numbers.items():
+            what = f"{name} of a {kind.name} factor"
+            whole = kind_of is int
+            arrays[name] = _integers(numbers[name], what) if whole else _log_potentials(numbers[name], what)
+            if len(arrays[name]) != len(variables):
+                raise ValueError(f"Expected {len(variables)} {name} (got {len(arrays[name])})")
+        shape = tuple(shapes[0].tolist())
+        kind.check(shape, arrays)
+        self._structured_chunks.append(StructuredChunk(kind, shape, variables, arrays))
+        self._groups = None
+
     def condition(self, evidence: Mapping[int, int]) -> GraphicalModel:
         """A copy in which every state of an observed variable but the observed one is forbidden."""
         clamped = self.copy()
@@ -165,6 +239,7 @@ class GraphicalModel:
         twin._unary = self._unary.copy()
         twin._table_chunks = list(self._table_chunks)
         twin._budget_chunks = list(self._budget_chunks)
+        twin._structured_chunks = list(self._structured_chunks)
         return twin
 
     # ---- reading ------------------------------------------------------------------------------------------
@@ -185,6 +260,11 @@ class GraphicalModel:
     @property
     def num_budgets(self) -> int:
         return sum(len(scopes) for scopes, _, _ in self._budget_chunks)
+
+    @property
+    def num_structured(self) -> int:
+        """The number of factors of structured kinds."""
+        return sum(len(chunk.scopes) for chunk in self._structured_chunks)
 
     def unary(self, variable: int) -> NDArray[np.float64]:
         """θ_i as a read-only view."""
@@ -210,6 +290,11 @@ class GraphicalModel:
         """The budgets, grouped by size."""
         return self._grouped()[1]
 
+    @property
+    def structured_groups(self) -> tuple[StructuredGroup, ...]:
+        """The factors of structured kinds, grouped by kind and cardinalities."""
+        return self._grouped()[2]
+
     def tables(self) -> Iterator[Table]:
         """The tables, in insertion order."""
         for scopes, values in self._table_chunks:
@@ -222,10 +307,15 @@ class GraphicalModel:
             for scope, low, high in zip(scopes.tolist(), lower.tolist(), upper.tolist(), strict=True):
                 yield Budget(tuple(scope), low, high)
 
+    def structured(self) -> Iterator[StructuredFactor]:
+        """The factors of structured kinds, in insertion order."""
+        for chunk in self._structured_chunks:
+            yield from chunk.factors()
+
     def score(self, assignment: ArrayLike) -> Any:
         """The float64 score of one assignment (N,) as a float, or of B assignments (B, N) as an array (B,).
 
-        An assignment that violates a budget or selects a ``-inf`` entry scores ``-inf``.
+        An assignment that violates a constraint or selects a ``-inf`` entry scores ``-inf``.
         """
         x = np.asarray(assignment)
         if x.ndim not in (1, 2) or x.shape[-1] != self.num_variables:
@@ -235,8 +325,7 @@ class GraphicalModel:
         if bad.any():
             b, i = (int(v) for v in np.argwhere(bad)[0])
             raise self._bad_state(i, int(states[b, i]))
-        sizes = [t.scopes.size for t in self.table_groups] + [u.scopes.size for u in self.budget_groups]
-        widest = max([self.num_variables, *sizes])
+        widest = max([self.num_variables, *(group.scopes.size for groups in self._grouped() for group in groups)])
         step = max(1, _SCORE_CHUNK // max(1, widest))
         try:
             with np.errstate(over="raise"):
@@ -257,6 +346,10 @@ class GraphicalModel:
             ones = states[:, budgets.scopes].sum(2)  # shape: (B, C)
             broken = ((ones < budgets.at_least) | (ones > budgets.at_most)).any(1)
             total[broken] = -np.inf
+        for group in self.structured_groups:
+            theta = group.kind.potentials({name: torch.from_numpy(v)[None] for name, v in group.numbers.items()})
+            x = torch.from_numpy(states[:, group.scopes])  # shape: (B, C, n)
+            total += group.kind.score(group.shape, x, theta).sum(1).numpy()
         return np.asarray(total, dtype=np.float64)
 
     def __eq__(self, other: object) -> bool:
@@ -269,9 +362,15 @@ class GraphicalModel:
             and np.array_equal(self._unary, other._unary)
             and list(self.budgets()) == list(other.budgets())
             and self.num_tables == other.num_tables
+            and self.num_structured == other.num_structured
             and all(
                 a.scope == b.scope and np.array_equal(a.values, b.values)
                 for a, b in zip(self.tables(), other.tables(), strict=True)
+            )
+            and all(
+                (a.kind, a.scope) == (b.kind, b.scope)
+                and all(np.array_equal(a.numbers[name], b.numbers[name]) for name in a.numbers)
+                for a, b in zip(self.structured(), other.structured(), strict=True)
             )
         )
 
@@ -285,6 +384,8 @@ class GraphicalModel:
         if self.num_budgets:
             size = max(g.scopes.shape[1] for g in self.budget_groups)
             parts.append(f"{_counted(self.num_budgets, 'budget')} over <= {_counted(size, 'variable')}")
+        counts = Counter(factor.kind.name for factor in self.structured())
+        parts += [f"{count} {name}" for name, count in counts.items()]
         return f"GraphicalModel({', '.join(parts)})"
 
     # ---- checks -------------------------------------------------------------------------------------------
@@ -312,10 +413,11 @@ class GraphicalModel:
     def _bad_state(self, i: int, state: int) -> ValueError:
         return ValueError(f"Expected a state below {self._cardinalities[i]} for variable {i} (got {state})")
 
-    def _grouped(self) -> tuple[tuple[TableGroup, ...], tuple[BudgetGroup, ...]]:
+    def _grouped(self) -> tuple[tuple[TableGroup, ...], tuple[BudgetGroup, ...], tuple[StructuredGroup, ...]]:
         if self._groups is None:
             tables = group_tables(self._table_chunks)
-            self._groups = (tables, group_budgets(self._budget_chunks))
+            budgets, structured = group_budgets(self._budget_chunks), group_structured(self._structured_chunks)
+            self._groups = (tables, budgets, structured)
             self._table_chunks = as_views(self._table_chunks, tables)
         return self._groups
 

@@ -15,6 +15,7 @@ from fgnn.infer.ad3.relax import Limits, Relaxed, Warm, relax
 from fgnn.infer.ad3.rounding import rows_to_states
 from fgnn.infer.ad3.search import search, unsolved
 from fgnn.infer.certificate import certified, proof_tolerance
+from fgnn.infer.lowered import lowers
 from fgnn.infer.reporter import Reporter
 from fgnn.infer.solution import Answer, OnProgress
 from fgnn.infer.threads import shares, side_by_side, worth_threads
@@ -27,6 +28,7 @@ _NUMBER_SECONDS = 1e-6  # to set up and to evaluate a number of a model
 _FIRST_WAVE = 400  # iterations after which the remaining models of all chunks are gathered
 
 
+@lowers
 @certified
 def solve_ad3(
     batch: ModelBatch,

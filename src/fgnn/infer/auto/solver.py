@@ -14,8 +14,10 @@ from fgnn.infer.certificate import StandardForm
 from fgnn.infer.exact.parts import Part, take_apart
 from fgnn.infer.exact.solver import OutOfTime, TooLarge, exact_plan, solve_exact
 from fgnn.infer.local_search.decode import decode
+from fgnn.infer.lowered import reads_structured
 from fgnn.infer.solution import Answer, OnProgress, sum_rounded_up
 from fgnn.pgm import ModelBatch
+from fgnn.pgm.lowering import lower
 
 # Seconds per joint state of an elimination on a CPU, at worst; only decides whether to begin.
 _STATE_SECONDS = 2e-8
@@ -25,6 +27,7 @@ _MOST_MOVES = 1 << 22  # for local search: evaluating all of them cannot be inte
 _SEARCH_SHARES = {"max-product": 0.1, "ad3": 0.2, "local-search": 0.1, "toulbar2": 1.0}
 
 
+@reads_structured
 def solve_auto(
     batch: ModelBatch,
     *,
@@ -69,8 +72,9 @@ def _solve(best: Best, deadline: float | None, limits: dict[str, Any], jobs: int
         best.skipped["exact"] = "the time limit was reached while planning"
     except TooLarge as error:
         best.skipped["exact"] = str(error)
-        if error.split is not None and error.split.divides and not _is_over(deadline):
-            easy, hard = take_apart(best.batch, error.split)
+        split = None if best.batch.structured else error.split
+        if split is not None and split.divides and not _is_over(deadline):
+            easy, hard = take_apart(best.batch, split)
             best.skipped["exact"] = f"for {len(hard.variables):,} of {best.batch.num_variables:,} variables: {error}"
             if _solve_apart(best, easy, hard, deadline, limits, jobs):
                 return _is_over(deadline)
@@ -79,7 +83,7 @@ def _solve(best: Best, deadline: float | None, limits: dict[str, Any], jobs: int
 
 def _eliminate(best: Best, deadline: float | None, limits: dict[str, Any]) -> None:
     """Solve by elimination if it can be expected to end in time."""
-    plan = exact_plan(best.batch, time_limit=_share(deadline, _PLAN_SHARE), **limits)
+    plan = exact_plan(lower(best.batch).batch, time_limit=_share(deadline, _PLAN_SHARE), **limits)
     limit = _share(deadline, _EXACT_SHARE)
     needed = plan.total_states * len(best.batch) * _STATE_SECONDS
     if limit is not None and best.batch.device.type == "cpu" and needed > limit:

@@ -14,6 +14,7 @@ from fgnn.infer.exact.run import run_plan
 from fgnn.infer.exact.solver import exact_plan
 from fgnn.infer.magnitude import check_magnitude
 from fgnn.pgm import GraphicalModel, ModelBatch
+from fgnn.pgm.lowering import lower
 
 
 def best_assignments(
@@ -40,6 +41,7 @@ def best_assignments(
         raise ValueError(f"Expected a number of assignments (got {count})")
     batch = ModelBatch.stack([model])
     check_magnitude(batch)
+    batch = lower(batch).batch
     plan = exact_plan(batch, **options)
     n = model.num_variables
     found: list[NDArray[np.int64]] = []
@@ -56,8 +58,9 @@ def best_assignments(
         sets = batch.repeat(len(allowed))
         unary = sets.unary.masked_fill(~torch.from_numpy(allowed), -torch.inf)
         assignments, _ = run_plan(plan, replace(sets, unary=unary), torch.float64)
-        values = np.atleast_1d(model.score(assignments.numpy()))
         inside = np.take_along_axis(allowed, assignments.numpy()[..., None], 2).all((1, 2))
+        assignments = assignments[:, :n]
+        values = np.atleast_1d(model.score(assignments.numpy()))
         for s in np.flatnonzero(np.isfinite(values) & inside).tolist():
             ticket += 1
             heapq.heappush(heap, (-values[s], ticket, assignments[s].numpy(), int(fixed[s]), allowed[s]))

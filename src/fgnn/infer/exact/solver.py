@@ -15,6 +15,7 @@ from fgnn.infer.exact.allowed_states import allowed_states
 from fgnn.infer.exact.order import OutOfTime
 from fgnn.infer.exact.plan import ExactPlan, TooLarge, build_plan, too_large
 from fgnn.infer.exact.run import run_plan
+from fgnn.infer.lowered import lowers
 from fgnn.infer.reporter import Reporter
 from fgnn.infer.solution import Answer, OnProgress
 from fgnn.pgm import ModelBatch
@@ -26,6 +27,7 @@ __all__ = ["OutOfTime", "TooLarge", "exact_plan", "solve_exact"]
 _CPU_SLICE = 1 << 15
 
 
+@lowers
 @certified
 def solve_exact(
     batch: ModelBatch,

@@ -27,6 +27,9 @@ class Moves:
     """
 
     def __init__(self, batch: ModelBatch, max_pairs: int = 1 << 20) -> None:
+        if batch.structured:
+            names = ", ".join(dict.fromkeys(f.kind.name for f in batch.structured))
+            raise ValueError(f"Expected tables and budgets for local search (got {names} factors)")
         self.batch = batch
         max_pairs = min(max_pairs, _MOST_PAIR_MOVES // max(1, batch.unary.shape[2] - 1) ** 2)
         shapes = tuple(t.shape for t in batch.tables)

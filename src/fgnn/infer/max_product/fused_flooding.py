@@ -31,10 +31,12 @@ class FusedFlooding:
     @classmethod
     def of(cls, wiring: Wiring) -> FusedFlooding | None:
         """None if the kernel does not support the structure."""
-        if not wiring.ratios_only or any(not g.budget and len(g.states) != 2 for g in wiring.groups):
+        if not wiring.ratios_only or any(g.form != "budget" and len(g.states) != 2 for g in wiring.groups):
             return None
-        pairs = [g.rows().t() for g in wiring.groups if not g.budget]
-        budgets = [g.rows().t() for g in wiring.groups if g.budget]
+        if any(g.form == "structured" for g in wiring.groups):
+            return None
+        pairs = [g.rows().t() for g in wiring.groups if g.form == "table"]
+        budgets = [g.rows().t() for g in wiring.groups if g.form == "budget"]
         widest = max((r.shape[1] for r in budgets), default=1)
         incident = incident_rows(wiring.belief_of, wiring.num_beliefs)
         if widest > _WIDEST or incident is None or incident.shape[1] > _DEGREE:

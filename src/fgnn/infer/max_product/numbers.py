@@ -10,11 +10,12 @@ from torch import Tensor
 from fgnn.infer.map_tensors import map_tensors, take_models
 from fgnn.infer.max_product.budget_sums import budget_sums
 from fgnn.infer.max_product.messages import Bound, PairClamp, budget_messages, budget_ratios, table_messages
+from fgnn.infer.max_product.structured import StructuredPotentials, forbids
 from fgnn.infer.max_product.wiring import Group, Wiring, subtract_best
 from fgnn.pgm import ModelBatch
 
-# The potentials of a group: tables (k_1, ..., k_A, C, B or 1), binary pairs, or the bounds (at_least, at_most).
-Potentials = Tensor | PairClamp | tuple[Bound, Bound]
+# Potentials of a group: tables (k_1, ..., k_A, C, B or 1), binary pairs, bounds (at_least, at_most), or of a kind.
+Potentials = Tensor | PairClamp | tuple[Bound, Bound] | StructuredPotentials
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Numbers:
             theta = _models_last(t.distinct("values"))
             factors.append(PairClamp.of(theta) if t.shape == (2, 2) and not wiring.full and not total else theta)
         factors += [(_bound(u.distinct("at_least")), _bound(u.distinct("at_most"))) for u in batch.budgets]
+        factors += [StructuredPotentials.of(f, batch.dtype) for f in batch.structured]
         return cls(unary, tuple(factors))
 
     def columns(self, which: Tensor) -> Numbers:
@@ -69,6 +71,10 @@ def group_messages(
     if isinstance(potentials, PairClamp):
         return potentials.ratios(nu, out)
     normalise = full and rule.normalise
+    if isinstance(potentials, StructuredPotentials):
+        if full:
+            return out.copy_(potentials.messages(group, nu, normalise=normalise, total=rule.total))
+        return out.copy_(potentials.ratios(group, nu, total=rule.total))
     if isinstance(potentials, Tensor):
         sent = table_messages(potentials, list(torch.split(nu, list(group.states))), full=full, total=rule.total)
         return torch.cat([subtract_best(m) for m in sent] if normalise else sent, out=out)
@@ -91,12 +97,14 @@ def by_state(group: Group, nu: Tensor, full: bool) -> Tensor:
 
 
 def can_forbid(batch: ModelBatch) -> bool:
-    """Whether a state can ever become impossible: there is a ``-inf``, or a budget that leaves no choice."""
+    """Whether a state can ever become impossible: there is a ``-inf``, or a constraint that leaves no choice."""
     if bool((batch.unary.isneginf() & batch.state_mask).any()):
         return True
     if any(bool(t.distinct("values").isneginf().any()) for t in batch.tables):
         return True
-    return any(bool(((u.at_most == 0) | (u.at_least == u.scopes.shape[1])).any()) for u in batch.budgets)
+    if any(bool(((u.at_most == 0) | (u.at_least == u.scopes.shape[1])).any()) for u in batch.budgets):
+        return True
+    return any(forbids(f, batch.dtype) for f in batch.structured)
 
 
 def _ratios(batch: ModelBatch) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 
+from fgnn.infer.lowered import reads_structured
 from fgnn.infer.max_product.fused_flooding import fused_flooding
 from fgnn.infer.max_product.numbers import Rule, can_forbid
 from fgnn.infer.max_product.run import MessageRun, RunOptions
@@ -26,6 +27,7 @@ _CHOICES = {
 }
 
 
+@reads_structured
 def solve_max_product(
     batch: ModelBatch,
     *,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,6 +17,8 @@ from torch import Tensor
 from fgnn.graph import Structure, padded_width, slots_by_target
 from fgnn.graph.derived import Derived
 from fgnn.pgm import ModelBatch
+
+Form = Literal["table", "budget", "structured"]
 
 # Largest size of a padded table of message rows, as a multiple of the rows in it.
 _MOST_PADDING = 4
@@ -28,7 +31,7 @@ class Group:
     scopes: Tensor  # shape: (C, A), int64
     states: tuple[int, ...]  # stored per axis: the cardinality, or one less for ratios
     start: int  # the first row
-    budget: bool
+    form: Form
 
     @property
     def height(self) -> int:
@@ -77,11 +80,14 @@ class Wiring(Derived):
 
         ``full`` is needed if states can be impossible or messages must not be normalised.
         """
-        structure, shapes = batch.structure, tuple(t.shape for t in batch.tables)
-        return structure.derived(("wiring", full, shapes), lambda: cls._compile(structure, shapes, full))
+        structure = batch.structure
+        forms: list[tuple[Form, tuple[int, ...]]] = [("table", t.shape) for t in batch.tables]
+        forms += [("budget", (2,) * u.scopes.shape[1]) for u in batch.budgets]
+        forms += [("structured", f.shape) for f in batch.structured]
+        return structure.derived(("wiring", full, tuple(forms)), lambda: cls._compile(structure, forms, full))
 
     @classmethod
-    def _compile(cls, structure: Structure, shapes: tuple[tuple[int, ...], ...], full: bool) -> Wiring:
+    def _compile(cls, structure: Structure, forms: list[tuple[Form, tuple[int, ...]]], full: bool) -> Wiring:
         cards = structure.cardinalities
         assert cards is not None
         stored = cards if full else cards - 1
@@ -89,10 +95,9 @@ class Wiring(Derived):
         groups: list[Group] = []
         belief_rows = [cards.new_zeros(0)]
         num_messages = 0
-        for g, scopes in enumerate(group.scopes for group in structure.groups.values()):
-            budget = g >= len(shapes)
-            states = tuple(k if full else k - 1 for k in ((2,) * scopes.shape[1] if budget else shapes[g]))
-            groups.append(Group(scopes, states, num_messages, budget))
+        for (form, shape), scopes in zip(forms, (g.scopes for g in structure.groups.values()), strict=True):
+            states = tuple(k if full else k - 1 for k in shape)
+            groups.append(Group(scopes, states, num_messages, form))
             for axis, count in enumerate(states):
                 steps = torch.arange(count, device=cards.device)
                 belief_rows.append((offsets[scopes[:, axis]] + steps[:, None]).flatten())

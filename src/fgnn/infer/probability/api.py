@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from fgnn.infer.magnitude import check_magnitude
 from fgnn.infer.methods import check_options, named
 from fgnn.infer.oom_retry import call_with_retry
-from fgnn.infer.probability.attach import potentials_of, with_gradient
+from fgnn.infer.probability.attach import potentials_of, structured_numbers, with_gradient
 from fgnn.infer.probability.evidence import Evidence, with_evidence
+from fgnn.infer.probability.lowered import lowers_beliefs
 from fgnn.infer.probability.result import Beliefs, LogPartition, Marginals, MarginalsBatch, conclude
 from fgnn.infer.solution import OnProgress
 from fgnn.pgm import GraphicalModel, ModelBatch
@@ -118,7 +119,9 @@ def log_partition(
     start = time.perf_counter()
     batch, _ = _as_batch(model, device, evidence)
     alone = method in LOG_PARTITIONS if isinstance(method, str) else False
-    learning = torch.is_grad_enabled() and any(t.requires_grad for t in potentials_of(batch))
+    learning = torch.is_grad_enabled() and any(
+        t.requires_grad for t in (*potentials_of(batch), *structured_numbers(batch))
+    )
     methods = LOG_PARTITIONS if alone else METHODS
     fixed = {} if alone else {"tables": learning}
     beliefs = _call(batch, method, methods, fixed, time_limit, seed, progress, options)
@@ -169,6 +172,8 @@ def _call(
     check_options(name, function, options, reserved=tuple(fixed))
     if time_limit is not None and not (isinstance(time_limit, int | float) and time_limit > 0):
         raise ValueError(f"Expected a positive time limit in seconds (got {time_limit!r})")
+    if batch.structured and not getattr(function, "reads_structured", False):
+        function = lowers_beliefs(function)
     beliefs = call_with_retry(
         function, batch, Beliefs.join, time_limit=time_limit, progress=progress, seed=seed, **fixed, **options
     )

@@ -16,12 +16,19 @@ def potentials_of(batch: ModelBatch) -> list[Tensor]:
     return [batch.constant, batch.unary, *(t.distinct("values") for t in batch.tables)]
 
 
+def structured_numbers(batch: ModelBatch) -> list[Tensor]:
+    """The numbers of structured factors."""
+    return [tensor for f in batch.structured for tensor in f.numbers.values()]
+
+
 def with_gradient(batch: ModelBatch, beliefs: Beliefs) -> Tensor:
     r"""log Z as a function of the potentials, with :math:`\partial \log Z / \partial \theta_c(x_c) = p(x_c)`.
 
     For Bethe's approximation this holds at a fixed point of sum-product, where its derivative by the messages is zero.
     ``beliefs`` must have the marginals of tables.
     """
+    if any(tensor.requires_grad for tensor in structured_numbers(batch)):
+        raise ValueError("Expected the method exact for gradients of structured factors (got an approximation)")
     result: Tensor = _Attached.apply(beliefs, *potentials_of(batch))  # type: ignore[no-untyped-call]
     return result
 

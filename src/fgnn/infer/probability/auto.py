@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from fgnn.infer.exact.plan import TooLarge
+from fgnn.infer.lowered import reads_structured
 from fgnn.infer.probability.exact import log_partition_exact, marginals_exact
 from fgnn.infer.probability.result import Beliefs
 from fgnn.infer.probability.sum_product import marginals_sum_product
@@ -19,6 +20,7 @@ from fgnn.pgm import ModelBatch
 _EXACT_SHARE = 0.6
 
 
+@reads_structured
 def marginals_auto(
     batch: ModelBatch,
     *,
@@ -32,6 +34,7 @@ def marginals_auto(
     return _first_exact(partial(marginals_exact, batch, **common), batch, time_limit, common)
 
 
+@reads_structured
 def log_partition_auto(
     batch: ModelBatch, *, time_limit: float | None = None, seed: int = 0, progress: OnProgress | None = None
 ) -> Beliefs:

@@ -8,6 +8,7 @@ import time
 import torch
 
 from fgnn.infer.brute_force import unravel
+from fgnn.infer.lowered import reads_structured
 from fgnn.infer.probability.result import Beliefs
 from fgnn.infer.solution import OnProgress
 from fgnn.pgm import ModelBatch
@@ -16,6 +17,7 @@ from fgnn.pgm import ModelBatch
 _CHUNK = 1 << 16
 
 
+@reads_structured
 def marginals_brute_force(
     batch: ModelBatch,
     *,

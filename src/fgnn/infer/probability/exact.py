@@ -11,11 +11,13 @@ from fgnn.infer.exact.log_sum import LogSum
 from fgnn.infer.exact.order import OutOfTime
 from fgnn.infer.exact.solver import Clock
 from fgnn.infer.probability.elimination import Elimination
+from fgnn.infer.probability.lowered import lowers_beliefs
 from fgnn.infer.probability.result import Beliefs
 from fgnn.infer.solution import OnProgress
 from fgnn.pgm import ModelBatch
 
 
+@lowers_beliefs
 def marginals_exact(
     batch: ModelBatch,
     *,
@@ -84,6 +86,7 @@ def marginals_exact(
     )
 
 
+@lowers_beliefs
 def log_partition_exact(
     batch: ModelBatch,
     *,

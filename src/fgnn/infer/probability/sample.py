@@ -15,6 +15,7 @@ from fgnn.infer.magnitude import check_magnitude
 from fgnn.infer.probability.elimination import Elimination
 from fgnn.infer.probability.evidence import Evidence, with_evidence
 from fgnn.pgm import GraphicalModel, ModelBatch
+from fgnn.pgm.lowering import lower
 
 
 def sample(
@@ -40,15 +41,16 @@ def sample(
     batch = ModelBatch.stack([model]) if isinstance(model, GraphicalModel) else model
     check_magnitude(batch)
     batch = (batch if evidence is None else with_evidence(batch, evidence)).detach()
+    own, batch = batch.num_variables, lower(batch).batch
     elimination = Elimination.of(batch, Clock(None, None, len(batch)), **options)
     generator = torch.Generator(device=batch.device).manual_seed(seed)
-    drawn = torch.zeros(count, len(batch), batch.num_variables, dtype=torch.int64, device=batch.device)
+    drawn = torch.zeros(count, len(batch), own, dtype=torch.int64, device=batch.device)
 
     def work(part: slice, run: LogSum) -> None:
         impossible = (run.log_z == -torch.inf).nonzero()
         if len(impossible):
             raise _infeasible(part.start + int(impossible[0]), len(batch))
-        drawn[:, part] = run.sample(count, generator)
+        drawn[:, part] = run.sample(count, generator)[..., :own]
 
     if elimination.impossible and len(batch):
         raise _infeasible(0, len(batch))

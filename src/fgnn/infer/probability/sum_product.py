@@ -8,17 +8,20 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fgnn.infer.lowered import reads_structured
 from fgnn.infer.max_product.budget_sums import budget_total
 from fgnn.infer.max_product.messages import drop_axis
 from fgnn.infer.max_product.numbers import Rule, by_state, can_forbid
 from fgnn.infer.max_product.run import MessageRun, RunOptions
 from fgnn.infer.max_product.solver import check_settings, deadline_after, pass_messages
+from fgnn.infer.max_product.structured import StructuredPotentials
 from fgnn.infer.max_product.wiring import Wiring
 from fgnn.infer.probability.result import Beliefs
 from fgnn.infer.solution import OnProgress
 from fgnn.pgm import ModelBatch
 
 
+@reads_structured
 def marginals_sum_product(
     batch: ModelBatch,
     *,
@@ -98,6 +101,8 @@ def _read(run: MessageRun, tables: bool) -> Beliefs:
             log_zc = _table_total(potentials, by_axis, wiring.full)
             if tables:
                 by_table.append(_table_beliefs(potentials, by_axis, wiring.full))
+        elif isinstance(potentials, StructuredPotentials):
+            log_zc = potentials.log_total(group, incoming, full=wiring.full)
         else:
             assert isinstance(potentials, tuple)
             log_zc = budget_total(by_state(group, incoming, wiring.full), *potentials)

@@ -12,12 +12,14 @@ from torch import Tensor
 
 from fgnn.errors import need
 from fgnn.infer.certificate import certified
+from fgnn.infer.lowered import lowers
 from fgnn.infer.solution import Answer, OnProgress
 from fgnn.infer.toulbar2.costs import SEARCHES, CostNetwork
 from fgnn.infer.toulbar2.schedule import Schedule
 from fgnn.pgm import ModelBatch
 
 
+@lowers
 @certified
 def solve_toulbar2(
     batch: ModelBatch,

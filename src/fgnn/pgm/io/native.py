@@ -1,7 +1,7 @@
 """The native model file (``.fgm``): a lossless safetensors file.
 
 It stores the groups of a `GraphicalModel` with the insertion order of their factors, so that a model reads back
-equal, including budgets and ``-inf``.
+equal, including budgets, structured factors and ``-inf``.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.errors import InputError
+from fgnn.pgm.factors import KINDS, Kind
 from fgnn.pgm.io.numbers import shown
 from fgnn.pgm.io.stream import ByteStream, Limits, fail
 from fgnn.pgm.model import GraphicalModel
@@ -44,7 +47,11 @@ def write_native(model: GraphicalModel, file: IO[bytes]) -> None:
     }
     arrays |= {f"tables.{g}.{name}": getattr(t, name) for g, t in enumerate(model.table_groups) for name in _TABLES}
     arrays |= {f"budgets.{g}.{name}": getattr(b, name) for g, b in enumerate(model.budget_groups) for name in _BUDGETS}
-    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    for g, group in enumerate(model.structured_groups):
+        parts = {"scopes": group.scopes, "index": group.index, **group.numbers}
+        parts |= {f"kind.{name}": array for name, array in group.kind.arrays().items()}
+        arrays |= {f"{group.kind.name}.{g}.{name}": array for name, array in parts.items()}
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     # a single entry: safetensors writes several in random order, and equal models should give equal files
     file.write(save(contiguous, metadata={FORMAT: str(VERSION)}))
 
@@ -64,10 +71,13 @@ def read_native(path: Path, limits: Limits | None = None) -> GraphicalModel:
         place = "array constant"
         model.add_table((), _take(arrays, "constant", np.float64, 1))
         place = "tables"
-        _in_order(_groups(arrays, "tables", _TABLES), model.add_tables)
+        tables = _groups(arrays, "tables", _TABLES)
+        _in_order(tables, [model.add_tables] * len(tables))
         place = "budgets"
         budgets = _groups(arrays, "budgets", _BUDGETS)
-        _in_order(budgets, lambda scopes, low, high: model.add_budgets(scopes, high, at_least=low))
+        _in_order(budgets, [lambda s, low, high: model.add_budgets(s, high, at_least=low)] * len(budgets))
+        place = "structured factors"
+        _in_order(*_structured(arrays, model))
     except (ValueError, IndexError) as error:
         fail(str(error), path, place)
     if arrays:
@@ -135,7 +145,27 @@ def _groups(arrays: dict[str, Array], kind: str, names: tuple[str, ...]) -> list
     return groups
 
 
-def _in_order(groups: list[list[Array]], add: Callable[..., None]) -> None:
+def _structured(arrays: dict[str, Array], model: GraphicalModel) -> tuple[list[list[Array]], list[Callable[..., None]]]:
+    """The groups of structured factors, and how to add some factors of each."""
+    groups: list[list[Array]] = []
+    adds: list[Callable[..., None]] = []
+    while named := [name for name in KINDS if f"{name}.{len(groups)}.scopes" in arrays]:
+        kind_type, prefix = KINDS[named[0]], f"{named[0]}.{len(groups)}"
+        own = {f.name: _take(arrays, f"{prefix}.kind.{f.name}", np.int64) for f in fields(kind_type)}
+        types = {"scopes": int, **kind_type.numbers, "index": int}
+        group = [_take(arrays, f"{prefix}.{n}", np.int64 if t is int else np.float64) for n, t in types.items()]
+        if len({array.shape[:1] for array in group}) != 1 or group[-1].ndim != 1:
+            raise ValueError(f"Expected arrays of one length in group {len(groups)}")
+        groups.append(group)
+        adds.append(partial(_add_structured, model, kind_type.from_arrays(own)))
+    return groups, adds
+
+
+def _add_structured(model: GraphicalModel, kind: Kind, scopes: Array, *numbers: Array) -> None:
+    model.add_factors(kind, scopes, **dict(zip(kind.numbers, numbers, strict=True)))
+
+
+def _in_order(groups: list[list[Array]], adds: list[Callable[..., None]]) -> None:
     """Add the factors of all groups in insertion order, a run of one group at a time."""
     if not groups:
         return
@@ -150,4 +180,5 @@ def _in_order(groups: list[list[Array]], add: Callable[..., None]) -> None:
     edges = [0, *breaks.tolist(), len(index)] if len(index) else []
     for first, stop in pairwise(edges):
         rows = slice(int(row[first]), int(row[stop - 1]) + 1)
-        add(*(array[rows] for array in groups[int(owner[first])][:-1]))
+        g = int(owner[first])
+        adds[g](*(array[rows] for array in groups[g][:-1]))

@@ -1,0 +1,77 @@
+"""Methods that read only tables and budgets, applied to models with structured factors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import wraps
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from fgnn.infer.certificate import certify
+from fgnn.infer.solution import Answer, OnProgress, Progress
+from fgnn.pgm import ModelBatch
+from fgnn.pgm.lowering import Lowered, lower
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def reads_structured(method: Function) -> Function:
+    """Mark a method that asks structured factors itself; `solve` lowers models for all others."""
+    method.reads_structured = True  # type: ignore[attr-defined]
+    return method
+
+
+def lowers(solver: Callable[..., Answer]) -> Callable[..., Answer]:
+    """Let a solver work on tables and budgets: auxiliary variables are added before it and dropped after it."""
+
+    @reads_structured
+    @wraps(solver)
+    def solve(batch: ModelBatch, *, progress: OnProgress | None = None, **options: Any) -> Answer:
+        if not batch.structured:
+            return solver(batch, progress=progress, **options)
+        lowered = lower(batch)
+        starts = {name: _completed(lowered, batch, value) for name, value in options.items()}
+        answer = solver(lowered.batch, progress=_own_progress(lowered, progress), **starts)
+        whole = lowered.complete(answer.assignment[:, : batch.num_variables])
+        if not torch.equal(whole, answer.assignment):  # a rounding whose auxiliary variables do not fit
+            answer = certify(lowered.batch, replace(answer, assignment=whole, certified=False))
+        return replace(
+            answer, assignment=whole[:, : batch.num_variables], info=own_info(answer.info, lowered.batch, batch)
+        )
+
+    return solve
+
+
+def own_info(info: Mapping[str, Any], lowered: ModelBatch, batch: ModelBatch) -> dict[str, Any]:
+    """Further results without the auxiliary variables: tensors (B, N + M, ...) become (B, N, ...)."""
+
+    def cut(value: Any) -> Any:
+        if not isinstance(value, Tensor) or value.dim() < 2 or value.shape[1] != lowered.num_variables:
+            return value
+        own = value[:, : batch.num_variables]
+        return own[..., : batch.unary.shape[2]] if value.shape[1:] == lowered.unary.shape[1:] else own
+
+    return {name: cut(value) for name, value in info.items()}
+
+
+def _completed(lowered: Lowered, batch: ModelBatch, option: Any) -> Any:
+    """An option with the states of the auxiliary variables, where it holds assignments (B, N)."""
+    if isinstance(option, list):
+        return [_completed(lowered, batch, item) for item in option]
+    whole = isinstance(option, Tensor) and option.shape == (len(batch), batch.num_variables)
+    return lowered.complete(option.to(batch.device, torch.int64)) if whole else option
+
+
+def _own_progress(lowered: Lowered, progress: OnProgress | None) -> OnProgress | None:
+    if progress is None:
+        return None
+
+    def report(update: Progress) -> None:
+        assignment = update.assignment
+        own = None if assignment is None else assignment[..., : lowered.num_variables]
+        progress(replace(update, assignment=own))
+
+    return report

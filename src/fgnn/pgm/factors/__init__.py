@@ -1,0 +1,29 @@
+"""The kinds of factor: tables and budgets, which every method reads, and structured kinds, which it asks."""
+
+from fgnn.pgm.factors.all_different import AllDifferent
+from fgnn.pgm.factors.automaton import AutomatonKind
+from fgnn.pgm.factors.budgets import Budget, BudgetGroup
+from fgnn.pgm.factors.kind import Kind, StructuredFactor, StructuredGroup
+from fgnn.pgm.factors.linear import Linear
+from fgnn.pgm.factors.parity import Parity
+from fgnn.pgm.factors.pattern import Pattern
+from fgnn.pgm.factors.tables import Table, TableGroup
+
+# The kinds that a model file may name.
+KINDS: dict[str, type[Kind]] = {kind.name: kind for kind in (AllDifferent, Linear, Parity, Pattern)}
+
+__all__ = [
+    "KINDS",
+    "AllDifferent",
+    "AutomatonKind",
+    "Budget",
+    "BudgetGroup",
+    "Kind",
+    "Linear",
+    "Parity",
+    "Pattern",
+    "StructuredFactor",
+    "StructuredGroup",
+    "Table",
+    "TableGroup",
+]

@@ -1,0 +1,173 @@
+"""What a kind of structured factor knows, so that methods need not know the kind."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fgnn.pgm.factors.gadget import Gadget
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
+
+_MOST_CELLS = 1 << 20  # of a factor written out as a table
+
+
+class LackingPart(ValueError):
+    """A method needs a part that a kind of factor does not have."""
+
+
+@dataclass(frozen=True)
+class Kind(ABC):
+    r"""A kind of factor whose table would be too large: a frozen dataclass whose fields all factors of a group share.
+
+    A group of C factors over n variables each has *numbers* of its own, (C, ...) in a model and (B, C, ...) in a batch.
+    `potentials` turns them into S log-potentials :math:`\theta`, and the factor selects one of them:
+    :math:`\theta_c(x_c) = \theta[\sigma(x_c)]`, or :math:`-\infty`. Methods ask for
+
+    - ``score``, which is all that ``brute-force`` needs;
+    - ``messages``, for ``max-product`` and ``sum-product``;
+    - ``gadget``: tables and budgets over auxiliary variables, for every other method.
+
+    A method refuses a kind that lacks the part it needs (`LackingPart`). Fields are integers or nested tuples of them.
+
+    Attributes:
+        name: Names the groups of a structure and the arrays of a ``.fgm`` file.
+        numbers: The type, int or float, of each of a factor's numbers.
+    """
+
+    name: ClassVar[str] = ""
+    numbers: ClassVar[Mapping[str, type]] = {}
+
+    @abstractmethod
+    def check(self, shape: Shape, numbers: Mapping[str, Array]) -> None:
+        """Raise a `ValueError` if factors over variables of these cardinalities cannot have these numbers."""
+
+    @abstractmethod
+    def potentials(self, numbers: Mapping[str, Tensor]) -> Tensor:
+        """The log-potentials that factors select from.  # shape: (B, C, ...) to (B, C, S)"""
+
+    @abstractmethod
+    def score(self, shape: Shape, x: Tensor, theta: Tensor) -> Tensor:
+        """The log-potential of joint states: x (..., C, n) and θ (..., C, S), which broadcast, to (..., C)."""
+
+    def messages(self, theta: Tensor, nu: Sequence[Tensor], *, total: bool) -> list[Tensor]:
+        r"""The messages to every variable, :math:`\max` (or :math:`\log \sum \exp`, if ``total``) over the others of
+        :math:`\theta_c(x_c) + \sum_{i' \ne i} \nu_{i'}(x_{i'})`, with ``-inf`` where nothing is allowed.
+
+        Args:
+            theta: Shape (S, C, B); B may be 1 where the models share it.
+            nu: The incoming messages, (k_a, C, B) by axis.
+            total: Whether to sum instead of maximising.
+        """
+        raise LackingPart(f"Expected factors that send messages (got {self.name}, a kind without)")
+
+    def ratios(self, theta: Tensor, nu: Tensor, *, total: bool) -> Tensor:
+        """As `messages`, for binary variables and log-ratios of state 1 to state 0: (n, C, B) in and out."""
+        sent = self.messages(theta, [torch.stack([torch.zeros_like(r), r]) for r in nu.unbind(0)], total=total)
+        return torch.stack([m[1] - m[0] for m in sent])
+
+    def gadget(self, shape: Shape) -> Gadget:
+        """Tables and budgets over the scope and auxiliary variables that say the same."""
+        raise LackingPart(f"Expected factors made of tables and budgets (got {self.name}, a kind that is not)")
+
+    # ---- for all kinds --------------------------------------------------------------------------------------------
+
+    def as_table(self, shape: Shape, numbers: Mapping[str, Array]) -> NDArray[np.float64]:
+        """The table (k_1, ..., k_n) of one factor."""
+        if math.prod(shape) > _MOST_CELLS:
+            raise ValueError(
+                f"Expected a {self.name} factor of at most {_MOST_CELLS:,} joint states (got {math.prod(shape):,})"
+            )
+        cells = np.indices(shape).reshape(len(shape), -1).T
+        theta = self.potentials({name: torch.as_tensor(np.asarray(v))[None, None] for name, v in numbers.items()})
+        scores = self.score(shape, torch.from_numpy(np.ascontiguousarray(cells))[:, None], theta.double())
+        return np.asarray(scores.reshape(shape).numpy())
+
+    def arrays(self) -> dict[str, NDArray[np.int64]]:
+        """The fields, integers or nested tuples of them, as arrays for a file."""
+        return {f.name: np.asarray(getattr(self, f.name), dtype=np.int64) for f in fields(self)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[np.int64]]) -> Self:
+        for f in fields(cls):
+            axes = str(f.type).count("tuple[")
+            if arrays[f.name].ndim != axes:
+                raise ValueError(f"Expected {f.name} with {axes} axes (got {arrays[f.name].ndim})")
+        return cls(**{name: as_tuples(array.tolist()) for name, array in arrays.items()})
+
+
+@dataclass(frozen=True, eq=False)
+class StructuredFactor:
+    """One factor: its kind, which may be shared, and its own numbers."""
+
+    kind: Kind
+    scope: tuple[int, ...]
+    shape: Shape
+    numbers: Mapping[str, Array]
+
+    def as_table(self) -> NDArray[np.float64]:
+        """The log-potentials (k_1, ..., k_n)."""
+        return self.kind.as_table(self.shape, self.numbers)
+
+
+@dataclass(frozen=True, eq=False)
+class StructuredGroup:
+    """All factors of a model with equal kinds and cardinalities."""
+
+    kind: Kind
+    shape: Shape
+    scopes: NDArray[np.int64]  # shape: (C, n)
+    numbers: Mapping[str, Array]  # shape: (C, ...) each
+    index: NDArray[np.int64]  # shape: (C,), the factor's insertion order
+
+
+@dataclass(frozen=True, eq=False)
+class StructuredChunk:
+    """Factors of one kind and shape as they were added."""
+
+    kind: Kind
+    shape: Shape
+    scopes: NDArray[np.int64]  # shape: (C, n)
+    numbers: Mapping[str, Array]  # shape: (C, ...) each
+
+    def factors(self) -> list[StructuredFactor]:
+        """One by one."""
+        return [
+            StructuredFactor(self.kind, tuple(scope), self.shape, {name: v[c] for name, v in self.numbers.items()})
+            for c, scope in enumerate(self.scopes.tolist())
+        ]
+
+
+def group_structured(chunks: Sequence[StructuredChunk]) -> tuple[StructuredGroup, ...]:
+    """Group factors by kind and shape, in insertion order."""
+    groups: dict[tuple[Kind, Shape, tuple[Shape, ...]], list[tuple[StructuredChunk, Array]]] = {}
+    start = 0
+    for chunk in chunks:
+        stop = start + len(chunk.scopes)
+        key = (chunk.kind, chunk.shape, tuple(v.shape[1:] for v in chunk.numbers.values()))
+        groups.setdefault(key, []).append((chunk, np.arange(start, stop)))
+        start = stop
+    return tuple(
+        StructuredGroup(
+            kind,
+            shape,
+            np.concatenate([chunk.scopes for chunk, _ in parts]),
+            {name: np.concatenate([chunk.numbers[name] for chunk, _ in parts]) for name in kind.numbers},
+            np.concatenate([index for _, index in parts]),
+        )
+        for (kind, shape, _), parts in groups.items()
+    )
+
+
+def as_tuples(value: Any) -> Any:
+    """Nested lists as nested tuples, which can be compared and hashed."""
+    return tuple(map(as_tuples, value)) if isinstance(value, list) else value

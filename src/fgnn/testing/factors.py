@@ -1,0 +1,172 @@
+"""Check a kind of factor against its table."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+
+from fgnn.infer import log_partition, marginals, sample, solve
+from fgnn.pgm import GraphicalModel, Kind, ModelBatch, read_model, write_model
+from fgnn.pgm.factors.kind import LackingPart
+
+_TOLERANCE = 1e-9
+_RELAXED = 1e-3  # bounds of `ad3`, relative to the range of the factors
+Compare = Callable[[GraphicalModel, GraphicalModel], None]
+
+
+def check_factor(
+    kind: Kind, shape: Sequence[int], *, trials: int = 3, seed: int = 0, **numbers: ArrayLike
+) -> list[str]:
+    """Check that every method gives for a factor what it gives for its table, on small random models.
+
+    The models have a factor over variables of the cardinalities ``shape``, random unaries, and tables that join these
+    variables to another. Scores of all assignments, files, optima, bounds, beliefs, marginals, log Z and samples are
+    compared.
+
+    Args:
+        kind: The kind; it must be in ``fgnn.pgm.KINDS`` for its file to be read.
+        shape: The cardinalities of its variables; the table must be small enough to be written out.
+        trials: How many models to draw.
+        seed: Seeds the models.
+        numbers: Those of one factor.
+
+    Returns:
+        The checks that were left out, because the kind lacks the part they need or a package is not installed.
+
+    Raises:
+        AssertionError: At the first check that fails; the message names it and the trial.
+
+    Example:
+        >>> fgnn.testing.check_factor(Parity(), (2, 2, 2, 2), value=1)
+        []
+    """
+    left_out: list[str] = []
+    rng = np.random.default_rng(seed)
+    for trial in range(trials):
+        own, other = _models(rng, kind, tuple(shape), numbers)
+        for name, compare in CHECKS.items():
+            if name == "toulbar2" and find_spec("pytoulbar2") is None:
+                left_out.append(name)
+                continue
+            try:
+                compare(own, other)
+            except LackingPart:
+                left_out.append(name)
+            except AssertionError as error:
+                raise AssertionError(f"{name} of {kind.name} in trial {trial} with seed {seed}: {error}") from error
+    return sorted(set(left_out))
+
+
+def _models(
+    rng: np.random.Generator, kind: Kind, shape: tuple[int, ...], numbers: dict[str, Any]
+) -> tuple[GraphicalModel, GraphicalModel]:
+    """A random model with the factor, and the same with its table."""
+    scope = rng.permutation(len(shape))
+    cards = [*np.array(shape)[np.argsort(scope)].tolist(), 3]
+    unaries = rng.normal(size=sum(cards))
+    pairs = [(int(i), len(shape)) for i in rng.permutation(len(shape))[:2]]
+    tables = [rng.normal(size=(cards[i], cards[j])) for i, j in pairs]
+    models = []
+    for expand in (False, True):
+        model = GraphicalModel(cards)
+        model.add_unaries(unaries)
+        for pair, table in zip(pairs, tables, strict=True):
+            model.add_table(pair, table)
+        if expand:
+            arrays = {name: np.asarray(value) for name, value in numbers.items()}
+            model.add_tables([scope], kind.as_table(shape, arrays)[None])
+        else:
+            model.add_factors(kind, [scope], **{name: np.asarray(value)[None] for name, value in numbers.items()})
+        models.append(model)
+    return models[0], models[1]
+
+
+def _check(holds: Any, what: str, own: Any, other: Any) -> None:
+    if not bool(np.all(holds)):
+        raise AssertionError(f"Expected {what} {other} of the table (got {own})")
+
+
+def _close(own: Any, other: Any, what: str, tolerance: float = _TOLERANCE) -> None:
+    a, b = np.asarray(own, dtype=np.float64), np.asarray(other, dtype=np.float64)
+    _check(np.isclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True), what, own, other)
+
+
+def _score(own: GraphicalModel, other: GraphicalModel) -> None:
+    cells = np.indices(tuple(own.cardinalities)).reshape(own.num_variables, -1).T
+    _close(own.score(cells), other.score(cells), "scores")
+    batch = ModelBatch.stack([own, own])
+    x = torch.from_numpy(np.ascontiguousarray(cells)).expand(2, -1, -1)
+    _close(batch.score(x)[1], other.score(cells), "scores of a batch")
+
+
+def _file(own: GraphicalModel, other: GraphicalModel) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.fgm"
+        write_model(own, path)
+        again = read_model(path)
+    _check(again == own, "the same model from a file, as", again, own)
+
+
+def _optimum(method: str) -> Compare:
+    def compare(own: GraphicalModel, other: GraphicalModel) -> None:
+        a, b = solve(own, method), solve(other, "brute-force")
+        _check(a.status == b.status, "the status", a.status, b.status)
+        _close(a.score, b.score, "the optimum")
+
+    return compare
+
+
+def _bound(method: str, tolerance: float) -> Compare:
+    def compare(own: GraphicalModel, other: GraphicalModel) -> None:
+        _close(solve(own, method).bound, solve(other, method).bound, "the bound", tolerance)
+
+    return compare
+
+
+def _beliefs(**options: Any) -> Compare:
+    def compare(own: GraphicalModel, other: GraphicalModel) -> None:
+        a, b = (solve(m, "max-product", keep_beliefs=True, **options).info["beliefs"] for m in (own, other))
+        _close(a, b, "the beliefs")
+
+    return compare
+
+
+def _marginals(method: str) -> Compare:
+    def compare(own: GraphicalModel, other: GraphicalModel) -> None:
+        a, b = marginals(own, method), marginals(other, method)
+        _close(a.log_partition, b.log_partition, "log Z")
+        for p, q in zip(a.variables, b.variables, strict=True):
+            _close(p, q, "the marginals")
+        _close(log_partition(own, method).value, b.log_partition, "log Z alone")
+
+    return compare
+
+
+def _sample(own: GraphicalModel, other: GraphicalModel) -> None:
+    if np.isfinite(log_partition(other).value):
+        scores = own.score(np.asarray(sample(own, 8)))
+        _check(np.isfinite(scores), "feasible samples, as", scores, "those")
+
+
+CHECKS: dict[str, Compare] = {
+    "score": _score,
+    "file": _file,
+    "brute-force": _optimum("brute-force"),
+    "exact": _optimum("exact"),
+    "toulbar2": _optimum("toulbar2"),
+    "auto": _optimum("auto"),
+    "lp": _bound("lp", 1e-6),
+    "ad3": _bound("ad3", _RELAXED),
+    "max-product": _beliefs(iterations=20),
+    "max-product, not normalised": _beliefs(iterations=5, normalise=False, damping=0.0),
+    "marginals": _marginals("exact"),
+    "sum-product": _marginals("sum-product"),
+    "sample": _sample,
+}
