@@ -26,6 +26,8 @@ import fgnn
 from fgnn import GraphicalModel, ModelBatch, solve
 from fgnn.errors import InputError
 from fgnn.infer import api
+from fgnn.play.examples import EXAMPLES
+from fgnn.play.model_json import model_to_json
 from fgnn.play.workers import Workers
 from fgnn.tasks.recipe import recipe_yaml
 from fgnn.train.run import run
@@ -276,9 +278,9 @@ def killed_request(folder: Path, rng: random.Random) -> None:
     """A worker of the playground dies during a request: one line, and the next request is answered."""
     workers = Workers(1)
     try:
-        code, model = workers.ask("/api/example", b'{"name": "grid"}')
-        assert code == 200
-        body = json.dumps({"model": json.loads(model), "method": "ad3", "seconds": 5}).encode()
+        model = model_to_json(EXAMPLES["grid"].make())
+        body = json.dumps({"model": model, "method": "ad3", "seconds": 5}).encode()
+        assert workers.ask("/api/solve", body)[0] == 200
         (worker,) = (c for c in psutil.Process().children() if "fgnn.play.worker" in c.cmdline())
         timer = threading.Timer(0.05 * rng.random(), worker.kill)
         timer.start()

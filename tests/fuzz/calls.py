@@ -131,6 +131,9 @@ class _Workers:
 class _Server:
     server_port, workers = 8473, _Workers()
 
+    def page(self) -> tuple[int, bytes]:
+        return 200, b"<!doctype html>"
+
 
 def http(data: bytes) -> None:
     """The bytes a client sends: every reply is HTTP with a known status, and only this page is served."""

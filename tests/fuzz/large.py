@@ -159,7 +159,7 @@ VALID: list[tuple[str, str, Callable[[], bytes]]] = [
     ("recipe", ".yaml", lambda: b"# a comment\n" * 20_000 + seeds.RECIPE),
     ("classes", ".txt", lambda: "".join(f"class {k}: {k}  # {'-' * 4000}\n" for k in range(255)).encode()),
     ("tar", ".tar", lambda: _tar({"a/a.json": _CARD, "a/metrics.jsonl": _log(), "a/w.bin": bytes(4 << 20)})),
-    ("playground", ".json", lambda: b'["/api/export", ' + json.dumps({"model": _play(19_000)}).encode() + b"]"),
+    ("playground", ".json", lambda: b'["/api/solve", ' + json.dumps({"model": _play(19_000)}).encode() + b"]"),
 ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import io
 import json
@@ -216,11 +217,9 @@ def _stored() -> bytes:
 def _requests() -> tuple[bytes, ...]:
     asked = [
         ["/api/solve", {"model": PLAY_MODEL, "method": "max-product", "seconds": 1}],
-        ["/api/steps", {"model": PLAY_MODEL, "iterations": 3, "damping": 0.5}],
-        ["/api/steps", {"model": PLAY_MODEL, "iterations": 2, "network": True}],
-        ["/api/export", {"model": PLAY_MODEL}],
-        ["/api/import", {"name": "a.uai", "text": UAI.decode()}],
-        ["/api/example", {"name": "paper"}],
+        ["/api/network", {"model": PLAY_MODEL}],
+        ["/api/import", {"name": "a.uai", "base64": base64.b64encode(UAI).decode()}],
+        ["/api/import", {"name": "a.uai.gz", "base64": base64.b64encode(gzip.compress(UAI, mtime=0)).decode()}],
     ]
     return tuple(json.dumps(entry).encode() for entry in asked)
 

@@ -130,13 +130,15 @@ def clients(count: int, requests: int) -> dict[str, Any]:
     """The playground with many concurrent clients and different requests, some of them invalid."""
     import http.client
 
-    from fgnn.play import Playground, api
+    from fgnn.play import Playground
+    from fgnn.play.examples import EXAMPLES
+    from fgnn.play.model_json import model_to_json
 
     server = Playground()
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    models = {name: api.example_model({"name": name}) for name in api.EXAMPLES}
-    truth = {name: solve(api.EXAMPLES[name](), "brute-force").score for name in models}
+    models = {name: model_to_json(EXAMPLES[name].make()) for name in ("paper", "chain", "grid")}
+    truth = {name: solve(EXAMPLES[name].make(), "brute-force").score for name in models}
     failures: list[str] = []
     times: list[float] = []
 
@@ -146,7 +148,7 @@ def clients(count: int, requests: int) -> dict[str, Any]:
         body: dict[str, Any] = {"model": models[name], "method": ("exact", "auto")[k % 2], "seconds": 5.0}
         path, expected = "/api/solve", 200
         if kind == 3:
-            path, body = "/api/steps", {"model": models[name], "iterations": 5}
+            path, body = "/api/network", {"model": models["grid"]}
         elif kind == 4:
             body, expected = {"model": {"cardinalities": [2, -1]}}, 400
         begin = time.perf_counter()

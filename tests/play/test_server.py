@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import http.client
 import json
+import lzma
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 
-from fgnn import GraphicalModel
+from fgnn import GraphicalModel, solve, write_model
 from fgnn.errors import InputError
 from fgnn.play import Playground, api
+from fgnn.play.compiled_network import compiled_network
+from fgnn.play.examples import EXAMPLES
 from fgnn.play.model_json import MAX_VARIABLES, model_from_json, model_to_json, parse_json
 from fgnn.play.server import MAX_BODY
+from fgnn.theory import max_product_network
+from tests.play.plain_messages import max_product_steps
 from tests.strategies import models
+
+SMALL = {"variables": [{"states": 2}]}
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +78,9 @@ def test_the_page_loads_and_may_contact_no_other_server(server: Playground) -> N
     assert "default-src 'none'" in headers["Content-Security-Policy"]
     assert b"http://" not in text.replace(b"http://www.w3.org/2000/svg", b"")
     assert b"https://" not in text
+    status, text, _ = ask(server, "/weights.js")
+    assert status == 200
+    assert text.startswith(b"globalThis.fgnnWeights = ")
 
 
 def test_it_listens_on_the_loopback_interface_only(server: Playground) -> None:
@@ -76,7 +89,7 @@ def test_it_listens_on_the_loopback_interface_only(server: Playground) -> None:
 
 @pytest.mark.parametrize("method", ["auto", "exact", "max-product", "lp"])
 def test_solving(server: Playground, method: str) -> None:
-    model = ask(server, "/api/example", {"name": "chain"})[1]
+    model = model_to_json(EXAMPLES["chain"].make())
     status, solution, _ = ask(server, "/api/solve", {"model": model, "method": method})
     assert status == 200, solution
     assert len(solution["assignment"]) == 10
@@ -87,32 +100,29 @@ def test_solving(server: Playground, method: str) -> None:
     assert solution["bound"] == "inf" or solution["bound"] >= best["score"] - 1e-6
 
 
-@pytest.mark.parametrize("name", api.EXAMPLES)
-def test_stepping_shows_messages_and_the_network_agrees(name: str) -> None:
-    model = api.example_model({"name": name})
-    plain = api.belief_steps({"model": model, "iterations": 50})
-    by_network = api.belief_steps({"model": model, "iterations": 50, "network": True})
-    assert len(plain["steps"]) == 51
-    assert plain["steps"][0]["change"] == 0
-    assert by_network["gap"] < 1e-11
-    for mine, theirs in zip(plain["steps"], by_network["steps"], strict=True):
-        for a, b in zip(mine["beliefs"], theirs["beliefs"], strict=True):
+@pytest.mark.parametrize("name", ["paper", "chain", "grid", "ldpc"])
+def test_the_network_of_an_example_runs_max_product(name: str) -> None:
+    model = EXAMPLES[name].make()
+    network = max_product_network(model, 50, normalise=True)
+    for mine, theirs in zip(max_product_steps(model, 50)[1:], network.beliefs(), strict=True):
+        for a, b in zip(mine["beliefs"], theirs, strict=True):
             np.testing.assert_allclose(a, b, atol=1e-11)
 
 
-@given(models(max_variables=4))
-def test_the_network_agrees_on_any_model(model: GraphicalModel) -> None:
-    if model.num_variables:
-        request = {"model": model_to_json(model), "iterations": 4, "network": True}
-        assert api.belief_steps(request)["gap"] < 1e-9
+def test_the_network_is_sent_with_its_layer_features_and_readout(server: Playground) -> None:
+    model = EXAMPLES["grid"].make()
+    status, reply, _ = ask(server, "/api/network", {"model": model_to_json(model)})
+    assert status == 200
+    assert reply == json.loads(json.dumps(compiled_network(model)))
+    (group,) = reply["groups"]
+    assert group["scopes"] == [list(t.scope) for t in model.tables()]
+    assert len(reply["f"]) == 9
 
 
 def test_steps_equal_the_solver() -> None:
-    from fgnn import solve
-
     for name in ("paper", "chain", "grid"):
-        model = api.EXAMPLES[name]()
-        steps = api.belief_steps({"model": model_to_json(model), "iterations": 9})["steps"]
+        model = EXAMPLES[name].make()
+        steps = max_product_steps(model, 9)
         for t in (1, 4, 9):
             expected = solve(model, "max-product", iterations=t, damping=0.0, tolerance=0.0)
             assert steps[t]["assignment"] == expected.assignment.tolist()
@@ -125,15 +135,28 @@ def test_a_model_survives_the_page(model: GraphicalModel) -> None:
     assert twin == model
 
 
-def test_import_and_export(server: Playground) -> None:
-    model = ask(server, "/api/example", {"name": "grid"})[1]
-    text = ask(server, "/api/export", {"model": model})[1]["text"]
-    assert text.startswith("MARKOV")
-    back = ask(server, "/api/import", {"name": "../../x.uai", "text": text})[1]
-    a, b = model_from_json(model), model_from_json(back)
-    x = np.random.default_rng(0).integers(0, 2, (50, 9))
-    difference = a.score(x) - b.score(x)
-    np.testing.assert_allclose(difference, difference[0], atol=1e-9)
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+PACK: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
+
+
+@pytest.mark.parametrize("packed", PACK)
+@pytest.mark.parametrize("suffix", [".uai", ".fgm"])
+def test_files_are_imported_plain_and_compressed(tmp_path: Path, suffix: str, packed: str) -> None:
+    model = EXAMPLES["chain"].make()
+    write_model(model, tmp_path / f"model{suffix}")
+    data = PACK[packed]((tmp_path / f"model{suffix}").read_bytes())
+    back = model_from_json(api.import_model({"name": f"../../x{suffix}{packed}", "base64": encoded(data)}))
+    x = np.random.default_rng(0).integers(0, 2, (50, 10))
+    np.testing.assert_allclose(model.score(x), back.score(x), atol=1e-9)
+
+
+def test_a_small_file_that_expands_too_far_is_refused() -> None:
+    bomb = encoded(gzip.compress(b"MARKOV " + bytes(40 << 20)))
+    with pytest.raises(InputError, match=r"bomb\.uai\.gz.*more than"):
+        api.import_model({"name": "bomb.uai.gz", "base64": bomb})
 
 
 @pytest.mark.parametrize(
@@ -162,15 +185,11 @@ def test_import_and_export(server: Playground) -> None:
         ),
         ("/api/solve", {"model": {"variables": [{"states": 2}]}, "method": "magic"}, 400, "Expected a method among"),
         ("/api/solve", {"model": {"variables": [{"states": 2}]}, "seconds": 1e9}, 400, "Expected seconds between"),
-        (
-            "/api/steps",
-            {"model": {"variables": [{"states": 2}]}, "iterations": 9999},
-            400,
-            "Expected iterations between",
-        ),
-        ("/api/import", {"name": "a.exe", "text": ""}, 400, "Expected a file in"),
-        ("/api/import", {"name": "a.uai", "text": "MARKOV\n9\n"}, 400, "a.uai"),
-        ("/api/example", {"name": "none"}, 400, "Expected an example"),
+        ("/api/network", {"model": {"variables": []}}, 400, "at least one variable"),
+        ("/api/import", {"name": "a.exe", "base64": ""}, 400, "Expected a file in"),
+        ("/api/import", {"name": "a.uai.gz.gz", "base64": ""}, 400, "Expected a file in"),
+        ("/api/import", {"name": "a.uai", "base64": "*"}, 400, "base64"),
+        ("/api/import", {"name": "a.uai", "base64": encoded(b"MARKOV\n9\n")}, 400, "a.uai"),
         ("/api/nothing", {}, 404, "no such call"),
     ],
 )
@@ -183,8 +202,8 @@ def test_invalid_requests_get_one_line(server: Playground, path: str, body: Any,
 
 def test_other_origins_and_host_names_are_refused(server: Playground) -> None:
     assert ask(server, "/", Host="evil.example")[0] == 403
-    assert ask(server, "/api/example", {"name": "grid"}, Origin="http://evil.example")[0] == 403
-    assert ask(server, "/api/example", b"{}", Content_Type="text/plain")[0] == 415
+    assert ask(server, "/api/solve", {"model": SMALL}, Origin="http://evil.example")[0] == 403
+    assert ask(server, "/api/solve", b"{}", Content_Type="text/plain")[0] == 415
     assert ask(server, "/etc/passwd")[0] == 404
     assert ask(server, "/../../etc/passwd")[0] == 404
 
@@ -200,7 +219,7 @@ def test_a_body_too_large_is_not_read(server: Playground) -> None:
 
 
 def test_many_clients_at_once(server: Playground) -> None:
-    model = api.example_model({"name": "chain"})
+    model = model_to_json(EXAMPLES["chain"].make())
 
     def once(_: int) -> int:
         return ask(server, "/api/solve", {"model": model, "method": "exact"})[0]

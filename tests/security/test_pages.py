@@ -127,6 +127,7 @@ def ask(server: Playground, method: str, path: str, body: bytes | None = None, *
 
 
 JSON = {"Content_Type": "application/json"}
+SMALL = b'{"model": {"variables": [{"states": 2}]}}'
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "PROPFIND"])
@@ -146,13 +147,13 @@ def test_other_methods_are_refused(server: Playground, method: str) -> None:
     ],
 )
 def test_only_this_page_may_call(server: Playground, headers: dict[str, str], code: int) -> None:
-    assert ask(server, "POST", "/api/example", b'{"name": "paper"}', **JSON, **headers) == code
-    assert ask(server, "POST", "/api/example", b'{"name": "paper"}', **JSON) == 200
+    assert ask(server, "POST", "/api/solve", SMALL, **JSON, **headers) == code
+    assert ask(server, "POST", "/api/solve", SMALL, **JSON) == 200
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
 def test_a_form_of_another_page_cannot_call(server: Playground, kind: str) -> None:
-    assert ask(server, "POST", "/api/example", b'{"name": "paper"}', Content_Type=kind) == 415
+    assert ask(server, "POST", "/api/solve", SMALL, Content_Type=kind) == 415
 
 
 @pytest.mark.parametrize("length", [str(MAX_BODY + 1), "99999999999999999999", "-5", "abc", "1e3", "\u00b3"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import webbrowser
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,12 +13,24 @@ import typer
 def play(
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 selects a free one.")] = 8473,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    export: Annotated[
+        Path | None, typer.Option(help="Write the page into this folder instead, for any web server or none.")
+    ] = None,
 ) -> None:
     """Draw a factor graph, solve it and watch messages pass, on a local page.
 
-    Example: fgnn play --port 0 --no-browser
+    Examples: fgnn play --port 0 --no-browser
+              fgnn play --export site
     """
     from fgnn.errors import InputError
+
+    if export is not None:
+        from fgnn.play.site import export_site
+
+        for path in export_site(export):
+            print(path)
+        print(f"Open {export / 'index.html'} in a browser, or put the folder on any web server.", file=sys.stderr)
+        return
     from fgnn.play import Playground
 
     if not 0 <= port <= 65535:

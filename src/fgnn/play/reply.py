@@ -16,10 +16,9 @@ from fgnn.runtime.resource_errors import out_of_memory
 
 ROUTES: dict[str, Callable[[Any], Any]] = {
     "/api/solve": api.solve_model,
-    "/api/steps": api.belief_steps,
+    "/api/network": api.model_network,
     "/api/import": api.import_model,
-    "/api/export": api.export_model,
-    "/api/example": api.example_model,
+    "/api/page": api.page,
 }
 # Bytes. A browser draws no more, and the calls bound their replies before they compute them.
 MAX_REPLY = 32 << 20

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import json
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.resources import files
 from typing import Any
 
+from fgnn.play.site import weights_script
 from fgnn.play.workers import Workers
 
 MAX_BODY = 4 << 20
@@ -34,12 +35,23 @@ class Playground(ThreadingHTTPServer):
     def __init__(self, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
         self.workers = Workers(MAX_WORK)
+        self._page: bytes | None = None
 
     def server_close(self) -> None:
         """Close the socket and end the workers."""
         super().server_close()
         if hasattr(self, "workers"):  # the port may not have been free
             self.workers.close()
+
+    def page(self) -> tuple[int, bytes]:
+        """The status code and the page, which a worker makes once."""
+        if self._page is None:
+            code, reply = self.workers.ask("/api/page", b"{}")
+            if code != 200:
+                text = reply if isinstance(reply, str) else json.loads(reply)["error"]
+                return 500, f"<!doctype html><title>fgnn playground</title><p>{html.escape(text)}</p>".encode()
+            self._page = json.loads(reply)["html"].encode()
+        return 200, self._page
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore connections that a closing page drops; show any other error."""
@@ -59,11 +71,14 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if not self._from_here():
             return
-        if self.path.split("?")[0] not in ("/", "/index.html"):
+        path = self.path.split("?")[0]
+        if path == "/weights.js":
+            self._send(200, weights_script(), "text/javascript; charset=utf-8")
+        elif path not in ("/", "/index.html"):
             self._answer(404, {"error": "no such page"})
-            return
-        page = (files("fgnn.play") / "pages" / "play.html").read_bytes()
-        self._send(200, page, "text/html; charset=utf-8")
+        else:
+            code, page = self.server.page()
+            self._send(code, page, "text/html; charset=utf-8")
 
     def do_POST(self) -> None:
         if not self._from_here():

@@ -1,4 +1,4 @@
-"""Belief propagation one iteration at a time, with all messages for display."""
+"""Max-product one iteration at a time, in plain Python: the witness for the messages of the page."""
 
 from __future__ import annotations
 
