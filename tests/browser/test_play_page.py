@@ -357,7 +357,7 @@ def test_playing_moves_messages_grows_beliefs_and_ends(open_page: Any) -> None:
     open_page.fill("#iterations", "2")
     open_page.click("#play")
     open_page.wait_for_function("document.querySelectorAll('#dots circle').length > 0")
-    assert open_page.inner_text("#play") == "⏸ pause"
+    assert open_page.inner_text("#play") == "❚❚ pause"
     open_page.get_by_text("after iteration 2 of 2").wait_for()
     open_page.wait_for_function("document.querySelectorAll('#dots circle').length === 0")
     assert open_page.inner_text("#play") == "▶ play"
@@ -374,7 +374,7 @@ def test_the_curve_shows_score_and_bound(open_page: Any) -> None:
     assert len(scores) == len(bounds) == 13
     assert scores[-1] == pytest.approx(bounds[-1])
     assert min(bounds) >= max(scores) - 1e-6
-    assert open_page.locator("#curve .optimum").count() == 1
+    assert open_page.locator("#curve .optimum").count() == 2  # the line and its key
     box = open_page.locator("#curve").bounding_box()
     open_page.mouse.click(box["x"] + box["width"] - 10, box["y"] + 40)
     open_page.get_by_text("after iteration 12 of 12").wait_for()
@@ -424,7 +424,7 @@ def test_the_keyboard_steps_and_plays(open_page: Any) -> None:
     open_page.keyboard.press(",")
     open_page.get_by_text("after iteration 1 of 12").wait_for()
     open_page.keyboard.press(" ")
-    assert open_page.inner_text("#play") == "⏸ pause"
+    assert open_page.inner_text("#play") == "❚❚ pause"
     open_page.keyboard.press(" ")
     assert open_page.inner_text("#play") == "▶ play"
 

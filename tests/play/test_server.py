@@ -135,6 +135,19 @@ def test_a_model_survives_the_page(model: GraphicalModel) -> None:
     assert twin == model
 
 
+def test_structured_factors_become_tables() -> None:
+    model = GraphicalModel([2, 2, 2, 3, 3])
+    model.add_parity((0, 1, 2))
+    model.add_all_different((3, 4))
+    twin = model_from_json(model_to_json(model))
+    x = np.stack(np.meshgrid(*(np.arange(k) for k in model.cardinalities), indexing="ij"), -1).reshape(-1, 5)
+    np.testing.assert_array_equal(twin.score(x), model.score(x))
+    wide = GraphicalModel([2] * 30)
+    wide.add_parity(range(30))
+    with pytest.raises(InputError, match="table entries"):
+        model_to_json(wide)
+
+
 def encoded(data: bytes) -> str:
     return base64.b64encode(data).decode()
 

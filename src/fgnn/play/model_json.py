@@ -67,9 +67,12 @@ def _add_factor(model: GraphicalModel, factor: dict[str, Any], room: int) -> int
 
 
 def model_to_json(model: GraphicalModel) -> dict[str, Any]:
-    """The model as JSON, -inf as the string "-inf"; models too large for the page are rejected."""
-    count = model.num_tables + model.num_budgets
-    entries = sum(t.values.size for t in model.tables())
+    """The model as JSON, -inf as the string "-inf"; models too large for the page are rejected.
+
+    Structured factors become tables.
+    """
+    count = model.num_tables + model.num_budgets + model.num_structured
+    entries = sum(t.values.size for t in model.tables()) + sum(math.prod(f.shape) for f in model.structured())
     for what, number, most in (
         ("variables", model.num_variables, MAX_VARIABLES),
         ("factors", count, MAX_FACTORS),
@@ -77,9 +80,10 @@ def model_to_json(model: GraphicalModel) -> dict[str, Any]:
     ):
         if number > most:
             raise InputError(f"Expected at most {most} {what} to draw (got {number}); use 'fgnn solve'")
+    arrays = [*((t.scope, t.values) for t in model.tables()), *((f.scope, f.as_table()) for f in model.structured())]
     tables = [
-        {"kind": "table", "scope": list(t.scope), "values": [_plain(v) for v in t.values.reshape(-1).tolist()]}
-        for t in model.tables()
+        {"kind": "table", "scope": list(scope), "values": [_plain(v) for v in values.reshape(-1).tolist()]}
+        for scope, values in arrays
     ]
     budgets = [
         {"kind": "budget", "scope": list(b.scope), "at_least": b.at_least, "at_most": b.at_most}

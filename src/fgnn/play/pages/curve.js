@@ -17,6 +17,15 @@ function path(values, x, y) {
   return text;
 }
 
+/** The names of the lines, below them. */
+function key(svg, names) {
+  names.forEach((name, k) => {
+    const x = LEFT + 62 * k;
+    make("line", { class: name, x1: x, x2: x + 12, y1: HEIGHT - 6, y2: HEIGHT - 6 }, svg);
+    make("text", { x: x + 15, y: HEIGHT - 3 }, svg).textContent = name;
+  });
+}
+
 export function drawCurve() {
   const svg = $("curve"), width = svg.clientWidth || 300, steps = app.steps;
   svg.replaceChildren();
@@ -34,7 +43,8 @@ export function drawCurve() {
     make("text", { x: 2, y: TOP + 6 }, svg).textContent = show(high);
     make("text", { x: 2, y: HEIGHT - BOTTOM }, svg).textContent = show(low);
   }
-  make("text", { x: LEFT, y: HEIGHT - 3 }, svg).textContent = `0 … ${steps.length - 1} iterations: score (blue)${bounds.length ? ", bound (yellow)" : ""}${app.optimum === null ? "" : ", optimum (dashed)"}`;
+  key(svg, ["score", ...(bounds.length ? ["bound"] : []), ...(app.optimum === null ? [] : ["optimum"])]);
+  make("text", { x: width - RIGHT, y: HEIGHT - 3, "text-anchor": "end" }, svg).textContent = `${steps.length - 1} iterations`;
   if (app.optimum !== null && Number.isFinite(app.optimum)) make("line", { class: "optimum", x1: LEFT, x2: width - RIGHT, y1: y(app.optimum), y2: y(app.optimum) }, svg);
   if (bounds.length) make("path", { class: "bound", d: path(bounds, x, y) }, svg);
   make("path", { class: "score", d: path(scores, x, y) }, svg);

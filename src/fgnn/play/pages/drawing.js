@@ -5,7 +5,7 @@ import { $, app } from "./state.js";
 
 const NS = "http://www.w3.org/2000/svg";
 const COLOURS = ["var(--panel)", "#2f6fb0", "#d9772b", "#4c9a4c", "#a94f9d", "#b8a13a", "#5aa9a5", "#8c5a3c"];
-const MOST_BARS = 8, TALL = 26;
+const MOST_BARS = 8, TALL = 24, FOOT = -13; // bars: their number, height and lower end
 const nodes = new Map(), links = []; // by key; by edge: {group, lines, f, v}
 
 export const drawn = { nodes, links, wiring: null };
@@ -57,9 +57,9 @@ function makeVariable(v, i) {
   node.shape = make("circle", { r: 16, class: "shape" }, node.group);
   node.text = make("text", { y: 4 }, node.group);
   node.text.textContent = i;
-  const width = v.states <= 4 ? 7 : 5;
+  const width = v.states <= 4 ? 6 : 4; // beside the circle, clear of factors above it
   node.bars = Array.from({ length: Math.min(v.states, MOST_BARS) }, (_, s) => make("rect", {
-    class: "bar", x: width * (s - Math.min(v.states, MOST_BARS) / 2), width: width - 1.5, y: -20, height: 0, fill: colourOf(s, true),
+    class: "bar", x: 13 + width * s, width: width - 1, y: FOOT, height: 0, fill: colourOf(s, true),
   }, node.group));
 }
 
@@ -136,7 +136,7 @@ export function paintBars(position) {
     const belief = beliefAt(i, position), { bars, group } = nodes.get(`variable-${i}`);
     bars.forEach((bar, s) => {
       const height = belief ? Math.max(TALL * belief[s], 0.5) : 0;
-      bar.setAttribute("y", -20 - height); bar.setAttribute("height", height);
+      bar.setAttribute("y", FOOT - height); bar.setAttribute("height", height);
     });
     if (belief) group.dataset.belief = belief.map(show).join(", ");
     else delete group.dataset.belief;

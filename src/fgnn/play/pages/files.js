@@ -4,10 +4,14 @@ import { through, toBase64 } from "./link.js";
 import { modelData, readModel } from "./model.js";
 import { readSafetensors } from "./safetensors.js";
 import { call } from "./server.js";
+import { served } from "./state.js";
 
 const MOST_BYTES = 3e6, MOST_BUDGET = 16;
 const HERE = { json: readJson, uai: readUai, fgm: readFgm };
 const THERE = ["fg", "bif", "wcsp", "cfn"];
+
+/** Thrown by a file with factors of kinds that only the server turns into tables. */
+class Structured extends Error {}
 
 /** The model of a file: a name and its bytes. Throws an Error with one line that names the file. */
 export async function readFile(name, bytes, signal) {
@@ -19,7 +23,12 @@ export async function readFile(name, bytes, signal) {
   try {
     if (!(kind in HERE) || packed === "xz") return readModel(await call("import", { name, base64: toBase64(bytes) }, signal));
     const plain = packed ? await unpack(bytes) : bytes;
-    return readModel(HERE[kind](plain));
+    try {
+      return readModel(HERE[kind](plain));
+    } catch (error) {
+      if (!(error instanceof Structured && served())) throw error;
+      return readModel(await call("import", { name, base64: toBase64(bytes) }, signal));
+    }
   } catch (error) {
     if (error.name === "AbortError" || error.message.includes(name)) throw error;
     throw Error(`${name}: ${error.message}`);
@@ -85,6 +94,8 @@ function readUai(bytes) {
 function readFgm(bytes) {
   const { tensors, metadata } = readSafetensors(bytes);
   if (metadata["fgnn-model"] !== "1") throw Error("Expected a model written by fgnn");
+  const other = Object.keys(tensors).find((name) => !/^(cardinalities|unary|constant|(tables|budgets)\.\d+\.\w+)$/.test(name));
+  if (other) throw new Structured(`Expected tables and budgets (got ${other.split(".")[0]} factors)`);
   let from = 0;
   const variables = Array.from(tensors.cardinalities.values, (states) => {
     from += states;

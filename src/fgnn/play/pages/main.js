@@ -65,7 +65,14 @@ async function begin() {
 // ---- files ---------------------------------------------------------------------------------------------------------
 function listenToFiles() {
   for (const [name, { title, listed }] of Object.entries(EXAMPLES)) if (listed) $("example").add(new Option(title, name));
-  $("example").onchange = () => { if ($("example").value) { showError(""); setModel(readModel(EXAMPLES[$("example").value].model), true); } };
+  $("example").onchange = () => {
+    const name = $("example").value;
+    if (!name) return;
+    showError("");
+    setModel(readModel(EXAMPLES[name].model), true);
+    $("example").value = name;
+  };
+  on("stale", () => { $("example").value = ""; }); // so that the same example can be chosen again
   $("load").onclick = () => $("file").click();
   $("file").onchange = async () => {
     const [file] = $("file").files;

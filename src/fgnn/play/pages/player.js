@@ -90,7 +90,7 @@ export async function play() {
   if (frame) { pause(); return; }
   if (!app.steps.length && !await run()) return;
   if (app.at >= app.steps.length - 1) go(0);
-  $("play").textContent = "⏸ pause";
+  $("play").textContent = "❚❚ pause";
   $("play").setAttribute("aria-label", "pause");
   let begin = null;
   const tick = (now) => {

@@ -14,7 +14,7 @@ export function fitView() {
   view.own = false;
   if (!things.length || !box.width) { Object.assign(view, { x: box.width / 2, y: box.height / 2, scale: 1 }); apply(); return; }
   const xs = things.map((t) => t.x), ys = things.map((t) => t.y), edge = 30;
-  const left = Math.min(...xs) - edge, right = Math.max(...xs) + edge, top = Math.min(...ys) - edge - 26, bottom = Math.max(...ys) + edge;
+  const left = Math.min(...xs) - edge, right = Math.max(...xs) + edge, top = Math.min(...ys) - edge - 10, bottom = Math.max(...ys) + edge;
   const foot = 44; // the row of zoom buttons
   const scale = Math.min(1.6, (box.width - 8) / (right - left), (box.height - foot) / (bottom - top));
   Object.assign(view, { scale, x: box.width / 2 - scale * (left + right) / 2, y: (box.height - foot) / 2 + 4 - scale * (top + bottom) / 2 });
