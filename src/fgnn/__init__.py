@@ -7,7 +7,22 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fgnn import data, graph, infer, models, nn, pgm, points, report, tasks, testing, theory, train, weights
+    from fgnn import (
+        data,
+        decoding,
+        graph,
+        infer,
+        models,
+        nn,
+        pgm,
+        points,
+        report,
+        tasks,
+        testing,
+        theory,
+        train,
+        weights,
+    )
     from fgnn.data_sample import Data, collate
     from fgnn.graph import FactorGraph, FactorGroup
     from fgnn.infer import Solution, SolutionBatch, log_partition, marginals
@@ -29,6 +44,7 @@ __all__ = [
     "__version__",
     "collate",
     "data",
+    "decoding",
     "deterministic",
     "graph",
     "infer",

@@ -24,6 +24,8 @@ _EXTRAS = {
     "lazrs": "points",
     "lzf": "points",
     "ortools": "peers",
+    "stim": "decoding",
+    "sinter": "decoding",
 }
 
 

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fgnn.arrays import load_npz
 from fgnn.data.hdf5 import Hdf5Reader
 from fgnn.data.values import as_classes, as_float32, check_same_points, read_rows
 from fgnn.errors import InputError, reason
 from fgnn.files import read_text
-from fgnn.points.formats.numpy_ import load_npz
 
 CATEGORIES = (
     "Airplane", "Bag", "Cap", "Car", "Chair", "Earphone", "Guitar", "Knife", "Lamp", "Laptop", "Motorbike", "Mug",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,8 +13,9 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from fgnn.arrays import load_npz
 from fgnn.errors import InputError, reason
-from fgnn.files import atomic_write, check_input, may_expand_to
+from fgnn.files import atomic_write
 from fgnn.points.cloud import AXES, CHUNK, Cloud, CloudHeader, join_clouds
 from fgnn.points.formats.records import records
 from fgnn.points.formats.storable import check_values, refuse
@@ -24,8 +24,6 @@ _COORDINATES = ("xyz", "points", "pos", "coord")
 # An array of no rows may declare any number of columns, and each becomes a field.
 _MOST_COLUMNS = 4096
 _MOST_HEADER = 10_000  # bytes; NumPy reads no longer ones
-# zipfile limits the output of the others only after a whole block
-_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA)
 
 Axes = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 
@@ -68,35 +66,6 @@ def open_reader(path: Path) -> NumpyReader:
             raise InputError(f"Expected real numbers (got {values.dtype})", file=path, place=name)
     fields = {name: values.dtype for name, values in columns.items()}
     return NumpyReader(path, CloudHeader(path.suffix.lower(), count, fields), axes, columns)
-
-
-def load_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of an archive; what expands too far, or declares more than it holds, is refused before it is read."""
-    most = may_expand_to(check_input(path))
-    with zipfile.ZipFile(path) as archive:
-        members = archive.infolist()
-        total = sum(member.file_size for member in members)
-        if total > most:
-            raise InputError(f"expands to {total} bytes, more than the {most} allowed for it", file=path)
-        if len(members) > _MOST_COLUMNS:
-            raise InputError(f"Expected at most {_MOST_COLUMNS} arrays (got {len(members)})", file=path)
-        if any(member.compress_type not in _METHODS for member in members):
-            raise InputError("Expected arrays stored, deflated or as LZMA", file=path)
-        return {member.filename.removesuffix(".npy"): _parse_npy(archive.read(member)) for member in members}
-
-
-def _parse_npy(data: bytes) -> NDArray[Any]:
-    """The array of an NPY file, without a copy."""
-    file = io.BytesIO(data)
-    read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(npy.read_magic(file))
-    if read_header is None:
-        raise ValueError("an unknown version of NPY")
-    shape, fortran, dtype = read_header(file)
-    count, rest = math.prod(shape), len(data) - file.tell()
-    if count * dtype.itemsize != rest:
-        raise ValueError(f"an array that declares {count * dtype.itemsize} bytes but has {rest}")
-    flat = np.frombuffer(data, dtype, count, file.tell()) if rest else np.empty(0, dtype)
-    return flat.reshape(shape[::-1]).transpose() if fortran else flat.reshape(shape)
 
 
 def _find(arrays: dict[str, NDArray[Any]], path: Path) -> tuple[Axes, dict[str, NDArray[Any]]]:
