@@ -82,7 +82,9 @@ class SegmentJob:
 def segment(
     scan: Annotated[
         Path,
-        typer.Argument(help="A cloud (.ply .las .laz .pcd .e57 .xyz .txt .csv .npy .npz), or a folder of tiles."),
+        typer.Argument(
+            help="A cloud (.ply .las .laz .pcd .e57 .bin .xyz .txt .csv .npy .npz, or EPT), or a folder of scans."
+        ),
     ],
     model: Annotated[
         str,
@@ -121,8 +123,12 @@ def segment(
 
     Example: fgnn segment scan.laz --html scan.html --dtm ground.tif
     """
+    from fgnn.points.cloud import EPT
+
     _check(batch, votes, jobs, dtm_cell, method)
     job = SegmentJob(model, method, dtm, dtm_cell, hag, keep_classification, units, category, device, batch, votes)
+    if (scan / EPT).is_file():
+        scan = scan / EPT
     if scan.is_dir():
         for option, value in (("--html", html), ("--dtm", dtm), ("--category", category)):
             if value is not None:
@@ -201,11 +207,12 @@ def _target(scan: Path, out: Path | None) -> Path:
     """The file to write, by default beside the scan; reject files that cannot be read or written."""
     from fgnn.files import check_folder
     from fgnn.points import open_cloud
-    from fgnn.points.cloud import check_writable
+    from fgnn.points.cloud import EPT, check_writable
 
     open_cloud(scan)
-    suffix = ".ply" if scan.suffix.lower() == ".e57" else scan.suffix  # E57 cannot be written
-    target = out or scan.with_name(f"{scan.stem}.labelled{suffix}")
+    suffix = {".e57": ".ply", ".json": ".laz"}.get(scan.suffix.lower(), scan.suffix)  # E57 and EPT cannot be written
+    name = scan.parent.resolve() if scan.name == EPT else scan.with_suffix("")
+    target = out or name.with_name(f"{name.name}.labelled{suffix}")
     check_writable(target)
     check_folder(target.parent)
     return target

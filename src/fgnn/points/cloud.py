@@ -35,6 +35,8 @@ FORMATS: dict[str, str] = {
     ".npy": "fgnn.points.formats.numpy_",
     ".npz": "fgnn.points.formats.numpy_",
 }
+# A folder of point tiles is known by this file in it.
+EPT = "ept.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,15 +157,17 @@ class HeldCloud:
 
 
 def open_cloud(path: str | Path) -> CloudReader:
-    """Open a cloud to read it in chunks; LAS, LAZ, PLY, E57, NPY and text take constant memory."""
+    """Open a cloud to read it in chunks; LAS, LAZ, EPT, PLY, E57, NPY and text take constant memory."""
     file = Path(path)
+    if (file / EPT).is_file():
+        file = file / EPT
     check_input(file)
     reader: CloudReader = _module(file).open_reader(file)
     return reader
 
 
 def read_cloud(path: str | Path) -> Cloud:
-    """Read a whole cloud: PLY, LAS, LAZ, PCD, E57, KITTI's BIN, XYZ/TXT/CSV, NPY or NPZ, by suffix."""
+    """Read a whole cloud: PLY, LAS, LAZ, PCD, E57, KITTI's BIN, XYZ/TXT/CSV, NPY or NPZ by suffix, or EPT."""
     reader = open_cloud(path)
     return join_clouds(list(reader.chunks()) or [reader.header.empty()])
 
@@ -215,6 +219,8 @@ def check_writable(path: str | Path) -> None:
 
 
 def _module(file: Path) -> Any:
+    if file.name == EPT:
+        return import_module("fgnn.points.formats.ept")
     suffix = file.suffix.lower()
     if suffix not in FORMATS:
         raise InputError(f"Expected a cloud in {' '.join(FORMATS)} (got '{file.suffix}')", file=file)
