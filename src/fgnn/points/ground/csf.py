@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -116,20 +118,25 @@ def _fall(
 
 def _relax(cloth: NDArray[np.float64], movable: NDArray[np.bool_], rigidness: int) -> None:
     """Draw linked particles towards each other, in place, one kind of link after another, each twice."""
-    rows, columns = cloth.shape
     single, double = _SINGLE[rigidness], _DOUBLE[rigidness]
-    for (di, dj), odd in ((link, odd) for _ in range(2) for link in _LINKS for odd in (0, 1)):
-        # every other pair along the link, so that no particle is in two pairs at once
-        i, j = np.arange(rows - di), np.arange(max(0, -dj), columns - max(0, dj))
-        if di:
-            i = i[(i // di) % 2 == odd]
-        else:
-            j = j[(j // dj) % 2 == odd]
-        a, b = np.ix_(i, j), np.ix_(i + di, j + dj)
+    free = movable.astype(np.float64)
+    share = single + (double - single) * free  # of the difference, for the particle at the other end
+    for a, b in (pair for _ in range(2) for link in _LINKS for pair in _pairs(cloth.shape, *link)):
         difference = cloth[b] - cloth[a]
-        free_a, free_b = movable[a], movable[b]
-        cloth[a] += difference * np.where(free_a, np.where(free_b, double, single), 0.0)
-        cloth[b] -= difference * np.where(free_b, np.where(free_a, double, single), 0.0)
+        cloth[a] += difference * free[a] * share[b]
+        cloth[b] -= difference * free[b] * share[a]
+
+
+def _pairs(shape: tuple[int, ...], di: int, dj: int) -> Iterator[tuple[tuple[slice, slice], tuple[slice, slice]]]:
+    """The particles at either end of the links of a kind; every other pair, so that no particle is in two at once."""
+    (rows, columns), step = shape, di or dj
+    left, right = max(0, -dj), columns - max(0, dj)
+    for start in range(2 * step):
+        if di:
+            first = slice(start, rows - di, 2 * step), slice(left, right)
+            yield first, (slice(start + di, rows, 2 * step), slice(left + dj, right + dj))
+        else:
+            yield (slice(None), slice(start, right, 2 * step)), (slice(None), slice(start + dj, columns, 2 * step))
 
 
 def _sag(cloth: NDArray[np.float64], movable: NDArray[np.bool_], floor: NDArray[np.float64]) -> None:
