@@ -24,6 +24,8 @@ from tools.archive import read_archive
 # What the record of a network on shapes says besides its scores.
 _SHAPE_KEYS = ("steps", "epochs", "seconds", "finished", "parameters", "shapes_per_second")
 
+_RECORD_KEYS = ("name", "task", "hardware", *_SHAPE_KEYS, "results", "command")
+
 
 class _Package:
     """The folder of weights, with the records of networks whose weights are not kept."""
@@ -46,6 +48,13 @@ class _Package:
 
     def record(self, name: str, card: Mapping[str, Any]) -> None:
         self.records[name] = {**card, **self.extra}
+
+    def reduce(self, name: str) -> None:
+        """Keep of packaged weights only the record."""
+        weights = load_weights(self.folder / f"{name}.safetensors")
+        self.records[name] = {key: weights.card[key] for key in _RECORD_KEYS if key in weights.card}
+        for suffix in (".safetensors", ".json"):
+            (self.folder / f"{name}{suffix}").unlink(missing_ok=True)
 
     def close(self, file: str | Path) -> list[str]:
         """Write the records and return the names shipped; all names to keep must be among them."""
@@ -85,16 +94,27 @@ def _is_card(name: str) -> bool:
 
 
 def ship_shapes(
-    results: str | Path, keep: Collection[str], folder: str | Path | None = None, command: str = ""
+    results: str | Path,
+    keep: Collection[str],
+    folder: str | Path | None = None,
+    command: str = "",
+    reduce: Collection[str] = (),
 ) -> list[str]:
-    """Ship weights and records of networks on shapes; return the names of the weights kept."""
+    """Ship weights and records of networks on shapes; return the names of the weights kept.
+
+    Args:
+        reduce: Packaged weights of which only the records stay.
+    """
     file = Path(results) / "shapes.json"
-    summary = _read_summary(file)
+    summary, trained = _read_summary(file), _seconds(file.with_name("shapes-log.jsonl"))
     package = _Package(folder, keep, command)
+    for name in reduce:
+        package.reduce(name)
     for job in summary["jobs"]:
         if not job["scores"]:
             continue
         scores = {key: job[key] for key in _SHAPE_KEYS} | {"results": job["scores"]}
+        scores["seconds"] = max(job["seconds"], trained.get(job["name"], 0.0))  # of all calls that continued it
         scores |= {"selected": job["selected"]} if job.get("selected") is not None else {}
         if job["name"] in keep:
             weights = load_weights(file.with_name(f"{job['name']}.safetensors"))
@@ -116,6 +136,12 @@ def ship_file(
     return _Package(folder, [name], command).save(name, weights.tensors, {**weights.card, "name": name}, bf16)
 
 
+def _seconds(log: Path) -> dict[str, float]:
+    """The seconds that each run of a log has trained in all."""
+    lines = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
+    return {line["run"]: line["seconds"] for line in map(json.loads, lines) if "seconds" in line}
+
+
 def _read_summary(file: Path) -> dict[str, Any]:
     try:
         summary = json.loads(file.read_text(encoding="utf-8"))
@@ -131,6 +157,7 @@ def main(
     places: Annotated[list[Path], typer.Argument(help="Tar files of a sweep, a folder of results, or weights.")],
     keep: Annotated[list[str] | None, typer.Option(help="Weights that go to the package.")] = None,
     name: Annotated[str | None, typer.Option(help="Ship one weights file or run under this name.")] = None,
+    reduce: Annotated[list[str] | None, typer.Option(help="Packaged weights of which only records stay.")] = None,
     fp32: Annotated[bool, typer.Option("--fp32", help="With --name: keep float32.")] = False,
     folder: Annotated[Path | None, typer.Option(help="Another folder than the package's.")] = None,
     command: Annotated[str, typer.Option(help="How the weights were made, for their cards.")] = "",
@@ -143,7 +170,7 @@ def main(
         print(f"wrote {path}, {path.stat().st_size:,} bytes")
         return
     if places[0].is_dir():
-        shipped = ship_shapes(places[0], keep or (), folder, command)
+        shipped = ship_shapes(places[0], keep or (), folder, command, reduce or ())
     else:
         shipped = ship_sweep(places, keep or (), folder, command)
     print("kept " + (", ".join(shipped) or "no weights"))

@@ -90,6 +90,13 @@ def test_results_become_weights_and_records(folder: Path, tmp_path: Path) -> Non
     assert records["shapes-dgcnn"]["results"][0]["instance"] == outcomes[1].scores[0]["instance"]
     with pytest.raises(InputError, match="shapes-pointnet"):
         ship_shapes(tmp_path / "out", ["shapes-pointnet"], tmp_path / "package")
+    log = tmp_path / "out" / "shapes-log.jsonl"
+    log.write_text(json.dumps({"run": "shapes-dgcnn", "seconds": 1e6}) + "\n")  # after several calls
+    ship_shapes(tmp_path / "out", ["shapes-dgcnn"], tmp_path / "package", reduce=["shapes-fgnn"])
+    records = json.loads((tmp_path / "package" / "records.json").read_text())
+    assert records["shapes-fgnn"]["results"] == outcomes[0].scores
+    assert load_weights(tmp_path / "package" / "shapes-dgcnn.safetensors").card["seconds"] == 1e6
+    assert not list((tmp_path / "package").glob("shapes-fgnn.*"))
     with pytest.raises(InputError, match=r"shapes\.json"):
         ship_shapes(tmp_path, [])
 
