@@ -49,6 +49,9 @@ def decode(
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the rates of a sweep: .svg.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output.")] = False,
+    device: Annotated[
+        str | None, typer.Option(help="cpu or cuda; a GPU by default, if its kernels can run it.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seeds noise and shots.")] = 0,
     option: Annotated[
         list[str] | None, typer.Option("--option", "-o", help="An option of the method: -o iterations=100. Repeatable.")
@@ -63,7 +66,7 @@ def decode(
     """
     from fgnn.decoding import METHODS
 
-    options = method_options(option or [], method, METHODS)
+    options = {**method_options(option or [], method, METHODS), **({"device": device} if device is not None else {})}
     problem = _read(code, lifting, all_detectors)
     _check_files(words, sweep, out, plot)
     if words is not None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fgnn.decoding.code import Bits, Code
 from fgnn.errors import need
@@ -62,43 +63,60 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Beliefs:
-    """What belief propagation left of every shot.
+class Shots:
+    """What was received, and where it is decoded.
 
     Attributes:
-        words: The word found, or the last one.  # shape: (B, bits)
+        llr: Priors of each shot, or one row for all.  # shape: (1 or B, bits)
+        syndromes: Of every shot; None for zeros.  # shape: (B, checks)
+        device: A CPU, or a GPU with kernels.
+        half: Keep messages in float16; on a GPU only.
+    """
+
+    llr: NDArray[Any]
+    syndromes: Bits | None = None
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    half: bool = False
+
+    def __len__(self) -> int:
+        return len(self.llr) if self.syndromes is None else len(self.syndromes)
+
+
+@dataclass(frozen=True)
+class Beliefs:
+    """What belief propagation left of every shot, where it ran.
+
+    Attributes:
+        words: The word found, or the last one, uint8.  # shape: (B, bits)
         posterior: Log-likelihood ratios after the last iteration, if they were asked for.  # shape: (B or 0, bits)
         iterations: Over all legs.  # shape: (B,)
         converged: Whether the word has the syndrome.  # shape: (B,)
     """
 
-    words: Bits
-    posterior: NDArray[Any]
-    iterations: NDArray[np.int64]
-    converged: NDArray[np.bool_]
+    words: Tensor
+    posterior: Tensor
+    iterations: Tensor
+    converged: Tensor
 
 
-def propagate(
-    code: Code, llr: NDArray[Any], syndromes: Bits | None, schedule: Schedule, *, posterior: bool = False
-) -> Beliefs:
-    """Run belief propagation on every shot.
+def propagate(code: Code, shots: Shots, schedule: Schedule, *, posterior: bool = False) -> Beliefs:
+    """Run belief propagation on every shot; ``posterior`` keeps the posteriors."""
+    if shots.device.type == "cuda":
+        from fgnn.decoding.shots import decode_on
 
-    Args:
-        llr: Priors of each shot, or one row for all.  # shape: (1 or B, bits)
-        syndromes: Of every shot; None for zeros.  # shape: (B, checks)
-        posterior: Keep the posteriors.
-    """
+        llr = torch.from_numpy(shots.llr).to(shots.device)
+        syndromes = None if shots.syndromes is None else torch.from_numpy(shots.syndromes).to(shots.device)
+        return Beliefs(*decode_on(code, llr, syndromes, schedule, posterior=posterior, half=shots.half))
+    return _in_lanes(code, shots, schedule, posterior)
+
+
+def _in_lanes(code: Code, shots: Shots, schedule: Schedule, posterior: bool) -> Beliefs:
     need("numba")
     from fgnn.decoding.lanes import decode_lanes, lanes_for
 
-    shots = len(llr) if syndromes is None else len(syndromes)
-    n = code.num_bits
-    out = Beliefs(
-        np.zeros((shots, n), np.uint8),
-        np.zeros((shots if posterior else 0, n), llr.dtype),
-        np.zeros(shots, np.int64),
-        np.zeros(shots, np.bool_),
-    )
+    count, n, llr, syndromes = len(shots), code.num_bits, shots.llr, shots.syndromes
+    words, iterations = np.zeros((count, n), np.uint8), np.zeros(count, np.int64)
+    posteriors, converged = np.zeros((count if posterior else 0, n), llr.dtype), np.zeros(count, np.bool_)
     stop = np.zeros(1, np.uint8)
     values = llr.dtype.type
     fixed = (
@@ -110,10 +128,9 @@ def propagate(
     )  # fmt: skip
 
     def job(a: int, b: int) -> Any:
-        return lambda: decode_lanes(
-            *fixed, lanes_for(b - a), a, b, out.words, out.posterior, out.iterations, out.converged
-        )
+        return lambda: decode_lanes(*fixed, lanes_for(b - a), a, b, words, posteriors, iterations, converged)
 
-    parts = max(1, min(torch.get_num_threads(), shots // 64))
-    side_by_side([job(a, b) for a, b in pairwise([shots * i // parts for i in range(parts + 1)])], lambda: stop.fill(1))
-    return out
+    parts = max(1, min(torch.get_num_threads(), count // 64))
+    bounds = [count * i // parts for i in range(parts + 1)]
+    side_by_side([job(a, b) for a, b in pairwise(bounds)], lambda: stop.fill(1))
+    return Beliefs(*(torch.from_numpy(array) for array in (words, posteriors, iterations, converged)))

@@ -119,7 +119,7 @@ def _count(
             wanted = problem.flips(errors)
         else:
             syndromes, wanted = sample(count, number)
-        found = decode(problem, syndromes, method, **options)
+        found = decode(problem, syndromes, method, keep_words=problem.observables is None, **options)
         wrong = (found.words if found.observables is None else found.observables) ^ wanted
     return ErrorRate(
         count, int(wrong.any(1).sum()), int(wrong.sum()), wrong.shape[1], int((~found.converged).sum()),
