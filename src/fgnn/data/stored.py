@@ -41,6 +41,8 @@ class StoredModels:
 def save_models(folder: str | Path, models: StoredModels) -> None:
     """Write a set. The description is written last, so a folder that has one is complete."""
     batch, labels = models.batch, models.labels
+    if batch.structured:
+        raise ValueError(f"Expected tables and budgets in a stored set (got {batch.structured[0].kind.name} factors)")
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     tensors = {"cardinalities": batch.cardinalities, "unary": batch.unary, "constant": batch.constant, "labels": labels}

@@ -15,7 +15,7 @@ def conditionals(
 
     .. math:: s_i(k) = \theta_i(k) + \sum_{c \ni i} \theta_c(x_c \text{ with } x_i = k)
 
-    It is differentiable in the potentials. A budget forbids the states that violate it.
+    It is differentiable in the potentials. A constraint forbids the states that violate it.
 
     Args:
         batch: Models of one structure.
@@ -56,4 +56,17 @@ def conditionals(
             forbidden.index_add_(1, u.scopes.flatten(), violated.flatten(1).long())
             at_state = torch.arange(most, device=x.device) == state
             scores = scores.masked_fill((forbidden > 0)[..., None] & at_state, -torch.inf)
+    for f in batch.structured:
+        # With every other variable certain, a message is the potential of each state.
+        theta, states = (
+            f.potentials(batch.dtype).permute(2, 1, 0),
+            x[:, f.scopes].permute(2, 1, 0),
+        )  # (S, C, B), (n, C, B)
+        certain = []
+        for row, k in zip(states, f.shape, strict=True):
+            other = torch.arange(k, device=x.device).view(-1, 1, 1) != row
+            certain.append(torch.zeros(other.shape, dtype=batch.dtype, device=x.device).masked_fill(other, -torch.inf))
+        for axis, sent in enumerate(f.kind.messages(theta, certain, total=False)):
+            padded = torch.nn.functional.pad(sent.permute(2, 1, 0), (0, most - sent.shape[0]))
+            scores = scores.index_add(1, f.scopes[:, axis], padded)
     return scores.masked_fill(~batch.state_mask, -torch.inf)

@@ -233,6 +233,16 @@ class GraphicalModel:
             clamped.add_unary(i, mask)
         return clamped
 
+    def expanded(self) -> GraphicalModel:
+        """The same model with every structured factor written out as a table, which must be small enough."""
+        if not self._structured_chunks:
+            return self
+        plain = self.copy()
+        plain._structured_chunks, plain._groups = [], None
+        for factor in self.structured():
+            plain.add_table(factor.scope, factor.as_table())
+        return plain
+
     def copy(self) -> GraphicalModel:
         """An independent copy; it shares the factors' arrays, which are never written to."""
         twin = copy.copy(self)

@@ -26,18 +26,18 @@ def draw_model(
     assignment: Sequence[int] | NDArray[np.int64] | None = None,
     title: str = "",
 ) -> Path:
-    """Write a PNG, SVG or PDF (by suffix): variables as circles, tables as grey squares, budgets as yellow ones.
+    """Write a PNG, SVG or PDF (by suffix): variables as circles, tables as grey squares, constraints as yellow ones.
 
-    With an ``assignment``, circles are coloured by state, budgets show their count, and violated budgets are red.
+    With an ``assignment``, circles are coloured by state, budgets show their count, and violated constraints are red.
     """
-    nodes = model.num_variables + model.num_tables + model.num_budgets
+    nodes = model.num_variables + model.num_tables + model.num_budgets + model.num_structured
     if nodes > MAX_NODES:
         raise ValueError(f"Expected at most {MAX_NODES} variables and factors to draw (got {nodes})")
     need("matplotlib").use("Agg")
     pyplot = need("matplotlib.pyplot")
     states = None if assignment is None else np.asarray(assignment)
-    tables, budgets = list(model.tables()), list(model.budgets())
-    scopes = [list(t.scope) for t in tables] + [list(b.scope) for b in budgets]
+    tables, budgets, structured = list(model.tables()), list(model.budgets()), list(model.structured())
+    scopes = [list(t.scope) for t in tables] + [list(b.scope) for b in budgets] + [list(f.scope) for f in structured]
     variables, factors = _layout(model.num_variables, scopes)
 
     spread = np.ptp(np.concatenate([variables, factors]), axis=0)
@@ -49,8 +49,11 @@ def draw_model(
             axes.plot(*zip(centre, variables[i], strict=True), color=_EDGE_COLOUR, lw=0.7, zorder=1)
     for centre in factors[: len(tables)]:
         axes.scatter(*centre, s=45, marker="s", color=_TABLE_COLOUR, zorder=3)
-    for centre, budget in zip(factors[len(tables) :], budgets, strict=True):
+    for centre, budget in zip(factors[len(tables) :], budgets, strict=False):
         _draw_budget(axes, centre, budget, states)
+    for centre, factor in zip(factors[len(tables) + len(budgets) :], structured, strict=True):
+        broken = states is not None and factor.score(states[list(factor.scope)]) == -np.inf
+        _draw_constraint(axes, centre, factor.kind.name, _VIOLATED_COLOUR if broken else _BUDGET_COLOUR)
     for i, centre in enumerate(variables):
         _draw_variable(axes, centre, i, None if states is None else int(states[i]))
     if title:
@@ -70,6 +73,10 @@ def _draw_budget(axes: Any, centre: NDArray[np.float64], budget: Budget, states:
         ones = int(states[list(budget.scope)].sum())
         label = f"{ones} of {label}" if budget.at_least else f"{ones}{label}"
         colour = _BUDGET_COLOUR if budget.at_least <= ones <= budget.at_most else _VIOLATED_COLOUR
+    _draw_constraint(axes, centre, label, colour)
+
+
+def _draw_constraint(axes: Any, centre: NDArray[np.float64], label: str, colour: str) -> None:
     axes.scatter(*centre, s=170, marker="s", color=colour, zorder=3)
     axes.text(*centre, label, ha="center", va="center", fontsize=5.5, zorder=4)
 

@@ -53,6 +53,7 @@ def read_folder(folder: str | Path, device: torch.device) -> list[Examples]:
             model.cardinalities.tobytes(),
             *(t.scopes.tobytes() for t in model.table_groups),
             *(u.scopes.tobytes() for u in model.budget_groups),
+            *((f.kind, f.shape, f.scopes.tobytes()) for f in model.structured_groups),
         )
         groups[key].append((model, path))
     examples = []

@@ -81,6 +81,7 @@ class MaxProductNetwork(nn.Module):
             raise ValueError("Expected a model with at least one variable (got none)")
         self.iterations, self.variant, self.normalise = iterations, variant, normalise
         self.model = model
+        model = model.expanded()
         self.kinds, self.layout = sort_factors(model, terms, separate=variant == "standard")
         self.graph = FactorGraph(model.num_variables, {kind.name: FactorGroup(kind.scopes) for kind in self.kinds})
         self.edges = {k.name: EdgeTypes(k.edge_index.reshape(-1), len(k.edge_types)) for k in self.kinds}
@@ -103,7 +104,7 @@ class MaxProductNetwork(nn.Module):
         Returns:
             f (B, N, width) and g by group (B, C, width).
         """
-        batch = models if isinstance(models, ModelBatch) else ModelBatch.stack([models])
+        batch = models if isinstance(models, ModelBatch) else ModelBatch.stack([models.expanded()])
         batch = batch.to(dtype=torch.float64)
         self._check(batch)
         theta = _stored(batch.unary.masked_fill(~batch.state_mask, 0.0))  # padding is never read; 0 keeps it finite

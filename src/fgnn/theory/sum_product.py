@@ -171,6 +171,7 @@ def _terms(model: GraphicalModel) -> tuple[list[_Term], list[int]]:
 
     Slot 0 of every variable belongs to a constant factor, so that every state has an edge.
     """
+    model = model.expanded()
     cards = model.cardinalities.tolist()
     terms = [_Term(0.0, [(i, 0, (x,))]) for i, k in enumerate(cards) for x in range(k)]
     degree = [1] * len(cards)

@@ -78,6 +78,8 @@ class Family:
 
     def refusal(self, batch: ModelBatch) -> str | None:
         """Why the models of a batch are not of this family; None where they are."""
+        if batch.structured:
+            return f"tables and budgets (got {batch.structured[0].kind.name} factors)"
         states = int(batch.unary.shape[2])
         if states != self.states or bool((batch.cardinalities > self.states).any()):
             return f"variables of {self.states} states (got {states})"

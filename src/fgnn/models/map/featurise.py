@@ -63,6 +63,7 @@ def featurise(
     - of a variable: its unaries, one entry per state; with ``centre`` less that of state 0, which is left out;
     - of a table: its entries in order;
     - of a budget: k = at_most, its size, their ratio, and at_least;
+    - of a structured factor, in a group of the name of its kind: the log-potentials that it selects from;
     - of a group in ``fixed``: the constant 1, since a network need not read what never changes;
     - of the group ``single``: the constant 1. It holds a factor for every variable that is in no other, since an FGNN
       layer drops the features of a variable without edges;
@@ -90,7 +91,7 @@ def featurise(
         (1, {'table2x2': 4, 'budget': 4}, {'table2x2': 2, 'budget': 3})
     """
     batch = models if isinstance(models, ModelBatch) else ModelBatch.stack([models])
-    tables, names = _table_names(batch), group_names(batch)
+    tables, structured, names = _table_names(batch), _structured_names(batch), group_names(batch)
     unknown = sorted(set(fixed) - set(names))
     if unknown:
         raise ValueError(f"Expected fixed groups among {', '.join(names)} (got {unknown[0]!r})")
@@ -105,6 +106,9 @@ def featurise(
         elif name in tables:
             entries = batch.tables[tables[name]].distinct("values").flatten(2)
             factors[name] = _finite(entries, masks).expand(len(batch), -1, -1)
+        elif name in structured:
+            theta = batch.structured[structured[name]].potentials(batch.dtype)
+            factors[name] = _finite(theta, masks).expand(len(batch), -1, -1)
         else:
             parts = [_budget(u, batch.dtype) for u in batch.budgets]
             factors[name] = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
@@ -114,7 +118,7 @@ def featurise(
 
 def group_names(batch: ModelBatch) -> list[str]:
     """The groups of factors that a batch's models have."""
-    return [*_table_names(batch), *(["budget"] if batch.budgets else [])]
+    return [*_table_names(batch), *(["budget"] if batch.budgets else []), *_structured_names(batch)]
 
 
 def constant_groups(batch: ModelBatch) -> frozenset[str]:
@@ -172,10 +176,19 @@ def _table_names(batch: ModelBatch) -> dict[str, int]:
     return names
 
 
+def _structured_names(batch: ModelBatch) -> dict[str, int]:
+    """The index of each group in ``batch.structured``."""
+    names: dict[str, int] = {}
+    for at, f in enumerate(batch.structured):
+        names[f.kind.name if f.kind.name not in names else f"{f.kind.name}#{at}"] = at
+    return names
+
+
 def _graph(batch: ModelBatch, window: int | None, singles: bool) -> FactorGraph:
     groups = {name: FactorGroup(batch.tables[at].scopes) for name, at in _table_names(batch).items()}
     if batch.budgets:
         groups["budget"] = _join([u.scopes if window is None else sub_windows(u.scopes, window) for u in batch.budgets])
+    groups |= {name: FactorGroup(batch.structured[at].scopes) for name, at in _structured_names(batch).items()}
     isolated = batch.structure.isolated()
     if singles and isolated is not None:
         groups[SINGLE] = FactorGroup(isolated.nonzero())

@@ -18,6 +18,7 @@ from fgnn.errors import InputError
 from fgnn.infer import Answer
 from fgnn.infer.local_search.decode import decode as decode_scores
 from fgnn.infer.local_search.refine import refine
+from fgnn.infer.lowered import reads_structured
 from fgnn.infer.solution import OnProgress
 from fgnn.infer.threads import side_by_side, worth_threads
 from fgnn.models.from_card import load_into
@@ -56,6 +57,7 @@ def _network(place: str, device: str) -> MAPNetwork:
     return load_network(place, device)[0]
 
 
+@reads_structured
 def solve_fgnn(
     batch: ModelBatch,
     *,

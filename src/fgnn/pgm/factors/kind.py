@@ -88,8 +88,7 @@ class Kind(ABC):
                 f"Expected a {self.name} factor of at most {_MOST_CELLS:,} joint states (got {math.prod(shape):,})"
             )
         cells = np.indices(shape).reshape(len(shape), -1).T
-        theta = self.potentials({name: torch.as_tensor(np.asarray(v))[None, None] for name, v in numbers.items()})
-        scores = self.score(shape, torch.from_numpy(np.ascontiguousarray(cells))[:, None], theta.double())
+        scores = self.score(shape, torch.from_numpy(cells.copy())[:, None], _potentials_of_one(self, numbers))
         return np.asarray(scores.reshape(shape).numpy())
 
     def arrays(self) -> dict[str, NDArray[np.int64]]:
@@ -113,6 +112,11 @@ class StructuredFactor:
     scope: tuple[int, ...]
     shape: Shape
     numbers: Mapping[str, Array]
+
+    def score(self, x: NDArray[np.int64]) -> float:
+        """The log-potential of a joint state (n,)."""
+        theta = _potentials_of_one(self.kind, self.numbers)
+        return float(self.kind.score(self.shape, torch.from_numpy(np.asarray(x))[None], theta))
 
     def as_table(self) -> NDArray[np.float64]:
         """The log-potentials (k_1, ..., k_n)."""
@@ -166,6 +170,13 @@ def group_structured(chunks: Sequence[StructuredChunk]) -> tuple[StructuredGroup
         )
         for (kind, shape, _), parts in groups.items()
     )
+
+
+def _potentials_of_one(kind: Kind, numbers: Mapping[str, Array]) -> Tensor:
+    """The potentials of a single factor.  # shape: (1, S)"""
+    return kind.potentials({name: torch.as_tensor(np.asarray(v))[None, None] for name, v in numbers.items()})[
+        0
+    ].double()
 
 
 def as_tuples(value: Any) -> Any:

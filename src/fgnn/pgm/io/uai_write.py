@@ -63,6 +63,12 @@ def _factors(model: GraphicalModel) -> Iterator[tuple[str, tuple[int, ...], NDAr
         ones = np.indices((2,) * size).sum(0)
         allowed = (ones >= budget.at_least) & (ones <= budget.at_most)
         yield f"budget {c}", budget.scope, np.where(allowed, 0.0, -np.inf)
+    for c, factor in enumerate(model.structured()):
+        name, size = f"{factor.kind.name} {c}", math.prod(factor.shape)
+        if size > MOST_ENTRIES:
+            what = f"{name}: Expected a factor of at most {MOST_ENTRIES:,} joint states in a .uai file"
+            raise InputError(f"{what} (got {size:,}); write a .fgm file instead, which keeps it")
+        yield name, factor.scope, factor.as_table()
 
 
 def _plan(theta: NDArray[np.float64], name: str) -> tuple[float, int]:
