@@ -24,6 +24,9 @@ _EXTRAS = {
     "lazrs": "points",
     "lzf": "points",
     "ortools": "peers",
+    "ldpc": "peers",
+    "relay_bp": "peers",
+    "pymatching": "peers",
     "stim": "decoding",
     "sinter": "decoding",
 }

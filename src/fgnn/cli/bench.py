@@ -84,6 +84,24 @@ def knn(device: Device = "cpu", seed: Seed = 0, out: Out = None) -> None:
 
 
 @bench.command()
+def decoding(
+    shots: Annotated[
+        int, typer.Option(help="Shots of each circuit; codes have fifty times as many words.", min=10)
+    ] = 2000,
+    peer_seconds: Annotated[float, typer.Option(help="Seconds for each peer on each problem.", min=0.1)] = 30.0,
+    data: Annotated[Path | None, typer.Option(help="Folder of benchmark data; FGNN_DATA by default.")] = None,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    out: Out = None,
+) -> None:
+    """Decoders of codes and circuits on one core, against ldpc, relay-bp and PyMatching on the same shots.
+
+    Example: fgnn bench decoding --shots 1000
+    """
+    _run("fgnn.bench.decoding", shots=shots, peer_seconds=peer_seconds, data=data, device=device, seed=seed, out=out)
+
+
+@bench.command()
 def points(
     device: Device = "cpu",
     clouds: Annotated[int | None, typer.Option(help="Clouds per batch; 32 on a GPU, otherwise 2.", min=1)] = None,
