@@ -4,7 +4,7 @@
 """
 
 from fgnn.decoding.channels import AWGN, BSC, Bursts, Channel, Erasure, noise_of
-from fgnn.decoding.circuit import read_circuit, sample_circuit
+from fgnn.decoding.circuit import parse_dem, read_circuit, sample_circuit
 from fgnn.decoding.code import Code
 from fgnn.decoding.decode import METHODS, Decoded, decode
 from fgnn.decoding.problem import Problem
@@ -25,6 +25,7 @@ __all__ = [
     "Problem",
     "decode",
     "noise_of",
+    "parse_dem",
     "read_circuit",
     "read_code",
     "sample_circuit",
