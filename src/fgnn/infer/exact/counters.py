@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.infer.exact.buckets import Bucket, make_buckets
-from fgnn.infer.exact.estimate import Size, estimate, log2_choices
+from fgnn.infer.exact.estimate import LIST_SHARE, Size, estimate, log2_choices
 from fgnn.infer.exact.order import Order, graph_of, min_fill, product_measure
 from fgnn.infer.exact.problem import Limit, Problem, Relation
 
@@ -43,11 +43,15 @@ class Choice:
 
 
 def choose_counters(
-    problem: Problem, order: Callable[[Problem], Order], check: Callable[[], None] = lambda: None
+    problem: Problem,
+    order: Callable[[Problem], Order],
+    check: Callable[[], None] = lambda: None,
+    list_share: float = LIST_SHARE,
 ) -> Choice:
     """The cheapest choice of budgets, by number of feasible states, to turn into counters.
 
-    ``order`` finds an elimination order. ``check`` is called now and then and may raise.
+    ``order`` finds an elimination order. ``check`` is called now and then and may raise. ``list_share`` is as for
+    `build_plan`.
     """
     best: Choice | None = None
     tried: set[tuple[int, ...]] = set()
@@ -66,7 +70,7 @@ def choose_counters(
         other = problem if tree is None else _with_counters(problem, counted, tree)
         elimination = order(other)
         buckets = make_buckets(other, elimination, check)
-        choice = Choice(other, elimination, buckets, estimate(other, buckets, check))
+        choice = Choice(other, elimination, buckets, estimate(other, buckets, check, list_share))
         best = choice if best is None or choice.cost < best.cost else best
     assert best is not None
     return best

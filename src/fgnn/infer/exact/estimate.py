@@ -15,7 +15,7 @@ from fgnn.infer.exact.order import Measure, product_measure
 from fgnn.infer.exact.problem import Problem
 
 # A step uses an explicit list if that has at most this share (log2) of all joint states, or if these are few (log2).
-_LIST_SHARE = -2.0
+LIST_SHARE = -2.0
 _LIST_ALWAYS = 16.0
 # Lists are indexed choice by choice, so a variable of more states than this is not worth one.
 _LIST_CHOICES = 1 << 12
@@ -100,7 +100,12 @@ class _TableConstraint:
 _Constraint = _ListConstraint | _LimitConstraint | _TableConstraint
 
 
-def estimate(problem: Problem, buckets: Sequence[Bucket], check: Callable[[], None] = lambda: None) -> list[Size]:
+def estimate(
+    problem: Problem,
+    buckets: Sequence[Bucket],
+    check: Callable[[], None] = lambda: None,
+    list_share: float = LIST_SHARE,
+) -> list[Size]:
     """The sizes of all steps. Similar steps are counted once. ``check`` is called before each and may raise."""
     tables = _tables(problem)
     sizes: list[Size] = []
@@ -120,7 +125,7 @@ def estimate(problem: Problem, buckets: Sequence[Bucket], check: Callable[[], No
         needs_list = any(problem.relations[r].source is None for r in bucket.relations)
         key = (bucket.cardinalities, tuple(constraints), needs_list)
         if key not in known:
-            known[key] = _size(bucket.cardinalities, constraints, needs_list)
+            known[key] = _size(bucket.cardinalities, constraints, needs_list, list_share)
         sizes.append(known[key])
     return sizes
 
@@ -171,14 +176,14 @@ def log2_choices(count: int, lower: int, upper: int) -> float:
     return math.log2(sum(math.comb(count, j) for j in range(lower, upper + 1)))
 
 
-def _size(cardinalities: tuple[int, ...], constraints: list[_Constraint], needs_list: bool) -> Size:
+def _size(cardinalities: tuple[int, ...], constraints: list[_Constraint], needs_list: bool, list_share: float) -> Size:
     bits = [math.log2(k) for k in cardinalities]
     product = sum(bits)
     everything = (1 << len(bits)) - 1
     joint = _cover(bits, everything, constraints)
     message = min(joint, _cover(bits, everything & ~1, constraints))
     worth = bool(constraints) and cardinalities[0] <= _LIST_CHOICES
-    listed = needs_list or (worth and (joint <= product + _LIST_SHARE or product <= _LIST_ALWAYS))
+    listed = needs_list or (worth and (joint <= product + list_share or product <= _LIST_ALWAYS))
     return Size(product, joint, message if listed else product - bits[0], listed)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fgnn.infer.exact.builder import Step
 from fgnn.infer.exact.candidates import Candidates, Numbers
+from fgnn.infer.exact.dense_sums import log_sum_dense, shares_dense
 from fgnn.infer.exact.plan import ExactPlan
 from fgnn.infer.exact.problem import Source
 from fgnn.infer.exact.run import follow_choices
@@ -150,6 +151,9 @@ def _log_sum(candidates: Candidates) -> Tensor:
     """The log of the sum of all candidates for each state of the result."""
     shape = candidates.shape
     if isinstance(shape, DenseShape):
+        compiled = log_sum_dense(candidates, shape)
+        if compiled is not None:
+            return compiled
         total = _joint(candidates, shape).logsumexp(len(shape.cardinalities) - 1)
         return total.reshape(shape.rows, *candidates.numbers.tail)
     parts = [candidates[r] for r in range(len(candidates))]
@@ -186,12 +190,16 @@ def _shares(candidates: Candidates, result: Tensor, adjoint: Tensor) -> list[Ten
 def _dense_shares(
     candidates: Candidates, shape: DenseShape, result: Tensor, adjoint: Tensor, shares: list[Tensor]
 ) -> list[Tensor]:
-    tail = candidates.numbers.tail
-    message = (*shape.cardinalities[:-1], 1, *tail)
-    weight = torch.exp(_joint(candidates, shape) - _finite(result).reshape(message)) * adjoint.reshape(message)
+    compiled = shares_dense(candidates, shape, adjoint)
+    if compiled is not None:
+        for slot, share in zip(shape.terms, compiled, strict=True):
+            shares[slot] = share
+    else:
+        message = (*shape.cardinalities[:-1], 1, *candidates.numbers.tail)
+        weight = torch.exp(_joint(candidates, shape) - _finite(result).reshape(message)) * adjoint.reshape(message)
+        for slot in shape.terms:
+            shares[slot] += weight.sum_to_size(shares[slot].shape)
     inputs = len(shape.inputs)
-    for slot in shape.terms:
-        shares[slot] += weight.sum_to_size(shares[slot].shape)
     for slot, merge in reversed(list(enumerate(shape.merges, start=inputs))):
         for part in merge:
             shares[part] += shares[slot].sum_to_size(shares[part].shape)

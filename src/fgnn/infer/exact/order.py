@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
+from importlib.util import find_spec
 
 # The neighbours of each vertex 0..n-1.
 Graph = list[set[int]]
@@ -21,6 +22,10 @@ Measure = Callable[[int, Iterable[int]], float]
 _TRY_SECONDS = 1e-5
 _STATE_SECONDS = 5e-9
 _MOST_SECONDS = 5.0
+# From this cost (log2 of the states) on, thousands of orders are tried by compiled code, which takes a while to load.
+_SEARCH_FROM = 23.0
+_SEARCH_SECONDS = 2.5
+_SEARCH_GAIN = 10.0  # bits that it may hope to save
 
 
 class OutOfTime(Exception):
@@ -73,9 +78,9 @@ def best_order(
     """The cheapest of several orders.
 
     The search ends early if the graph is chordal (min-fill then adds no edge) or if all steps together have at most
-    2^easy states. There are no random restarts if they have more than 2^hopeless. ``measure`` must be a pure function:
-    it may not depend on earlier steps. If ``out_of_time`` returns True, the search ends; `OutOfTime` is raised if there
-    is no order yet.
+    2^easy states. There are no random restarts if they have more than 2^hopeless. Restarts are compiled where that
+    pays. ``measure`` must be a pure function: it may not depend on earlier steps. If ``out_of_time`` returns True, the
+    search ends; `OutOfTime` is raised if there is no order yet.
     """
 
     def check() -> None:
@@ -93,6 +98,14 @@ def best_order(
             return best
         other = along(graph, sequence, measure, limit=best.cost)
         best = other if other is not None and other.cost < best.cost else best
+    if tries > 0 and _SEARCH_FROM <= best.cost <= hopeless + _SEARCH_GAIN and find_spec("numba") is not None:
+        from fgnn.infer.exact.order_search import search_sequence
+
+        worth = min(_SEARCH_SECONDS, 2.0**best.cost * _STATE_SECONDS)
+        bits = [math.log2(k) for k in cardinalities]
+        found = search_sequence(graph, bits, best.cost + 1, seed=seed, seconds=worth)
+        other = None if found is None else along(graph, found, measure, limit=best.cost)
+        return other if other is not None and other.cost < best.cost else best
     rng = random.Random(seed)
     bits = [math.log2(k) for k in cardinalities]
     one_try = _TRY_SECONDS * sum(1 + len(clique) for clique in best.cliques)

@@ -15,7 +15,7 @@ from fgnn.infer.exact.buckets import Bucket
 from fgnn.infer.exact.builder import Step, StepBuilder
 from fgnn.infer.exact.counters import Choice, choose_counters
 from fgnn.infer.exact.domains import propagate
-from fgnn.infer.exact.estimate import Size, limit_measure
+from fgnn.infer.exact.estimate import LIST_SHARE, Size, limit_measure
 from fgnn.infer.exact.order import Order, OutOfTime, best_order, graph_of
 from fgnn.infer.exact.parts import Split
 from fgnn.infer.exact.problem import Problem, free_problem
@@ -72,6 +72,7 @@ def build_plan(
     memory: int = 4 << 30,
     seed: int = 0,
     tries: int = 16,
+    list_share: float = LIST_SHARE,
     seconds_left: Callable[[], float] = lambda: math.inf,
 ) -> ExactPlan:
     """Plan the elimination of all variables.
@@ -82,6 +83,7 @@ def build_plan(
         memory: Upper limit on the bytes for one model.
         seed: Of the random orders that are tried if min-fill's is costly.
         tries: Number of random orders.
+        list_share: A step uses a list of feasible states if that has at most this share (log2) of all joint states.
         seconds_left: Called now and then; `OutOfTime` is raised if there are none.
     """
 
@@ -109,7 +111,7 @@ def build_plan(
             out_of_time=lambda: seconds_left() <= 0,
         )
 
-    choice = choose_counters(free_problem(structure, live), order, check)
+    choice = choose_counters(free_problem(structure, live), order, check, list_share)
     try:
         return _build(choice, max_states, memory, seconds_left)
     except TooLarge as error:

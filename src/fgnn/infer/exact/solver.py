@@ -12,6 +12,7 @@ import torch
 
 from fgnn.infer.certificate import certified, num_factors, rounding
 from fgnn.infer.exact.allowed_states import allowed_states
+from fgnn.infer.exact.estimate import LIST_SHARE
 from fgnn.infer.exact.order import OutOfTime
 from fgnn.infer.exact.plan import ExactPlan, TooLarge, build_plan, too_large
 from fgnn.infer.exact.run import run_plan
@@ -121,6 +122,7 @@ def exact_plan(
     max_states: int = 1 << 26,
     memory: int | None = None,
     tries: int = 16,
+    list_share: float = LIST_SHARE,
 ) -> ExactPlan:
     """The plan of `solve_exact`, on the device of the batch; kept for the next batch of this structure.
 
@@ -134,11 +136,17 @@ def exact_plan(
 
     def build() -> ExactPlan:
         plan = build_plan(
-            allowed, max_states=max_states, memory=memory, seed=seed, tries=tries, seconds_left=clock.seconds_left
+            allowed,
+            max_states=max_states,
+            memory=memory,
+            seed=seed,
+            tries=tries,
+            list_share=list_share,
+            seconds_left=clock.seconds_left,
         )
         return plan.to(batch.device)
 
-    plan = batch.structure.recent("elimination plans", (allowed.key, max_states, seed, tries), build)
+    plan = batch.structure.recent("elimination plans", (allowed.key, max_states, seed, tries, list_share), build)
     if plan.memory > memory:
         raise too_large(plan.width, plan.states, plan.memory, max_states, memory)
     return plan

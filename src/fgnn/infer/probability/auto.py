@@ -17,7 +17,7 @@ from fgnn.infer.solution import OnProgress
 from fgnn.pgm import ModelBatch
 
 # Share of the time limit that elimination may take; sum-product has the rest.
-_EXACT_SHARE = 0.6
+_EXACT_SHARE = 0.8
 
 
 @reads_structured

@@ -11,10 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fgnn.infer.exact.dense_sums import has_numba
+from fgnn.infer.exact.estimate import LIST_SHARE
 from fgnn.infer.exact.log_sum import LogSum
-from fgnn.infer.exact.plan import ExactPlan
+from fgnn.infer.exact.plan import ExactPlan, TooLarge
 from fgnn.infer.exact.solver import Clock, default_memory, exact_plan, in_slices
 from fgnn.pgm import ModelBatch
+
+# Joint states of a step by default, for tensor operations and for compiled loops, and seconds per state of the latter.
+_STATES, _COMPILED_STATES = 1 << 24, 1 << 31
+_STATE_SECONDS = 6e-9
+# See `build_plan`.
+_COMPILED_LIST_SHARE = -8.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +42,7 @@ class Elimination:
         clock: Clock,
         *,
         seed: int = 0,
-        max_states: int = 1 << 24,
+        max_states: int | None = None,
         memory: int | None = None,
         tries: int = 16,
         dtype: torch.dtype = torch.float64,
@@ -46,8 +54,20 @@ class Elimination:
             OutOfTime: The clock's time limit was reached.
         """
         memory = default_memory(batch.device) if memory is None else memory
+        # A compiled loop sums hundreds of states of a full table in the time it takes to list one.
+        fast = len(batch) == 1 and batch.device.type == "cpu" and dtype == torch.float64 and has_numba()
+        if max_states is None:
+            max_states = _COMPILED_STATES if fast else _STATES
         options: dict[str, Any] = {"seed": seed, "max_states": max_states, "memory": memory, "tries": tries}
-        return cls(batch, exact_plan(batch, time_limit=clock.left(), **options), memory, clock, dtype)
+        options["list_share"] = _COMPILED_LIST_SHARE if fast else LIST_SHARE
+        plan = exact_plan(batch, time_limit=clock.left(), **options)
+        needed = plan.total_states * _STATE_SECONDS / torch.get_num_threads()
+        if fast and needed > clock.seconds_left():
+            raise TooLarge(
+                f"Expected an elimination within the time limit (got {plan.total_states:,} joint states, about "
+                f"{needed:.0f} s)"
+            )
+        return cls(batch, plan, memory, clock, dtype)
 
     @property
     def impossible(self) -> bool:

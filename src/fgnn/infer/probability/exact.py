@@ -25,7 +25,7 @@ def marginals_exact(
     seed: int = 0,
     progress: OnProgress | None = None,
     tables: bool = False,
-    max_states: int = 1 << 24,
+    max_states: int | None = None,
     memory: int | None = None,
     tries: int = 16,
     dtype: torch.dtype = torch.float64,
@@ -41,7 +41,8 @@ def marginals_exact(
         seed: Seed of the random restarts of the order.
         progress: Called about twice a second.
         tables: Whether to return the marginals of tables too.
-        max_states: Upper limit on the joint states of a step.
+        max_states: Upper limit on the joint states of a step; by default what memory and time allow for one model on
+            the CPU, else 2^24.
         memory: Upper limit on the memory in bytes, as for ``solve``.
         tries: Random restarts of the order, if min-fill's is costly.
         dtype: Of the sums.
@@ -93,7 +94,7 @@ def log_partition_exact(
     time_limit: float | None = None,
     seed: int = 0,
     progress: OnProgress | None = None,
-    max_states: int = 1 << 24,
+    max_states: int | None = None,
     memory: int | None = None,
     tries: int = 16,
     dtype: torch.dtype = torch.float64,
