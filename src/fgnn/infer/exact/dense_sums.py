@@ -47,10 +47,11 @@ def log_sum_dense(candidates: Candidates, shape: DenseShape) -> Tensor | None:
 
     out = torch.empty(shape.rows, dtype=torch.float64)
     whole = out.numpy()
+    a, b, c = factors.tables
     parts = _parts(shape, factors)
 
     def work(part: slice) -> bool:
-        return bool(sum_rows(*factors.tables, factors.cards, factors.strides, part.start, whole[part]))
+        return bool(sum_rows(a, b, c, factors.cards, factors.strides, part.start, whole[part]))
 
     return None if any(_each(work, parts)) else out.log_().add_(factors.scale)
 
@@ -63,13 +64,13 @@ def shares_dense(candidates: Candidates, shape: DenseShape, adjoint: Tensor) -> 
     from fgnn.infer.exact.dense_kernels import share_rows
 
     weight = adjoint.contiguous().numpy()
+    a, b, c = factors.tables
     parts = _parts(shape, factors)
 
     def work(part: slice) -> list[NDArray[np.float64]]:
         targets = [np.zeros(len(table)) for table in factors.tables]
-        share_rows(
-            *factors.tables, factors.cards, factors.strides, part.start, weight[part], *targets, len(shape.terms)
-        )
+        d, e, f = targets
+        share_rows(a, b, c, factors.cards, factors.strides, part.start, weight[part], d, e, f, len(shape.terms))
         return targets
 
     by_part = _each(work, parts)

@@ -30,6 +30,7 @@ METHODS: dict[str, Method | str] = {
     "auto": "fgnn.infer.probability.auto:marginals_auto",
     "brute-force": "fgnn.infer.probability.brute_force:marginals_brute_force",
     "exact": "fgnn.infer.probability.exact:marginals_exact",
+    "mini-bucket": "fgnn.infer.probability.mini_bucket:marginals_mini_bucket",
     "sum-product": "fgnn.infer.probability.sum_product:marginals_sum_product",
 }
 # log Z alone, where that is cheaper than the marginals or differentiable through the method.
@@ -83,7 +84,8 @@ def marginals(
 
     Args:
         model: One model, or a `ModelBatch` of models with the same structure.
-        method: A name in ``METHODS`` (``auto``, ``brute-force``, ``exact``, ``sum-product``), or a method function.
+        method: A name in ``METHODS`` (``auto``, ``brute-force``, ``exact``, ``mini-bucket``,
+            ``sum-product``), or a method function.
         evidence: Observed states: ``{variable: state}``, or a matrix (E, N) with -1 for what is not observed. A matrix
             has a row per model; with a single model every row is a query, and the answer is a batch.
         tables: Whether to return the marginals of tables too.

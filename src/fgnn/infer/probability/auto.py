@@ -8,9 +8,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
+
 from fgnn.infer.exact.plan import TooLarge
 from fgnn.infer.lowered import reads_structured
+from fgnn.infer.probability.attach import potentials_of
 from fgnn.infer.probability.exact import log_partition_exact, marginals_exact
+from fgnn.infer.probability.exchangeable import marginals_exchangeable
 from fgnn.infer.probability.result import Beliefs
 from fgnn.infer.probability.sum_product import marginals_sum_product
 from fgnn.infer.solution import OnProgress
@@ -30,6 +34,9 @@ def marginals_auto(
     tables: bool = False,
 ) -> Beliefs:
     """Eliminate; if that needs too many states, too much memory or time, pass messages. ``exact`` says which it was."""
+    counted = None if tables else marginals_exchangeable(batch)
+    if counted is not None:
+        return counted
     common: dict[str, Any] = {"seed": seed, "progress": progress, "tables": tables}
     return _first_exact(partial(marginals_exact, batch, **common), batch, time_limit, common)
 
@@ -39,6 +46,10 @@ def log_partition_auto(
     batch: ModelBatch, *, time_limit: float | None = None, seed: int = 0, progress: OnProgress | None = None
 ) -> Beliefs:
     """log Z alone, by the same rule; differentiable if it is exact."""
+    learning = torch.is_grad_enabled() and any(t.requires_grad for t in potentials_of(batch))
+    counted = None if learning else marginals_exchangeable(batch)
+    if counted is not None:
+        return counted
     common: dict[str, Any] = {"seed": seed, "progress": progress}
     return _first_exact(partial(log_partition_exact, batch, **common), batch, time_limit, common)
 
