@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fgnn.errors import InputError
 from fgnn.names import printable
 
 bench = typer.Typer(help="Benchmark against peers in one run; writes JSON and a page.", no_args_is_help=True)
@@ -161,6 +162,33 @@ def training(
             typer.echo(report(times))
             results.append(times)
     _print_place(keep(results, device, out))
+
+
+@bench.command()
+def marginals(
+    data: Annotated[
+        Path | None, typer.Argument(help="Folder or archive of .uai files with references .PR and .MAR.")
+    ] = None,
+    speed: Annotated[bool, typer.Option("--speed", help="Measure speed beside pgmpy, torch-struct and NumPy.")] = False,
+    network: Annotated[Path | None, typer.Option(help="With --speed: a .bif network, for pgmpy.")] = None,
+    task: Annotated[str | None, typer.Option(help="PR or MAR alone.")] = None,
+    time_limit: Annotated[float, typer.Option("--time-limit", "-t", help="Seconds for each instance.")] = 20.0,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    out: Out = None,
+) -> None:
+    """Marginals and log Z on competition instances, or their speed.
+
+    Example: fgnn bench marginals uai2014_mar_pr.tar.xz --time-limit 20
+    """
+    if task not in (None, "PR", "MAR"):
+        raise InputError(f"Expected the task PR or MAR (got {task!r})")
+    if speed:
+        _run("fgnn.bench.marginals_speed", network=network, device=device, seed=seed, out=out)
+    elif data is None:
+        raise InputError("Expected a folder or an archive of .uai files, or --speed")
+    else:
+        _run("fgnn.bench.marginals", data=data, task=task, time_limit=time_limit, device=device, seed=seed, out=out)
 
 
 @bench.command()

@@ -15,11 +15,19 @@ from fgnn.infer.lowered import reads_structured
 from fgnn.infer.probability.attach import potentials_of
 from fgnn.infer.probability.exact import log_partition_exact, marginals_exact
 from fgnn.infer.probability.exchangeable import marginals_exchangeable
+from fgnn.infer.probability.mini_bucket import marginals_mini_bucket
 from fgnn.infer.probability.result import Beliefs
 from fgnn.infer.probability.sum_product import marginals_sum_product
 from fgnn.infer.solution import OnProgress
 from fgnn.pgm import ModelBatch
 
+# Settings that converge where the default does not, in turn.
+_CALMER: tuple[dict[str, Any], ...] = (
+    {"iterations": 1000, "damping": 0.3, "schedule": "sequential"},
+    {"iterations": 2000, "damping": 0.9},
+)
+# Seconds for each bound where there is no time limit.
+_BOUND_SECONDS = 5.0
 # Share of the time limit that elimination may take; sum-product has the rest.
 _EXACT_SHARE = 0.8
 
@@ -66,5 +74,36 @@ def _first_exact(
     except TooLarge as error:
         reason = str(error)
     left = None if time_limit is None else max(1e-3, time_limit - (time.perf_counter() - begin))
-    approximate = marginals_sum_product(batch, time_limit=left, **common)
+    approximate = _converged(batch, left, common)
     return replace(approximate, method="sum-product", info={**approximate.info, "not exact": reason})
+
+
+def _converged(batch: ModelBatch, time_limit: float | None, common: dict[str, Any]) -> Beliefs:
+    """Pass messages with more and more damping until they converge; what never does is kept within bounds."""
+    begin = time.perf_counter()
+
+    def left(share: float) -> float | None:
+        return None if time_limit is None else max(1e-3, share * (time_limit - (time.perf_counter() - begin)))
+
+    beliefs = marginals_sum_product(batch, time_limit=left(1 / 3), iterations=500, **common)
+    for settings in _CALMER:
+        if len(batch) > 1 or bool(beliefs.converged.all()):
+            break
+        again = marginals_sum_product(batch, time_limit=left(1 / 2), **settings, **common)
+        beliefs = again if bool(again.converged.all()) else beliefs
+    if len(batch) == 1 and not bool((beliefs.converged | beliefs.exact).all()):
+        return _within_bounds(batch, beliefs, left(0.8), common["seed"])
+    return beliefs
+
+
+def _within_bounds(batch: ModelBatch, beliefs: Beliefs, time_limit: float | None, seed: int) -> Beliefs:
+    """Bethe's log Z of messages that did not converge can be anything: keep it between what is proved."""
+    from fgnn.infer.api import solve  # imports this package
+
+    share = _BOUND_SECONDS if time_limit is None else time_limit / 2
+    above = marginals_mini_bucket(batch, time_limit=share, seed=seed).bound
+    below = solve(batch.detach(), "auto", time_limit=share, seed=seed).score.to(above)  # one of the terms of Z
+    inside = (beliefs.log_z >= below) & (beliefs.log_z <= above)
+    middle = torch.where(below > -torch.inf, (below + above) / 2, above)
+    log_z = torch.where(inside | ~middle.isfinite(), beliefs.log_z, middle)
+    return replace(beliefs, log_z=log_z, bound=above)

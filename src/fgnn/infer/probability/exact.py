@@ -10,6 +10,7 @@ import torch
 from fgnn.infer.exact.log_sum import LogSum
 from fgnn.infer.exact.order import OutOfTime
 from fgnn.infer.exact.solver import Clock
+from fgnn.infer.probability.chain import chain_log_z, chain_order
 from fgnn.infer.probability.elimination import Elimination
 from fgnn.infer.probability.lowered import lowers_beliefs
 from fgnn.infer.probability.result import Beliefs
@@ -106,10 +107,14 @@ def log_partition_exact(
     clock = Clock(time_limit, progress, len(batch))
     options: dict[str, Any] = {"seed": seed, "max_states": max_states, "memory": memory, "tries": tries}
     info: dict[str, Any] = {}
+    empty = batch.unary.new_zeros(len(batch), 0, 0)
+    order = chain_order(batch) if batch.device.type == "cuda" and len(batch) else None
+    scanned = None if order is None else chain_log_z(batch, order, dtype)
+    if scanned is not None:
+        return Beliefs.of(empty, scanned, exact=True)
     try:
         elimination = Elimination.of(batch, clock, dtype=dtype, **options)
         log_z, done, info = elimination.log_z(), True, elimination.info
     except OutOfTime:
         log_z, done = torch.full((len(batch),), torch.nan, dtype=torch.float64, device=batch.device), False
-    empty = batch.unary.new_zeros(len(batch), 0, 0)
     return Beliefs.of(empty, log_z, exact=done, converged=done, timed_out=not done, info=info)
