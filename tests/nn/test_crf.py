@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fgnn import GraphicalModel, ModelBatch
 from fgnn.nn import CRF
+from fgnn.nn.crf import log_prob_each
 from fgnn.pgm.conditionals import conditionals
 from fgnn.testing.solvers import random_models
 
@@ -134,3 +135,23 @@ def test_map_respects_budgets_and_the_template_has_the_learned_tables() -> None:
 def test_shapes_that_do_not_fit_are_named(unary: Tensor, tables: list[Tensor | None], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         CRF(constrained_chain()).models(unary, tables)
+
+
+def test_one_crf_serves_graphs_of_different_structure() -> None:
+    short, long = constrained_chain(4), constrained_chain(6)
+    crf = with_random_tables(CRF(short))
+    other = crf.on(long)
+    assert next(iter(other.parameters())) is crf.tables[0]
+    torch.manual_seed(0)
+    samples = []
+    for graph, n in ((crf, 4), (other, 6), (crf, 4), (other, 6)):
+        samples.append((graph, torch.tensor([1] + [0] * (n - 1)), torch.randn(n, 2, dtype=torch.float64)))
+    together = log_prob_each(samples)
+    alone = torch.stack([graph.log_prob(x[None], unary[None])[0] for graph, x, unary in samples])
+    torch.testing.assert_close(together, alone)
+    (gradient,) = torch.autograd.grad(together.sum(), crf.tables[0])
+    assert gradient.abs().sum() > 0
+    with pytest.raises(ValueError, match="shapes"):
+        crf.on(constrained_chain(4, states=3))
+    with pytest.raises(ValueError, match="each"):
+        CRF(short, learn="each").on(short)

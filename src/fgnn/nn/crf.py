@@ -55,6 +55,21 @@ class CRF(nn.Module):
         shapes = [t.shape if learn == "shared" else t.values.shape[1:] for t in groups]
         self.tables = nn.ParameterList(nn.Parameter(torch.zeros(shape)) for shape in shapes)
 
+    def on(self, template: GraphicalModel) -> CRF:
+        """The same parameters on another graph, such as a sentence of another length; ``learn`` must be ``"shared"``.
+
+        Tables of one shape share their parameters, so the template must have groups of the same shapes.
+        """
+        other = CRF(template, learn=None, method=self.method, **self.options)
+        shapes = [tuple(t.shape) for t in other._template.tables]
+        if self.learn == "each" or (self.learn and shapes != [tuple(p.shape) for p in self.tables]):
+            raise ValueError(
+                f"Expected shared tables of shapes {[tuple(p.shape) for p in self.tables]} "
+                f"(got {shapes} and learn={self.learn!r})"
+            )
+        other.learn, other.tables = self.learn, self.tables
+        return other
+
     def models(self, unary: Tensor, tables: Sequence[Tensor | None] = ()) -> ModelBatch:
         """The models of the distribution of each sample, for every function that takes a `ModelBatch`."""
         base = self._on(unary)
@@ -137,3 +152,19 @@ class CRF(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self._template.num_variables} variables, learn={self.learn}, method={self.method}"
+
+
+def log_prob_each(samples: Sequence[tuple[CRF, Tensor, Tensor]]) -> Tensor:
+    """The log-likelihoods (S,) of samples on graphs of different structure: (CRF, x (N,), unary (N, K)) each.
+
+    Samples on one CRF, see `CRF.on`, are evaluated together.
+    """
+    by_graph: dict[int, list[int]] = {}
+    for s, (crf, _, _) in enumerate(samples):
+        by_graph.setdefault(id(crf), []).append(s)
+    parts = []
+    for members in by_graph.values():
+        x, unary = torch.stack([samples[s][1] for s in members]), torch.stack([samples[s][2] for s in members])
+        parts.append(samples[members[0]][0].log_prob(x, unary))
+    order = torch.tensor([s for members in by_graph.values() for s in members]).argsort()
+    return torch.cat(parts)[order.to(parts[0].device)] if parts else torch.zeros(0)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fgnn.pgm.batch import ModelBatch
+from fgnn.pgm.group_batches import TableBatch
 
 
 def conditionals(
@@ -32,15 +33,11 @@ def conditionals(
     models, _, most = scores.shape
     for t in batch.tables:
         states = x[:, t.scopes]  # shape: (B, C, A)
-        strides = [1] * len(t.shape)
-        for axis in reversed(range(len(t.shape) - 1)):
-            strides[axis] = strides[axis + 1] * t.shape[axis + 1]
-        cell = (states * torch.tensor(strides, device=x.device)).sum(2)  # shape: (B, C)
-        flat = t.values.flatten(2)
         for axis, k in enumerate(t.shape):
-            others = cell - states[..., axis] * strides[axis]
-            cells = others[..., None] + strides[axis] * torch.arange(k, device=x.device)  # shape: (B, C, k)
-            sent = flat.gather(2, cells)
+            rows = torch.zeros_like(states[..., 0])  # the joint state of the other axes, shape: (B, C)
+            for other, size in enumerate(t.shape):
+                rows = rows if other == axis else rows * size + states[..., other]
+            sent = _lines(t, axis, rows)  # shape: (B, C, k)
             if keep < 1:
                 dropped = torch.rand(sent.shape[:2], device=x.device, generator=generator) >= keep
                 sent = sent.masked_fill(dropped[..., None], 0.0)
@@ -70,3 +67,15 @@ def conditionals(
             padded = torch.nn.functional.pad(sent.permute(2, 1, 0), (0, most - sent.shape[0]))
             scores = scores.index_add(1, f.scopes[:, axis], padded)
     return scores.masked_fill(~batch.state_mask, -torch.inf)
+
+
+def _lines(table: TableBatch, axis: int, rows: Tensor) -> Tensor:
+    """The entries of each table along an axis, (B, C, k), at the joint states ``rows`` (B, C) of the other axes."""
+    values = table.distinct("values").movedim(2 + axis, -1)  # shape: (B or 1, C, ..., k)
+    lines = values.flatten(2, -2) if values.dim() > 3 else values[:, :, None]  # shape: (B or 1, C, R, k)
+    models, factors, count, k = lines.shape
+    first = torch.arange(factors, device=rows.device) * count
+    if models > 1:
+        first = first + torch.arange(models, device=rows.device)[:, None] * (factors * count)
+    # Rows of one matrix: where models share their tables, the gradient is added up without a copy for each model.
+    return torch.nn.functional.embedding(first + rows, lines.reshape(-1, k))

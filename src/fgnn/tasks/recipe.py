@@ -138,7 +138,31 @@ class ScanData:
         )  # fmt: skip
 
 
-_FAMILIES = ("chain", "grid", "folder", "shapes", "rooms", "scans")
+@dataclass(frozen=True)
+class SampleData:
+    """Samples of the variables of a model file, whose potentials are learned.
+
+    Args:
+        model: The model: its scopes, its constraints and the potentials to begin with.
+        file: The samples: a text of integers with one assignment a line, or a .npy array.
+        learn: A table for ``each`` factor, or one ``shared`` by all factors of a shape.
+        unaries: Whether to learn a score for every state of every variable too.
+        loss: ``likelihood``, where elimination or sum-product can compute log Z, or ``pseudo-likelihood``.
+        keep: Share of the tables that a conditional of the pseudo-likelihood sees (E-PLL); 1 is the plain one.
+    """
+
+    model: PathText
+    file: PathText
+    learn: Literal["each", "shared"] = "each"
+    unaries: bool = True
+    loss: Literal["likelihood", "pseudo-likelihood"] = "likelihood"
+    keep: Annotated[float, Between(0, 1, above=True)] = 1.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+_FAMILIES = ("chain", "grid", "folder", "shapes", "rooms", "scans", "samples")
 
 
 @dataclass(frozen=True)
@@ -151,6 +175,7 @@ class Data:
     shapes: ShapeData | None = None
     rooms: RoomData | None = None
     scans: ScanData | None = None
+    samples: SampleData | None = None
     instances: Annotated[int, Between(1, 10**8)] | None = None
 
     @property
@@ -161,7 +186,7 @@ class Data:
     @property
     def finite(self) -> bool:
         """True if there are epochs."""
-        return self.instances is not None or self.folder is not None or self.clouds
+        return self.instances is not None or self.folder is not None or self.clouds or self.samples is not None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -216,6 +241,8 @@ class Recipe(TrainingSettings):
     @property
     def ignored(self) -> frozenset[str]:
         """The settings that the task does not read; files and cards leave them out."""
+        if self.data.samples is not None:
+            return frozenset(("network", "soft", "points", "augment", "variation", "label_smoothing", "validation"))
         return frozenset(
             ("network", "soft") if self.data.clouds else ("points", "augment", "variation", "label_smoothing")
         )

@@ -18,6 +18,7 @@ from fgnn.runtime.distributed import world as join_world
 from fgnn.runtime.progress import ProgressBar
 from fgnn.schema import parse, show
 from fgnn.tasks import Recipe, Task, plain, read_recipe
+from fgnn.tasks.crf import CRFTask
 from fgnn.tasks.data_digest import changes_in, data_digests
 from fgnn.tasks.map import MAPTask
 from fgnn.tasks.model_folder import folder_recipe
@@ -83,6 +84,8 @@ def run(
             raise
         if world.first:
             write_page(folder, recipe)
+            if isinstance(task, CRFTask):
+                task.write(task.network, folder.path / "model.fgm")
     return state, folder
 
 
@@ -169,6 +172,8 @@ def naming(what: str | Path | Recipe) -> Iterator[None]:
 
 def make_task(recipe: Recipe, world: World | None = None, device: torch.device | str = "cpu") -> Task:
     """Return the task that the recipe's data calls for."""
+    if recipe.data.samples is not None:
+        return CRFTask(recipe, world, device)
     if recipe.data.clouds:
         return PointTask(recipe, world, device)
     try:

@@ -37,6 +37,7 @@ METHODS: dict[str, Method | str] = {
 LOG_PARTITIONS: dict[str, Method | str] = {
     "auto": "fgnn.infer.probability.auto:log_partition_auto",
     "exact": "fgnn.infer.probability.exact:log_partition_exact",
+    "sum-product": "fgnn.infer.probability.unrolled:log_partition_sum_product",
 }
 
 

@@ -27,6 +27,7 @@ from fgnn.infer.exact.domains import propagate
 from fgnn.infer.exact.order import Order, OutOfTime, best_order, graph_of, product_measure
 from fgnn.infer.exact.problem import Limit, Problem, Relation, free_problem
 from fgnn.infer.exact.solver import Clock
+from fgnn.infer.probability.lowered import lowers_beliefs
 from fgnn.infer.probability.result import Beliefs
 from fgnn.infer.solution import OnProgress
 from fgnn.pgm import ModelBatch
@@ -41,6 +42,7 @@ _SECONDS = 10.0
 _WIDEST_BUDGET = 12
 
 
+@lowers_beliefs
 def marginals_mini_bucket(
     batch: ModelBatch,
     *,

@@ -11,7 +11,7 @@ from torch import Tensor
 from fgnn.infer.lowered import reads_structured
 from fgnn.infer.max_product.budget_sums import budget_total
 from fgnn.infer.max_product.messages import drop_axis
-from fgnn.infer.max_product.numbers import Rule, by_state, can_forbid
+from fgnn.infer.max_product.numbers import Numbers, Rule, by_state, can_forbid
 from fgnn.infer.max_product.run import MessageRun, RunOptions
 from fgnn.infer.max_product.solver import check_settings, deadline_after, pass_messages
 from fgnn.infer.max_product.structured import StructuredPotentials
@@ -83,12 +83,31 @@ def marginals_sum_product(
 
 def _read(run: MessageRun, tables: bool) -> Beliefs:
     """The beliefs of a finished run."""
-    batch, wiring, numbers = run.batch, run.wiring, run.numbers
+    batch = run.batch
     assert run.messages is not None
-    log_beliefs = wiring.padded_beliefs(numbers.unary, run.messages, normalise=False).double()  # shape: (B, N, K)
+    log_beliefs, log_zi, bethe, by_table = read_messages(batch, run.wiring, run.numbers, run.messages, tables)
+    infeasible = (log_zi == -torch.inf).any(1) | run.infeasible
+    log_z = torch.where(infeasible, -torch.inf, bethe)
+    unary = torch.where(infeasible[:, None, None], 0.0, log_beliefs - log_zi[..., None]).exp()
+    return Beliefs.of(
+        unary.masked_fill(~batch.state_mask, 0.0),
+        log_z,
+        exact=infeasible,
+        converged=run.converged,
+        iterations=run.done,
+        timed_out=run.timed_out,
+        tables=tuple(by_table) if tables else None,
+    )
+
+
+def read_messages(
+    batch: ModelBatch, wiring: Wiring, numbers: Numbers, messages: Tensor, tables: bool = False
+) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
+    """The log-beliefs (B, N, K), log Z_i (B, N), Bethe's log Z (B,), and the marginals of tables if asked for."""
+    log_beliefs = wiring.padded_beliefs(numbers.unary, messages, normalise=False).double()  # shape: (B, N, K)
     log_zi = log_beliefs.logsumexp(2)  # shape: (B, N)
-    rows = wiring.beliefs(numbers.unary, run.messages)
-    nu = wiring.by_group(wiring.values(rows.index_select(0, wiring.belief_of) - run.messages))
+    rows = wiring.beliefs(numbers.unary, messages)
+    nu = wiring.by_group(wiring.values(rows.index_select(0, wiring.belief_of) - messages))
     degree = torch.zeros(batch.num_variables, dtype=torch.float64, device=batch.device)
     total = batch.constant.double()
     if not wiring.full:  # state 0 of every variable counts as 0
@@ -109,18 +128,7 @@ def _read(run: MessageRun, tables: bool) -> Beliefs:
         total = total + log_zc.double().sum(0)
         degree.index_add_(0, group.scopes.flatten(), torch.ones_like(degree[:1]).expand(group.scopes.numel()))
     weighted = torch.where(degree == 1, 0.0, (1 - degree) * log_zi)
-    infeasible = (log_zi == -torch.inf).any(1) | run.infeasible
-    log_z = torch.where(infeasible, -torch.inf, total + weighted.sum(1))
-    unary = torch.where(infeasible[:, None, None], 0.0, log_beliefs - log_zi[..., None]).exp()
-    return Beliefs.of(
-        unary.masked_fill(~batch.state_mask, 0.0),
-        log_z,
-        exact=infeasible,
-        converged=run.converged,
-        iterations=run.done,
-        timed_out=run.timed_out,
-        tables=tuple(by_table) if tables else None,
-    )
+    return log_beliefs, log_zi, total + weighted.sum(1), by_table
 
 
 def _table_total(theta: Tensor, incoming: list[Tensor], full: bool) -> Tensor:

@@ -1,0 +1,80 @@
+"""Gradients through a fixed number of sum-product iterations, against finite differences."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fgnn import GraphicalModel, ModelBatch, log_partition
+
+
+def loopy(seed: int = 0) -> ModelBatch:
+    """Two models: a cycle of mixed cardinalities with a ternary table."""
+    models = []
+    for b in range(2):
+        rng = np.random.default_rng(seed + b)
+        model = GraphicalModel([2, 3, 2, 3])
+        model.add_unaries(rng.normal(size=10))
+        for i, j in ((0, 1), (1, 2), (2, 3), (0, 3)):
+            model.add_table((i, j), rng.normal(size=(2, 3) if i % 2 == 0 else (3, 2)))
+        model.add_table((0, 2, 3), rng.normal(size=(2, 2, 3)))
+        models.append(model)
+    return ModelBatch.stack(models)
+
+
+def value(batch: ModelBatch, unary: Tensor, tables: tuple[Tensor, ...], **options: object) -> Tensor:
+    groups = tuple(replace(t, values=v) for t, v in zip(batch.tables, tables, strict=True))
+    models = replace(batch, unary=torch.where(batch.state_mask, unary, -torch.inf), tables=groups)
+    result: Tensor = log_partition(models, "sum-product", **options).value
+    return result
+
+
+def numbers(batch: ModelBatch) -> tuple[Tensor, tuple[Tensor, ...]]:
+    unary = batch.unary.masked_fill(~batch.state_mask, 0.0).requires_grad_(True)
+    return unary, tuple(t.values.detach().clone().requires_grad_(True) for t in batch.tables)
+
+
+@pytest.mark.parametrize("iterations", [0, 1, 3])
+def test_gradients_pass_through_every_iteration(iterations: int) -> None:
+    batch = loopy()
+    unary, tables = numbers(batch)
+
+    def function(unary: Tensor, *tables: Tensor) -> Tensor:
+        return value(batch, unary, tables, unroll=True, iterations=iterations, damping=0.3)
+
+    assert torch.autograd.gradcheck(function, (unary, *tables))
+
+
+def test_after_convergence_the_gradient_is_that_of_the_fixed_point() -> None:
+    batch = loopy(5)
+    results = []
+    for options in ({"unroll": True, "iterations": 200}, {"iterations": 2000, "tolerance": 1e-12}):
+        unary, tables = numbers(batch)
+        log_z = value(batch, unary, tables, **options)
+        results.append((log_z.detach(), *torch.autograd.grad(log_z.sum(), (unary, *tables))))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+
+
+def test_constraints_are_refused() -> None:
+    model = GraphicalModel([2, 2])
+    model.add_budget((0, 1), at_most=1)
+    with pytest.raises(ValueError, match="unroll"):
+        log_partition(model, "sum-product", unroll=True)
+
+
+@pytest.mark.gpu
+def test_a_gpu_gives_the_gradient_of_the_cpu() -> None:
+    batch = loopy()
+    gradients = []
+    for device in ("cpu", "cuda"):
+        moved = batch.to(device)
+        unary, tables = numbers(moved)
+        log_z = value(moved, unary, tables, unroll=True, iterations=5)
+        gradients.append([g.cpu() for g in torch.autograd.grad(log_z.sum(), (unary, *tables))])
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
