@@ -128,7 +128,7 @@ def main() -> None:
     with torch.no_grad():
         print(f"{options.sentences} sentences held out, seed {options.seed}")
         report("network", alone(new_words).argmax(2), new_tags)
-        report("network + CRF", crf.map(below(new_words), "exact").assignment, new_tags)
+        report("network + CRF", crf.map(below(new_words), method="exact").assignment, new_tags)
 
 
 if __name__ == "__main__":

@@ -98,3 +98,60 @@ def test_the_scan_is_the_generated_one_and_the_grid_is_solved() -> None:
     grid = fgnn.read_model(ROOT / "examples" / "grid.uai")
     assert grid.num_variables == 64
     assert fgnn.solve(grid).status == "optimal"
+
+
+def example(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("tag_sequences", ["--sentences", "300", "--epochs", "4"]),
+        ("refine_points", ["--clouds", "2", "--points", "300", "--steps", "30"]),
+    ],
+)
+def test_a_crf_improves_on_its_network(
+    name: str, options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = example(name)
+    monkeypatch.setattr(sys, "argv", [name, *options])
+    module.main()
+    network, crf = (
+        [float(v) for v in re.findall(r"[\d.]+(?= %)", line)]
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("network")
+    )
+    assert all(ours > theirs for ours, theirs in zip(crf, network, strict=True))
+
+
+def test_sudoku_data_obey_the_rules_and_puzzles_have_one_solution() -> None:
+    pytest.importorskip("numba")
+    module = example("learn_sudoku")
+    rng = np.random.default_rng(0)
+    solved = module.solved_grids(3, rng)
+    for grid in solved.reshape(3, 9, 9):
+        boxes = grid.reshape(3, 3, 3, 3).swapaxes(1, 2).reshape(9, 9)
+        for lines in (grid, grid.T, boxes):
+            assert (np.sort(lines, 1) == np.arange(9)).all()
+    questions = module.puzzles(solved, rng)
+    assert ((questions == solved) | (questions < 0)).all()
+    assert (questions >= 0).sum(1).max() < 40
+    assert all(module._fill(q, rng, limit=2)[0] == 1 for q in questions)
+
+
+@pytest.mark.slow
+def test_sudoku_is_learned_from_a_thousand_grids(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("numba")
+    module = example("learn_sudoku")
+    monkeypatch.setattr(sys, "argv", ["learn_sudoku", "--puzzles", "50"])
+    module.main()
+    assert "solved 50 of 50" in capsys.readouterr().out

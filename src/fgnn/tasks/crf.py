@@ -129,7 +129,7 @@ def read_samples(path: str | Path, template: GraphicalModel) -> NDArray[np.int64
         )
     if len(values) < 2:
         raise InputError(f"Expected at least 2 samples (got {len(values)})", file=place)
-    return values.astype(np.int64)
+    return np.asarray(values, dtype=np.int64)
 
 
 def _free(network: nn.Module) -> FreePotentials:

@@ -13,6 +13,8 @@ import torch
 from fgnn.infer.exact.plan import TooLarge
 from fgnn.infer.lowered import reads_structured
 from fgnn.infer.probability.attach import potentials_of
+from fgnn.infer.probability.barren import without_barren
+from fgnn.infer.probability.counting import log_z_by_counting
 from fgnn.infer.probability.exact import log_partition_exact, marginals_exact
 from fgnn.infer.probability.exchangeable import marginals_exchangeable
 from fgnn.infer.probability.mini_bucket import marginals_mini_bucket
@@ -26,6 +28,8 @@ _CALMER: tuple[dict[str, Any], ...] = (
     {"iterations": 1000, "damping": 0.3, "schedule": "sequential"},
     {"iterations": 2000, "damping": 0.9},
 )
+# Seconds to count solutions where there is no time limit.
+_COUNT_SECONDS = 30.0
 # Seconds for each bound where there is no time limit.
 _BOUND_SECONDS = 5.0
 # Share of the time limit that elimination may take; sum-product has the rest.
@@ -46,7 +50,12 @@ def marginals_auto(
     if counted is not None:
         return counted
     common: dict[str, Any] = {"seed": seed, "progress": progress, "tables": tables}
-    return _first_exact(partial(marginals_exact, batch, **common), batch, time_limit, common)
+    begin = time.perf_counter()
+    try:
+        return _eliminated(partial(marginals_exact, batch, **common), time_limit)
+    except TooLarge as error:
+        left = None if time_limit is None else max(1e-3, time_limit - (time.perf_counter() - begin))
+        return _approximate(batch, left, common, str(error))
 
 
 @reads_structured
@@ -58,24 +67,32 @@ def log_partition_auto(
     counted = None if learning else marginals_exchangeable(batch)
     if counted is not None:
         return counted
+    batch = batch if learning else without_barren(batch)
     common: dict[str, Any] = {"seed": seed, "progress": progress}
-    return _first_exact(partial(log_partition_exact, batch, **common), batch, time_limit, common)
-
-
-def _first_exact(
-    exact: Callable[..., Beliefs], batch: ModelBatch, time_limit: float | None, common: dict[str, Any]
-) -> Beliefs:
     begin = time.perf_counter()
     try:
-        beliefs = exact(time_limit=None if time_limit is None else _EXACT_SHARE * time_limit)
-        if not bool(beliefs.timed_out.any()):
-            return replace(beliefs, method="exact")
-        reason = "the time limit was reached"
+        return _eliminated(partial(log_partition_exact, batch, **common), time_limit)
     except TooLarge as error:
         reason = str(error)
     left = None if time_limit is None else max(1e-3, time_limit - (time.perf_counter() - begin))
-    approximate = _converged(batch, left, common)
-    return replace(approximate, method="sum-product", info={**approximate.info, "not exact": reason})
+    found = None if learning else log_z_by_counting(batch, _COUNT_SECONDS if left is None else _EXACT_SHARE * left)
+    if found is not None:
+        return found
+    left = None if time_limit is None else max(1e-3, time_limit - (time.perf_counter() - begin))
+    return _approximate(batch, left, common, reason)
+
+
+def _eliminated(exact: Callable[..., Beliefs], time_limit: float | None) -> Beliefs:
+    """The exact answer; `TooLarge` if it takes too many states, too much memory or time."""
+    beliefs = exact(time_limit=None if time_limit is None else _EXACT_SHARE * time_limit)
+    if bool(beliefs.timed_out.any()):
+        raise TooLarge("the time limit was reached")
+    return replace(beliefs, method="exact")
+
+
+def _approximate(batch: ModelBatch, time_limit: float | None, common: dict[str, Any], reason: str) -> Beliefs:
+    beliefs = _converged(batch, time_limit, common)
+    return replace(beliefs, method="sum-product", info={**beliefs.info, "not exact": reason})
 
 
 def _converged(batch: ModelBatch, time_limit: float | None, common: dict[str, Any]) -> Beliefs:

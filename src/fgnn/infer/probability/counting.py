@@ -1,0 +1,193 @@
+"""Weighted counting of the solutions of clauses, by search with components that are remembered.
+
+Constraints alone can be far wider than elimination allows, and yet leave little to search: a value propagates, and
+what remains falls apart into components that occur again and again (as in Cachet and sharpSAT).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fgnn.infer.exact.order import OutOfTime
+from fgnn.infer.probability.result import Beliefs
+from fgnn.pgm import ModelBatch
+
+# Forbidden entries of a table; more are not clauses but a table.
+_MOST_CLAUSES = 64
+# Variables whose values are propagated before one is chosen.
+_PROBES = 12
+# Entries of all remembered components, in bytes.
+_CACHE_BYTES = 1 << 30
+_IMPOSSIBLE = -1 - (1 << 30)
+
+
+@dataclass(frozen=True, eq=False)
+class Clauses:
+    """A model of binary variables whose tables only forbid: weights of literals, and clauses."""
+
+    weight: NDArray[np.float64]  # shape: (2 N,), log
+    constant: float
+    literals: NDArray[np.int32]
+    starts: NDArray[np.int64]
+
+    @property
+    def of_literal(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Where the clauses of each literal begin, and the clauses."""
+        owner = np.repeat(np.arange(len(self.starts) - 1, dtype=np.int32), np.diff(self.starts))
+        order = np.argsort(self.literals, kind="stable")
+        counts = np.bincount(self.literals, minlength=len(self.weight))
+        return np.concatenate([[0], np.cumsum(counts)]), owner[order]
+
+
+def as_clauses(batch: ModelBatch) -> Clauses | None:
+    """The clauses of a single model; None if it is not one of binary variables and constraints."""
+    if len(batch) != 1 or batch.structured or batch.budgets or int(batch.cardinalities.max()) > 2:
+        return None
+    unary = batch.unary[0].detach().cpu().double().numpy()
+    single = np.flatnonzero(batch.cardinalities.cpu().numpy() == 1)
+    constant, found = float(batch.constant[0]), []
+    for t in batch.tables:
+        values = t.values[0].detach().cpu().double().numpy()  # shape: (C, 2, ..., 2)
+        if set(values.shape[1:]) != {2}:
+            return None
+        flat = values.reshape(len(values), -1)
+        top = flat.max(1)
+        forbidden = flat == -np.inf
+        if not (forbidden | (flat == top[:, None])).all() or forbidden.sum(1).max(initial=0) > _MOST_CLAUSES:
+            return None
+        if (top == -np.inf).any():
+            return None
+        constant += float(top.sum())
+        digits = np.array(list(itertools.product((0, 1), repeat=values.ndim - 1)))
+        scopes = t.scopes.cpu().numpy()
+        for c, entry in np.argwhere(forbidden).tolist():
+            found.append(2 * scopes[c] + 1 - digits[entry])  # some variable has another state
+    for i, s in np.argwhere(unary == -np.inf).tolist():
+        if s == 0 or i not in single:
+            found.append(np.array([2 * i + 1 - s]))
+    lengths = [len(clause) for clause in found]
+    literals = np.concatenate(found).astype(np.int32) if found else np.zeros(0, np.int32)
+    weight = np.where(np.isinf(unary), 0.0, unary).reshape(-1)
+    weight[2 * single + 1] = -np.inf
+    return Clauses(weight, constant, literals, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+
+
+@cache
+def _has_numba() -> bool:
+    return find_spec("numba") is not None
+
+
+def log_z_by_counting(batch: ModelBatch, time_limit: float | None) -> Beliefs | None:
+    """log Z of a model of clauses; None if it is another one, or time or memory ran out."""
+    if not _has_numba():
+        return None
+    clauses = as_clauses(batch)
+    if clauses is None:
+        return None
+    try:
+        value = _Counter(clauses, time_limit).log_count()
+    except (OutOfTime, MemoryError, RecursionError):
+        return None
+    empty = batch.unary.new_zeros(len(batch), 0, 0)
+    log_z = torch.tensor([value + clauses.constant], dtype=torch.float64, device=batch.device)
+    return Beliefs.of(empty, log_z, exact=True, method="counting")
+
+
+class _Counter:
+    """The search. ``value`` of a component is the log of the weighted number of its solutions."""
+
+    def __init__(self, clauses: Clauses, time_limit: float | None) -> None:
+        from fgnn.infer.probability import clause_kernels
+
+        self.kernels = clause_kernels
+        self.weight = clauses.weight
+        first, of_literal = clauses.of_literal
+        self.structure = (clauses.literals, clauses.starts, first, of_literal)
+        n = len(self.weight) // 2
+        self.both = np.logaddexp(self.weight[0::2], self.weight[1::2])
+        self.state = np.full(n, -1, np.int8)
+        self.trail = np.zeros(n + 1, np.int64)
+        self.size = 0
+        self.seen, self.mark = np.zeros(n, np.int64), np.zeros(max(1, len(clauses.starts) - 1), np.int64)
+        self.score = np.zeros(n)
+        self.stamp = 0
+        self.known: dict[bytes, float] = {}
+        self.room = _CACHE_BYTES
+        self.deadline = math.inf if time_limit is None else time.perf_counter() + time_limit
+
+    def log_count(self) -> float:
+        literals, starts = self.structure[:2]
+        for clause in range(len(starts) - 1):
+            if starts[clause + 1] - starts[clause] == 1:
+                fits, self.size = self._assign(int(literals[starts[clause]]))
+                if not fits:
+                    return -math.inf
+        total = float(self.weight[self.trail[: self.size]].sum())
+        return total + self._rest(np.arange(len(self.state), dtype=np.int32))
+
+    def _assign(self, literal: int) -> tuple[bool, int]:
+        return self.kernels.assign(literal, self.state, self.trail, self.size, *self.structure)
+
+    def _rest(self, variables: NDArray[np.int32]) -> float:
+        """The value of the unset ones of some variables, component by component."""
+        self.stamp += 1
+        members, ends, active, clause_ends = self.kernels.components(
+            variables, self.state, *self.structure, self.seen, self.mark, self.stamp
+        )
+        total, at, clause_at, parts = 0.0, 0, 0, []
+        for end, clause_end in zip(ends.tolist(), clause_ends.tolist(), strict=True):
+            if clause_end == clause_at:  # in no clause that is left
+                total += float(self.both[members[at]])
+            else:
+                parts.append((members[at:end], active[clause_at:clause_end]))
+            at, clause_at = end, clause_end
+        # Small components first: if one has no solution, the others need not be counted.
+        for own, clauses in sorted(parts, key=lambda part: len(part[0])):
+            total += self._component(own, clauses)
+            if total == -math.inf:
+                break
+        return total
+
+    def _component(self, members: NDArray[np.int32], active: NDArray[np.int32]) -> float:
+        key = np.sort(members).tobytes() + b"|" + np.sort(active).tobytes()
+        value = self.known.get(key)
+        if value is not None:
+            return value
+        if time.perf_counter() > self.deadline:
+            raise OutOfTime
+        value = self._branch(members, active)
+        self.room -= len(key) + 100
+        if self.room < 0:  # forget everything rather than grow
+            self.known.clear()
+            self.room = _CACHE_BYTES
+        self.known[key] = value
+        return value
+
+    def _branch(self, members: NDArray[np.int32], active: NDArray[np.int32]) -> float:
+        literal = self.kernels.branch(
+            members, active, self.state, self.trail, self.size, *self.structure, self.score, _PROBES
+        )
+        if literal == _IMPOSSIBLE:
+            return -math.inf
+        choices: Sequence[int] = (literal, literal ^ 1) if literal >= 0 else (~literal,)
+        total = -math.inf
+        for choice in choices:
+            before = self.size
+            fits, after = self._assign(int(choice))
+            self.size = after
+            if fits:
+                gained = float(self.weight[self.trail[before:after]].sum())
+                total = float(np.logaddexp(total, gained + self._rest(members))) if gained > -math.inf else total
+            self.kernels.retract(self.state, self.trail, after, before)
+            self.size = before
+        return total
