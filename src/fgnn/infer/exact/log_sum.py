@@ -28,12 +28,18 @@ Check = Callable[[int, int], None]
 class LogSum:
     """The forward pass over a batch: ``log_z`` (B,) and the results of all steps.
 
-    The plan and the batch are on one device. ``check`` is called before every step and may raise.
+    The plan and the batch are on one device. ``check`` is called before every step and may raise. Without ``keep`` there
+    is ``log_z`` alone, in less memory.
     """
 
     @torch.no_grad()
     def __init__(
-        self, plan: ExactPlan, batch: ModelBatch, dtype: torch.dtype, check: Check = lambda step, steps: None
+        self,
+        plan: ExactPlan,
+        batch: ModelBatch,
+        dtype: torch.dtype,
+        check: Check = lambda step, steps: None,
+        keep: bool = True,
     ) -> None:
         assert plan.steps is not None
         assert plan.problem is not None
@@ -47,6 +53,9 @@ class LogSum:
             if not step.scope:  # the last variable of a component
                 total = total + result[0]
             self.results.append(result)
+            if not keep:  # only one step reads the result of another
+                for child in step.children:
+                    self.results[child] = result[:0]
         for source, entry in self.problem.constants:
             total = total + self.numbers[source][entry]
         self.log_z = total.expand(len(batch))

@@ -26,6 +26,8 @@ __all__ = ["OutOfTime", "TooLarge", "exact_plan", "solve_exact"]
 # On the CPU models are solved in slices whose largest result has at most this many entries. That fits the cache of a
 # core, and torch runs operations of this size on one thread, so slices can run in parallel.
 _CPU_SLICE = 1 << 15
+# Bytes that a call may take on the CPU by default, if half of the memory is more.
+DEFAULT_MEMORY = 4 << 30
 
 
 @lowers
@@ -103,15 +105,15 @@ def solve_exact(
     )
 
 
-def default_memory(device: torch.device) -> int:
-    """The default memory limit in bytes."""
+def default_memory(device: torch.device, most: int | None = DEFAULT_MEMORY) -> int:
+    """The default memory limit in bytes: half of the memory, on the CPU at most ``most``."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0]) // 2
     try:
         installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # not available on every system
-        return 4 << 30
-    return min(4 << 30, installed // 2)
+        return DEFAULT_MEMORY
+    return installed // 2 if most is None else min(most, installed // 2)
 
 
 def exact_plan(

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fgnn.infer.exact.plan import TooLarge
 from fgnn.infer.lowered import reads_structured
@@ -92,7 +93,9 @@ def _eliminated(exact: Callable[..., Beliefs], time_limit: float | None) -> Beli
 
 def _approximate(batch: ModelBatch, time_limit: float | None, common: dict[str, Any], reason: str) -> Beliefs:
     beliefs = _converged(batch, time_limit, common)
-    return replace(beliefs, method="sum-product", info={**beliefs.info, "not exact": reason})
+    # A share of the limit ended the messages; they are an answer all the same.
+    late = beliefs.timed_out & ~beliefs.log_z.isfinite()
+    return replace(beliefs, timed_out=late, method="sum-product", info={**beliefs.info, "not exact": reason})
 
 
 def _converged(batch: ModelBatch, time_limit: float | None, common: dict[str, Any]) -> Beliefs:
@@ -118,9 +121,17 @@ def _within_bounds(batch: ModelBatch, beliefs: Beliefs, time_limit: float | None
     from fgnn.infer.api import solve  # imports this package
 
     share = _BOUND_SECONDS if time_limit is None else time_limit / 2
-    above = marginals_mini_bucket(batch, time_limit=share, seed=seed).bound
+    above = torch.minimum(marginals_mini_bucket(batch, time_limit=share, seed=seed).bound, _highest(batch))
     below = solve(batch.detach(), "auto", time_limit=share, seed=seed).score.to(above)  # one of the terms of Z
     inside = (beliefs.log_z >= below) & (beliefs.log_z <= above)
     middle = torch.where(below > -torch.inf, (below + above) / 2, above)
     log_z = torch.where(inside | ~middle.isfinite(), beliefs.log_z, middle)
     return replace(beliefs, log_z=log_z, bound=above)
+
+
+def _highest(batch: ModelBatch) -> Tensor:
+    """An upper bound on log Z that costs nothing: as if every factor had its largest value everywhere."""
+    total = batch.constant.detach().double() + batch.unary.detach().double().logsumexp(2).sum(1)
+    for t in batch.tables:
+        total = total + t.values.detach().double().flatten(2).amax(2).sum(1)
+    return torch.full_like(total, torch.inf) if batch.structured else total

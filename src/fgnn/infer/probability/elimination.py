@@ -14,8 +14,8 @@ from torch import Tensor
 from fgnn.infer.exact.dense_sums import has_numba
 from fgnn.infer.exact.estimate import LIST_SHARE
 from fgnn.infer.exact.log_sum import LogSum
-from fgnn.infer.exact.plan import ExactPlan, TooLarge
-from fgnn.infer.exact.solver import Clock, default_memory, exact_plan, in_slices
+from fgnn.infer.exact.plan import ExactPlan, TooLarge, too_large
+from fgnn.infer.exact.solver import DEFAULT_MEMORY, Clock, default_memory, exact_plan, in_slices
 from fgnn.pgm import ModelBatch
 
 # Joint states of a step by default, for tensor operations and for compiled loops, and seconds per state of the latter.
@@ -53,9 +53,10 @@ class Elimination:
             TooLarge: A `ValueError` with the induced width, the states and the memory that would be needed.
             OutOfTime: The clock's time limit was reached.
         """
-        memory = default_memory(batch.device) if memory is None else memory
         # A compiled loop sums hundreds of states of a full table in the time it takes to list one.
         fast = len(batch) == 1 and batch.device.type == "cpu" and dtype == torch.float64 and has_numba()
+        if memory is None:
+            memory = default_memory(batch.device, most=None if fast else DEFAULT_MEMORY)
         if max_states is None:
             max_states = _COMPILED_STATES if fast else _STATES
         options: dict[str, Any] = {"seed": seed, "max_states": max_states, "memory": memory, "tries": tries}
@@ -79,18 +80,24 @@ class Elimination:
         plan = self.plan
         return {"width": plan.width, "states": plan.states, "total_states": plan.total_states}
 
-    def each_slice(self, work: Callable[[slice, LogSum], None], *, threads: bool = True) -> None:
-        """Run the forward pass on slices of models and hand each to ``work``; with ``threads`` on several at once."""
+    def each_slice(self, work: Callable[[slice, LogSum], None], *, threads: bool = True, keep: bool = True) -> None:
+        """Run the forward pass on slices of models and hand each to ``work``; with ``threads`` on several at once.
+
+        Without ``keep`` only log Z is needed.
+        """
         if self.impossible or not len(self.batch):
             return
 
         def run(part: slice) -> None:
-            work(part, LogSum(self.plan, self.batch.select(part), self.dtype, self.clock.check))
+            work(part, LogSum(self.plan, self.batch.select(part), self.dtype, self.clock.check, keep))
             self.clock.done += part.stop - part.start
 
         # All results are kept for the way back, and the largest step needs a few tensors of its joint states.
         rows = sum(step.shape.rows for step in self.plan.steps or ())
         per_model = (2 * rows + 4 * self.plan.states) * self.dtype.itemsize
+        if keep and len(self.batch) == 1 and 2 * rows * self.dtype.itemsize > self.memory:
+            needed = 2 * rows * self.dtype.itemsize
+            raise too_large(self.plan.width, self.plan.states, needed, self.plan.states, self.memory)
         in_slices(run, self.plan, self.batch, self.memory, per_model, threads=threads)
 
     def log_z(self) -> Tensor:
@@ -131,7 +138,7 @@ class _LogZ(torch.autograd.Function):
         def work(part: slice, run: LogSum) -> None:
             log_z[part] = run.log_z.double()
 
-        elimination.each_slice(work)
+        elimination.each_slice(work, keep=False)
         return log_z
 
     @staticmethod
