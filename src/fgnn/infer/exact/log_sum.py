@@ -28,8 +28,8 @@ Check = Callable[[int, int], None]
 class LogSum:
     """The forward pass over a batch: ``log_z`` (B,) and the results of all steps.
 
-    The plan and the batch are on one device. ``check`` is called before every step and may raise. Without ``keep`` there
-    is ``log_z`` alone, in less memory.
+    The plan and the batch are on one device. ``check`` is called before every step and may raise. Without ``keep``
+    there is ``log_z`` alone, in less memory.
     """
 
     @torch.no_grad()

@@ -111,7 +111,7 @@ def components(
 def branch(
     members: Any, active: Any, state: Any, trail: Any, size: Any, literals: Any, starts: Any, first: Any, clauses: Any,
     score: Any, probes: Any,
-) -> int:  # pragma: no cover (compiled)  # fmt: skip
+) -> Any:  # pragma: no cover (compiled)  # fmt: skip
     """The literal to branch on, or one that is forced (returned as ~literal), -1 - 2**30 if neither value is possible.
 
     Candidates are the variables in the most short clauses; each value of the best few is propagated.
@@ -148,4 +148,4 @@ def branch(
         value = gain[0] * gain[1] + gain[0] + gain[1] + top
         if value > best_value:
             best, best_value = 2 * v + (1 if gain[1] > gain[0] else 0), value
-    return int(best)
+    return best

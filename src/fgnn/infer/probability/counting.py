@@ -174,8 +174,10 @@ class _Counter:
         return value
 
     def _branch(self, members: NDArray[np.int32], active: NDArray[np.int32]) -> float:
-        literal = self.kernels.branch(
-            members, active, self.state, self.trail, self.size, *self.structure, self.score, _PROBES
+        literal = int(
+            self.kernels.branch(
+                members, active, self.state, self.trail, self.size, *self.structure, self.score, _PROBES
+            )
         )
         if literal == _IMPOSSIBLE:
             return -math.inf
