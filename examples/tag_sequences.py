@@ -116,7 +116,7 @@ def report(name: str, predicted: Tensor, tags: Tensor) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sentences", type=int, default=1000, help="for training; as many are held out")
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     generator = torch.Generator().manual_seed(options.seed + 1)

@@ -113,7 +113,7 @@ def example(name: str) -> Any:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("tag_sequences", ["--sentences", "300", "--epochs", "4"]),
+        pytest.param("tag_sequences", [], marks=pytest.mark.slow),
         ("refine_points", ["--clouds", "2", "--points", "300", "--steps", "30"]),
     ],
 )
