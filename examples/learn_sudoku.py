@@ -40,11 +40,11 @@ def puzzles(solutions: Grids, rng: np.random.Generator) -> Grids:
 
 def _fill(grid: Grids, rng: np.random.Generator, limit: int) -> tuple[int, Grids]:
     """The number of solutions, counted up to ``limit``, and one of them. Only the data needs the rules."""
-    from fgnn.infer.jit import compiled
+    import numba
 
     global _search
     if not hasattr(_search, "py_func"):
-        _search = compiled(_search)
+        _search = numba.njit(cache=True)(_search)
     return _search(grid.copy(), rng.permutation(9), limit)  # type: ignore[return-value]
 
 

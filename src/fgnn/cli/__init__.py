@@ -29,8 +29,8 @@ _ClickError: Any = typer.BadParameter.__mro__[2]
 # Command NAME is the function NAME of cli/NAME.py. All are imported to build the parser, so heavy imports belong inside
 # the functions.
 COMMANDS = (
-    "solve", "marginals", "demo", "train", "evaluate", "data", "reproduce", "segment", "decode", "bench", "info",
-    "play",
+    "solve", "marginals", "segment", "decode", "train", "evaluate", "data", "sample", "demo", "play", "reproduce",
+    "bench", "info",
 )  # fmt: skip
 
 

@@ -52,4 +52,4 @@ def demo(
         print("* recorded when it was trained; the weights are not packaged\n")
     print(printable(f"{result.seconds:.0f} s. With plots: {out / 'table1.html'}"))
     print(printable(f"A factor graph with its solution: {picture}"))
-    print("Solve your own model: fgnn solve FILE.uai   Open the playground: fgnn play")
+    print("To go on: . .venv/bin/activate (if fgnn is not on your path), then fgnn sample model, or fgnn play")
