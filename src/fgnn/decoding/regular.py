@@ -10,8 +10,8 @@ from fgnn.decoding.code import Code
 def regular_code(bits: int, column: int, row: int, seed: int = 0) -> Code:
     """A random code whose bits are in ``column`` checks and whose checks have ``row`` bits.
 
-    Edges are drawn one bit at a time towards the checks with the most room, never twice to one check, and where possible
-    to checks that share no bit yet, so that the graph has few short cycles.
+    Edges are drawn one bit at a time towards the checks with the most room, never twice to one check, and where
+    possible to checks that share no bit yet, so that the graph has few short cycles.
     """
     if bits * column % row or row > bits:
         raise ValueError(
