@@ -43,7 +43,7 @@ class Graphed:
         if key is None or not any(x.is_cuda for x in tensors):
             return
         try:
-            self._call, self._key = record_call(module, example, {}, copies=False), key
+            self._call, self._key = record_call(module, example, {}, {}, copies=False), key
         except RuntimeError as error:
             self.reason = str(error).splitlines()[0]
 

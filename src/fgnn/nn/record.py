@@ -15,7 +15,7 @@ from torch.nn.modules import module as torch_module
 
 from fgnn.graph import tracing
 from fgnn.nn.call_key import Unknown, describe, modes, replaced
-from fgnn.nn.recorded_call import ENGINES, RecordedCall
+from fgnn.nn.recorded_call import ENGINES, Engine, RecordedCall
 
 M = TypeVar("M", bound=nn.Module)
 _WARM_UP = 2  # plain calls before a recording: they compile kernels and build index tensors
@@ -35,7 +35,7 @@ def record(module: M, on: bool = True) -> M:
     Every other call runs as without the switch: other shapes, a second call before the backward pass of the first,
     hooks on submodules, ``torch.compile``, ``torch.func``, a CPU, or a module that cannot be recorded because it
     synchronises with the host. New parameters (``.to``, another ``requires_grad``) discard the recordings. Up to four
-    recordings are kept, each with the memory of its activations.
+    recordings are kept; together they hold the memory of the largest step.
 
     A recording keeps the Python numbers it saw, such as a dropout rate. Its backward pass runs once for each call and
     cannot be differentiated.
@@ -81,6 +81,8 @@ class Recorder:
         self._seen: Counter[Hashable] = Counter()
         self._failures = 0
         self._state: _State | None = None
+        self._last: RecordedCall | None = None  # replayed last
+        self._engines: dict[torch.device, Engine] = {}
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -109,6 +111,8 @@ class Recorder:
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
     ) -> RecordedCall | None:
         """The recording of such a call, made now if it is time; its inputs are appended to ``tensors``."""
+        if self._last is not None and self._last.pending:
+            return None  # recordings share their memory, and backward still reads it
         try:
             arguments = describe((args, kwargs), tensors)
         except Unknown:
@@ -121,9 +125,9 @@ class Recorder:
         call = self._calls.get(key)
         if call is None:
             call = self._record(key, module, args, kwargs)
-        if call is None or call.pending:
-            return None
-        self._calls.move_to_end(key)
+        if call is not None:
+            self._calls.move_to_end(key)
+            self._last = call
         return call
 
     def _can_replay(self, device: torch.device, module: nn.Module) -> bool:
@@ -149,19 +153,29 @@ class Recorder:
         if len(self._calls) >= self.keep:
             self._calls.popitem(last=False)
         try:
-            self._calls[key] = record_call(module, args, kwargs)
+            self._calls[key] = record_call(module, args, kwargs, self._engines)
         except RuntimeError as error:
             self.reason = str(error).splitlines()[0]
             self._failures += 1
         return self._calls.get(key)
 
 
-def record_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], copies: bool = True) -> RecordedCall:
-    """Record calls like this one; see :class:`RecordedCall`. Raises ``RuntimeError`` if that fails."""
+def record_call(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    engines: dict[torch.device, Engine],
+    copies: bool = True,
+) -> RecordedCall:
+    """Record calls like this one; see :class:`RecordedCall`. Raises ``RuntimeError`` if that fails.
+
+    Recordings by the same of the ``engines`` share the memory of their activations.
+    """
     tensors: list[Tensor] = []
     describe((args, kwargs), tensors)
     device, grad = tensors[0].device, torch.is_grad_enabled()
-    engine = ENGINES[device.type](device)
+    if device not in engines:
+        engines[device] = ENGINES[device.type](device)
     with torch.inference_mode(False), torch.set_grad_enabled(grad), warnings.catch_warnings():
         # Gradients are computed on a stream other than that of the nodes that accumulate them, but nothing
         # accumulates here.
@@ -176,7 +190,7 @@ def record_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
                 return torch.func.functional_call(module, parameters, inner, options)
 
         with torch.autocast(device.type, enabled=False):
-            return RecordedCall(module, call, held, engine, copies)
+            return RecordedCall(module, call, held, engines[device], copies)
 
 
 class _State:

@@ -9,8 +9,8 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from fgnn.nn.backends.triton import combine_kernels, linear_kernels
 from fgnn.nn.backends.triton import edge_row_kernels as rows_kernels
-from fgnn.nn.backends.triton import linear_kernels
 from fgnn.nn.backends.triton import typed_edge_kernels as typed_kernels
 from fgnn.points import sampling_kernels
 
@@ -21,6 +21,7 @@ TYPED = {"N": 64, "M": 64, "BI": 64, "BN": 64, "BM": 64, "RELU": True, "HAS_DST"
 BACK = {"NEED_DST": True, "NEED_SRC": True}
 LINEAR = {"K": 3, "M": 16, "BR": 128, "BK": 16, "BM": 16, "RELU": True, "HAS_BIAS": True}
 BACK_LINEAR = {"NEED_X": True, "NEED_X2": True, "NEED_WEIGHT": True}
+COMBINE = {"M": 64, "HAS_BIAS": True, "R": 64, "C": 64}
 CASES: list[tuple[Any, dict[str, Any]]] = [
     *(
         (kernel, ROWS | more | {"A": a, "HAS_EDGE": a == 0, "TYPED": typed, "MAX": maximum})
@@ -45,6 +46,12 @@ CASES: list[tuple[Any, dict[str, Any]]] = [
     (linear_kernels.linear_forward, LINEAR | {"K2": 20, "BK2": 32}),
     (linear_kernels.linear_backward, LINEAR | BACK_LINEAR | {"K2": 0, "BK2": 16}),
     (linear_kernels.linear_backward, LINEAR | BACK_LINEAR | {"K2": 20, "BK2": 32}),
+    *(
+        (combine_kernels.combine_forward, COMBINE | {"P": parts, "MAX": maximum, "RELU": True, "HAS_EMPTY": True})
+        for parts, maximum in ((1, True), (2, True), (4, False))
+    ),
+    (combine_kernels.combine_backward, COMBINE | {"P": 2, "MAX": True}),
+    (combine_kernels.combine_backward, COMBINE | {"P": 1, "MAX": False}),
     (sampling_kernels.farthest, {"BP": 2048}),
 ]
 
@@ -62,6 +69,11 @@ def compile_kernel(kernel: Any, sizes: dict[str, Any]) -> None:
             return "*i32"
         if name in ("points", "start", "index"):
             return "*fp32" if name == "points" else "*i64"
+        if kernel in (combine_kernels.combine_forward, combine_kernels.combine_backward):
+            unused = name[0] in "xd" and name[1:].isdigit() and int(name[1:]) >= sizes["P"]
+            kinds = {"which": "*u8", "empty": "*i1", "bias": "*fp32", "partial": "*fp32"}
+            at = name[1:].isdigit() or name in ("y", "grad")
+            return "constexpr" if unused else kinds.get(name, "*bf16" if at else "i32")
         if name == "coef" and sizes["TYPED"]:
             return "*i64"
         if name in ("dst", "src", "coef", "weight", "grad", "out", "d_dst", "d_coef", "arg") or name in SUMS:
@@ -69,6 +81,7 @@ def compile_kernel(kernel: Any, sizes: dict[str, Any]) -> None:
         return "*fp32" if name in ("x", "x2", "weight2", "bias", "y", "grad2", "d_x", "d_x2", "out2") else "i32"
 
     names = kernel.arg_names
+    sizes |= {name: None for name in names if kind(name) == "constexpr" and name not in sizes}
     source = ASTSource(
         fn=kernel,
         signature={name: kind(name) for name in names},

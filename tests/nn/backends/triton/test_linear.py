@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fgnn.nn import use_backend
-from fgnn.nn.backends.linear import has_kernel, linear, linear_parts
+from fgnn.nn.backends.linear import EdgeNet, has_kernel, linear, linear_parts
 
 _TRITON = find_spec("triton") is not None and tuple(map(int, version("triton").split(".")[:2])) >= (3, 9)
 DEVICES = [
@@ -109,3 +109,24 @@ def test_torch_serves_without_a_gpu() -> None:
     torch.testing.assert_close(linear(x, weight, beta), torch.nn.functional.linear(x, weight, beta), rtol=0, atol=0)
     with use_backend("torch"), torch.autocast("cpu", torch.bfloat16):
         assert not has_kernel(x, weight)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("edges", "terms"), [(2, 16), (300, 7)])
+def test_the_network_on_edges_matches_float64(edges: int, terms: int, device: str) -> None:
+    """φ by one kernel each way, whose gradients at all four parameters come from one sum."""
+    torch.manual_seed(0)
+    net = EdgeNet([3, 32, terms]).to(device)
+    exact = EdgeNet([3, 32, terms]).to(device).double()
+    exact.load_state_dict(net.state_dict())
+    t, upstream = torch.randn(edges, 3, device=device), torch.randn(edges, terms, device=device)
+    with use_backend("triton"), torch.autocast(device, torch.float16):
+        found = net(t)
+    wanted = exact(t.double())
+    found.backward(upstream.half())
+    wanted.backward(upstream.half().double())
+    assert _distance(found, wanted) < 2e-3
+    for one, other in zip(net.parameters(), exact.parameters(), strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        assert _distance(one.grad, other.grad) < 5e-3

@@ -6,6 +6,7 @@ products of a dozen by millions by a dozen, which libraries handle badly.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -62,12 +63,16 @@ class _EdgeMLP(torch.autograd.Function):
         shapes = (w1.shape, b1.shape, w2.shape, (terms,))
         if not edges:
             return (None, *(w1.new_zeros(shape) for shape in shapes), None, None)
-        partial = [t.new_empty((shares, *shape), dtype=torch.float32) for shape in shapes]
+        sizes = [math.prod(shape) for shape in shapes]
+        # One piece of memory, so that one sum serves all four: a program's gradients are a row of it.
+        flat = t.new_empty((shares, sum(sizes)), dtype=torch.float32)
+        partial = flat.split(sizes, 1)
         kernels.edge_mlp_backward[(shares,)](
             t, w1.contiguous(), b1, w2.contiguous(), grad, *partial, edges, terms, grad.stride(0), grad.stride(1),
-            shares, **ctx.sizes, num_warps=4,
+            shares, flat.shape[1], **ctx.sizes, num_warps=4,
         )  # fmt: skip
-        return (None, *(p.sum(0).to(w1.dtype) for p in partial), None, None)
+        totals = flat.sum(0).to(w1.dtype).split(sizes)
+        return (None, *(total.view(shape) for total, shape in zip(totals, shapes, strict=True)), None, None)
 
 
 def _sizes(t: Tensor, w1: Tensor, w2: Tensor, half: bool) -> dict[str, Any]:

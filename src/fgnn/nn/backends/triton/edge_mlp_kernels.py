@@ -40,10 +40,10 @@ def edge_mlp_forward(
 
 @triton.jit
 def edge_mlp_backward(
-    t, w1, b1, w2, grad, d_w1, d_b1, d_w2, d_b2, edges, T, by_edge, by_term, shares,
+    t, w1, b1, w2, grad, d_w1, d_b1, d_w2, d_b2, edges, T, by_edge, by_term, shares, by_share,
     D: tl.constexpr, H: tl.constexpr, BD: tl.constexpr, BT: tl.constexpr, BE: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
-    """A share of the gradients at both layers, (shares, ...); recomputes the hidden layer."""
+    """A share of the gradients at both layers, which begin ``by_share`` entries apart; recomputes the hidden layer."""
     share = tl.program_id(0)
     j = tl.arange(0, H)
     k = tl.arange(0, BT)
@@ -65,7 +65,8 @@ def edge_mlp_backward(
         sum_w1 = tl.dot(tl.trans(x), back, sum_w1, input_precision=PREC)
         sum_b2 += tl.sum(g, 0)
         sum_b1 += tl.sum(back, 0)
-    tl.store(d_w1 + (share * H + j[None, :]) * D + d[:, None], sum_w1, mask=(d < D)[:, None])
-    tl.store(d_b1 + share * H + j, sum_b1)
-    tl.store(d_w2 + (share * T + k[:, None]) * H + j[None, :], sum_w2, mask=(k < T)[:, None])
-    tl.store(d_b2 + share * T + k, sum_b2, mask=k < T)
+    begin = share * by_share
+    tl.store(d_w1 + begin + j[None, :] * D + d[:, None], sum_w1, mask=(d < D)[:, None])
+    tl.store(d_b1 + begin + j, sum_b1)
+    tl.store(d_w2 + begin + k[:, None] * H + j[None, :], sum_w2, mask=(k < T)[:, None])
+    tl.store(d_b2 + begin + k, sum_b2, mask=k < T)
