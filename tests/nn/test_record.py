@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 import fgnn
 from fgnn.nn import FGNNLayer, build, record, recorded_call, use_backend
@@ -297,6 +300,18 @@ def test_copies_have_recordings_of_their_own(case: Case) -> None:
         assert not other(*case.inputs(k)).any()
     assert net(*case.inputs(0)).any()
     assert recorder_of(other) is not recorder_of(net)
+
+
+def test_distributed_data_parallel_reduces_the_gradients_of_replays(case: Case, tmp_path: Path) -> None:
+    wanted = steps(case, copy.deepcopy(case.net), 6)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    try:
+        net = DistributedDataParallel(record(case.net))
+        found = steps(case, net, 6)
+    finally:
+        dist.destroy_process_group()
+    assert len(recorder_of(case.net)) == 1
+    same(found, wanted)
 
 
 def test_compiled_and_transformed_calls_are_not_recorded(case: Case) -> None:
