@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import tarfile
+import time
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -74,7 +75,7 @@ def test_scores_and_bounds_are_right_without_toulbar2(model: GraphicalModel) -> 
 
 
 def test_it_names_the_methods_used_and_why_others_were_skipped(without: Callable[..., None]) -> None:
-    without("toulbar2", "ad3")
+    without("toulbar2", "ad3", "search")
     solution = solve(grid(6), "auto", **NARROW)
     assert [stage[0] for stage in solution.info["stages"]] == ["max-product", "local-search"]
     assert solution.method in ("auto:max-product", "auto:local-search")
@@ -82,6 +83,21 @@ def test_it_names_the_methods_used_and_why_others_were_skipped(without: Callable
     assert solution.bound >= solve(grid(6), "exact").score
     assert "induced width" in solution.info["skipped"]["exact"]
     assert "not_installed" in solution.info["skipped"]["toulbar2"]
+    assert "not_installed" in solution.info["skipped"]["search"]
+
+
+def test_search_gets_the_rest_of_the_time_on_wide_models() -> None:
+    pytest.importorskip("numba")
+    model = complete(0, variables=60)
+    began = time.perf_counter()
+    solution = solve(model, "auto", time_limit=3, **NARROW)
+    assert time.perf_counter() - began < 3.3
+    stages = [name for name, *_ in solution.info["stages"]]
+    assert (stages[0], stages[-1]) == ("search", "search")
+    seconds = {name: spent for name, _, _, spent in solution.info["stages"]}  # of the last stage of a name
+    assert seconds["search"] > 1.0
+    assert solution.status == "time-limit"
+    assert solution.score >= max(score for _, score, *_ in solution.info["stages"]) - 1e-9
 
 
 def test_components_are_solved_separately() -> None:
@@ -137,7 +153,7 @@ def complete(seed: int, variables: int = 11) -> GraphicalModel:
 
 
 @pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory")])
-@pytest.mark.parametrize("stage", ["max-product", "ad3", "local-search", "toulbar2"])
+@pytest.mark.parametrize("stage", ["search", "max-product", "ad3", "local-search", "toulbar2"])
 def test_a_stage_that_runs_out_of_memory_is_retried_by_halves(
     stage: str, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,13 +171,17 @@ def test_a_stage_that_runs_out_of_memory_is_retried_by_halves(
 
         return run
 
+    pytest.importorskip("numba")
+    skipped = {"exact"}
     if stage == "local-search":
+        monkeypatch.setitem(api.SOLVERS, "search", "fgnn.infer.not_installed:solve")
+        skipped.add("search")
         monkeypatch.setattr(auto, "decode", limited(auto.decode))
     else:
         monkeypatch.setitem(api.SOLVERS, stage, limited(api.solver_named(stage)))
     models = [complete(seed) for seed in range(5)]
     solutions = solve(ModelBatch.stack(models), "auto", time_limit=30, **NARROW)
-    assert set(solutions.info["skipped"]) == {"exact"}
+    assert set(solutions.info["skipped"]) == skipped
     assert stage in [name for name, *_ in solutions.info["stages"]]
     assert max(sizes) > 2 >= min(sizes)
     assert solutions.status == ["optimal"] * 5

@@ -1,4 +1,4 @@
-"""`auto`: elimination where the induced width allows it, otherwise toulbar2 from the best cheap answer."""
+"""`auto`: elimination where the induced width allows it, otherwise search, with bounds and proofs beside it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,17 @@ _STATE_SECONDS = 2e-8
 # Shares of the remaining time: for the plan, for elimination as a whole, and for each method of the search.
 _PLAN_SHARE, _EXACT_SHARE = 0.4, 0.85
 _MOST_MOVES = 1 << 22  # for local search: evaluating all of them cannot be interrupted
-_SEARCH_SHARES = {"max-product": 0.1, "ad3": 0.2, "local-search": 0.1, "toulbar2": 1.0}
+# What the wide models get: the method and its share of the remaining time. The first search gives an early answer, the
+# last one gets the rest. Local search takes its place where numba is not installed.
+_STAGES = (
+    ("search", 0.08),
+    ("max-product", 0.05),
+    ("ad3", 0.15),
+    ("local-search", 0.1),
+    ("toulbar2", 0.3),
+    ("search", 1.0),
+)
+_PROVABLE = 4096  # states of all variables up to which toulbar2 may prove an optimum before the last search
 
 
 @reads_structured
@@ -38,13 +48,15 @@ def solve_auto(
     memory: int | None = None,
     jobs: int = 1,
 ) -> Answer:
-    """Solve by elimination if possible; otherwise start toulbar2 from the best cheap answer.
+    """Solve by elimination if possible; otherwise search, with bounds and proofs from other methods.
 
-    Elimination solves the connected components it can. The others get max-product, ad3, a local search from their
-    answers, and toulbar2 for the rest of the time limit. The best feasible assignment and the lowest bound are kept.
-    Methods that are not installed or fail are skipped. ``info["stages"]`` lists ``(method, score, bound, seconds)``,
-    ``info["skipped"]`` the reason for each skipped method, and the answer's method names, after ``auto:``, those
-    whose assignment or proof was kept.
+    Elimination solves the connected components it can. The others get an early answer by ``search``, then max-product
+    and ad3, whose bound gives the gap, toulbar2 if they are small enough for a proof, and ``search`` from the best
+    answers for the rest of the time. The best feasible assignment and the lowest bound are kept. Methods that are not
+    installed or fail are skipped; without numba, local search and toulbar2 take the place of ``search``.
+
+    ``info["stages"]`` lists ``(method, score, bound, seconds)``, ``info["skipped"]`` the reason for each skipped
+    method, and the answer's method names, after ``auto:``, those whose assignment or proof was kept.
 
     Args:
         batch: Models of the same structure.
@@ -130,20 +142,34 @@ def _solve_apart(best: Best, easy: Part, hard: Part, deadline: float | None, lim
 
 
 def _search(best: Best, deadline: float | None, seed: int, jobs: int) -> bool:
-    """Run cheap methods first and toulbar2 last; return True if the time limit was reached."""
+    """Run the stages of a wide model; return True if the time limit was reached."""
     answer: Answer | None = None
-    for method, share in _SEARCH_SHARES.items():
+    small = int(best.batch.state_mask.sum()) <= _PROVABLE
+    for stage, (method, share) in enumerate(_stages(deadline, small)):
         if best.is_done() or best.interrupted or _is_over(deadline):
             return not best.is_done()
+        has_search = "search" not in best.skipped
+        if method == ("local-search" if has_search else "search") and stage:
+            continue
         solver, options = None, dict[str, Any]()
         if method == "max-product":
             options = {"decode": "best"}
+        elif method == "search":
+            options = {"starts": best.starts}
         elif method == "local-search":
             solver, options = _local_search, {"starts": best.starts}
         elif method == "toulbar2":
             options = {"start": best.assignment, "jobs": jobs}
-        answer = best.run(method, solver, time_limit=_share(deadline, share), seed=seed, **options)
+            share = share if has_search else 1.0
+        answer = best.run(method, solver, time_limit=_share(deadline, share), seed=seed, **options) or answer
     return answer is not None and bool(answer.timed_out.any())
+
+
+def _stages(deadline: float | None, small: bool) -> list[tuple[str, float]]:
+    """The methods in order. Without a time limit toulbar2 is last, since it runs until it has a proof."""
+    if deadline is None:
+        return [stage for stage in _STAGES[:-1] if stage[0] != "toulbar2"] + [("toulbar2", 1.0)]
+    return [stage for stage in _STAGES if small or stage[0] != "toulbar2"]
 
 
 def _local_search(

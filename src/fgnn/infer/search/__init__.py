@@ -1,0 +1,1 @@
+"""Anytime search on models too wide for elimination: annealing, exact solves of induced subgraphs, crossover."""

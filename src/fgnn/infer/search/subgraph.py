@@ -1,0 +1,289 @@
+"""Choose variables to free at once: a random induced subgraph that elimination solves within a size.
+
+Variables are eliminated in order of their degree, ties at random. Where even the smallest clique would exceed the size,
+one of its variables is fixed instead. With tables of two variables this gives an induced forest; larger sizes leave
+fewer variables fixed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fgnn.infer.jit import compiled
+from fgnn.infer.search.arrays import LARGE, Arrays, Floats, Ints
+from fgnn.infer.search.chance import State, below, uniform
+
+Status = NDArray[np.int8]
+
+_BUCKETS = 64
+_OUT, _FREE, _DONE = 0, 1, 2
+_HUGE = 1 << 40
+
+
+class Workspace(NamedTuple):
+    """Arrays that subgraph moves reuse. Those of N entries are as they were made whenever no move runs."""
+
+    status: Status  # zeros
+    degree: Ints
+    after: Ints
+    before: Ints
+    fill_head: Ints  # -1
+    mark: Ints  # zeros
+    clique: Ints
+    place: Ints  # -1
+    dim: Ints
+    queue: Ints
+    taken: Ints  # shape: (C,), zeros
+    # of one step, and of all steps
+    joint: Floats
+    messages: Floats
+    argmax: NDArray[np.int32]
+
+
+def workspace(m: Arrays, cells: int, most: int) -> Workspace:
+    """Room for steps of at most ``cells`` joint states, and ``most`` of all steps together."""
+    n = len(m.cards)
+    minus, zeros = np.full(n, -1, np.int64), np.zeros(n, np.int64)
+    return Workspace(
+        status=np.zeros(n, np.int8), degree=zeros.copy(), after=minus.copy(), before=minus.copy(),
+        fill_head=minus.copy(), mark=zeros.copy(), clique=zeros.copy(), place=minus.copy(), dim=zeros.copy(),
+        queue=zeros.copy(), taken=np.zeros(len(m.count_first) - 1, np.int64),
+        joint=np.empty(cells), messages=np.empty(most), argmax=np.empty(most, np.int32),
+    )  # fmt: skip
+
+
+@compiled
+def random_ball(m: Arrays, ws: Workspace, size: int, rng: State) -> Ints:
+    """About ``size`` variables around a random one, in breadth-first order.
+
+    At most one variable of each large counter is among them.
+    """
+    n = len(m.cards)
+    queue, seen = ws.queue, ws.mark
+    count = head = tail = tries = 0
+    while count < size and head < n:
+        if head == tail:
+            i = below(rng, n)
+            tries += 1
+            while seen[i] != 0 and tries < 64:
+                i = below(rng, n)
+                tries += 1
+            if seen[i] != 0:  # nearly all are taken
+                i = 0
+                while seen[i] != 0:
+                    i += 1
+            seen[i] = 1
+            queue[tail] = i
+            tail += 1
+        i = queue[head]
+        head += 1
+        blocked = m.cards[i] < 2
+        for e in range(m.counters[i], m.counters[i + 1]):
+            c = m.counter[e]
+            blocked = blocked or (ws.taken[c] == 1 and m.count_first[c + 1] - m.count_first[c] > LARGE)
+        if not blocked:
+            for e in range(m.counters[i], m.counters[i + 1]):
+                ws.taken[m.counter[e]] = 1
+            ws.clique[count] = i
+            count += 1
+        begin, end = m.neighbours[i], m.neighbours[i + 1]
+        shift = below(rng, end - begin) if end > begin else 0
+        for e in range(begin, end):
+            at = e + shift
+            j = m.neighbour[at if at < end else at - (end - begin)]
+            if seen[j] == 0:
+                seen[j] = 1
+                queue[tail] = j
+                tail += 1
+    for a in range(tail):
+        i = queue[a]
+        seen[i] = 0
+        for e in range(m.counters[i], m.counters[i + 1]):
+            ws.taken[m.counter[e]] = 0
+    return ws.clique[:count].copy()
+
+
+@compiled
+def plan_subgraph(
+    m: Arrays, ws: Workspace, ball: Ints, cells: int, most: int, rng: State
+) -> tuple[Ints, Ints, Ints, int]:
+    """An elimination order of an induced subgraph of ``ball`` with at most ``cells`` joint states in a step.
+
+    Returns the order, where the neighbours of each variable at its elimination start, the neighbours, and the total
+    number of joint states, at most ``most``.
+    """
+    status, degree, after, before, fill_head, clique = (
+        ws.status, ws.degree, ws.after, ws.before, ws.fill_head, ws.clique
+    )  # fmt: skip
+    for i in ball:
+        status[i] = _FREE
+    for i in ball:
+        degree[i] = 0
+        for e in range(m.neighbours[i], m.neighbours[i + 1]):
+            degree[i] += status[m.neighbour[e]] == _FREE
+    head = np.full(_BUCKETS + 1, -1, np.int64)  # variables in doubly linked lists by degree
+    for i in ball:
+        _insert(head, after, before, i, min(degree[i], _BUCKETS))
+    # edges that eliminations add, as linked lists
+    fill_next, fill_to = np.empty(8 * len(ball) + 64, np.int64), np.empty(8 * len(ball) + 64, np.int64)
+    order, first = np.empty(len(ball), np.int64), np.zeros(len(ball) + 1, np.int64)
+    scope = np.empty(8 * len(ball) + 64, np.int64)
+    fills = done = total = low = stamp = 0
+    left = len(ball)
+    while left > 0:
+        while head[low] < 0:
+            low += 1
+        i = head[low]
+        width, size = _live_neighbours(m, i, status, fill_head, fill_next, fill_to, clique)
+        if size > cells:  # fix the variable of this clique with the highest degree
+            out, top = i, degree[i] * (1.0 + 0.1 * uniform(rng))
+            for a in range(width):
+                key = degree[clique[a]] * (1.0 + 0.1 * uniform(rng))
+                if key > top:
+                    out, top = clique[a], key
+            low = min(low, _remove(m, ws, out, _OUT, head, fill_next, fill_to))
+            left -= 1
+            continue
+        if total + size > most:
+            break
+        low = min(low, _remove(m, ws, i, _DONE, head, fill_next, fill_to))
+        left -= 1
+        if fills + width * width > len(fill_to):
+            fill_next, fill_to = _grown(fill_next, fills + width * width), _grown(fill_to, fills + width * width)
+        for a in range(width):  # its neighbours become a clique
+            j = clique[a]
+            stamp += 1
+            _mark(m, j, stamp, ws.mark, fill_head, fill_next, fill_to)
+            added = 0
+            for b in range(width):
+                if ws.mark[clique[b]] != stamp:
+                    fill_to[fills], fill_next[fills] = clique[b], fill_head[j]
+                    fill_head[j] = fills
+                    fills += 1
+                    added += 1
+            if added:
+                _take_out(head, after, before, j, min(degree[j], _BUCKETS))
+                degree[j] += added
+                _insert(head, after, before, j, min(degree[j], _BUCKETS))
+        if first[done] + width > len(scope):
+            scope = _grown(scope, first[done] + width)
+        scope[first[done] : first[done] + width] = clique[:width]
+        order[done] = i
+        done += 1
+        first[done] = first[done - 1] + width
+        total += size
+    order, first, scope = _without_fixed(order[:done], first[: done + 1], scope, status)
+    for i in ball:
+        status[i] = _OUT
+        fill_head[i] = -1
+        ws.mark[i] = 0
+        for e in range(m.neighbours[i], m.neighbours[i + 1]):
+            ws.mark[m.neighbour[e]] = 0
+    return order, first, scope, total
+
+
+@compiled
+def _live_neighbours(
+    m: Arrays, i: int, status: Status, fill_head: Ints, fill_next: Ints, fill_to: Ints, clique: Ints
+) -> tuple[int, int]:
+    """Put the free neighbours of a variable into ``clique``; return their number and all their joint states."""
+    size, width = m.cards[i], 0
+    for e in range(m.neighbours[i], m.neighbours[i + 1]):
+        j = m.neighbour[e]
+        if status[j] == _FREE:
+            clique[width] = j
+            width += 1
+            size = min(size * m.cards[j], _HUGE)
+    e = fill_head[i]
+    while e >= 0:
+        j = fill_to[e]
+        if status[j] == _FREE:
+            clique[width] = j
+            width += 1
+            size = min(size * m.cards[j], _HUGE)
+        e = fill_next[e]
+    return width, size
+
+
+@compiled
+def _mark(m: Arrays, j: int, stamp: int, mark: Ints, fill_head: Ints, fill_next: Ints, fill_to: Ints) -> None:
+    """Mark a variable and its neighbours."""
+    mark[j] = stamp
+    for e in range(m.neighbours[j], m.neighbours[j + 1]):
+        mark[m.neighbour[e]] = stamp
+    e = fill_head[j]
+    while e >= 0:
+        mark[fill_to[e]] = stamp
+        e = fill_next[e]
+
+
+@compiled
+def _without_fixed(order: Ints, first: Ints, scope: Ints, status: Status) -> tuple[Ints, Ints, Ints]:
+    """Drop neighbours that were fixed after a variable's elimination."""
+    kept = np.zeros_like(first)
+    count = 0
+    for t in range(len(order)):
+        for e in range(first[t], first[t + 1]):
+            if status[scope[e]] == _DONE:
+                scope[count] = scope[e]
+                count += 1
+        kept[t + 1] = count
+    return order, kept, scope[:count]
+
+
+@compiled
+def _grown(array: Ints, least: int) -> Ints:
+    grown = np.empty(2 * max(least, len(array)), np.int64)
+    grown[: len(array)] = array
+    return grown
+
+
+@compiled
+def _insert(head: Ints, after: Ints, before: Ints, i: int, bucket: int) -> None:
+    after[i] = head[bucket]
+    before[i] = -1
+    if head[bucket] >= 0:
+        before[head[bucket]] = i
+    head[bucket] = i
+
+
+@compiled
+def _take_out(head: Ints, after: Ints, before: Ints, i: int, bucket: int) -> None:
+    if before[i] >= 0:
+        after[before[i]] = after[i]
+    else:
+        head[bucket] = after[i]
+    if after[i] >= 0:
+        before[after[i]] = before[i]
+
+
+@compiled
+def _remove(m: Arrays, ws: Workspace, i: int, why: int, head: Ints, fill_next: Ints, fill_to: Ints) -> int:
+    """Take a variable out of the graph; return the lowest degree that a neighbour then has."""
+    status, degree, after, before = ws.status, ws.degree, ws.after, ws.before
+    status[i] = why
+    _take_out(head, after, before, i, min(degree[i], _BUCKETS))
+    low = _BUCKETS
+    for e in range(m.neighbours[i], m.neighbours[i + 1]):
+        j = m.neighbour[e]
+        if status[j] == _FREE:
+            low = min(low, _lose(head, after, before, degree, j))
+    e = ws.fill_head[i]
+    while e >= 0:
+        j = fill_to[e]
+        if status[j] == _FREE:
+            low = min(low, _lose(head, after, before, degree, j))
+        e = fill_next[e]
+    return low
+
+
+@compiled
+def _lose(head: Ints, after: Ints, before: Ints, degree: Ints, j: int) -> int:
+    """One neighbour less."""
+    _take_out(head, after, before, j, min(degree[j], _BUCKETS))
+    degree[j] -= 1
+    _insert(head, after, before, j, min(degree[j], _BUCKETS))
+    return int(min(degree[j], _BUCKETS))

@@ -1,0 +1,259 @@
+"""`search` finds the best assignment of small models, keeps what it promises, and is never worse than its start."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+from fgnn import GraphicalModel, ModelBatch, solve
+from fgnn.infer.search.arrays import Arrays, arrays_of
+from fgnn.infer.search.restriction import Restriction
+from fgnn.infer.solution import Progress
+from fgnn.testing import check_solver
+from tests.infer.oracle import best_score
+from tests.strategies import models
+
+pytest.importorskip("numba")
+
+from fgnn.infer.search.anneal import descend, evaluate, fill_field, move
+from fgnn.infer.search.chance import generator
+from fgnn.infer.search.crossover import cross
+from fgnn.infer.search.eliminate import improve, solve_subgraph
+from fgnn.infer.search.pool import Penalised
+from fgnn.infer.search.subgraph import plan_subgraph, random_ball, workspace
+
+
+def glass(size: int, seed: int = 0, budgets: bool = False) -> GraphicalModel:
+    """A grid of binary variables with random couplings, with a budget over every 3 x 3 patch if asked."""
+    rng = np.random.default_rng(seed)
+    model = GraphicalModel([2] * size**2)
+    model.add_unaries(rng.normal(size=2 * size**2))
+    place = np.arange(size**2).reshape(size, size)
+    pairs = np.concatenate(
+        [
+            np.stack([place[:, :-1], place[:, 1:]], -1).reshape(-1, 2),
+            np.stack([place[:-1], place[1:]], -1).reshape(-1, 2),
+        ]
+    )
+    model.add_tables(pairs, rng.normal(size=(len(pairs), 2, 2)))
+    if budgets:
+        patches = [place[i : i + 3, j : j + 3].ravel() for i in range(size - 2) for j in range(size - 2)]
+        model.add_budgets(np.array(patches), rng.integers(2, 6, len(patches)))
+    return model
+
+
+def penalised(model: GraphicalModel) -> Penalised:
+    return Penalised.of(*arrays_of(ModelBatch.stack([model]), 0))
+
+
+def random_states(m: Arrays, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, m.cards)
+
+
+@settings(max_examples=40)
+@given(models())
+def test_it_finds_the_best_assignment_of_small_models(model: GraphicalModel) -> None:
+    solution = solve(model, "search", rounds=30, workers=1)
+    assert solution.score == pytest.approx(best_score(model), abs=1e-9)
+
+
+@settings(max_examples=25)
+@given(models())
+def test_penalised_scores_are_scores_where_feasible(model: GraphicalModel) -> None:
+    p = penalised(model)
+    for seed in range(5):
+        x = random_states(p.arrays, seed)
+        if any(model.unary(i)[x[i]] == -np.inf for i in range(len(x))):
+            continue
+        far, score = p.rank(x)
+        exact = model.score(x) - model.constant
+        assert (far == 0) == (exact > -np.inf)
+        if far == 0:
+            assert score == pytest.approx(exact, abs=1e-9)
+
+
+@settings(max_examples=25)
+@given(models())
+def test_fields_stay_right_as_variables_move(model: GraphicalModel) -> None:
+    m = penalised(model).arrays
+    x = random_states(m, 0)
+    field, sums = np.empty(len(m.unary)), np.zeros(len(m.count_first) - 1, np.int64)
+    score = fill_field(m, x, field, sums)
+    far = np.zeros(len(m.values)), np.zeros(len(m.sums))
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        i = int(rng.integers(len(x)))
+        state = int(rng.integers(m.cards[i]))
+        score += field[m.states[i] + state] - field[m.states[i] + x[i]]
+        move(m, x, field, sums, i, state)
+    assert score == pytest.approx(evaluate(m, x, *far)[0], rel=1e-9, abs=1e-6)
+    again, sums_again = field.copy(), sums.copy()
+    fill_field(m, x, again, sums_again)
+    np.testing.assert_allclose(field, again, rtol=1e-9, atol=1e-6)
+    np.testing.assert_array_equal(sums, sums_again)
+
+
+@pytest.mark.parametrize("budgets", [False, True])
+@pytest.mark.parametrize("cells", [4, 64, 1 << 16])
+def test_a_subgraph_is_solved_exactly_given_the_rest(budgets: bool, cells: int) -> None:
+    model = glass(5, budgets=budgets)
+    p = penalised(model)
+    m, rng, ws = p.arrays, generator(0), workspace(p.arrays, cells, 1 << 20)
+    x = random_states(m, 3)
+    ball = random_ball(m, ws, 9, rng)
+    order, first, scope, total = plan_subgraph(m, ws, ball, cells, 1 << 20, rng)
+    assert set(order) <= set(ball)
+    assert total <= cells * len(order)
+    free = order[:9]
+    y = x.copy()
+    solve_subgraph(m, order, first, scope, y, 0.0, rng, ws)
+    np.testing.assert_array_equal(np.delete(x, free), np.delete(y, free))
+    candidates = np.repeat(x[None], 2 ** len(free), 0)
+    candidates[:, free] = np.indices((2,) * len(free)).reshape(len(free), -1).T
+    best = max(p.penalised(c.astype(np.int64)) for c in candidates)
+    assert p.penalised(y) == pytest.approx(best, abs=1e-9)
+
+
+def test_a_larger_size_frees_more_variables() -> None:
+    m = penalised(glass(20)).arrays
+    ws, rng = workspace(m, 1 << 16, 1 << 22), generator(0)
+    ball = random_ball(m, ws, 400, rng)
+    freed = [len(plan_subgraph(m, ws, ball, cells, 1 << 22, rng)[0]) for cells in (4, 64, 1 << 10)]
+    assert len(ball) == 400
+    assert freed == sorted(freed)
+    assert freed[0] > 200  # an induced forest
+
+
+def test_moves_never_lose() -> None:
+    p = penalised(glass(12, budgets=True))
+    m, rng, ws = p.arrays, generator(0), workspace(p.arrays, 1 << 10, 1 << 20)
+    x = random_states(m, 0)
+    field, sums = np.empty(len(m.unary)), np.zeros(len(m.count_first) - 1, np.int64)
+    scores = [fill_field(m, x, field, sums)]
+    descend(m, x, field, sums, 0.0, 50, rng)
+    scores.append(p.penalised(x))
+    for _ in range(10):
+        improve(m, x, ws, 20.0, 256, 1 << 14, 0.0, rng)
+        scores.append(p.penalised(x))
+    assert all(b >= a - 1e-9 for a, b in pairwise(scores))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_crossing_two_assignments_gives_one_at_least_as_good_as_both(seed: int) -> None:
+    p = penalised(glass(8, seed, budgets=seed % 2 == 1))
+    x, y = random_states(p.arrays, seed), random_states(p.arrays, seed)
+    y[: len(y) // 4] = 1 - y[: len(y) // 4]
+    y[-5:] = 1 - y[-5:]
+    before, other = p.penalised(x), p.penalised(y)
+    gain = cross(p.arrays, x, y, generator(0))
+    assert p.penalised(x) == pytest.approx(before + gain, abs=1e-9)
+    assert p.penalised(x) >= max(before, other) - 1e-9
+
+
+def test_the_seed_determines_the_answer_of_a_number_of_rounds() -> None:
+    model = glass(30, budgets=True)
+    first, second = (solve(model, "search", rounds=6, workers=2, seed=4) for _ in range(2))
+    np.testing.assert_array_equal(first.assignment, second.assignment)
+    assert first.feasible
+
+
+@pytest.mark.parametrize("moves", [("anneal",), ("trees",), ("subgraphs",)])
+def test_every_move_alone_improves_on_descent(moves: tuple[str, ...]) -> None:
+    model = glass(30)
+    p = penalised(model)
+    m = p.arrays
+    x = np.zeros(900, np.int64)
+    field, sums = np.empty(len(m.unary)), np.zeros(0, np.int64)
+    fill_field(m, x, field, sums)
+    descend(m, x, field, sums, 0.0, 100, generator(0))
+    assert solve(model, "search", rounds=10, workers=1, moves=moves).score > model.score(x)
+
+
+def test_it_reaches_the_optimum_of_a_grid_with_budgets() -> None:
+    model = glass(8, budgets=True)
+    assert solve(model, "search", rounds=60, workers=1).score == pytest.approx(solve(model, "exact").score, abs=1e-9)
+
+
+def test_satisfied_clauses_are_proved_optimal() -> None:
+    rng = np.random.default_rng(0)
+    model = GraphicalModel([2] * 100)
+    scopes = np.stack([rng.choice(100, 3, replace=False) for _ in range(380)])
+    tables = np.zeros((380, 2, 2, 2))
+    tables[np.arange(380), *rng.integers(0, 2, (3, 380))] = -np.inf
+    model.add_tables(scopes, tables)
+    solution = solve(model, "search", rounds=200, workers=1)
+    assert solution.status == "optimal"
+    assert solution.score == 0.0
+
+
+def test_it_starts_from_given_assignments_and_keeps_time() -> None:
+    model = glass(40)
+    start = solve(model, "search", rounds=20, workers=1)
+    reports: list[Progress] = []
+    began = time.perf_counter()
+    solution = solve(
+        model, "search", time_limit=0.5, starts=[torch.from_numpy(start.assignment)[None]], progress=reports.append
+    )
+    assert time.perf_counter() - began < 1.5
+    assert solution.status == "time-limit"
+    assert solution.score >= start.score - 1e-9
+    assert reports
+    assert max(r.score for r in reports) <= solution.score + 1e-9
+    assert all(r.assignment is not None for r in reports)
+
+
+def test_a_batch_and_every_kind_of_factor() -> None:
+    models_of_one_kind = []
+    for seed in range(3):
+        model = glass(4, seed)
+        model.add_parity(range(8), value=1)
+        model.add_linear(range(4, 12), np.arange(1, 9), at_most=20)
+        model.add_pattern((0, 5, 10, 15), [[0, 0, 0, 0], [1, 1, 1, 1]], [1.0, 2.0])
+        models_of_one_kind.append(model)
+    batch = ModelBatch.stack(models_of_one_kind)
+    found = solve(batch, "search", rounds=40, workers=1)
+    torch.testing.assert_close(found.score, solve(batch, "brute-force").score)
+
+
+def test_it_refuses_unknown_moves_and_no_rounds() -> None:
+    with pytest.raises(ValueError, match="sprints"):
+        solve(glass(3), "search", moves=("sprints",))
+    with pytest.raises(ValueError, match="rounds"):
+        solve(glass(3), "search", rounds=0)
+
+
+def test_what_it_says_is_true() -> None:
+    check_solver("search", trials=6, rounds=5, workers=1)
+
+
+@pytest.mark.parametrize("budgets", [False, True])
+def test_a_restriction_scores_like_the_whole_given_the_rest(budgets: bool) -> None:
+    batch = ModelBatch.stack([glass(4, seed, budgets) for seed in range(3)])
+    x = batch.unary.argmax(2) * 0
+    free = torch.tensor([1, 2, 5, 6, 9, 15])
+    part = Restriction.of(batch, free).apply(batch, x)
+    states = torch.randint(0, 2, (3, 6), generator=torch.Generator().manual_seed(0))
+    y = x.clone()
+    y[:, free] = states
+    change = part.score(states) - part.score(torch.zeros_like(states))
+    torch.testing.assert_close(change, batch.score(y) - batch.score(x))
+
+
+def test_a_batch_searched_at_once_reaches_the_optimum() -> None:
+    batch = ModelBatch.stack([glass(7, seed, budgets=False) for seed in range(6)])
+    found = solve(batch, "search", batched=True, rounds=60, seed=1)
+    torch.testing.assert_close(found.score, solve(batch, "exact").score)
+    again = solve(batch, "search", batched=True, rounds=60, seed=1)
+    assert torch.equal(found.assignment, again.assignment)
+
+
+def test_a_batch_searched_at_once_stays_feasible() -> None:
+    batch = ModelBatch.stack([glass(6, seed, budgets=True) for seed in range(4)])
+    found = solve(batch, "search", batched=True, rounds=20)
+    assert bool(found.feasible.all())
+    assert bool((found.score >= solve(batch, "max-product").score - 1e-9).all())
