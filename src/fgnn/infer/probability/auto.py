@@ -31,6 +31,7 @@ _CALMER: tuple[dict[str, Any], ...] = (
 )
 # Seconds to count solutions where there is no time limit.
 _COUNT_SECONDS = 30.0
+_COUNT_SHARE = 0.4
 # Seconds for each bound where there is no time limit.
 _BOUND_SECONDS = 5.0
 # Share of the time limit that elimination may take; sum-product has the rest.
@@ -76,7 +77,7 @@ def log_partition_auto(
     except TooLarge as error:
         reason = str(error)
     left = None if time_limit is None else max(1e-3, time_limit - (time.perf_counter() - begin))
-    found = None if learning else log_z_by_counting(batch, _COUNT_SECONDS if left is None else _EXACT_SHARE * left)
+    found = None if learning else log_z_by_counting(batch, _COUNT_SECONDS if left is None else _COUNT_SHARE * left)
     if found is not None:
         return found
     left = None if time_limit is None else max(1e-3, time_limit - (time.perf_counter() - begin))

@@ -110,14 +110,15 @@ def components(
 @compiled
 def branch(
     members: Any, active: Any, state: Any, trail: Any, size: Any, literals: Any, starts: Any, first: Any, clauses: Any,
-    score: Any, probes: Any,
+    prior: Any, score: Any, probes: Any,
 ) -> Any:  # pragma: no cover (compiled)  # fmt: skip
     """The literal to branch on, or one that is forced (returned as ~literal), -1 - 2**30 if neither value is possible.
 
-    Candidates are the variables in the most short clauses; each value of the best few is propagated.
+    Candidates are the variables of the highest prior plus a count of their short clauses; each value of the best few
+    is propagated.
     """
     for v in members:
-        score[v] = 0.0
+        score[v] = prior[v]
     for clause in active:
         left = 0
         for place in range(starts[clause], starts[clause + 1]):
