@@ -1,6 +1,7 @@
 """Score the classifier of airborne scans by folds: `python -m tools.score_aerial SCANS RUNS OUT`.
 
-Every scan is labelled by the network that held out its region. ``OUT`` is a JSON file with the errors of ground of each
+Every scan is labelled by the network that held out its region, with the rule for ground that `tools.fit_fusion` fitted
+without it. ``OUT`` is a JSON file with the errors of ground of each
 method and the confusion of classes of each scan; methods it already has are not run again.
 """
 
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from fgnn.data.aerial import CODES, FOLDS, is_ground, read_all
 from fgnn.files import atomic_write
 from fgnn.models.points.segmenter import load_segmenter
-from fgnn.points import Cloud, confusion, ground_score, scene_score, segment_cloud
+from fgnn.points import Cloud, Segmenter, confusion, ground_score, scene_score, segment_cloud
 from fgnn.points.ground import GROUND_FILTERS
 from fgnn.runtime.environment import environment
 from fgnn.runtime.progress import log_line
@@ -30,16 +31,22 @@ from tools.train_aerial import NAME
 Method = Callable[[Cloud], tuple[NDArray[np.bool_], NDArray[np.integer[Any]] | None]]
 
 
-def network(weights: Path) -> Method:
-    """The ground and the classes that a network finds."""
-    segmenter = load_segmenter(weights)
+def network(segmenter: Segmenter, votes: Path) -> Method:
+    """The ground and the classes that a network finds; its votes are in a file if `tools.fit_fusion` kept them."""
     ground = list(segmenter.classes).index("ground")
 
     def run(cloud: Cloud) -> tuple[NDArray[np.bool_], NDArray[np.integer[Any]] | None]:
-        label = segment_cloud(cloud, segmenter).label
+        kept = np.load(votes) if votes.is_file() else None
+        label = segment_cloud(cloud, segmenter, votes=kept).label
         return label == ground, label
 
     return run
+
+
+def best(run: Path) -> Path:
+    """The weights of a run, with the rule of `tools.fit_fusion` if it has one."""
+    fused = run / "fused.safetensors"
+    return fused if fused.is_file() else run / "last.safetensors"
 
 
 def classical(method: str) -> Method:
@@ -131,21 +138,17 @@ def main(
         chosen = [name for name in names if not only or name in only]
         for method in methods or [NAME, *GROUND_FILTERS]:
             missing = [name for name in chosen if method not in results.get(name, {})]
-            run = None
+            segmenter = None if method in GROUND_FILTERS or not missing else load_segmenter(best(runs / f"fold-{fold}"))
             for name in missing:
-                if run is None:
-                    run = (
-                        classical(method)
-                        if method in GROUND_FILTERS
-                        else network(runs / f"fold-{fold}" / "last.safetensors")
-                    )
+                file = runs / "votes" / f"{name}.npy"
+                run = classical(method) if segmenter is None else network(segmenter, file)
                 results.setdefault(name, {})[method] = score(clouds[name], run)
                 found = results[name][method]
                 log_line(f"{method} {name}: total {100 * found['total']:.2f} %, {found['seconds']} s")
                 stored = write(out, results)
     stored = write(out, results)
     if card is not None:
-        with_scores(runs / "all" / "last.safetensors", card, stored)
+        with_scores(best(runs / "all"), card, stored)
     print(json.dumps({key: stored[key] for key in ("summary", "iou")}, indent=1))
 
 

@@ -15,13 +15,18 @@ from fgnn.points.cloud import open_cloud
 _LABEL = """
 import resource, sys
 import numpy as np
+from fgnn.points.ground_fusion import FEATURES, GroundFusion
 from fgnn.points.segment import Segmenter, segment_file
 
 def low(features):
     high = features[..., 8] > 1.0  # arcsinh of the height above the widest levelled opening
     return np.stack([~high, high], axis=-1).astype(np.float32)
 
-rule = Segmenter(low, ("ground", "other"), size=64.0, scale=5.0, heights=(3.0, 12.0, 24.0), grow=3.0, votes=1)
+# every step of the labelling by lidar-aerial but its network
+rule = Segmenter(
+    low, ("ground", "other"), size=64.0, scale=5.0, heights=(3.0, 12.0, 24.0), thin=0.64, votes=1,
+    fusion=GroundFusion(tuple(float(name == "logit") for name in FEATURES)),
+)
 counts, _ = segment_file(sys.argv[1], sys.argv[2], rule)
 print(sum(counts.values()), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

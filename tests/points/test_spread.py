@@ -8,7 +8,7 @@ import pytest
 from fgnn.data.scenes import make_terrain
 from fgnn.points import Segmenter, segment_cloud
 from fgnn.points.cloud import Cloud, HeldCloud
-from fgnn.points.ground_surface import GroundSurface
+from fgnn.points.ground_surface import GroundSurface, Tolerance
 from fgnn.points.spread import by_height, spread
 from fgnn.points.tiles import TileStore
 
@@ -20,6 +20,34 @@ def test_heights_above_a_tilted_plane_are_exact() -> None:
     points = rng.uniform(-5, 5, (50, 3)).astype(np.float32)
     expected = points[:, 2] - (0.3 * points[:, 0] - 0.1 * points[:, 1])
     np.testing.assert_allclose(points[:, 2] - GroundSurface(ground).at(points[:, :2]), expected, atol=1e-4)
+
+
+def test_a_tilted_plane_has_its_slope_and_the_edges_of_its_triangles() -> None:
+    x, y = np.meshgrid(np.arange(0, 20, 2.0), np.arange(0, 20, 2.0))
+    ground = np.column_stack([x.ravel(), y.ravel(), 0.3 * x.ravel() - 0.4 * y.ravel()]).astype(np.float32)
+    inside, outside = np.array([[7.3, 3.1]], np.float32), np.array([[30.0, 0.0]], np.float32)
+    height, slope, edge = GroundSurface(ground).shape(np.concatenate([inside, outside]))
+    np.testing.assert_allclose(height, [0.3 * 7.3 - 0.4 * 3.1, 0.3 * 18], rtol=1e-5)
+    np.testing.assert_allclose(slope, [0.5, 0], rtol=1e-5)
+    np.testing.assert_allclose(edge, [(2 + 2 + 8**0.5) / 3, 0], rtol=1e-5)
+
+
+def test_heights_equal_those_of_scipys_interpolator() -> None:
+    from scipy.interpolate import LinearNDInterpolator
+
+    rng = np.random.default_rng(4)
+    ground, at = rng.uniform(0, 50, (500, 3)).astype(np.float32), rng.uniform(-5, 55, (2000, 2)).astype(np.float32)
+    expected = LinearNDInterpolator(ground[:, :2], ground[:, 2])(at)
+    height, inside = GroundSurface(ground).inside(at)
+    np.testing.assert_array_equal(inside, ~np.isnan(expected))
+    np.testing.assert_allclose(height[inside], expected[inside], atol=1e-4)
+
+
+def test_the_tolerance_grows_with_slopes_and_edges_up_to_half_a_metre() -> None:
+    tolerance = Tolerance(0.1, slope=0.5, edge=0.1)
+    slope, edge = np.array([0, 0.2, 9, 9], np.float32), np.array([0, 1, 0, 5], np.float32)
+    np.testing.assert_allclose(tolerance.at(slope, edge), [0.1, 0.3, 0.5, 0.5], atol=1e-6)  # a slope of 9 counts as 1
+    np.testing.assert_allclose(Tolerance(2.0).at(slope, edge), 2.0)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])

@@ -174,7 +174,7 @@ def test_a_labelled_scan_has_a_page(tmp_path: Path) -> None:
     label = np.where(np.arange(500) < 5, 255, rng.integers(0, 2, 500)).astype(np.uint8)
     sample = Cloud(np.zeros((500, 3)), {"label": label, "confidence": rng.random(500)})
     counts = {"ground": 2000, "other": 3000, "unlabelled": 50}
-    scan = LabelledScan("a <scan>.laz", "b.laz", "lidar-ground", ["ground", "other"], counts, sample, seconds=2.0)
+    scan = LabelledScan("a <scan>.laz", "b.laz", "lidar-aerial", ["ground", "other"], counts, sample, seconds=2.0)
     environment = {"torch": "2", "command": "fgnn segment 'a <scan>.laz'"}
     text = write_segment_page(tmp_path / "s.report.html", scan, environment).read_text(encoding="utf-8")
     check(text, charts=2)

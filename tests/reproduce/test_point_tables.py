@@ -241,9 +241,9 @@ def test_evaluate_scores_scans_on_the_held_out_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a protocol among tiles"):
         evaluate_point_weights(folder.path, protocol="voted")
     with pytest.raises(
-        InputError, match=r"Expected --data, the folder of the test data \(trained from 'lidar', not found"
+        InputError, match=r"Expected --data, the folder of the test data \(trained from 'aerial', not found"
     ):
-        evaluate_point_weights("lidar-ground")
+        evaluate_point_weights("lidar-aerial")
 
 
 def test_evaluate_refuses_options_of_the_other_kind(shape_run: Path) -> None:

@@ -210,7 +210,7 @@ def test_the_four_recipes_differ_only_in_the_network(name: str) -> None:
 
 
 def test_the_scripts_parse_their_arguments() -> None:
-    for script in ("learning_curves", "make_ground_data", "ship", "sweep", "train_ground", "train_shapes"):
+    for script in ("learning_curves", "make_aerial_data", "ship", "sweep", "train_aerial", "train_shapes"):
         main = getattr(import_module(f"tools.{script}"), script if script.startswith("train") else "main")
         app = typer.Typer()
         app.command()(main)

@@ -68,7 +68,7 @@ def measure(scan: Path, points: int, model: str, device: str, votes: int, batch:
 
 def run(
     points: tuple[int, ...] = (1_000_000, 10_000_000),
-    model: str = "lidar-ground",
+    model: str = "lidar-aerial",
     device: str = "cpu",
     votes: tuple[int, ...] = (4,),
     batch: int | None = None,

@@ -121,7 +121,7 @@ def points(
 def segment(
     points: Annotated[list[int] | None, typer.Option(help="Points of a scan; by default 1 and 10 million.")] = None,
     votes: Annotated[list[int] | None, typer.Option(help="Overlapping tiles per point: 4, 2 or 1.")] = None,
-    model: Annotated[str, typer.Option(help="Weights, as for fgnn segment.")] = "lidar-ground",
+    model: Annotated[str, typer.Option(help="Weights, as for fgnn segment.")] = "lidar-aerial",
     device: Device = "cpu",
     batch: Annotated[int | None, typer.Option(help="Pieces labelled at once.", min=1)] = None,
     suffix: Annotated[str, typer.Option(help=".laz, or .npy if laspy is not installed.")] = ".laz",

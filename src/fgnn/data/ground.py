@@ -1,4 +1,4 @@
-"""Ground labels of airborne LiDAR: the samples of the ISPRS filter test, their folds and class codes."""
+"""Ground labels of airborne LiDAR: the samples of the ISPRS filter test and class codes."""
 
 from __future__ import annotations
 
@@ -9,20 +9,15 @@ import numpy as np
 from fgnn.errors import InputError
 from fgnn.points import Cloud
 
-# ASPRS codes; 0 where the label is unreliable.
-GROUND, OTHER, UNKNOWN = 2, 1, 0
+# ASPRS codes.
+GROUND, OTHER = 2, 1
 
-# The fifteen samples of the ISPRS test (Sithole and Vosselman 2004); the first digit is the site. Each is held out by
-# one of three folds, and each fold holds out town (sites 1 to 4) and country (5 to 7).
+# The fifteen samples of the ISPRS test (Sithole and Vosselman 2004); the first digit is the site: town (1 to 4) or
+# country (5 to 7).
 SAMPLES = (
     "samp11", "samp12", "samp21", "samp22", "samp23", "samp24", "samp31", "samp41", "samp42", "samp51", "samp52",
     "samp53", "samp54", "samp61", "samp71",
 )  # fmt: skip
-FOLDS = (
-    ("samp12", "samp21", "samp31", "samp52", "samp54"),
-    ("samp11", "samp23", "samp42", "samp51", "samp71"),
-    ("samp22", "samp24", "samp41", "samp53", "samp61"),
-)
 
 
 def read_samples(file: str | Path) -> dict[str, Cloud]:

@@ -24,6 +24,8 @@ from fgnn.points.cloud import (
     open_cloud,
 )
 from fgnn.points.ground import GroundFilter
+from fgnn.points.ground_fusion import GroundFusion, fuse
+from fgnn.points.ground_surface import Tolerance
 from fgnn.points.segment_output import CheckedReader, LabelFields, Output, ground_heights, write_labelled
 from fgnn.points.segment_pieces import Allocate, Cut, batches, extra_values
 from fgnn.points.spread import spread
@@ -59,6 +61,7 @@ class Segmenter:
         shapes: Numbers of neighbours whose shape is a feature (see `fgnn.points.neighbourhood`).
         echoes: Whether the network also reads intensity and returns (see `fgnn.points.echoes`).
         batch: Pieces per call of ``predict``.
+        fusion: How ground is decided on together with a classical filter; needs classes of which one is ground.
         codes: ASPRS code of each class, for the field ``classification``; none leaves it alone.
         votes: Tiles that label each point: 4, 2 or 1; fewer are faster but less accurate at tile edges.
         threads: Threads that compute features while ``predict`` runs; their number does not change the result.
@@ -77,6 +80,7 @@ class Segmenter:
     thin: float = 0.0
     shapes: Sequence[int] = ()
     echoes: bool = False
+    fusion: GroundFusion | None = None
     codes: Sequence[int] = ()
     batch: int = 8
     seed: int = 0
@@ -135,11 +139,28 @@ class Clock:
             self.seconds[stage] += time.perf_counter() - start
 
 
-def segment_cloud(cloud: Cloud, segmenter: Segmenter | GroundRule, report: OnChunk | None = None) -> Labelling:
-    """Label a cloud held in memory."""
+def segment_cloud(
+    cloud: Cloud,
+    segmenter: Segmenter | GroundRule,
+    report: OnChunk | None = None,
+    votes: NDArray[np.float32] | None = None,
+) -> Labelling:
+    """Label a cloud held in memory.
+
+    Args:
+        votes: What `network_votes` gave for each point, (N, K), to use instead of running the network again.
+    """
     with _read(HeldCloud(cloud), segmenter, report) as store:
-        labelling = _label(store, segmenter, report, Clock())
+        given = None if votes is None else votes[np.asarray(store.place)]
+        labelling = _label(store, segmenter, report, Clock(), votes=given)
         return replace(labelling, label=np.array(labelling.label), confidence=np.array(labelling.confidence))
+
+
+@contextmanager
+def network_votes(cloud: Cloud, segmenter: Segmenter) -> Iterator[tuple[TileStore, NDArray[np.float32]]]:
+    """The tiles of a cloud and what the network says of its points, (slots, K), before anything is made of it."""
+    with _read(HeldCloud(cloud), segmenter, None) as store:
+        yield store, _vote(store, segmenter, None, Clock())
 
 
 def segment_file(
@@ -201,19 +222,27 @@ def _read(reader: CloudReader, segmenter: Segmenter | GroundRule, report: OnChun
 
 
 def _label(
-    store: TileStore, segmenter: Segmenter | GroundRule, report: OnChunk | None, clock: Clock, own: int | None = None
+    store: TileStore,
+    segmenter: Segmenter | GroundRule,
+    report: OnChunk | None,
+    clock: Clock,
+    own: int | None = None,
+    votes: NDArray[np.float32] | None = None,
 ) -> Labelling:
     """Labels and confidences in the order of the file, on disk beside the store; of ``own`` points counts by class."""
     own = store.count if own is None else own
     if isinstance(segmenter, GroundRule):
         with clock("network"):
             votes = _apply(store, segmenter, report)
-    else:
+    elif votes is None:
         votes = _vote(store, segmenter, report, clock)
-    if segmenter.cut.thin:
-        ground = list(segmenter.classes).index("ground") if "ground" in segmenter.classes else None
-        with clock("votes"):
-            spread(store, votes, ground)
+    fusion = None if isinstance(segmenter, GroundRule) else segmenter.fusion
+    with clock("votes"):
+        if fusion is not None:
+            fuse(store, votes, segmenter.classes, fusion)
+        if segmenter.cut.thin:
+            ground = list(segmenter.classes).index("ground") if "ground" in segmenter.classes else None
+            spread(store, votes, ground, Tolerance() if fusion is None else fusion.tolerance)
     label = store.new_map("label", np.uint8, (store.count,), fill=UNLABELLED)
     confidence = store.new_map("confidence", np.float32, (store.count,))
     tally = np.zeros(len(segmenter.classes), np.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.points.ground_surface import GroundSurface
+from fgnn.points.ground_surface import GroundSurface, Tolerance
 from fgnn.points.tiles import TileStore
 
 # Points labelled on their own whose probabilities are averaged.
@@ -15,17 +15,22 @@ _OVERLAP = 1e-3
 _CHUNK = 1 << 20
 
 
-def spread(store: TileStore, votes: NDArray[np.float32], ground: int | None = None, tolerance: float = 0.3) -> None:
+def spread(
+    store: TileStore,
+    votes: NDArray[np.float32],
+    ground: int | None = None,
+    tolerance: Tolerance = Tolerance(),  # noqa: B008 (frozen)
+) -> None:
     """Fill in the rows of ``votes`` that are zero, in place.
 
     A point takes the mean of its three nearest labelled points, by inverse distance. With a class ``ground``, it is
-    ground if it lies within ``tolerance`` of the triangulated surface through the labelled ground, and only then.
+    ground if it lies within the tolerance of the triangulated surface through the labelled ground, and only then.
 
     Args:
         store: The scan; its tiles overlap, and each labels the points of its central half.
         votes: Class probabilities summed over tiles, (slots, K).
         ground: The class of ground, if there is one.
-        tolerance: In the units of the scan.
+        tolerance: In metres, as the scan.
     """
     labelled: NDArray[np.bool_] = store.new_map("labelled", np.bool_, (len(votes),))
     for start in range(0, len(votes), _CHUNK):
@@ -41,9 +46,8 @@ def spread(store: TileStore, votes: NDArray[np.float32], ground: int | None = No
         near = _nearest(tile.xyz[known], own / own.sum(1, keepdims=True), tile.xyz[wanted])
         if ground is not None:
             flat = own.argmax(1) == ground
-            surface = GroundSurface(tile.xyz[known][flat])
-            height = tile.xyz[wanted, 2] - surface.at(tile.xyz[wanted, :2])
-            near = by_height(near, height, ground, tolerance)
+            height, slope, edge = GroundSurface(tile.xyz[known][flat]).shape(tile.xyz[wanted, :2])
+            near = by_height(near, tile.xyz[wanted, 2] - height, ground, tolerance.at(slope, edge))
         votes[tile.slots[wanted]] = near
 
 
@@ -59,15 +63,25 @@ def _nearest(xyz: NDArray[np.float32], values: NDArray[np.float32], at: NDArray[
 
 
 def by_height(
-    probabilities: NDArray[np.float32], height: NDArray[np.float32], ground: int, tolerance: float
+    probabilities: NDArray[np.float32],
+    height: NDArray[np.float32],
+    ground: int,
+    tolerance: NDArray[np.float32] | float,
 ) -> NDArray[np.float32]:
     """Make points near the surface ground, and others the likeliest other class.  # shape: (P, K)"""
+    # neither where the height is unknown
+    return with_ground(probabilities, np.abs(height) <= tolerance, np.abs(height) > tolerance, ground)
+
+
+def with_ground(
+    probabilities: NDArray[np.float32], yes: NDArray[np.bool_], no: NDArray[np.bool_], ground: int
+) -> NDArray[np.float32]:
+    """Make the points ``yes`` ground, and those of ``no`` the likeliest other class.  # shape: (P, K)"""
     out = probabilities.copy()
-    close = np.abs(height) <= tolerance
     best = out.argmax(1)
-    low = close & (best != ground)
+    low = yes & (best != ground)
     out[low, ground], out[low, best[low]] = probabilities[low, best[low]], probabilities[low, ground]
-    high = (np.abs(height) > tolerance) & (best == ground)  # not where the height is unknown
+    high = no & (best == ground)
     out[high, ground] = 0
     empty = high & ~out.any(1)
     out[empty] = 1e-6 * (np.arange(out.shape[1]) != ground)

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 import fgnn
-from fgnn.data.aerial import CODES
-from fgnn.data.aerial import FOLDS as AERIAL_FOLDS
+from fgnn.data.aerial import CODES, FOLDS
 from fgnn.data.scenes import make_shapes, terrain_strips
 from fgnn.data.shapenet import CATEGORIES, PARTS
 from fgnn.models.points.segmenter import load_segmenter
 from fgnn.points.cloud import Cloud
-from fgnn.reproduce.ground import samples_in
-from fgnn.tasks.ground_scores import filter_errors
 from fgnn.weights import load_weights, weight_names
 
 GROUND = [n for n in weight_names() if "ground" in load_weights(n).card.get("classes", ())]
-FOLDS = [n for n in GROUND if "results" in load_weights(n).card]
 SHAPES = [n for n in weight_names() if load_weights(n).card.get("inputs") == "shape: unit sphere"]
 
 
@@ -32,22 +26,12 @@ def test_ground_weights_filter_land_they_never_saw(name: str) -> None:
     assert (ground == truth).mean() > 0.9
 
 
-@pytest.mark.data
-@pytest.mark.parametrize("name", FOLDS)
-def test_ground_weights_are_as_good_as_their_card_says(name: str, data_dir: Path) -> None:
-    card = load_weights(name).card
-    sample = min(card["results"], key=lambda n: card["results"][n]["points"])
-    assert f"{sample}.npz" in card["data"]["scans"]["held_out"]
-    found = filter_errors(samples_in(data_dir / "scans")[sample], load_segmenter(name))
-    assert found.total == pytest.approx(card["results"][sample]["total"], abs=0.005)
-
-
 def test_aerial_weights_say_what_they_write_and_how_they_were_scored() -> None:
     card = load_weights("lidar-aerial").card
     segmenter = load_segmenter("lidar-aerial")
     assert dict(zip(segmenter.classes, segmenter.codes, strict=True)) == dict(CODES)
     scored = card["cross_validation"]["summary"]
-    assert scored["lidar-aerial"]["scans"] == scored["smrf"]["scans"] == sum(map(len, AERIAL_FOLDS))
+    assert scored["lidar-aerial"]["scans"] == scored["smrf"]["scans"] == sum(map(len, FOLDS))
     assert scored["lidar-aerial"]["mean"] < scored["smrf"]["mean"]  # why it is the default
     assert scored["lidar-aerial"]["median"] < scored["smrf"]["median"]
 

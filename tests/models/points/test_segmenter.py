@@ -11,13 +11,13 @@ from fgnn.models.points.segmenter import load_segmenter, usual_batch
 
 
 def test_a_gpu_gets_larger_batches_than_a_cpu() -> None:
-    assert usual_batch("cpu") == load_segmenter("lidar-ground").batch == 8
+    assert usual_batch("cpu") == load_segmenter("lidar-aerial").batch == 8
     assert usual_batch("cuda:1") == 64
-    assert load_segmenter("lidar-ground", batch=3).batch == 3
+    assert load_segmenter("lidar-aerial", batch=3).batch == 3
 
 
 def test_a_batch_is_halved_when_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    segmenter = load_segmenter("lidar-ground")
+    segmenter = load_segmenter("lidar-aerial")
     features = np.random.default_rng(0).normal(size=(5, 64, segmenter.cut.columns)).astype(np.float32)
     expected = segmenter.predict(features)
     forward, sizes = PointNetwork.forward, []

@@ -18,6 +18,7 @@ from fgnn.models.from_card import load_into
 from fgnn.models.points.config import PointConfig
 from fgnn.models.points.network import PointNetwork
 from fgnn.points import Cloud, Segmenter, segment_cloud
+from fgnn.points.ground_fusion import GroundFusion
 from fgnn.points.segment import UNLABELLED, Labelling
 from fgnn.points.segment_pieces import Cut
 from fgnn.points.tiles import OnChunk
@@ -40,6 +41,7 @@ class PointCard:
         categories: The kinds of object, and ``parts`` the labels that each may have; none for scenes.
         inputs: How clouds become features.
         codes: ASPRS code of each class; none for weights with classes of their own.
+        fusion: How a classical filter takes part in the decision on ground.
     """
 
     network: PointConfig
@@ -51,8 +53,11 @@ class PointCard:
     ] = ()
     inputs: Label = ""
     codes: Annotated[tuple[Annotated[int, Between(0, 255)], ...], Length(UNLABELLED)] = ()
+    fusion: GroundFusion | None = None
 
     def __post_init__(self) -> None:
+        if self.fusion is not None and "ground" not in self.classes:
+            raise ValueError(f"Expected a class ground for fusion (got {', '.join(self.classes)})")
         if self.codes and len(self.codes) != len(self.classes):
             raise ValueError(f"Expected codes of all {len(self.classes)} classes (got {len(self.codes)})")
         if len(self.parts) != len(self.categories) or max(map(max, self.parts), default=0) >= len(self.classes):
@@ -122,7 +127,7 @@ def load_segmenter(
     return Segmenter(
         predict, card.classes, **{f.name: getattr(cut, f.name) for f in fields(Cut)},
         batch=usual_batch(where, cut.points * card.network.k) if batch is None else batch, votes=votes,
-        threads=_threads() if on_gpu else 1, room=_pinned if on_gpu else None, codes=card.codes,
+        threads=_threads() if on_gpu else 1, room=_pinned if on_gpu else None, codes=card.codes, fusion=card.fusion,
     )  # fmt: skip
 
 

@@ -24,8 +24,10 @@ class Raster:
     column: NDArray[np.int64]  # shape: (N,)
 
     @classmethod
-    def of(cls, xyz: NDArray[np.float64], cell: float) -> Raster:
-        position = (xyz[:, :2] - xyz[:, :2].min(0)) / cell
+    def of(cls, xyz: NDArray[np.float64], cell: float, aligned: bool = False) -> Raster:
+        """The raster of some points; ``aligned`` with multiples of a cell, else with the lowest x and y."""
+        low = xyz[:, :2].min(0)
+        position = (xyz[:, :2] - (np.floor(low / cell) * cell if aligned else low)) / cell
         if np.prod(position.max(0) + 1) > MOST_CELLS:
             raise ValueError(f"Expected at most {MOST_CELLS:,} cells of {cell} (got {position.max(0).round()} a side)")
         row, column = position.astype(np.int64).T

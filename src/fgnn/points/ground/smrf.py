@@ -32,15 +32,26 @@ def smrf(
     """
     if not len(xyz):
         return np.zeros(0, np.bool_)
-    raster = Raster.of(xyz, cell)
+    return smrf_margin(xyz, Raster.of(xyz, cell), cell, slope, window, threshold, scalar) <= 0
+
+
+def smrf_margin(
+    xyz: NDArray[np.float64],
+    raster: Raster,
+    cell: float = 1.0,
+    slope: float = 0.15,
+    window: float = 18.0,
+    threshold: float = 0.5,
+    scalar: float = 1.25,
+) -> NDArray[np.float64]:
+    """By how much the distance of each point to the filtered surface is beyond what `smrf` allows.  # shape: (N,)"""
     empty = np.isinf(raster.lowest)
     lowest = fill(raster.lowest, empty)
     objects = _objects(lowest, slope * cell, max(1, int(np.ceil(window / cell))))
     pits = _objects(-lowest, _PIT_SLOPE * cell, 1)
     surface = fill(lowest, objects | pits | empty)
     steep = np.hypot(*np.gradient(surface, cell)) if min(surface.shape) > 1 else np.zeros(surface.shape)
-    height = np.abs(xyz[:, 2] - raster.at(surface))
-    return np.asarray(height <= threshold + scalar * raster.at(steep))
+    return np.asarray(np.abs(xyz[:, 2] - raster.at(surface)) - threshold - scalar * raster.at(steep))
 
 
 def _objects(surface: NDArray[np.float64], rise: float, largest: int) -> NDArray[np.bool_]:
