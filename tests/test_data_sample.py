@@ -202,3 +202,16 @@ def test_inputs_run_a_training_step() -> None:
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
     assert torch.isfinite(loss)
+
+
+def test_samples_of_one_structure_share_a_graph_on_the_other_device() -> None:
+    def draw(last: int) -> Data:
+        return Data(FactorGraph(3, {"pair": FactorGroup([[0, 1], [1, last]])}), torch.zeros(3, 2))
+
+    one, other, different = (draw(last).to("meta") for last in (2, 2, 0))
+    assert one.graph is other.graph
+    assert one.graph is not different.graph
+    assert one.graph.device.type == "meta"
+    assert draw(2).to("cpu").graph.device.type == "cpu"
+    batch = collate([draw(2), draw(2)], stack=True)
+    assert batch.to("meta").graph is one.graph

@@ -85,8 +85,11 @@ class Data:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Data:
         """The same sample in other tensors."""
+        return self._mapped(self.graph.map(change), change)
+
+    def _mapped(self, graph: FactorGraph, change: Callable[[Tensor], Tensor]) -> Data:
         return Data(
-            self.graph.map(change),
+            graph,
             None if self.f is None else change(self.f),
             {name: change(g) for name, g in self.gs.items()},
             {name: _map_edges(t, change) for name, t in self.edges.items()},
@@ -94,8 +97,9 @@ class Data:
         )
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Data:
-        """The same sample on another device."""
-        return self.map(lambda x: x.to(device, non_blocking=non_blocking))
+        """The same sample on another device; samples of equal structure share one graph there."""
+        graph = self.graph.to(device, non_blocking)
+        return self._mapped(graph, lambda x: x.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Data:
         """The same sample in page-locked memory; ``DataLoader(pin_memory=True)`` calls it."""

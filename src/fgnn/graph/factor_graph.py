@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -15,6 +16,10 @@ from fgnn.graph.structure import Structure
 
 if TYPE_CHECKING:
     from fgnn.graph.matching import Matching
+
+
+# Copies of graphs on other devices that are in use, by content: the batches of a loader share one.
+_COPIES: WeakValueDictionary[Any, FactorGraph] = WeakValueDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,8 +151,22 @@ class FactorGraph:
         )
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> FactorGraph:
-        """The same graph on another device."""
-        return self.map(lambda x: x.to(device, non_blocking=non_blocking))
+        """The same graph on another device; equal graphs share one copy there, and what is compiled from it."""
+        target = torch.empty(0, device=device).device  # "cuda" names the current device
+        if target == self.device:
+            return self
+
+        def moved() -> FactorGraph:
+            return self.map(lambda x: x.to(target, non_blocking=non_blocking))
+
+        if self.device.type != "cpu" or self.variable_ptr is not None:
+            return moved()
+        hints = tuple((name, h.max_degree, h.covers_all) for name, h in self.structure.hints.items())
+        key = self.structure.key, hints, target
+        copy = _COPIES.get(key)
+        if copy is None:
+            copy = _COPIES[key] = moved()
+        return copy
 
     def pin_memory(self) -> FactorGraph:
         """The same graph in page-locked memory, from which copies to a GPU do not block."""
