@@ -10,9 +10,12 @@ from __future__ import annotations
 import json
 import sys
 import tarfile
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -200,7 +203,7 @@ def make_split(samples: Sequence[fgnn.Data], seed: int) -> Split:
 
 
 def train_network(
-    net: nn.Module, split: Split, *, epochs: int, batch_size: int, lr: float, seed: int, quiet: bool = False
+    net: nn.Module, split: Split, *, epochs: int, batch_size: int, lr: float, seed: int, device: str = "cpu"
 ) -> dict[str, Any]:
     """Train with Adam and a cosine schedule; the error on the test molecules after the best epoch on validation."""
     generator = torch.Generator().manual_seed(seed)
@@ -212,13 +215,16 @@ def train_network(
         collate_fn=fgnn.collate,
         drop_last=True,
     )
-    held_out = {name: _batches(part) for name, part in (("validation", split.validation), ("test", split.test))}
+    net = net.to(device)
+    parts = (("validation", split.validation), ("test", split.test))
+    held_out = {name: [batch.to(device) for batch in _batches(part)] for name, part in parts}
     optimiser = torch.optim.Adam(net.parameters(), lr=lr)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, lr, total_steps=max(epochs * len(loader), 1))
     best, started = {"validation": float("inf"), "test": float("inf"), "epoch": 0.0}, time.perf_counter()
     for epoch in range(1, epochs + 1):
         net.train()
-        for batch in loader:
+        for samples in loader:
+            batch = samples.to(device)
             loss = nn.functional.l1_loss(net(batch), batch.y)
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -227,8 +233,6 @@ def train_network(
         errors = {name: _mae(net, batches) * split.scale for name, batches in held_out.items()}
         if errors["validation"] < best["validation"]:
             best = {**errors, "epoch": epoch}
-        if not quiet and (epoch % 10 == 0 or epoch == epochs):
-            print(f"  epoch {epoch}: validation MAE {errors['validation']:.2f} kcal/mol", flush=True)
     return {**best, "seconds": time.perf_counter() - started, "parameters": count_parameters(net)}
 
 
@@ -243,48 +247,93 @@ def _mae(net: nn.Module, batches: Sequence[fgnn.Data]) -> float:
     return float(errors.mean())
 
 
+@dataclass(frozen=True)
+class Job:
+    """One training run; ``samples`` is a file of all samples."""
+
+    network: str
+    seed: int
+    samples: str
+    epochs: int
+    parameters: int
+    batch_size: int
+    lr: float
+    device: str
+
+    def __call__(self) -> dict[str, Any]:
+        """Train; the errors, and that of the linear fit."""
+        torch.set_num_threads(1)
+        split = make_split(torch.load(self.samples, weights_only=True), self.seed)
+        torch.manual_seed(self.seed)
+        net = sized(NETWORKS[self.network], self.parameters)
+        row = train_network(
+            net, split, epochs=self.epochs, batch_size=self.batch_size, lr=self.lr, seed=self.seed, device=self.device
+        )
+        print(f"{self.network}, seed {self.seed}: {row['test']:.2f} kcal/mol on test", flush=True)
+        sizes = [len(part) for part in (split.train, split.validation, split.test)]
+        return {"network": self.network, "seed": self.seed, **row, "linear": split.linear_mae, "molecules": sizes}
+
+
 def run(
     archive: Annotated[Path, typer.Argument(help="Tar file with NAME.xyz and a list of energies.")],
     networks: Annotated[str, typer.Option(help="Which networks to train, with commas.")] = ",".join(NETWORKS),
     epochs: Annotated[int, typer.Option(help="Epochs of every network.")] = 20,
     parameters: Annotated[int, typer.Option(help="About how many parameters every network has.")] = 120_000,
-    batch_size: Annotated[int, typer.Option(help="Molecules of a step.")] = 64,
-    lr: Annotated[float, typer.Option(help="Largest learning rate.")] = 2e-3,
-    seed: Annotated[int, typer.Option(help="Seed of the split, the weights and the order.")] = 0,
-    limit: Annotated[int, typer.Option(help="Read this many molecules only; 0 for all.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="Repeat with so many seeds of the split, weights and order.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Train so many networks at a time, each in a process.")] = 1,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     out: Annotated[Path, typer.Option(help="The JSON file to write.")] = RESULTS / "qm7.json",
 ) -> None:
-    """Train every network on the same split and print the mean absolute errors."""
+    """Train every network on the same splits and print the mean absolute errors."""
     unknown = sorted(set(networks.split(",")) - set(NETWORKS))
     if unknown:
         raise InputError(f"--networks: Expected names among {', '.join(NETWORKS)} (got {unknown[0]!r})")
-    samples = [to_sample(molecule) for molecule in read_molecules(archive)[: limit or None]]
+    samples = [to_sample(molecule) for molecule in read_molecules(archive)]
     if len(samples) < 20:
         raise InputError(f"{archive}: Expected at least 20 molecules with energies (got {len(samples)})")
-    split = make_split(samples, seed)
-    result: dict[str, Any] = {
-        "benchmark": "qm7", "environment": environment("cpu"), "seed": seed, "epochs": epochs, "lr": lr,
-        "batch_size": batch_size, "molecules": [len(split.train), len(split.validation), len(split.test)],
-        "linear fit on the composition": split.linear_mae, "networks": {},
+    head = environment(device)
+    print(describe(head))
+    with tempfile.TemporaryDirectory() as folder:
+        file = f"{folder}/samples.pt"
+        torch.save(samples, file)
+        work = [
+            Job(name, seed, file, epochs, parameters, 64, 2e-3, device)
+            for seed in range(seeds) for name in networks.split(",")
+        ]  # fmt: skip
+        if jobs == 1:
+            rows = [job() for job in work]
+        else:
+            with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+                rows = list(pool.map(Job.__call__, work))
+    result = {
+        "benchmark": "qm7", "environment": head, "epochs": epochs, "lr": work[0].lr, "jobs": jobs,
+        "batch_size": work[0].batch_size, "runs": rows,
     }  # fmt: skip
-    print(describe(result["environment"]))
-    for name in networks.split(","):
-        torch.manual_seed(seed)
-        net = sized(NETWORKS[name], parameters)
-        print(f"{name}: {count_parameters(net):,} parameters")
-        result["networks"][name] = train_network(net, split, epochs=epochs, batch_size=batch_size, lr=lr, seed=seed)
-    rows: list[tuple[str | None, ...]] = [
-        ("linear fit on the composition", None, None, f"{split.linear_mae:.2f}", None)
-    ]
-    for name, row in result["networks"].items():
-        errors = f"{row['validation']:.2f}", f"{row['test']:.2f}"
-        rows.append((name, f"{row['parameters']:,}", *errors, f"{row['seconds']:.0f}"))
-    columns = ("network", "parameters", "validation MAE", "test MAE", "seconds")
-    show(f"QM7 atomisation energies in kcal/mol, {epochs} epochs, seed {seed}", columns, rows)
+    _print(result)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(out) as file:
-        json.dump(result, file, indent=2)
-        file.write("\n")
+    with atomic_write(out) as stream:
+        json.dump(result, stream, indent=2)
+        stream.write("\n")
+
+
+def _print(result: dict[str, Any]) -> None:
+    runs = result["runs"]
+
+    def over_seeds(values: list[float]) -> str:
+        spread = f" ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else ""
+        return f"{np.mean(values):.2f}{spread}"
+
+    first = {row["seed"]: row["linear"] for row in runs}
+    rows: list[tuple[str | None, ...]] = [
+        ("linear fit on the composition", None, None, over_seeds([*first.values()]), None)
+    ]
+    for name in dict.fromkeys(row["network"] for row in runs):
+        mine = [row for row in runs if row["network"] == name]
+        errors = (over_seeds([row[part] for row in mine]) for part in ("validation", "test"))
+        rows.append((name, f"{mine[0]['parameters']:,}", *errors, f"{np.mean([row['seconds'] for row in mine]):.0f}"))
+    columns = ("network", "parameters", "validation MAE", "test MAE", "seconds")
+    title = f"QM7 atomisation energies in kcal/mol, {result['epochs']} epochs, {len(first)} seeds (± deviation)"
+    show(title, columns, rows)
 
 
 if __name__ == "__main__":

@@ -69,6 +69,6 @@ def test_networks_of_equal_size_train(name: str) -> None:
     assert (len(split.train), len(split.validation), len(split.test)) == (24, 3, 3)
     torch.manual_seed(0)
     net = sized(NETWORKS[name], 20_000)
-    result = train_network(net, split, epochs=2, batch_size=8, lr=1e-3, seed=0, quiet=True)
+    result = train_network(net, split, epochs=2, batch_size=8, lr=1e-3, seed=0)
     assert abs(result["parameters"] - 20_000) < 2_000
     assert np.isfinite(result["test"])
