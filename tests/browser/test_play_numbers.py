@@ -80,7 +80,7 @@ def test_max_product_step_by_step(site_page: Any, name: str) -> None:
     for damping in (0.0, 0.35):
         steps = on_page(
             site_page,
-            """return p.runMessages(m, { iterations: 10, damping: rest[0] }).map((s) =>
+            """return p.finish(p.passMessages(m, { iterations: 10, damping: rest[0] })).map((s) =>
                 ({ beliefs: plain(s.beliefs), sent: plain(s.toVariable), score: plain([s.score])[0] }));""",
             MODELS[name],
             damping,
@@ -96,7 +96,7 @@ def test_sum_product(site_page: Any, name: str) -> None:
     for iterations, damping in ((1, 0.0), (7, 0.25)):
         mine = on_page(
             site_page,
-            """const last = p.runMessages(m, { rule: "sum", iterations: rest[0], damping: rest[1] }).at(-1);
+            """const last = p.finish(p.passMessages(m, { rule: "sum", iterations: rest[0], damping: rest[1] })).at(-1);
             return plain(last.beliefs);""",
             model,
             iterations,
@@ -117,7 +117,7 @@ def test_elimination_and_the_bound(site_page: Any, name: str) -> None:
         site_page,
         """const best = p.finish(p.eliminateMax(m)), sum = p.finish(p.eliminateSum(m));
         return { assignment: best.assignment, score: plain([best.score])[0], logZ: plain([sum.logZ])[0],
-                 marginals: sum.marginals, bounds: plain(p.dualBounds(m, 15)) };""",
+                 marginals: sum.marginals, bounds: plain(p.finish(p.dualBounds(m, 15))) };""",
         model,
     )
     exact = solve(model, "exact")
@@ -135,7 +135,7 @@ def test_elimination_and_the_bound(site_page: Any, name: str) -> None:
 
 def test_the_bound_is_tight_on_a_tree(site_page: Any) -> None:
     tree = EXAMPLES["tree"].make()
-    bounds = on_page(site_page, "return p.dualBounds(m, 12);", tree)
+    bounds = on_page(site_page, "return p.finish(p.dualBounds(m, 12));", tree)
     assert bounds[-1] == pytest.approx(solve(tree, "exact").score, abs=1e-6)
 
 
@@ -185,7 +185,7 @@ def test_the_tour_tells_the_truth(site_page: Any) -> None:
     """What the texts of the tour claim of their models."""
 
     def scores(name: str, iterations: int, damping: float) -> list[float]:
-        steps = "return p.runMessages(m, { iterations: rest[0], damping: rest[1] }).map((s) => s.score);"
+        steps = "return p.finish(p.passMessages(m, { iterations: rest[0], damping: rest[1] })).map((s) => s.score);"
         return [float(s) for s in on_page(site_page, steps, MODELS[name], iterations, damping)]
 
     best = {name: solve(MODELS[name], "exact").score for name in ("tree", "loop", "spin-glass")}

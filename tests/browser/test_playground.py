@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fgnn import read_model
+from fgnn import read_model, write_model
 from fgnn.play import Playground
 
 
@@ -154,6 +154,10 @@ def test_files_are_imported_and_exported(open_page: Any, tmp_path: Path) -> None
     open_page.select_option("#example", "chain")
     open_page.wait_for_selector("[data-key=variable-9]")
     open_page.set_input_files("#file", tmp_path / "out.uai")
+    open_page.wait_for_selector("[data-key=variable-9]", state="detached")
+    open_page.select_option("#example", "chain")
+    write_model(model, tmp_path / "packed.fgm.xz")  # the server unpacks what the page cannot
+    open_page.set_input_files("#file", tmp_path / "packed.fgm.xz")
     open_page.wait_for_selector("[data-key=variable-9]", state="detached")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,7 @@ def _model() -> Path:
 class _Workers:
     """Replies at once, so that only the server itself is tested."""
 
-    def ask(self, path: str, body: bytes) -> tuple[int, bytes]:
+    def ask(self, path: str, body: bytes, cancelled: Callable[[], bool]) -> tuple[int, bytes]:
         return 200, b"{}"
 
 

@@ -138,6 +138,16 @@ def test_a_request_beyond_its_budget_ends_in_one_line(workers: Workers, call: st
     assert code == 200
 
 
+def test_a_cancelled_request_ends_its_worker_at_once(workers: Workers) -> None:
+    workers.ask("/api/print", b"{}")  # the worker is ready
+    answers = iter([False, False])
+    begin = time.monotonic()
+    code, reply = workers.ask("/api/sleep", b"{}", lambda: next(answers, True))
+    assert (code, reply) == (400, "this request was cancelled")
+    assert time.monotonic() - begin < 1.5  # it would sleep for a minute, and be stopped after 2 s
+    assert workers.ask("/api/print", b"{}")[0] == 200
+
+
 def test_a_library_that_prints_does_not_spoil_the_reply(workers: Workers) -> None:
     assert workers.ask("/api/print", b"{}") == (200, b'"nan"')
 

@@ -25,7 +25,7 @@ from fgnn.play import Playground, api
 from fgnn.play.compiled_network import compiled_network
 from fgnn.play.examples import EXAMPLES
 from fgnn.play.model_json import MAX_VARIABLES, model_from_json, model_to_json, parse_json
-from fgnn.play.server import MAX_BODY
+from fgnn.play.server import MAX_BODY, is_closed
 from fgnn.theory import max_product_network
 from tests.play.plain_messages import max_product_steps
 from tests.strategies import models
@@ -81,6 +81,18 @@ def test_the_page_loads_and_may_contact_no_other_server(server: Playground) -> N
     status, text, _ = ask(server, "/weights.js")
     assert status == 200
     assert text.startswith(b"globalThis.fgnnWeights = ")
+
+
+def test_a_closed_connection_is_noticed() -> None:
+    mine, theirs = socket.socketpair()
+    assert not is_closed(mine)
+    theirs.sendall(b"GET")  # a further request
+    assert not is_closed(mine)
+    mine.recv(3)
+    theirs.close()
+    assert is_closed(mine)
+    mine.close()
+    assert is_closed(mine)
 
 
 def test_it_listens_on_the_loopback_interface_only(server: Playground) -> None:

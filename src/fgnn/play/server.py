@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import json
+import select
+import socket
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -63,6 +65,15 @@ class Playground(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/"
 
 
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the other side has closed a connection, as a page does that cancels a call."""
+    try:
+        readable = bool(select.select([connection], [], [], 0)[0])
+        return readable and connection.recv(1, socket.MSG_PEEK) == b""
+    except (OSError, ValueError):
+        return True
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: Playground
     protocol_version = "HTTP/1.1"
@@ -90,7 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self._body()
         if body is None:
             return
-        code, reply = self.server.workers.ask(self.path, body)
+        code, reply = self.server.workers.ask(self.path, body, lambda: is_closed(self.connection))
         if isinstance(reply, str):
             self._answer(code, {"error": reply})
         else:

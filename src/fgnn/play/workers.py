@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from fgnn.play.worker import MEMORY, SECONDS
 
 _SOURCE = str(Path(__file__).resolve().parents[2])
 _TOO_LONG = f"this request took longer than the {SECONDS} s that the playground allows"
+_CANCELLED = "this request was cancelled"
+_POLL = 0.1  # seconds between looks at whether a request was cancelled
 _ENDED = f"this request ended its worker, which may use {MEMORY >> 20} MiB of memory; use 'fgnn solve'"
 
 
@@ -34,18 +38,29 @@ class Worker:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, path: str, body: bytes) -> tuple[int, bytes] | None:
-        """The reply to a request; None if the process ended."""
+    def ask(self, path: str, body: bytes, cancelled: Callable[[], bool]) -> tuple[int, bytes] | None:
+        """The reply to a request; None if the process ended, which a cancelled request does to it."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
             head = json.dumps({"path": path, "length": len(body)}).encode()
             self._process.stdin.write(head + b"\n" + body)
             self._process.stdin.flush()
+            self._wait(cancelled)
             reply = json.loads(self._process.stdout.readline() or b"null")
         except (BrokenPipeError, ValueError):
             reply = None
         return None if reply is None else (reply["code"], self._process.stdout.read(reply["length"]))
+
+    def _wait(self, cancelled: Callable[[], bool]) -> None:
+        """Wait until there is a reply, or end the process."""
+        assert self._process.stdout is not None
+        if os.name != "posix":  # elsewhere pipes cannot be waited for
+            return
+        while not select.select([self._process.stdout], [], [], _POLL)[0]:
+            if cancelled():
+                self._process.kill()
+                return
 
     def close(self) -> int:
         """End the process; returns its status, or the negated signal that ended it."""
@@ -67,13 +82,17 @@ class Workers:
         self._idle = [Worker(module)]  # it imports while the page loads
         self._closed = False
 
-    def ask(self, path: str, body: bytes) -> tuple[int, bytes | str]:
+    def ask(self, path: str, body: bytes, cancelled: Callable[[], bool] = lambda: False) -> tuple[int, bytes | str]:
         """The status code, and the JSON of the reply or why there is none."""
         with self._room:
+            if cancelled():
+                return 400, _CANCELLED
             worker = self._take()
-            reply = worker.ask(path, body)
+            reply = worker.ask(path, body, cancelled)
             if reply is None:
                 ended_by = worker.close()
+                if cancelled():
+                    return 400, _CANCELLED
                 alarm = -getattr(signal, "SIGALRM", 0)
                 return 400, _TOO_LONG if ended_by == alarm != 0 else _ENDED
             with self._lock:

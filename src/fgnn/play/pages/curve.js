@@ -56,6 +56,7 @@ export function drawCurve() {
 
 export function listenToCurve() {
   for (const event of ["step", "stale"]) on(event, drawCurve);
+  new ResizeObserver(drawCurve).observe($("curve"));
   $("curve").onclick = (e) => {
     const box = $("curve").getBoundingClientRect(), part = (e.clientX - box.left - LEFT) / (box.width - LEFT - RIGHT);
     if (app.steps.length) go(Math.round(part * (app.steps.length - 1)));

@@ -4,8 +4,8 @@
 import { factorMessages, MAX } from "./factor_messages.js";
 import { edgesOf } from "./messages.js";
 
-/** D after 0, 1, …, `iterations` sweeps over the factors; minus infinity once no assignment is left. */
-export function dualBounds(model, iterations) {
+/** D after 0, 1, …, `iterations` sweeps over the factors, as a generator; −∞ once no assignment is left. */
+export function* dualBounds(model, iterations) {
   const wiring = edgesOf(model);
   const unary = model.variables.map((v) => Float64Array.from(v.unary)); // gains −∞ at states found impossible
   const messages = wiring.edges.map(({ variable }) => new Float64Array(unary[variable].length));
@@ -14,6 +14,7 @@ export function dualBounds(model, iterations) {
   for (let t = 0; t < iterations; t += 1) {
     model.factors.forEach((f, c) => update(model, wiring, f, wiring.first[c], unary, beliefs, messages));
     bounds.push(Math.min(bounds[t], dual(model, wiring, beliefs, messages)));
+    yield t + 1;
   }
   return bounds;
 }

@@ -61,10 +61,16 @@ function removeChosen() {
   edited(true); emit("selection");
 }
 
-/** Go to another state of the list of undo steps. */
+/** Go to another state of the list of undo steps; if only places differ, what was computed stays. */
 function restore(text) {
   if (text === null) return;
-  app.model = readModel(JSON.parse(text));
+  const model = readModel(JSON.parse(text)), numbers = (m) => JSON.stringify(modelData(m, false));
+  if (numbers(model) === numbers(app.model)) {
+    for (const kind of ["variables", "factors"]) app.model[kind].forEach((node, k) => Object.assign(node, { x: model[kind][k].x, y: model[kind][k].y }));
+    emit("model");
+    return;
+  }
+  app.model = model;
   layoutModel(app.model);
   app.chosen = [];
   forget();

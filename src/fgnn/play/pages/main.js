@@ -4,12 +4,13 @@ import { drawCurve, listenToCurve } from "./curve.js";
 import { buildDrawing, paint } from "./drawing.js";
 import { dualBounds } from "./dual_bound.js";
 import { listenToEditing, redo, selectAll, setModel, undo } from "./editing.js";
-import { eliminateMax, eliminateSum, finish } from "./elimination.js";
+import { eliminateMax, eliminateSum } from "./elimination.js";
 import { networkBeliefs } from "./fgnn_layer.js";
 import { readFile, saveFile, writeJson, writeUai } from "./files.js";
 import { listenToInspector } from "./inspector.js";
+import { finish } from "./jobs.js";
 import { decodeLink, encodeLink, fromBase64, MOST_LINK, remember, remembered } from "./link.js";
-import { runMessages } from "./messages.js";
+import { passMessages } from "./messages.js";
 import { modelData, readModel } from "./model.js";
 import { applySettings, controls, go, listenToPlayer, pause, play, run, settings } from "./player.js";
 import { readSafetensors } from "./safetensors.js";
@@ -117,5 +118,5 @@ $("method").onchange = saveSoon;
 addEventListener("pagehide", () => remember(pageState()));
 
 /** The page's parts, for scripts and tests. */
-globalThis.playground = { app, TOUR, currentView, dualBounds, eliminateMax, eliminateSum, emit, encodeLink, finish, fromBase64, loadWeights, methods, networkBeliefs, networkScores, readFile, readModel, readSafetensors, run, runMessages, setModel, writeUai };
+globalThis.playground = { app, TOUR, currentView, dualBounds, eliminateMax, eliminateSum, emit, encodeLink, finish, fromBase64, loadWeights, methods, networkBeliefs, networkScores, readFile, readModel, readSafetensors, passMessages, run, setModel, writeUai };
 begin().then(() => { document.body.dataset.ready = "yes"; });

@@ -33,10 +33,10 @@ export function beliefsOf(model, wiring, messages) {
 }
 
 /**
- * Run the messages. Entry t of the result is the state after iteration t; entry 0 is before the first. `rule` is "max"
- * or "sum"; `damping` is the weight of the old message.
+ * Run the messages, as a generator that yields after every iteration. Entry t of the result is the state after iteration
+ * t; entry 0 is before the first. `rule` is "max" or "sum"; `damping` is the weight of the old message.
  */
-export function runMessages(model, { rule = "max", iterations = 12, damping = 0 } = {}) {
+export function* passMessages(model, { rule = "max", iterations = 12, damping = 0 } = {}) {
   const semiring = rule === "sum" ? SUM : MAX, wiring = edgesOf(model);
   let messages = wiring.edges.map(({ variable }) => new Float64Array(model.variables[variable].states));
   const steps = [record(model, wiring, messages, [], 0)];
@@ -53,6 +53,7 @@ export function runMessages(model, { rule = "max", iterations = 12, damping = 0 
     });
     messages = update;
     steps.push(record(model, wiring, messages, toFactor, change));
+    yield t + 1;
   }
   return steps;
 }

@@ -3,7 +3,8 @@ import { busy } from "./busy.js";
 import { colourOf, drawn, make, paintBars, preference } from "./drawing.js";
 import { dualBounds } from "./dual_bound.js";
 import { networkBeliefs } from "./fgnn_layer.js";
-import { runMessages } from "./messages.js";
+import { finishSlowly } from "./jobs.js";
+import { passMessages } from "./messages.js";
 import { modelData, scoreOf } from "./model.js";
 import { argmax, show } from "./numbers.js";
 import { call } from "./server.js";
@@ -31,8 +32,8 @@ export async function run(keep = false) {
   const wanted = settings(), at = app.at;
   pause();
   if (!app.model.variables.length) { showError("Expected a model with at least one variable"); return false; }
-  const steps = await busy("passing messages", (signal) => compute(wanted, signal));
-  if (!steps) return false;
+  const model = app.model, steps = await busy("passing messages", (signal) => compute(wanted, signal));
+  if (!steps || app.model !== model) return false;
   app.steps = steps;
   go(keep ? at : 1);
   return true;
@@ -40,8 +41,8 @@ export async function run(keep = false) {
 
 async function compute({ rule, iterations, damping, network }, signal) {
   if (network && (damping || rule === "sum")) throw Error("Expected max-product with damping 0 for the network, which runs undamped max-product");
-  const steps = runMessages(app.model, { rule, iterations, damping });
-  steps.bounds = rule === "max" ? dualBounds(app.model, iterations) : null;
+  const steps = await finishSlowly(passMessages(app.model, { rule, iterations, damping }), signal);
+  steps.bounds = rule === "max" ? await finishSlowly(dualBounds(app.model, iterations), signal) : null;
   steps.rule = rule;
   if (!network) return steps;
   const compiled = await compiledNetwork(app.model, signal);
@@ -131,15 +132,27 @@ function travel(part) {
   if (!out) paintBars(app.at + way);
 }
 
+let changed = false, running = false;
+
+/** Run again with the new settings; while a run lasts, further changes wait for its end. */
+async function settingsChanged() {
+  $("damping-value").textContent = $("damping").value;
+  changed = app.steps.length > 0;
+  if (!changed) emit("settings");
+  if (running) return;
+  running = true;
+  while (changed) { changed = false; await run(true); }
+  running = false;
+}
+
 export function listenToPlayer() {
   $("run").onclick = () => run();
   $("play").onclick = play;
   $("back").onclick = () => { pause(); go(app.at - 1); };
   $("forward").onclick = () => { pause(); go(app.at + 1); };
   $("step").oninput = () => { pause(); go(Number($("step").value)); };
-  const again = () => { $("damping-value").textContent = $("damping").value; if (app.steps.length) run(true); else emit("settings"); };
-  $("damping").oninput = again;
-  for (const id of ["rule", "iterations", "network"]) $(id).onchange = again;
+  $("damping").oninput = settingsChanged;
+  for (const id of ["rule", "iterations", "network"]) $(id).onchange = settingsChanged;
   on("step", controls);
   on("stale", () => { pause(); controls(); });
 }

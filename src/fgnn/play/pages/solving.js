@@ -1,9 +1,10 @@
 // Solving: methods that run in the page, methods of the server, and the table of their results.
 import { busy, tellBusy } from "./busy.js";
 import { dualBounds } from "./dual_bound.js";
-import { eliminateMax, eliminateSum, finishSlowly, TooWide } from "./elimination.js";
+import { eliminateMax, eliminateSum, TooWide } from "./elimination.js";
+import { finishSlowly } from "./jobs.js";
 import { fromBase64 } from "./link.js";
-import { runMessages } from "./messages.js";
+import { passMessages } from "./messages.js";
 import { isForest, modelData, scoreOf } from "./model.js";
 import { argmax, fromPlain, show, softmax } from "./numbers.js";
 import { readSafetensors } from "./safetensors.js";
@@ -32,9 +33,9 @@ async function marginals(model, signal) {
   return { score: scoreOf(model, assignment), bound: Infinity, status: `log Z = ${show(logZ)}`, assignment, marginals: p };
 }
 
-async function maxProduct(model) {
-  const steps = runMessages(model, { iterations: ITERATIONS, damping: isForest(model) ? 0 : DAMPING });
-  const best = steps.reduce((a, b) => (b.score > a.score ? b : a)), bound = dualBounds(model, ITERATIONS).at(-1);
+async function maxProduct(model, signal) {
+  const steps = await finishSlowly(passMessages(model, { iterations: ITERATIONS, damping: isForest(model) ? 0 : DAMPING }), signal);
+  const best = steps.reduce((a, b) => (b.score > a.score ? b : a)), bound = (await finishSlowly(dualBounds(model, ITERATIONS), signal)).at(-1);
   return { score: best.score, bound, status: status(best.score, bound), assignment: best.assignment };
 }
 
@@ -54,7 +55,7 @@ async function auto(model, signal) {
   } catch (error) {
     if (!(error instanceof TooWide)) throw error;
     if (served()) return remote("auto")(model, signal);
-    return { label: "auto:max-product", ...await maxProduct(model) };
+    return { label: "auto:max-product", ...await maxProduct(model, signal) };
   }
 }
 

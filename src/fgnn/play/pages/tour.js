@@ -1,9 +1,10 @@
 // The guided tour: six models, each with what to look at.
+import { stop } from "./busy.js";
 import { setModel } from "./editing.js";
 import { readModel } from "./model.js";
 import { applySettings, go, pause, play, run } from "./player.js";
 import { solveBy } from "./solving.js";
-import { $, app, emit } from "./state.js";
+import { $, app, emit, showError } from "./state.js";
 
 const BARE = { rule: "max", iterations: 12, damping: 0, network: false };
 
@@ -28,6 +29,7 @@ async function showStep(n) {
   at = n;
   const step = TOUR[n];
   pause();
+  await stop();
   setModel(readModel(JSON.parse($("examples").textContent)[step.example].model), true);
   applySettings(step.settings);
   $("tour-count").textContent = `step ${n + 1} of ${TOUR.length}`;
@@ -36,6 +38,7 @@ async function showStep(n) {
   $("tour-back").disabled = n === 0;
   $("tour-next").textContent = n === TOUR.length - 1 ? "finish" : "next";
   $("tour").hidden = false;
+  showError("");
   await present(step);
 }
 
