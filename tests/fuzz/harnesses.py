@@ -97,6 +97,18 @@ def _model(path: Path) -> None:
     assert not model.num_variables or model.score([0] * model.num_variables) < float("inf")
 
 
+def _code(path: Path) -> None:
+    from fgnn.decoding import read_code
+
+    read_code(path)
+
+
+def _circuit(path: Path) -> None:
+    from fgnn.decoding import read_circuit
+
+    read_circuit(path, most_errors=1 << 12)
+
+
 def _evidence(path: Path) -> None:
     from fgnn.pgm.io import read_evidence
 
@@ -334,6 +346,9 @@ _YAML_WORDS = (
     b"!!int ",
 )
 
+_DEM_WORDS = (
+    b"error(", b"D1", b"L0", b"^", b"repeat 3 {", b"}", b"shift_detectors 2", b"detector", b"logical_observable", b"#",
+)  # fmt: skip
 _HTTP_WORDS = (
     b"GET", b"POST", b"HEAD", b"Host: 127.0.0.1:8473", b"Host: evil", b"Origin: null", b"Content-Length: ", b"HTTP/1.0",
     b"Transfer-Encoding: chunked", b"application/json", b"/api/solve", b"/..", b"\r\n", b"\r\n\r\n",
@@ -353,6 +368,9 @@ HARNESSES: dict[str, Harness] = {
         _of_files("uai", _model, "fuzz.uai", words=(b"MARKOV", b"BAYES")),
         _of_files("evidence", _evidence, "fuzz.evid"),
         _of_files("fg", _model, "fuzz.fg"),
+        _of_files("alist", _code, "fuzz.alist"),
+        _of_files("qc", _code, "fuzz.qc"),
+        _of_files("dem", _circuit, "fuzz.dem", words=_DEM_WORDS),
         _of_files("bif", _model, "fuzz.bif", words=(b"network", b"variable", b"probability", b"table", b"default")),
         _of_files("wcsp", _model, "fuzz.wcsp", words=_RULE_WORDS),
         _of_files("cfn", _model, "fuzz.cfn", words=_CFN_WORDS),

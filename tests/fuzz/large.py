@@ -46,6 +46,12 @@ def _fg() -> bytes:
     return (f"{_COUNT}\n" + "".join(factors)).encode()
 
 
+def _alist() -> bytes:
+    from fgnn.decoding.regular import alist, regular_code
+
+    return alist(regular_code(600, 3, 6)).encode()
+
+
 def _bif() -> bytes:
     count = _COUNT // 2
     names = "".join(f"variable v{i} {{ type discrete [ 2 ] {{ a, b }}; }}\n" for i in range(count))
@@ -136,6 +142,9 @@ VALID: list[tuple[str, str, Callable[[], bytes]]] = [
     ("bif", ".bif", _bif),
     ("wcsp", ".wcsp", _wcsp),
     ("cfn", ".cfn", _cfn),
+    ("alist", ".alist", _alist),
+    ("qc", ".qc", lambda: b"200 100 64\n" + b" ".join(b"%d" % (k % 80 if k % 80 < 64 else -1) for k in range(20_000))),
+    ("dem", ".dem", lambda: b"".join(b"error(0.01) D%d D%d L0\n" % (k, k + 1) for k in range(40_000))),
     ("fgm", ".fgm", partial(_written, ".fgm")),
     ("gz", ".uai.gz", lambda: gzip.compress(_uai())),
     ("xz", ".uai.xz", lambda: lzma.compress(_uai(), preset=1)),

@@ -27,6 +27,7 @@ def reader(name: str) -> Callable[[Path], Any]:
     from fgnn import read_model
     from fgnn.data import s3dis, shapenet
     from fgnn.data.values import read_rows
+    from fgnn.decoding import read_circuit
     from fgnn.pgm.io import read_evidence
     from fgnn.points.cloud import read_cloud
     from tests.fuzz import harnesses
@@ -38,6 +39,9 @@ def reader(name: str) -> Callable[[Path], Any]:
     if name == "evidence":
         return lambda path: read_evidence(path, np.full(100_000, 2))
     by_path: dict[str, Callable[[Path], Any]] = {
+        "alist": harnesses._code,
+        "qc": harnesses._code,
+        "dem": read_circuit,
         "blocks": harnesses._blocks,
         "shapes": harnesses._shape_hdf5,
         "packed": shapenet._unpack,

@@ -240,6 +240,15 @@ MAKERS: dict[str, Callable[[], tuple[bytes, ...]]] = {
     "evidence": lambda: (EVID, b"1 2 0 1 1 0", b"0\n"),
     "fg": lambda: (FG,),
     "bif": lambda: (BIF,),
+    "alist": lambda: (
+        b"4 2\n2 3\n1 2 1 1\n3 2\n1 0\n1 2\n1 0\n2 0\n1 2 3\n2 4 0\n",
+        b"3 1\n1 3\n1 1 1\n3\n1\n1\n1\n",
+    ),
+    "qc": lambda: (b"3 2 4\n\n0 1 -1\n-1 3 2\n",),
+    "dem": lambda: (
+        b"error(0.1) D0 D1 L0\nerror(0.2) D1 ^ D2\nrepeat 2 {\n error(0.1) D0\n"
+        b" shift_detectors(1, 2) 3\n}\ndetector D1\n",
+    ),
     "wcsp": lambda: (WCSP, RULES),
     "cfn": lambda: (CFN, CFN_PLAIN, CFN_MAX, CFN_RULES),
     "fgm": lambda: (native(),),

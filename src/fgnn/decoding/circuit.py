@@ -25,12 +25,13 @@ MOST_DETECTORS = 1 << 20
 _INSTRUCTION = re.compile(r"\s*([a-z_]+)(?:\[[^\]]*\])?(?:\(([^)]*)\))?((?:\s+\S+)*)\s*$", re.IGNORECASE)
 
 
-def read_circuit(path: str | Path, *, all_detectors: bool = False) -> Problem:
+def read_circuit(path: str | Path, *, all_detectors: bool = False, most_errors: int = MOST_ERRORS) -> Problem:
     """Read a ``.stim`` circuit or a ``.dem`` detector error model as a decoding problem.
 
     Detectors are checks, errors are bits. Errors with the same detectors and observables become one. In a circuit of a
     CSS code only the basis that the observables depend on is kept, unless ``all_detectors`` is set: ten times fewer
-    errors, at the price of the correlation between the two.
+    errors, at the price of the correlation between the two. ``most_errors`` limits what a short file may imply by
+    repetition.
 
     Raises:
         InputError: The file is invalid; one line names the file, the place and the reason.
@@ -46,7 +47,7 @@ def read_circuit(path: str | Path, *, all_detectors: bool = False) -> Problem:
             if circuit.num_detectors > MOST_DETECTORS:
                 raise InputError(f"Expected at most {MOST_DETECTORS} detectors (got {circuit.num_detectors})")
             text = str(circuit.detector_error_model(approximate_disjoint_errors=True))
-        problem = parse_dem(text)
+        problem = parse_dem(text, most_errors)
         return problem if all_detectors else one_basis(problem)
     except InputError as error:
         raise InputError(str(error), file=file) if error.file is None else error from None
@@ -78,6 +79,7 @@ def parse_circuit(text: str) -> Any:
 class _Errors:
     """Errors while a model is read; detectors are numbered from ``offset``."""
 
+    most: int
     probability: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = field(default_factory=dict)
     offset: int = 0
     detectors: int = 0
@@ -95,8 +97,6 @@ class _Errors:
         before = self.probability.get((checks, flips), 0.0)
         # either of two errors with one symptom, but not both
         self.probability[checks, flips] = before * (1 - p) + p * (1 - before)
-        if len(self.probability) > MOST_ERRORS:
-            raise InputError(f"Expected at most {MOST_ERRORS} errors", place=f"line {line}")
 
     def _target(self, word: str, line: int) -> tuple[str, int]:
         kind, digits = word[:1].upper(), word[1:]
@@ -112,10 +112,10 @@ class _Errors:
         return kind, number
 
 
-def parse_dem(text: str) -> Problem:
-    """Parse a detector error model."""
+def parse_dem(text: str, most_errors: int = MOST_ERRORS) -> Problem:
+    """Parse a detector error model of at most ``most_errors`` instructions, repeated ones included."""
     lines = [(n + 1, line.split("#")[0].strip()) for n, line in enumerate(text.splitlines())]
-    found = _Errors()
+    found = _Errors(most_errors)
     end = _block([(n, line) for n, line in lines if line], 0, found, depth=0)
     if end is not None:
         raise InputError("Expected no closing brace here", place=f"line {end}")
@@ -136,8 +136,8 @@ def _block(lines: list[tuple[int, str]], at: int, found: _Errors, depth: int) ->
     while at < len(lines):
         number, line = lines[at]
         found.steps += 1
-        if found.steps > MOST_ERRORS:
-            raise InputError(f"Expected at most {MOST_ERRORS} instructions", place=f"line {number}")
+        if found.steps > found.most:
+            raise InputError(f"Expected at most {found.most} instructions", place=f"line {number}")
         if line == "}":
             return number
         if line.lower().startswith("repeat"):

@@ -69,9 +69,14 @@ def _lines(file: Path) -> list[str]:
 
 def _integers(line: str, number: int) -> list[int]:
     try:
-        return [int(word) for word in line.split()]
+        values = [int(word) for word in line.split()]
+        if values and max(map(abs, values)) > MOST_EDGES:
+            raise ValueError
+        return values
     except ValueError:
-        raise InputError(f"Expected integers (got {line.strip()!r:.60})", place=f"line {number + 1}") from None
+        raise InputError(
+            f"Expected integers up to {MOST_EDGES} (got {line.strip()!r:.60})", place=f"line {number + 1}"
+        ) from None
 
 
 def _shape(checks: int, bits: int, edges: int) -> tuple[int, int]:
@@ -177,8 +182,9 @@ def _parse_base_graph(lines: list[str], lifting: int | None) -> Code:
             if blocks and any(words):
                 raise InputError("Expected row; column; eight shifts", place=f"line {number + 1}")
             continue  # the header
-        row = int(words[0]) if words[0].isdigit() else row
-        blocks.append((row, int(words[1]), int(words[2 + use])))
+        values = _integers(" ".join([words[0] or str(row), words[1], words[2 + use]]), number)
+        row = values[0]
+        blocks.append((row, values[1], values[2]))
     if not blocks:
         raise InputError("Expected a base graph: row; column; eight shifts")
     table = np.array(blocks, np.int64)

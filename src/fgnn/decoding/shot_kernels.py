@@ -18,12 +18,12 @@ CERTAIN = tl.constexpr(1e4)
 def _phi(x):
     """-log tanh(x / 2), its own inverse."""
     e = tl.exp(-tl.maximum(x, 1e-7))
-    return tl.log(1 + e) - tl.log(tl.maximum(1 - e, 1e-38))
+    return tl.log(1 + e) - tl.log(tl.maximum(1 - e, 1e-30))
 
 
 @triton.jit
-def _messages(off, check_bits, post, r):
-    """Bits of a tile of edges, which of them exist, their posteriors and the messages towards the checks."""
+def _message(off, check_bits, post, r):
+    """The bits of one edge of each check, which of them exist, their posteriors and the messages towards the checks."""
     v = tl.load(check_bits + off)
     valid = v >= 0
     p = tl.load(post + v, mask=valid, other=0.0)
@@ -34,7 +34,11 @@ def _messages(off, check_bits, post, r):
 def _check_pass(
     check_bits, post, r, syn, scale, offset, M, MP, D, SUM: tl.constexpr, BC: tl.constexpr, U: tl.constexpr
 ):
-    """Update all messages from checks; return how many checks the posteriors violate, at most one per block."""
+    """Update all messages from checks; return whether the posteriors violate one.
+
+    A thread owns a check and walks along its edges, so that nothing is exchanged between threads. Loops are unrolled
+    by U: the loads of several edges are then under way together.
+    """
     bad = 0
     for start in range(0, M, BC):
         c = start + tl.arange(0, BC)
@@ -44,48 +48,44 @@ def _check_pass(
         second = tl.full((BC,), CERTAIN, tl.float32)
         total = tl.zeros((BC,), tl.float32)
         for k in range(0, D, U):
-            off = (k + tl.arange(0, U))[:, None] * MP + c[None, :]
-            valid, p, q = _messages(off, check_bits, post, r)
-            parity += tl.sum((valid & (p < 0)).to(tl.int32), 0)
-            negative += tl.sum((valid & (q < 0)).to(tl.int32), 0)
-            if SUM:
-                total += tl.sum(tl.where(valid, _phi(tl.abs(q)), 0.0), 0)
-            else:
-                size = tl.where(valid, tl.abs(q), CERTAIN)
-                low = tl.min(size, 0)
-                first = size == low[None, :]
-                # the smallest of the others, which is the same again if two are smallest
-                other = tl.min(tl.where(first, CERTAIN, size), 0)
-                other = tl.where(tl.sum(first.to(tl.int32), 0) > 1, low, other)
-                second = tl.minimum(tl.maximum(least, low), tl.minimum(second, other))
-                least = tl.minimum(least, low)
+            for u in tl.static_range(U):
+                valid, p, q = _message((k + u) * MP + c, check_bits, post, r)
+                parity += (valid & (p < 0)).to(tl.int32)
+                negative += (valid & (q < 0)).to(tl.int32)
+                if SUM:
+                    total += tl.where(valid, _phi(tl.abs(q)), 0.0)
+                else:
+                    size = tl.where(valid, tl.abs(q), CERTAIN)
+                    second = tl.minimum(second, tl.maximum(least, size))
+                    least = tl.minimum(least, size)
         bad = tl.maximum(bad, tl.max(tl.where(c < M, parity & 1, 0), 0))
         for k in range(0, D, U):
-            off = (k + tl.arange(0, U))[:, None] * MP + c[None, :]
-            valid, p, q = _messages(off, check_bits, post, r)
-            if SUM:
-                size = _phi(tl.maximum(total[None, :] - _phi(tl.abs(q)), 0.0))
-            else:
-                size = tl.where(tl.abs(q) == least[None, :], second[None, :], least[None, :])
-                size = scale * tl.maximum(size - offset, 0.0)
-            flip = (negative[None, :] + (q < 0).to(tl.int32)) & 1
-            tl.store(r + off, tl.where(flip == 1, -size, size).to(r.dtype.element_ty), mask=valid)
+            for u in tl.static_range(U):
+                off = (k + u) * MP + c
+                valid, p, q = _message(off, check_bits, post, r)
+                if SUM:
+                    size = _phi(tl.maximum(total - _phi(tl.abs(q)), 0.0))
+                else:
+                    size = tl.where(tl.abs(q) == least, second, least)
+                    size = scale * tl.maximum(size - offset, 0.0)
+                flip = (negative + (q < 0).to(tl.int32)) & 1
+                tl.store(r + off, tl.where(flip == 1, -size, size).to(r.dtype.element_ty), mask=valid)
     return bad
 
 
 @triton.jit
 def _bit_pass(bit_slots, llr, gamma, gamma_step, post, r, N, NP, DV: tl.constexpr, BN: tl.constexpr):
-    """Update the posterior of every bit."""
+    """Update the posterior of every bit; a thread owns a bit."""
     for start in range(0, N, BN):
         v = start + tl.arange(0, BN)
         live = v < N
-        off = tl.arange(0, DV)[:, None] * NP + v[None, :]
-        slot = tl.load(bit_slots + off)
-        total = tl.sum(tl.load(r + slot, mask=slot >= 0, other=0.0).to(tl.float32), 0)
         prior = tl.load(llr + v, mask=live, other=0.0)
         g = tl.load(gamma + v * gamma_step, mask=live, other=0.0)
-        p = tl.load(post + v, mask=live, other=0.0)
-        tl.store(post + v, prior + g * (p - prior) + total, mask=live)
+        total = prior + g * (tl.load(post + v, mask=live, other=0.0) - prior)
+        for k in tl.static_range(DV):
+            slot = tl.load(bit_slots + k * NP + v)
+            total += tl.load(r + slot, mask=slot >= 0, other=0.0).to(tl.float32)
+        tl.store(post + v, total, mask=live)
 
 
 @triton.jit
@@ -93,15 +93,13 @@ def _start_leg(check_bits, llr, post, r, MP, D, FIRST: tl.constexpr, BC: tl.cons
     """Set the messages so that every check hears the prior, whatever the posteriors are."""
     for start in range(0, MP, BC):
         c = start + tl.arange(0, BC)
-        for k in range(0, D, U):
-            off = (k + tl.arange(0, U))[:, None] * MP + c[None, :]
+        for k in range(D):
+            off = k * MP + c
             v = tl.load(check_bits + off)
             valid = v >= 0
-            message = tl.load(post + v, mask=valid, other=0.0)
-            if FIRST:
-                message = tl.zeros_like(message)
-            else:
-                message -= tl.load(llr + v, mask=valid, other=0.0)
+            message = tl.zeros((BC,), tl.float32)
+            if not FIRST:
+                message = tl.load(post + v, mask=valid, other=0.0) - tl.load(llr + v, mask=valid, other=0.0)
             tl.store(r + off, message.to(r.dtype.element_ty), mask=valid)
 
 

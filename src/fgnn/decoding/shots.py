@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fgnn.decoding.belief import Schedule
     from fgnn.decoding.code import Code
 
-_TILE = 8  # edges of a check that a thread reads at once
+_TILE = 4  # edges of a check whose loads are under way together
 
 
 @dataclass(frozen=True)
