@@ -24,7 +24,17 @@ PAIRS = list(itertools.combinations(range(81), 2))
 
 def solved_grids(count: int, rng: np.random.Generator) -> Grids:
     """Random solved grids (count, 81), digits 0..8."""
-    return np.stack([_fill(np.full(81, -1), rng, limit=1)[1] for _ in range(count)])
+    out = []
+    for _ in range(count):
+        grid = np.full((9, 9), -1)
+        for box in (0, 3, 6):  # the boxes of the diagonal do not constrain each other
+            grid[box : box + 3, box : box + 3] = rng.permutation(9).reshape(3, 3)
+        solved = _fill(grid.ravel(), rng, limit=1)[1].reshape(9, 9)
+        # Exchange rows and columns within and between bands, or the search would favour some grids.
+        rows, columns = (np.concatenate([3 * b + rng.permutation(3) for b in rng.permutation(3)]) for _ in range(2))
+        solved = solved[rows][:, columns]
+        out.append((solved.T if rng.random() < 0.5 else solved).ravel())
+    return np.stack(out)
 
 
 def puzzles(solutions: Grids, rng: np.random.Generator) -> Grids:
@@ -113,18 +123,23 @@ def learn(grids: Grids, epochs: int, keep: float, seed: int) -> fgnn.nn.CRF:
     return crf
 
 
-def rules(crf: fgnn.nn.CRF, held_out: Grids) -> fgnn.GraphicalModel:
-    """Forbid what the tables score lowest: as much as possible of what no held-out grid contains."""
+def rules(crf: fgnn.nn.CRF, grids: Grids) -> fgnn.GraphicalModel:
+    """Forbid what scores low and occurs in no grid, in tables where this is no accident.
+
+    A pair of states that is allowed may be missing from all grids by chance, but hardly three in one table.
+    """
     tables = crf.tables[0].detach().numpy()  # shape: (C, 9, 9)
+    tables = tables - np.median(tables, axis=(1, 2), keepdims=True)
+    threshold = float(tables.min()) / 2
+    for _ in range(50):  # halfway between the means of what lies below and above it
+        threshold = (float(tables[tables < threshold].mean()) + float(tables[tables >= threshold].mean())) / 2
     first, second = np.array(PAIRS).T
-    allowed = tables[np.arange(len(PAIRS)), held_out[:, first], held_out[:, second]]  # shape: (G, C)
-    # Half-way between the lowest score of an allowed pair and the bulk of the forbidden ones below it.
-    lowest = float(allowed.min())
-    below = tables[tables < lowest]
-    threshold = (lowest + float(np.median(below))) / 2 if len(below) else lowest
+    occurs = np.zeros(tables.shape, dtype=bool)
+    for grid in grids:
+        occurs[np.arange(len(PAIRS)), grid[first], grid[second]] = True
+    forbidden = (tables < threshold) & ~occurs
     model = fgnn.GraphicalModel([9] * 81)
-    forbidden = tables < threshold
-    for c in np.flatnonzero(forbidden.any((1, 2))):
+    for c in np.flatnonzero(forbidden.sum((1, 2)) >= 3):
         model.add_table(PAIRS[c], np.where(forbidden[c], -np.inf, 0.0))
     return model
 
@@ -148,9 +163,8 @@ def main() -> None:
     grids = solved_grids(options.grids, rng)
     answers = solved_grids(options.puzzles, rng)
     questions = puzzles(answers, rng)
-    held_out = max(1, len(grids) // 10)
     start = time.perf_counter()
-    model = rules(learn(grids[held_out:], options.epochs, options.keep, options.seed), grids[:held_out])
+    model = rules(learn(grids, options.epochs, options.keep, options.seed), grids)
     pairs = sum(1 for _ in model.tables())
     print(f"learned {pairs} constraints between two cells (the game has 810) in {time.perf_counter() - start:.0f} s")
     if options.out:

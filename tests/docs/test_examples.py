@@ -140,6 +140,8 @@ def test_sudoku_data_obey_the_rules_and_puzzles_have_one_solution() -> None:
         boxes = grid.reshape(3, 3, 3, 3).swapaxes(1, 2).reshape(9, 9)
         for lines in (grid, grid.T, boxes):
             assert (np.sort(lines, 1) == np.arange(9)).all()
+    # Not one grid with other digits: the cells that hold the first cell's digit differ.
+    assert len({tuple(np.flatnonzero(grid == grid[0])) for grid in solved}) == 3
     questions = module.puzzles(solved, rng)
     assert ((questions == solved) | (questions < 0)).all()
     assert (questions >= 0).sum(1).max() < 40

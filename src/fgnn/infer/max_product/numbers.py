@@ -10,12 +10,13 @@ from torch import Tensor
 from fgnn.infer.map_tensors import map_tensors, take_models
 from fgnn.infer.max_product.budget_sums import budget_sums
 from fgnn.infer.max_product.messages import Bound, PairClamp, budget_messages, budget_ratios, table_messages
+from fgnn.infer.max_product.pair_sums import PairSum
 from fgnn.infer.max_product.structured import StructuredPotentials, forbids
 from fgnn.infer.max_product.wiring import Group, Wiring, subtract_best
 from fgnn.pgm import ModelBatch
 
 # Potentials of a group: tables (k_1, ..., k_A, C, B or 1), binary pairs, bounds (at_least, at_most), or of a kind.
-Potentials = Tensor | PairClamp | tuple[Bound, Bound] | StructuredPotentials
+Potentials = Tensor | PairClamp | PairSum | tuple[Bound, Bound] | StructuredPotentials
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,10 @@ class Numbers:
         factors: list[Potentials] = []
         for t in batch.tables:
             theta = _models_last(t.distinct("values"))
-            factors.append(PairClamp.of(theta) if t.shape == (2, 2) and not wiring.full and not total else theta)
+            pair = None
+            if t.shape == (2, 2) and not wiring.full and not theta.requires_grad:
+                pair = PairSum.of(theta) if total else PairClamp.of(theta)
+            factors.append(theta if pair is None else pair)
         factors += [(_bound(u.distinct("at_least")), _bound(u.distinct("at_most"))) for u in batch.budgets]
         factors += [StructuredPotentials.of(f, batch.dtype) for f in batch.structured]
         return cls(unary, tuple(factors))
@@ -68,7 +72,7 @@ def group_messages(
 ) -> Tensor:
     """The messages that factors of a group send, as value rows: (height, C, B) in and out."""
     out = torch.empty_like(nu) if out is None else out
-    if isinstance(potentials, PairClamp):
+    if isinstance(potentials, PairClamp | PairSum):
         return potentials.ratios(nu, out)
     normalise = full and rule.normalise
     if isinstance(potentials, StructuredPotentials):

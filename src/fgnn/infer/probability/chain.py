@@ -1,8 +1,8 @@
-r"""log Z of chains on a GPU: a product of matrices in log2 N rounds of batched matrix products.
+r"""log Z of chains: a product of matrices in log2 N rounds of batched matrix products.
 
 With :math:`M_t(i, j) = \exp[\theta_t(i, j) + \theta_{t+1}(j)]` the sum is
 :math:`Z = \exp(\theta_0)^\top M_0 M_1 \cdots M_{N-2} 1`. Elimination multiplies vector by matrix, N - 1 times in turn,
-which leaves a GPU idle.
+which is mostly overhead for small matrices.
 """
 
 from __future__ import annotations
@@ -12,8 +12,19 @@ from torch import Tensor
 
 from fgnn.pgm import ModelBatch
 
+_MOST_ENTRIES = {False: 1 << 24, True: 1 << 28}  # of all tables, on the CPU and on a GPU
+_MOST_STATES = 128
 # Entries are 0 or at least this, after every round, so that no product of two is lost.
 _SMALLEST = {torch.float64: 1e-150, torch.float32: 1e-18}
+
+
+def pays_off(batch: ModelBatch) -> bool:
+    """Whether products of matrices are small enough in number and size, and the models have tables of their own."""
+    if not len(batch) or len(batch.tables) != 1 or len(batch.tables[0].shape) != 2:
+        return False
+    values = batch.tables[0].distinct("values")
+    most = _MOST_ENTRIES[batch.device.type == "cuda"]
+    return len(values) == len(batch) and values.numel() <= most and max(batch.tables[0].shape) <= _MOST_STATES
 
 
 def chain_order(batch: ModelBatch) -> Tensor | None:

@@ -10,7 +10,7 @@ import torch
 from fgnn.infer.exact.log_sum import LogSum
 from fgnn.infer.exact.order import OutOfTime
 from fgnn.infer.exact.solver import Clock
-from fgnn.infer.probability.chain import chain_log_z, chain_order
+from fgnn.infer.probability.chain import chain_log_z, chain_order, pays_off
 from fgnn.infer.probability.elimination import Elimination
 from fgnn.infer.probability.lowered import lowers_beliefs
 from fgnn.infer.probability.result import Beliefs
@@ -108,7 +108,7 @@ def log_partition_exact(
     options: dict[str, Any] = {"seed": seed, "max_states": max_states, "memory": memory, "tries": tries}
     info: dict[str, Any] = {}
     empty = batch.unary.new_zeros(len(batch), 0, 0)
-    order = chain_order(batch) if batch.device.type == "cuda" and len(batch) else None
+    order = chain_order(batch) if pays_off(batch) else None
     scanned = None if order is None else chain_log_z(batch, order, dtype)
     if scanned is not None:
         return Beliefs.of(empty, scanned, exact=True)

@@ -12,6 +12,7 @@ from fgnn.infer.lowered import reads_structured
 from fgnn.infer.max_product.budget_sums import budget_total
 from fgnn.infer.max_product.messages import drop_axis
 from fgnn.infer.max_product.numbers import Numbers, Rule, by_state, can_forbid
+from fgnn.infer.max_product.pair_sums import PairSum
 from fgnn.infer.max_product.run import MessageRun, RunOptions
 from fgnn.infer.max_product.solver import check_settings, deadline_after, pass_messages
 from fgnn.infer.max_product.structured import StructuredPotentials
@@ -115,6 +116,7 @@ def read_messages(
     by_table = []
     for g, (group, incoming) in enumerate(zip(wiring.groups, nu, strict=True)):
         potentials = numbers.factors[g]
+        potentials = potentials.theta if isinstance(potentials, PairSum) else potentials
         if isinstance(potentials, Tensor):
             by_axis = list(torch.split(incoming, list(group.states)))
             log_zc = _table_total(potentials, by_axis, wiring.full)

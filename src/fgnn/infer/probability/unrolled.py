@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from fgnn.infer.lowered import reads_structured
 from fgnn.infer.max_product.messages import table_messages
 from fgnn.infer.max_product.numbers import Numbers, can_forbid
+from fgnn.infer.max_product.pair_sums import PairSum
 from fgnn.infer.max_product.solver import check_settings
 from fgnn.infer.max_product.wiring import Wiring
 from fgnn.infer.probability.attach import potentials_of
@@ -72,7 +73,7 @@ def _unrolled(batch: ModelBatch, iterations: int, damping: float) -> Beliefs:
         raise ValueError("Expected tables without forbidden states for unroll=True (got constraints)")
     wiring = Wiring.of(batch, full=False)
     numbers = Numbers.of(batch, wiring, total=True)
-    factors = [f for f in numbers.factors if isinstance(f, Tensor)]
+    factors = [f.theta if isinstance(f, PairSum) else f for f in numbers.factors if isinstance(f, Tensor | PairSum)]
 
     def step(messages: Tensor, unary: Tensor, *tables: Tensor) -> Tensor:
         nu = wiring.beliefs(unary, messages).index_select(0, wiring.belief_of) - messages
