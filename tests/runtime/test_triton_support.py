@@ -107,3 +107,15 @@ def test_the_interpreter_counts_only_where_it_is_asked_for(monkeypatch: pytest.M
     monkeypatch.setattr(triton_support, "_reasons", {})
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     assert "cpu" in str(why_unavailable(torch.device("cpu")))
+
+
+def test_compiled_code_may_ask_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network may be compiled before it was ever called, in one graph."""
+    monkeypatch.setattr(triton_support, "_reasons", {})
+
+    def add(x: torch.Tensor) -> torch.Tensor:
+        return x + (triton_support.why_unavailable(x.device) is None)
+
+    fast = torch.compile(add, backend="eager", fullgraph=True)
+    expected = triton_support.why_unavailable(torch.device("cpu")) is None
+    assert fast(torch.zeros(2)).tolist() == [float(expected)] * 2

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fgnn.nn.call_key import Unknown, describe
+from fgnn.nn.call_key import Unknown, describe, modes
 from fgnn.nn.record import record_call
 from fgnn.nn.recorded_call import RecordedCall
 
@@ -64,6 +64,8 @@ class Graphed:
 def _described(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, list[Tensor]]:
     tensors: list[Tensor] = []
     try:
-        return (module.training, describe(args, tensors)), tensors
+        arguments = describe(args, tensors)
+        kind = tensors[0].device.type if tensors else "cpu"
+        return (module.training, arguments, modes(kind)), tensors
     except Unknown:
         return None, tensors

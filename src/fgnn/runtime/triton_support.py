@@ -27,6 +27,10 @@ def why_unavailable(device: torch.device) -> str | None:
     return _reasons[key]
 
 
+# torch.compile calls it while tracing and keeps the answer: it cannot trace a search for packages.
+why_unavailable._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def _find_reason(kind: str, index: int) -> str | None:
     if find_spec("triton") is None:
         return "triton is not installed"
