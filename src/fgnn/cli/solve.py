@@ -29,7 +29,7 @@ def solve(
         typer.Option(
             "--method",
             "-m",
-            help="auto, brute-force, exact, toulbar2, lp, ad3, max-product, search or fgnn.",
+            help="auto, brute-force, exact, toulbar2, lp, ad3, dual, max-product, search or fgnn.",
             autocompletion=complete_method,
         ),
     ] = "auto",

@@ -35,6 +35,7 @@ SOLVERS: dict[str, Solver | str] = {
     "toulbar2": "fgnn.infer.toulbar2.solver:solve_toulbar2",
     "lp": "fgnn.infer.lp:solve_lp",
     "ad3": "fgnn.infer.ad3.solver:solve_ad3",
+    "dual": "fgnn.infer.dual.solver:solve_dual",
     "max-product": "fgnn.infer.max_product.solver:solve_max_product",
     "search": "fgnn.infer.search.solver:solve_search",
 }
@@ -79,7 +80,7 @@ def solve(
     Args:
         model: One model, or a `ModelBatch` of models with the same structure.
         method: A name in `SOLVERS` (``auto``, ``brute-force``, ``exact``, ``toulbar2``, ``lp``, ``ad3``,
-            ``max-product``, ``search``; `fgnn.solve` adds ``fgnn``), or a solver function.
+            ``dual``, ``max-product``, ``search``; `fgnn.solve` adds ``fgnn``), or a solver function.
         time_limit: Seconds after which the best answer so far is returned.
         device: Where tensor methods run; by default the batch's device, the CPU for a single model.
         seed: Seeds the random choices of a method.

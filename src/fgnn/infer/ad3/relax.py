@@ -72,6 +72,7 @@ class Relaxed:
     converged: Tensor  # shape: (B,), bool
     iterations: Tensor  # shape: (B,), int64
     end: Warm
+    multipliers: Tensor  # shape: (E, B), float64, the last: any other dual ascent may go on from them
 
     @classmethod
     def of(cls, state: State) -> Relaxed:
@@ -88,6 +89,7 @@ class Relaxed:
             converged=torch.zeros_like(infinity, dtype=torch.bool),
             iterations=torch.zeros_like(infinity, dtype=torch.int64),
             end=Warm(state.z.clone(), state.cells.clone()),
+            multipliers=torch.zeros_like(state.z, dtype=torch.float64),
         )
 
     def keep_end(self, state: State, here: Tensor) -> None:
@@ -181,7 +183,7 @@ def _evaluate(
     tight = (bound - score <= -limits.proof * score) & (score > -torch.inf)
     out.bound[here], out.score[here], out.value[here] = bound, score, value
     out.x[:, here], out.last[:, here], out.p[:, here] = x, rounded.to(torch.int8), state.p
-    out.slack[:, here] = slack
+    out.slack[:, here], out.multipliers[:, here] = slack, multipliers
     out.converged[here] |= solved | tight | (bound == -torch.inf)
     return out.converged[here]
 

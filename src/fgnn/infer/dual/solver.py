@@ -1,0 +1,328 @@
+"""`dual`: an upper bound that falls with every sweep, and the assignments it rounds to."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fgnn.errors import need
+from fgnn.infer.certificate import certified, proof_tolerance
+from fgnn.infer.dual.clusters import Cycle, cycles, gains
+from fgnn.infer.dual.from_ad3 import ad3_multipliers
+from fgnn.infer.dual.layout import Layout, build_layout
+from fgnn.infer.jit import Background
+from fgnn.infer.lowered import lowers
+from fgnn.infer.reporter import Reporter
+from fgnn.infer.solution import Answer, OnProgress
+from fgnn.pgm import GraphicalModel, ModelBatch
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_CHUNK = 4_000_000  # numbers visited between two looks at the clock
+_ROUND = 5  # sweeps between two roundings
+_STALLED = 1e-3  # improvement of the bound per sweep, relative to the gap, below which clusters are added
+_NEW = 0.2  # clusters added at a time, as a share of the candidates
+_AD3 = 0.25  # of the time left, for AD3
+_CLOSE, _ROUNDING = 1e-4, 1e-14  # relative to the scale: a gap that may close, and a step that is rounding
+_EPSILON = 2.0**-52
+
+
+@lowers
+@certified
+def solve_dual(
+    batch: ModelBatch,
+    *,
+    time_limit: float | None = None,
+    seed: int = 0,
+    progress: OnProgress | None = None,
+    iterations: int = 1000,
+    tolerance: float = 1e-6,
+    tighten: bool = True,
+) -> Answer:
+    r"""Bound the optimum by sequential message passing on the dual of the local-polytope relaxation.
+
+    .. math:: D(\delta) = \sum_i \max_s \Big(\theta_i(s) - \sum_{c \ni i} \delta_{ci}(s)\Big)
+        + \sum_c \max_{x_c} \Big(\theta_c(x_c) + \sum_{i \in c} \delta_{ci}(x_i)\Big)
+
+    A sweep visits the variables in order, collects the max-marginals of all factors at each, and gives every factor
+    that goes on its share (TRW-S for pairs, SRMP for any arity: Kolmogorov, 2006 and 2015). No step raises the bound.
+    Where sweeps stall above the optimum of the relaxation, AD3 takes over for a while. After that, cycles of three or
+    four pairs become clusters, those first that lower the bound most (Sontag et al., 2008); they exchange max-marginals
+    with their pairs. ``bound`` is computed from the model and δ, rounding errors included.
+
+    States that no factor can complete are removed, which proves some models infeasible.
+
+    Args:
+        batch: The models, solved one after another on a CPU core.
+        time_limit: Seconds for all of them.
+        seed: Unused: the method is deterministic.
+        progress: Called with the best score and bound of the model at hand.
+        iterations: Upper limit on the sweeps, forward and backward, of each model.
+        tolerance: The bound has converged if it falls by less per sweep, relative to half the sum of factor ranges,
+            and no cluster helps.
+        tighten: Whether to add clusters.
+    """
+    if iterations < 1 or not tolerance > 0:
+        raise ValueError(f"Expected a positive number of iterations and tolerance (got {iterations} and {tolerance})")
+    need("numba")
+    host = batch.to("cpu")
+    deadline = math.inf if time_limit is None else time.perf_counter() + time_limit
+    reporter = Reporter("dual", progress)
+    if not len(host) or not _KERNELS.wait(deadline - time.perf_counter()):
+        return Answer.of(batch.unary.argmax(2), bound=0.0, converged=False, timed_out=bool(len(host)))
+    layout = build_layout(host)
+    descents = []
+    for b in range(len(host)):
+        left = deadline - time.perf_counter()
+        share = time.perf_counter() + left / (len(host) - b)
+        descent = Descent(host.select(slice(b, b + 1)), layout, reporter)
+        descent.run(share, iterations, tolerance, tighten=tighten)
+        descents.append(descent)
+    return Answer.of(
+        torch.from_numpy(np.stack([d.states for d in descents])).to(batch.device),
+        bound=torch.tensor([d.bound for d in descents], dtype=torch.float64, device=batch.device),
+        converged=torch.tensor([d.converged for d in descents], dtype=torch.bool, device=batch.device),
+        iterations=torch.tensor([d.sweeps for d in descents], dtype=torch.int64, device=batch.device),
+        timed_out=torch.tensor([d.timed_out for d in descents], dtype=torch.bool, device=batch.device),
+        info={"clusters": torch.tensor([d.clusters for d in descents])},
+    )
+
+
+@dataclass(eq=False)
+class Descent:
+    """Descent on the dual of one model in standard form.
+
+    Attributes:
+        states: The best assignment so far.
+        score: Its standard score.
+        bound: The lowest bound so far.
+    """
+
+    batch: ModelBatch  # one model
+    layout: Layout
+    reporter: Reporter
+    bound: float = 0.0  # no standard score is above 0
+    score: float = -math.inf
+    sweeps: int = 0
+    clusters: int = 0
+    converged: bool = False
+    timed_out: bool = False
+    states: Ints = field(init=False)
+
+    def __post_init__(self) -> None:
+        batch = self.batch
+        self.states = batch.unary[0].argmax(1).numpy()
+        parts = [batch.unary[0][batch.state_mask].double().numpy()]
+        parts += [t.values[0].double().reshape(-1).numpy() for t in batch.tables]
+        self._original: Floats = np.concatenate(parts)
+        self._theta = self._original.copy()
+        none = [np.zeros(0, np.int64)]
+        self._low: Ints = np.concatenate(none + [u.at_least[0].numpy() for u in batch.budgets])
+        self._high: Ints = np.concatenate(none + [u.at_most[0].numpy() for u in batch.budgets])
+        self._delta: Floats = np.zeros(self.layout.num_deltas)
+        self._candidates: list[Cycle] | None = None
+        self._relaxed = False  # whether AD3 has run
+        finite = self._original[np.isfinite(self._original)]
+        self._scale = float(-finite.sum() / max(1, len(finite))) * self.layout.num_nodes or 1.0
+        self._constant = float(batch.constant[0])
+        self._prepare()
+
+    def run(self, deadline: float, iterations: int, tolerance: float, *, tighten: bool) -> None:
+        """Sweep until the bound meets the score, nothing helps any more, or the time is over."""
+        self._deadline = deadline
+        proof = proof_tolerance(self.batch) / 2
+        while self.sweeps < iterations:
+            before = self.bound
+            if not self._sweep():
+                self.timed_out = True
+                return
+            self.sweeps += 1
+            self._lower_bound()
+            if self.bound == -math.inf:
+                self.converged = True
+                return
+            if self.sweeps % _ROUND == 1:
+                self._round()
+            if self.reporter.due():
+                self._report()
+            if self.bound - self.score <= proof * -self.score:
+                self.converged = True
+                return
+            fallen = before - self.bound
+            gap = self.bound - self.score if self.score > -math.inf else self._scale
+            close = gap <= _CLOSE * self._scale  # a proof is near, which needs every digit
+            least = (_ROUNDING if close else tolerance) * self._scale
+            if self.sweeps > 3 and fallen <= max(_STALLED * gap, least):
+                if not self._relaxed:
+                    self._relax()
+                    continue
+                added = tighten and self._add_clusters(tolerance)
+                if not added and fallen <= least:
+                    self.converged = True
+                    break
+        self._round()
+
+    # ---- sweeps -------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        """Buffers, and the nodes to visit in pieces that take little time each."""
+        layout = self.layout
+        sizes = np.diff(layout.start)
+        parents = np.diff(layout.up_start)
+        self._hat: Floats = np.empty(int(sizes.max(initial=2)))
+        self._maxima: Floats = np.empty(int((parents * sizes).max(initial=2)))
+        self._gains: Floats = np.empty(int(np.diff(layout.budget_start).max(initial=1)))
+        count = layout.num_nodes + len(layout.budget_start) - 1
+        self._values, self._sizes = np.empty(count), np.empty(count)
+        work = np.zeros(layout.num_nodes, np.int64)
+        of_node = layout.parent >= 0
+        np.add.at(work, layout.child[of_node], sizes[layout.parent[of_node]])
+        budget_sizes = np.diff(layout.budget_start)
+        np.add.at(work, layout.child[~of_node], 4 * budget_sizes[-1 - layout.parent[~of_node]])
+        variables = np.arange(layout.num_variables)
+        within = np.arange(layout.num_variables, layout.num_variables + layout.num_tables)
+        clustered = within[parents[within] > 0]
+        passes = [(variables, layout.forward), (clustered, layout.forward)]
+        passes += [(variables[::-1].copy(), layout.backward), (clustered[::-1].copy(), layout.backward)]
+        self._passes = [
+            (part, weight)
+            for nodes, weight in passes
+            for part in np.split(nodes, np.flatnonzero(np.diff(np.cumsum(work[nodes]) // _CHUNK)) + 1)
+            if len(part)
+        ]
+
+    def _sweep(self) -> bool:
+        """One sweep forward and one backward; False if the time is over before its end."""
+        from fgnn.infer.dual.kernels import sweep
+
+        x = self.layout
+        for nodes, weight in self._passes:
+            if time.perf_counter() >= self._deadline:
+                return False
+            sweep(
+                nodes, self._theta, self._delta, weight, self._low, self._high, x.start, x.parent, x.child, x.delta,
+                x.projection, x.projections, x.up_start, x.up, x.budget_start, x.budget_edges, self._maxima,
+                self._hat, self._gains,
+            )  # fmt: skip
+        return True
+
+    def _lower_bound(self) -> None:
+        """Lower the bound to the value of the dual, if that is lower: computed from the model itself, and rigorous."""
+        from fgnn.infer.dual.kernels import node_bounds
+
+        x = self.layout
+        node_bounds(
+            self._theta, self._original, self._delta, self._low, self._high, x.start, x.child, x.delta, x.projection,
+            x.projections, x.up_start, x.up, x.down_start, x.down, x.budget_start, x.budget_edges, self._gains,
+            self._values, self._sizes,
+        )  # fmt: skip
+        if self._constant == -math.inf or bool((self._values == -np.inf).any()):
+            self.bound = -math.inf
+            return
+        total = math.fsum(self._values)
+        error = _EPSILON * (math.fsum(self._sizes) + 2 * abs(total))
+        self.bound = min(self.bound, total + error)
+
+    # ---- assignments --------------------------------------------------------------------------------------
+
+    def _round(self) -> None:
+        """Take each variable's best state, and round in the order of the variables and in reverse; keep the best."""
+        from fgnn.infer.dual.kernels import round_states
+
+        x = self.layout
+        order = np.arange(x.num_variables)
+        self._offer(_best_states(x.start[: x.num_variables + 1], self._theta))
+        for each in (order, order[::-1].copy()):
+            if time.perf_counter() >= self._deadline:
+                return
+            states = np.empty(x.num_variables, np.int64)
+            round_states(
+                each, self._theta, self._original, self._delta, self._low, self._high, x.start, x.parent, x.delta,
+                x.projection, x.projections, x.up_start, x.up, x.down_start, x.down, x.child, x.budget_start, states,
+                self._hat,
+            )  # fmt: skip
+            self._offer(states)
+
+    def _offer(self, states: Ints) -> None:
+        score = float(self.batch.score(torch.from_numpy(states)[None])[0])
+        if score > self.score or self.score == -math.inf == score:
+            self.states, self.score = states, score
+
+    def _report(self) -> None:
+        note = f"sweep {self.sweeps}" + (f", {self.clusters:,} clusters" if self.clusters else "")
+        self.reporter.send(note, self.score, self.bound, torch.from_numpy(self.states)[None])
+
+    # ---- other multipliers --------------------------------------------------------------------------------
+
+    def _relax(self) -> None:
+        """Continue from AD3's multipliers if they give a lower bound; it gets a quarter of the time left."""
+        self._relaxed = True
+        now = time.perf_counter()
+        delta = ad3_multipliers(self.batch, self.layout, now + _AD3 * (self._deadline - now))
+        if delta is None:
+            return
+        before, theta, previous = self.bound, self._theta, self._delta
+        self._delta, x = delta, self.layout
+        self._theta = np.where(theta == -np.inf, -np.inf, self._original)
+        for e in range(len(x.parent)):
+            child, k = int(x.start[x.child[e]]), int(x.start[x.child[e] + 1] - x.start[x.child[e]])
+            own = delta[x.delta[e] : x.delta[e] + k]
+            self._theta[child : child + k] -= own
+            if x.parent[e] >= 0:
+                first, last = x.start[x.parent[e]], x.start[x.parent[e] + 1]
+                cells = x.projections[x.projection[e] : x.projection[e] + last - first]
+                self._theta[first:last] += own[cells]
+        self._lower_bound()
+        if not self.bound < before:
+            self._theta, self._delta = theta, previous
+
+    # ---- clusters -----------------------------------------------------------------------------------------
+
+    def _add_clusters(self, tolerance: float) -> bool:
+        """Add the cycles that lower the dual most; False if none lowers it."""
+        if self._candidates is None:
+            self._candidates = cycles(self.layout)
+        if not self._candidates:
+            return False
+        gain = gains(self.layout, self._theta, self._candidates)
+        most = max(16, math.ceil(_NEW * len(gain)))
+        chosen = [c for c in np.argsort(-gain, kind="stable")[:most].tolist() if gain[c] > tolerance]
+        if not chosen:
+            return False
+        picked = [self._candidates[c] for c in chosen]
+        self._candidates = [c for n, c in enumerate(self._candidates) if n not in set(chosen)]
+        self.layout = self.layout.with_clusters([scope for scope, _ in picked], [tables for _, tables in picked])
+        grown = np.zeros(int(self.layout.start[-1]) - len(self._theta))
+        self._theta, self._original = np.concatenate([self._theta, grown]), np.concatenate([self._original, grown])
+        self._delta = np.concatenate([self._delta, np.zeros(self.layout.num_deltas - len(self._delta))])
+        self.clusters += len(picked)
+        self._prepare()
+        return True
+
+
+def _best_states(start: Ints, theta: Floats) -> Ints:
+    """The state of each variable with the largest number, the lowest on ties."""
+    sizes = np.diff(start)
+    most = np.maximum.reduceat(theta[: start[-1]], start[:-1])
+    best = np.flatnonzero(theta[: start[-1]] == np.repeat(most, sizes))
+    owner = np.repeat(np.arange(len(sizes)), sizes)[best]
+    _, first = np.unique(owner, return_index=True)
+    return np.asarray(best[first] - start[:-1], dtype=np.int64)
+
+
+def _warm_up() -> None:
+    """Call every compiled loop once, on a tiny model."""
+    model = GraphicalModel([2, 2, 3])
+    model.add_table((0, 2), -np.ones((2, 3)))
+    model.add_budget((0, 1), 1)
+    batch = ModelBatch.stack([model])
+    Descent(batch, build_layout(batch), Reporter("dual", None)).run(math.inf, 2, 1e-6, tighten=False)
+
+
+_KERNELS = Background(_warm_up)
