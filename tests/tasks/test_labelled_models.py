@@ -10,6 +10,7 @@ import torch
 
 import fgnn
 from fgnn import GraphicalModel
+from fgnn.bench.anytime.families import glass
 from fgnn.data import ChainMAP
 from fgnn.errors import InputError
 from fgnn.runtime.distributed import World
@@ -125,6 +126,15 @@ def test_a_folder_is_labelled_grouped_and_split(tmp_path: Path) -> None:
     assert sum(map(len, held_out)) >= 1
 
 
+def test_a_wide_model_is_labelled_with_the_best_found_in_time(tmp_path: Path) -> None:
+    model = glass(30, 0)
+    fgnn.write_model(model, tmp_path / "glass.fgm")
+    (examples,) = read_folder(tmp_path, CPU, seconds=1.0)
+    start = model.unaries.reshape(-1, 2).argmax(1)
+    assert float(examples.models.score(examples.labels)[0]) > model.score(start)
+    assert folder_recipe(tmp_path).data.label_seconds is not None  # so that training on wide models begins at all
+
+
 def test_training_on_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RunFolder, "draw", lambda self: None)
     (tmp_path / "models").mkdir()
@@ -135,6 +145,10 @@ def test_training_on_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert folder.lines()[-1]["loss"] < folder.lines()[0]["loss"]
     solved = fgnn.solve(fgnn.read_model(tmp_path / "models" / "m0.uai"), "fgnn", weights=str(folder.path))
     assert solved.feasible
+    guided = fgnn.solve(
+        fgnn.read_model(tmp_path / "models" / "m0.uai"), "fgnn", weights=str(folder.path), search=True, time_limit=2.0
+    )
+    assert guided.score >= solved.score
 
 
 def test_an_empty_folder_and_mixed_families_are_refused(tmp_path: Path) -> None:

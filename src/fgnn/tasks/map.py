@@ -48,7 +48,7 @@ class MAPTask:
         world = world or World()
         self.held_out: list[Examples]
         if recipe.data.folder is not None:
-            groups = read_folder(recipe.data.folder, self.device)
+            groups = read_folder(recipe.data.folder, self.device, recipe.data.label_seconds)
             train, self.held_out = split(groups, recipe.seed)
             self.source: Source = Grouped(train, recipe.batch, recipe.seed)
             family = union([Family.of(e.models) for e in train])

@@ -18,12 +18,14 @@ from fgnn.tasks.recipe import Data, Recipe
 from fgnn.tasks.seeds import seed_for
 from fgnn.tasks.settings import Optimiser, Schedule
 
+_LABEL_SECONDS = 10.0  # for each model whose optimum is not proved sooner
+
 
 def folder_recipe(folder: str | Path) -> Recipe:
     """Return the recipe for a folder of model files."""
     return Recipe(
         name=as_file_name(Path(folder).resolve().name, "models"),
-        data=Data(folder=str(folder)),
+        data=Data(folder=str(folder), label_seconds=_LABEL_SECONDS),
         network=NetworkConfig(architecture="FGNN(64) - Res[FC(64) - FGNN(64) - FC(64)] - FGNN(N)", norm="layer"),
         optimiser=Optimiser(name="adamw", rate=2e-3, weight_decay=1e-4, clip=1.0),
         schedule=Schedule(name="cosine", warmup=20),
@@ -42,8 +44,12 @@ def model_files(folder: str | Path) -> list[Path]:
     return paths
 
 
-def read_folder(folder: str | Path, device: torch.device) -> list[Examples]:
-    """Read all models of a folder, label them by `auto` and group them by structure; refuse infeasible models."""
+def read_folder(folder: str | Path, device: torch.device, seconds: float | None = None) -> list[Examples]:
+    """Read all models of a folder, label them by `auto` and group them by structure.
+
+    A label is the optimum or, where that is not proved within ``seconds``, the best assignment found. A model without a
+    feasible one is refused.
+    """
     import fgnn
 
     groups: dict[tuple[Any, ...], list[tuple[GraphicalModel, Path]]] = defaultdict(list)
@@ -60,7 +66,7 @@ def read_folder(folder: str | Path, device: torch.device) -> list[Examples]:
     for members in groups.values():
         batch = ModelBatch.stack([m for m, _ in members], dtype=torch.float32)
         exact = ModelBatch.stack([m for m, _ in members])
-        solved = fgnn.solve(exact, method="auto")
+        solved = fgnn.solve(exact, method="auto", time_limit=None if seconds is None else seconds * len(members))
         if not bool(solved.feasible.all()):
             at = int((~solved.feasible).nonzero()[0])
             raise InputError("Expected a model with a feasible assignment (found none)", file=members[at][1])

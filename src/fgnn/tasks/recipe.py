@@ -167,7 +167,10 @@ _FAMILIES = ("chain", "grid", "folder", "shapes", "rooms", "scans", "samples")
 
 @dataclass(frozen=True)
 class Data:
-    """Where instances come from: exactly one family. ``instances`` makes it a fixed seeded set, not endless."""
+    """Where instances come from: exactly one family. ``instances`` makes it a fixed seeded set, not endless.
+
+    ``label_seconds`` limits the search for the label of each model in a folder: the best assignment found.
+    """
 
     chain: ChainData | None = None
     grid: GridData | None = None
@@ -177,6 +180,7 @@ class Data:
     scans: ScanData | None = None
     samples: SampleData | None = None
     instances: Annotated[int, Between(1, 10**8)] | None = None
+    label_seconds: Annotated[float, Between(0.01, 10**6)] | None = None
 
     @property
     def clouds(self) -> bool:

@@ -112,3 +112,13 @@ def test_a_run_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert "error" not in run, run
     assert run["score"] is not None
     assert run["curve"][-1][1] == run["score"]
+
+
+def test_a_method_runs_only_where_it_can_read_the_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[str] = []
+    answer = {"score": 1.0, "bound": None, "proved": False, "seconds": 1.0, "curve": [[0.5, 1.0, None]]}
+    monkeypatch.setattr(benchmark, "missing", lambda method: None)
+    monkeypatch.setattr(benchmark, "measure", lambda run, instance: measured.append(run.instance) or dict(answer))
+    only = ["sat/*-s0", "budgets/20x20-s0"]
+    benchmark.run(only=only, methods=["guided*"], seconds=[1], out=tmp_path / "r.json", threads=1, quiet=True)
+    assert measured == ["budgets/20x20-s0"]

@@ -69,7 +69,9 @@ def run(
         for name in named
         for method in chosen
         for limit in _limits(method, seconds)
-        if method not in skipped and (run := Run(name, method, limit, cores, seed)).key not in kept
+        if method not in skipped
+        and fnmatch(name, METHODS[method].only)
+        and (run := Run(name, method, limit, cores, seed)).key not in kept
     ]
     result["known"] |= {i.name: i.best_known for i in named.values() if i.best_known is not None}
     bar = ProgressBar("anytime", quiet=quiet, every=30.0)

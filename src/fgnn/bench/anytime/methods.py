@@ -14,9 +14,10 @@ import torch
 
 from fgnn.bench.anytime.cp_sat import solve_cp_sat
 from fgnn.bench.anytime.families import glass
-from fgnn.infer import SOLVERS, Progress, solve
+from fgnn.infer import Progress
 from fgnn.pgm import GraphicalModel, ModelBatch
 from fgnn.reproduce.milp import solve_milp
+from fgnn.solvers import SOLVERS, solve
 
 MOST_POINTS = 200  # of a curve
 
@@ -81,6 +82,7 @@ class Method:
     ours: bool = False
     warm: tuple[str, ...] = ()  # of our solvers, which `warm_up` runs
     needs: str = ""  # a package
+    only: str = "*"  # the instances it can read, by pattern
 
 
 def _solver(method: str, **options: Any) -> Callable[[Recorder, float, int, int], Outcome]:
@@ -114,6 +116,7 @@ def _run_highs(recorder: Recorder, time_limit: float, threads: int, seed: int) -
 METHODS: dict[str, Method] = {
     "auto": Method(_solver("auto"), ours=True, warm=("auto",)),
     "search": Method(_solver("search"), ours=True, warm=("search",)),
+    "guided search": Method(_solver("fgnn", search=True), ours=True, warm=("search",), only="budgets/*"),
     "tree moves alone": Method(_solver("search", moves=("trees",)), by_limit=False, warm=("search",)),
     "annealing alone": Method(_solver("search", moves=("anneal",)), warm=("search",)),
     "dual": Method(_solver("dual"), by_limit=False, warm=("dual",)),

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.errors import InputError
-from fgnn.infer import Answer
+from fgnn.infer import Answer, solve
 from fgnn.infer.local_search.decode import decode as decode_scores
 from fgnn.infer.local_search.refine import refine
 from fgnn.infer.lowered import reads_structured
@@ -69,6 +69,7 @@ def solve_fgnn(
     samples: Annotated[int, Between(0, 4096)] = 8,
     rounds: int | None = 0,
     both_ways: bool = False,
+    search: bool = False,
 ) -> Answer:
     """Score the states with a trained network, then repair and improve its answer (`fgnn.infer.local_search.decode`).
 
@@ -76,12 +77,13 @@ def solve_fgnn(
         batch: Models of the weights' family.
         time_limit: Seconds, after which decoding returns the best assignment so far.
         seed: Seeds the samples.
-        progress: Never called: a model takes milliseconds.
+        progress: Receives the progress of ``search``; the network itself takes milliseconds.
         weights: A packaged name, a weights file or a run folder; by default the best packaged weights for the models.
         decode: False returns the argmax of the scores, which may be infeasible.
         samples: Further starting points drawn from the scores.
         rounds: Rounds of `fgnn.infer.local_search.refine` after decoding; None continues until the time limit.
         both_ways: Average the scores over the model and its mirror image, where the structure has one.
+        search: Continue with the method ``search`` from the decoded assignment, for the rest of the time limit.
     """
     start = time.perf_counter()
     place = str(weights) if weights is not None else choose_weights(batch)
@@ -94,7 +96,11 @@ def solve_fgnn(
     timed_out = False
     if decode:
         answer = decode_scores(batch, scores, samples=samples, seed=seed, time_limit=_left(start, time_limit))
-        if rounds != 0:
+        if search:
+            left = _left(start, time_limit)
+            found = solve(batch, "search", time_limit=left, seed=seed, progress=progress, starts=[answer])
+            answer = found.assignment
+        elif rounds != 0:
             left = _left(start, time_limit)
             answer = refine(batch, answer, scores, rounds=rounds, seed=seed, time_limit=left)
         timed_out = time_limit is not None and time.perf_counter() - start > time_limit
