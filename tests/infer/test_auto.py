@@ -95,7 +95,7 @@ def test_search_gets_the_rest_of_the_time_on_wide_models() -> None:
     stages = [name for name, *_ in solution.info["stages"]]
     assert (stages[0], stages[-1]) == ("search", "search")
     seconds = {name: spent for name, _, _, spent in solution.info["stages"]}  # of the last stage of a name
-    assert seconds["search"] > 1.0
+    assert seconds["search"] > 0.8
     assert solution.status == "time-limit"
     assert solution.score >= max(score for _, score, *_ in solution.info["stages"]) - 1e-9
 

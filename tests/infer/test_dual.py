@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
 import fgnn
 from fgnn import GraphicalModel, ModelBatch, solve
@@ -183,6 +184,16 @@ def test_the_bound_is_reported_as_it_falls_and_the_limit_is_kept() -> None:
     assert len(bounds) > 3
     assert bounds == sorted(bounds, reverse=True)
     assert bounds[-1] >= solution.bound - 1e-9
+
+
+def test_a_start_is_kept_and_can_be_proved_optimal() -> None:
+    model = glass(6, 0)
+    best = solve(model, "exact")
+    solution = solve(model, "dual", start=torch.from_numpy(best.assignment)[None])
+    assert solution.score == best.score
+    assert solution.bound == pytest.approx(best.score, abs=1e-3)
+    with pytest.raises(ValueError, match=r"\(1, 36\) \(got \(1, 4\)\)"):
+        solve(model, "dual", start=torch.zeros(1, 4))
 
 
 @pytest.mark.parametrize("options", [{"iterations": 0}, {"tolerance": 0.0}])

@@ -69,7 +69,7 @@ class Best:
 
         def report(update: Progress) -> None:
             """Pass a method's progress on, with the best assignment known when its own is included."""
-            self._report(f"auto:{method}", update.note, rows, update.assignment)
+            self._report(f"auto:{method}", update.note, rows, update.assignment, update.bound)
 
         try:
             answer = call_with_retry(
@@ -137,7 +137,15 @@ class Best:
     def _select(self, rows: Tensor) -> ModelBatch:
         return self.batch if len(rows) == len(self.batch) else self.batch.select(rows)
 
-    def _report(self, method: str, note: str, rows: Tensor | None = None, candidate: Tensor | None = None) -> None:
+    def _report(
+        self,
+        method: str,
+        note: str,
+        rows: Tensor | None = None,
+        candidate: Tensor | None = None,
+        lower: float = math.inf,
+    ) -> None:
+        """Report the best known, or a method's candidate and, for a single model, its bound where they are better."""
         if self.report is None:
             return
         assignment, score = self.assignment, self.score
@@ -149,5 +157,7 @@ class Best:
             score[rows] = torch.where(better, value, score[rows])
         mean = float(self.form.scores(score).mean()) if len(score) else -math.inf
         bound = float(self.form.scores(self.bound).mean()) if len(score) else math.inf
+        if len(score) == 1:
+            bound = min(bound, float(self.form.scores(self.bound.new_tensor([lower]))))
         seconds = time.perf_counter() - self.start
         self.report(Progress(method, seconds, mean, bound, note, self._lift(assignment)))

@@ -50,10 +50,11 @@ def solve_auto(
 ) -> Answer:
     """Solve by elimination if possible; otherwise search, with bounds and proofs from other methods.
 
-    Elimination solves the connected components it can. The others get an early answer by ``search``, then max-product
-    and ad3, whose bound gives the gap, toulbar2 if they are small enough for a proof, and ``search`` from the best
-    answers for the rest of the time. The best feasible assignment and the lowest bound are kept. Methods that are not
-    installed or fail are skipped; without numba, local search and toulbar2 take the place of ``search``.
+    Elimination solves the connected components it can. The others get an early answer by ``search``, then max-
+    product and, for the bound, ``dual`` (``ad3`` for several models), toulbar2 if they are small enough for a
+    proof, and ``search`` from the best answers for the rest of the time. The best feasible assignment and the
+    lowest bound are kept. Methods that are not installed or fail are skipped; without numba, local search and
+    toulbar2 take the place of ``search``.
 
     ``info["stages"]`` lists ``(method, score, bound, seconds)``, ``info["skipped"]`` the reason for each skipped
     method, and the answer's method names, after ``auto:``, those whose assignment or proof was kept.
@@ -154,6 +155,8 @@ def _search(best: Best, deadline: float | None, seed: int, jobs: int) -> bool:
         solver, options = None, dict[str, Any]()
         if method == "max-product":
             options = {"decode": "best"}
+        elif method == "ad3" and has_search and len(best.batch) == 1 and best.batch.device.type == "cpu":
+            method, options = "dual", {"start": best.assignment}  # a lower bound, but one model at a time
         elif method == "search":
             options = {"starts": best.starts}
         elif method == "local-search":

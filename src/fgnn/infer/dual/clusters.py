@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
-from itertools import combinations, islice, product
+from itertools import combinations, islice, takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +13,15 @@ from numpy.typing import NDArray
 from fgnn.infer.dual.layout import Layout
 
 _MOST_CELLS = 4096  # of a cluster's table
-_MOST_CANDIDATES = 200_000
+_MOST_CANDIDATES = 50_000
 Cycle = tuple[tuple[int, ...], tuple[int, ...]]  # the variables in order around the cycle, and the tables as nodes
 
 
-def cycles(layout: Layout) -> list[Cycle]:
-    """Triangles and chordless squares of the pairs of a model, of at most 4,096 joint states each."""
+def cycles(layout: Layout, deadline: float = math.inf) -> list[Cycle]:
+    """Triangles and chordless squares of the pairs of a model, of at most 4,096 joint states each.
+
+    At most 50,000, and those found until ``deadline``, by `time.perf_counter`.
+    """
     pair: dict[tuple[int, int], int] = {}
     for n, scope in enumerate(layout.scopes[: layout.num_tables]):
         if len(scope) == 2:
@@ -34,8 +39,8 @@ def cycles(layout: Layout) -> list[Cycle]:
         ends = zip(scope, (*scope[1:], scope[0]), strict=True)
         return scope, tuple(pair[min(e), max(e)] for e in ends)
 
-    found = (cycle(scope) for scope in _around(pair, neighbours) if small(scope))
-    return list(islice(found, _MOST_CANDIDATES))
+    in_time = takewhile(lambda _: time.perf_counter() < deadline, _around(pair, neighbours))
+    return list(islice((cycle(scope) for scope in in_time if small(scope)), _MOST_CANDIDATES))
 
 
 def _around(pair: dict[tuple[int, int], int], neighbours: dict[int, list[int]]) -> Iterator[tuple[int, ...]]:
@@ -63,7 +68,7 @@ def gains(layout: Layout, theta: NDArray[np.float64], candidates: list[Cycle]) -
         groups.setdefault((tuple(sizes[list(scope)].tolist()), flipped), []).append(c)
     for (shape, flipped), which in groups.items():
         step = max(1, (1 << 22) // int(np.prod(shape)))
-        for first, _ in product(range(0, len(which), step), (0,)):
+        for first in range(0, len(which), step):
             some = which[first : first + step]
             total = np.zeros((len(some), *shape))
             maxima = np.zeros(len(some))

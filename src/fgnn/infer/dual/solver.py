@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fgnn.errors import need
 from fgnn.infer.certificate import certified, proof_tolerance
@@ -28,7 +29,7 @@ _CHUNK = 4_000_000  # numbers visited between two looks at the clock
 _ROUND = 5  # sweeps between two roundings
 _STALLED = 1e-3  # improvement of the bound per sweep, relative to the gap, below which clusters are added
 _NEW = 0.2  # clusters added at a time, as a share of the candidates
-_AD3 = 0.25  # of the time left, for AD3
+_AD3, _FIND = 0.25, 0.1  # shares of the time left: for AD3, and to find cycles
 _CLOSE, _ROUNDING = 1e-4, 1e-14  # relative to the scale: a gap that may close, and a step that is rounding
 _EPSILON = 2.0**-52
 
@@ -44,6 +45,7 @@ def solve_dual(
     iterations: int = 1000,
     tolerance: float = 1e-6,
     tighten: bool = True,
+    start: Tensor | None = None,
 ) -> Answer:
     r"""Bound the optimum by sequential message passing on the dual of the local-polytope relaxation.
 
@@ -67,7 +69,10 @@ def solve_dual(
         tolerance: The bound has converged if it falls by less per sweep, relative to half the sum of factor ranges,
             and no cluster helps.
         tighten: Whether to add clusters.
+        start: Assignments (B, N) to improve: the descent of a model ends where its bound meets the better score.
     """
+    if start is not None and tuple(start.shape) != (len(batch), batch.num_variables):
+        raise ValueError(f"Expected a start of shape ({len(batch)}, {batch.num_variables}) (got {tuple(start.shape)})")
     if iterations < 1 or not tolerance > 0:
         raise ValueError(f"Expected a positive number of iterations and tolerance (got {iterations} and {tolerance})")
     need("numba")
@@ -82,6 +87,8 @@ def solve_dual(
         left = deadline - time.perf_counter()
         share = time.perf_counter() + left / (len(host) - b)
         descent = Descent(host.select(slice(b, b + 1)), layout, reporter)
+        if start is not None:
+            descent.offer(start[b].cpu().numpy().astype(np.int64))
         descent.run(share, iterations, tolerance, tighten=tighten)
         descents.append(descent)
     return Answer.of(
@@ -237,7 +244,7 @@ class Descent:
 
         x = self.layout
         order = np.arange(x.num_variables)
-        self._offer(_best_states(x.start[: x.num_variables + 1], self._theta))
+        self.offer(_best_states(x.start[: x.num_variables + 1], self._theta))
         for each in (order, order[::-1].copy()):
             if time.perf_counter() >= self._deadline:
                 return
@@ -247,9 +254,10 @@ class Descent:
                 x.projection, x.projections, x.up_start, x.up, x.down_start, x.down, x.child, x.budget_start, states,
                 self._hat,
             )  # fmt: skip
-            self._offer(states)
+            self.offer(states)
 
-    def _offer(self, states: Ints) -> None:
+    def offer(self, states: Ints) -> None:
+        """Keep an assignment if it is the best."""
         score = float(self.batch.score(torch.from_numpy(states)[None])[0])
         if score > self.score or self.score == -math.inf == score:
             self.states, self.score = states, score
@@ -270,14 +278,13 @@ class Descent:
         before, theta, previous = self.bound, self._theta, self._delta
         self._delta, x = delta, self.layout
         self._theta = np.where(theta == -np.inf, -np.inf, self._original)
-        for e in range(len(x.parent)):
-            child, k = int(x.start[x.child[e]]), int(x.start[x.child[e] + 1] - x.start[x.child[e]])
-            own = delta[x.delta[e] : x.delta[e] + k]
-            self._theta[child : child + k] -= own
-            if x.parent[e] >= 0:
-                first, last = x.start[x.parent[e]], x.start[x.parent[e] + 1]
-                cells = x.projections[x.projection[e] : x.projection[e] + last - first]
-                self._theta[first:last] += own[cells]
+        place, owner = _spans(x.delta, np.diff(x.start)[x.child])
+        np.subtract.at(self._theta, x.start[x.child][owner] + place, delta)
+        edges = np.flatnonzero(x.parent >= 0)
+        cell, owner = _spans(edges, np.diff(x.start)[x.parent[edges]])
+        edge = edges[owner]
+        moved = delta[x.delta[edge] + x.projections[x.projection[edge] + cell]]
+        np.add.at(self._theta, x.start[x.parent[edge]] + cell, moved)
         self._lower_bound()
         if not self.bound < before:
             self._theta, self._delta = theta, previous
@@ -287,7 +294,8 @@ class Descent:
     def _add_clusters(self, tolerance: float) -> bool:
         """Add the cycles that lower the dual most; False if none lowers it."""
         if self._candidates is None:
-            self._candidates = cycles(self.layout)
+            now = time.perf_counter()
+            self._candidates = cycles(self.layout, now + _FIND * (self._deadline - now))
         if not self._candidates:
             return False
         gain = gains(self.layout, self._theta, self._candidates)
@@ -295,8 +303,8 @@ class Descent:
         chosen = [c for c in np.argsort(-gain, kind="stable")[:most].tolist() if gain[c] > tolerance]
         if not chosen:
             return False
-        picked = [self._candidates[c] for c in chosen]
-        self._candidates = [c for n, c in enumerate(self._candidates) if n not in set(chosen)]
+        picked, taken = [self._candidates[c] for c in chosen], set(chosen)
+        self._candidates = [c for n, c in enumerate(self._candidates) if n not in taken]
         self.layout = self.layout.with_clusters([scope for scope, _ in picked], [tables for _, tables in picked])
         grown = np.zeros(int(self.layout.start[-1]) - len(self._theta))
         self._theta, self._original = np.concatenate([self._theta, grown]), np.concatenate([self._original, grown])
@@ -304,6 +312,12 @@ class Descent:
         self.clusters += len(picked)
         self._prepare()
         return True
+
+
+def _spans(items: Ints, lengths: Ints) -> tuple[Ints, Ints]:
+    """For every place of every item in turn: its number within the item, and the item's index."""
+    owner = np.repeat(np.arange(len(items)), lengths)
+    return np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths), owner
 
 
 def _best_states(start: Ints, theta: Floats) -> Ints:
