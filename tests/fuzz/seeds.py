@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.pgm.io.samples import BIF, CFN, EVID, FG, UAI, WCSP, native
+from tests.pgm.io.samples import BIF, CFN, EVID, FG, UAI, WCSP, native, structured
 
 BAYES = b"BAYES 2\n2 2\n2\n1 0\n2 0 1\n2 0.2 0.8\n4 0.1 0.9 1 0\n"
 RULES = (
@@ -251,7 +251,7 @@ MAKERS: dict[str, Callable[[], tuple[bytes, ...]]] = {
     ),
     "wcsp": lambda: (WCSP, RULES),
     "cfn": lambda: (CFN, CFN_PLAIN, CFN_MAX, CFN_RULES),
-    "fgm": lambda: (native(),),
+    "fgm": lambda: (native(), structured()),
     "gz": lambda: (gzip.compress(UAI, mtime=0), gzip.compress(UAI[:50], mtime=0) + gzip.compress(UAI[50:], mtime=0)),
     "xz": lambda: (lzma.compress(native()), lzma.compress(native(), preset=0)),
     "ply": _ply,

@@ -12,7 +12,7 @@ from typing import Any, overload
 import torch
 
 from fgnn.infer.certificate import certify
-from fgnn.infer.lowered import lowers
+from fgnn.infer.lowered import taking
 from fgnn.infer.magnitude import check_magnitude
 from fgnn.infer.methods import check_options, named
 from fgnn.infer.oom_retry import call_with_retry
@@ -103,8 +103,7 @@ def solve(
     else:
         raise TypeError(f"Expected a GraphicalModel or a ModelBatch (got {type(model).__name__})")
     check_magnitude(batch)
-    if batch.structured and not getattr(solver, "reads_structured", False):
-        solver = lowers(solver)
+    solver = taking(solver, batch)
     best = _BestSoFar(progress)
     if time_limit is not None:
         time_limit = max(1e-3, time_limit - (time.perf_counter() - start))

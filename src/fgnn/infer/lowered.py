@@ -45,6 +45,11 @@ def lowers(solver: Callable[..., Answer]) -> Callable[..., Answer]:
     return solve
 
 
+def taking(solver: Callable[..., Answer], batch: ModelBatch) -> Callable[..., Answer]:
+    """The solver itself if it can read the factors of a batch, else the solver on tables and budgets."""
+    return lowers(solver) if batch.structured and not getattr(solver, "reads_structured", False) else solver
+
+
 def own_info(info: Mapping[str, Any], lowered: ModelBatch, batch: ModelBatch) -> dict[str, Any]:
     """Further results without the auxiliary variables: tensors (B, N + M, ...) become (B, N, ...)."""
 

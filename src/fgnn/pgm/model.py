@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from fgnn.pgm.arrays import counted, finite_sum, integers, log_potentials
 from fgnn.pgm.factors import AllDifferent, Kind, Linear, Parity, Pattern
 from fgnn.pgm.factors.budgets import Budget, BudgetChunk, BudgetGroup, group_budgets
 from fgnn.pgm.factors.kind import (
@@ -18,6 +19,7 @@ from fgnn.pgm.factors.kind import (
     StructuredFactor,
     StructuredGroup,
     as_tuples,
+    checked_numbers,
     group_structured,
 )
 from fgnn.pgm.factors.tables import Table, TableChunk, TableGroup, as_views, group_tables
@@ -47,7 +49,7 @@ class GraphicalModel:
     """
 
     def __init__(self, cardinalities: Sequence[int] | NDArray[np.int64]) -> None:
-        cards = _integers(cardinalities, "cardinalities").copy()
+        cards = integers(cardinalities, "cardinalities").copy()
         if cards.ndim != 1:
             raise ValueError(f"Expected one cardinality per variable (got shape {cards.shape})")
         if cards.size and cards.min() < 1:
@@ -68,27 +70,27 @@ class GraphicalModel:
     def add_unary(self, variable: int, values: ArrayLike) -> None:
         """Add log-potentials θ_i; repeated calls sum."""
         i = self._check_variable(variable)
-        theta = _log_potentials(values, f"variable {i}")
+        theta = log_potentials(values, f"variable {i}")
         if theta.shape != (int(self._cardinalities[i]),):
             raise ValueError(
                 f"Expected {self._cardinalities[i]} log-potentials for variable {i} (got shape {theta.shape})"
             )
         unary = self._unary[self._offsets[i] : self._offsets[i + 1]]
-        unary[:] = _sum(unary, theta, f"variable {i}")
+        unary[:] = finite_sum(unary, theta, f"variable {i}")
 
     def add_unaries(self, values: ArrayLike) -> None:
         """Add log-potentials to all variables: the concatenation of all θ_i."""
-        theta = _log_potentials(values, "the unaries").reshape(-1)
+        theta = log_potentials(values, "the unaries").reshape(-1)
         if theta.shape != self._unary.shape:
             raise ValueError(f"Expected {self._unary.size} log-potentials in total (got {theta.size})")
-        self._unary[:] = _sum(self._unary, theta, "the unaries")
+        self._unary[:] = finite_sum(self._unary, theta, "the unaries")
 
     def add_table(self, scope: Sequence[int], values: ArrayLike) -> None:
         """Add a factor over ``scope``; axis a of ``values`` runs over the states of ``scope[a]``.
 
         A scope of one variable adds a unary, an empty scope a constant.
         """
-        theta = _log_potentials(values, f"the table over {tuple(scope)}")
+        theta = log_potentials(values, f"the table over {tuple(scope)}")
         if len(scope) == 0:
             if theta.size != 1:
                 raise ValueError(f"Expected one value for a factor without variables (got shape {theta.shape})")
@@ -103,7 +105,7 @@ class GraphicalModel:
         """Add factors of one shape: ``scopes`` (C, A), ``values`` (C, k_1, ..., k_A)."""
         variables = self._check_scopes(scopes)
         count, arity = variables.shape
-        theta = _log_potentials(values, "the tables")
+        theta = log_potentials(values, "the tables")
         if arity < 2:
             raise ValueError(f"Expected tables over two or more variables (got {arity})")
         expected = self._cardinalities[variables]  # shape: (C, A)
@@ -132,7 +134,7 @@ class GraphicalModel:
         variables = self._check_scopes(scopes)
         count, size = variables.shape
         bounds = (("at_least", at_least), ("at_most", at_most))
-        lower, upper = (np.broadcast_to(_integers(values, name), (count,)).copy() for name, values in bounds)
+        lower, upper = (np.broadcast_to(integers(values, name), (count,)).copy() for name, values in bounds)
         if size == 0:
             raise ValueError("Expected a budget over at least one variable (got an empty scope)")
         cards = self._cardinalities[variables]
@@ -168,17 +170,8 @@ class GraphicalModel:
 
         ``weights`` are integers: one per variable, which multiplies its state, or (n, K), one per state.
         """
-        variables = self._check_scopes([scope])[0]
-        table = _integers(weights, "weights")
-        cards = self._cardinalities[variables]
-        if table.ndim == 1 and len(variables):
-            table = table[:, None] * np.arange(cards.max())
-        if table.ndim != 2 or len(table) != len(variables):
-            raise ValueError(f"Expected a weight for each of {len(variables)} variables (got shape {table.shape})")
-        real = np.arange(table.shape[1]) < cards[:, None]
-        low = int(np.where(real, table, table.max(initial=0)).min(1).sum()) if at_least is None else int(at_least)
-        high = int(np.where(real, table, table.min(initial=0)).max(1).sum()) if at_most is None else int(at_most)
-        self.add_factors(Linear(as_tuples(np.where(real, table, 0).tolist()), low, high), [scope])
+        cards = self._cardinalities[self._check_scopes([scope])[0]]
+        self.add_factors(Linear.of(cards, weights, at_least, at_most), [scope])
 
     def add_all_different(self, scope: Sequence[int]) -> None:
         """Require that no two of these variables are in the same state."""
@@ -186,7 +179,7 @@ class GraphicalModel:
 
     def add_pattern(self, scope: Sequence[int], patterns: ArrayLike, scores: ArrayLike, default: float = 0.0) -> None:
         """Add ``scores[p]`` where the variables are in the joint state ``patterns[p]``, and ``default`` elsewhere."""
-        states = _integers(patterns, "states in a pattern")
+        states = integers(patterns, "states in a pattern")
         self.add_factors(
             Pattern(as_tuples(states.tolist())), [scope], scores=np.asarray(scores)[None], default=[default]
         )
@@ -206,16 +199,7 @@ class GraphicalModel:
         if len(shapes) > 1:
             got = " and ".join(str(tuple(shape)) for shape in shapes[:2].tolist())
             raise ValueError(f"Expected {kind.name} factors of the same cardinalities (got {got})")
-        if set(numbers) != set(kind.numbers):
-            wanted, got = (", ".join(names) or "none" for names in (kind.numbers, numbers))
-            raise ValueError(f"Expected the numbers {wanted} of {kind.name} factors (got {got})")
-        arrays: dict[str, NDArray[Any]] = {}
-        for name, kind_of in kind.numbers.items():
-            what = f"{name} of a {kind.name} factor"
-            whole = kind_of is int
-            arrays[name] = _integers(numbers[name], what) if whole else _log_potentials(numbers[name], what)
-            if len(arrays[name]) != len(variables):
-                raise ValueError(f"Expected {len(variables)} {name} (got {len(arrays[name])})")
+        arrays = checked_numbers(kind, len(variables), numbers)
         shape = tuple(shapes[0].tolist())
         kind.check(shape, arrays)
         self._structured_chunks.append(StructuredChunk(kind, shape, variables, arrays))
@@ -330,7 +314,7 @@ class GraphicalModel:
         x = np.asarray(assignment)
         if x.ndim not in (1, 2) or x.shape[-1] != self.num_variables:
             raise ValueError(f"Expected an assignment of {self.num_variables} variables (got shape {x.shape})")
-        states = np.atleast_2d(_integers(x, "states"))
+        states = np.atleast_2d(integers(x, "states"))
         bad = (states < 0) | (states >= self._cardinalities)
         if bad.any():
             b, i = (int(v) for v in np.argwhere(bad)[0])
@@ -387,13 +371,13 @@ class GraphicalModel:
     def __repr__(self) -> str:
         cards = self._cardinalities
         states = "-".join(map(str, sorted({cards.min(), cards.max()}))) if cards.size else "no"
-        parts = [f"{_counted(self.num_variables, 'variable')} of {states} state{'' if states == '1' else 's'}"]
+        parts = [f"{counted(self.num_variables, 'variable')} of {states} state{'' if states == '1' else 's'}"]
         if self.num_tables:
             arity = max(g.scopes.shape[1] for g in self.table_groups)
-            parts.append(f"{_counted(self.num_tables, 'table')} of arity <= {arity}")
+            parts.append(f"{counted(self.num_tables, 'table')} of arity <= {arity}")
         if self.num_budgets:
             size = max(g.scopes.shape[1] for g in self.budget_groups)
-            parts.append(f"{_counted(self.num_budgets, 'budget')} over <= {_counted(size, 'variable')}")
+            parts.append(f"{counted(self.num_budgets, 'budget')} over <= {counted(size, 'variable')}")
         counts = Counter(factor.kind.name for factor in self.structured())
         parts += [f"{count} {name}" for name, count in counts.items()]
         return f"GraphicalModel({', '.join(parts)})"
@@ -407,7 +391,7 @@ class GraphicalModel:
         return i
 
     def _check_scopes(self, scopes: ArrayLike) -> NDArray[np.int64]:
-        variables = _integers(scopes, "variables in a scope").copy()
+        variables = integers(scopes, "variables in a scope").copy()
         if variables.ndim != 2:
             raise ValueError(f"Expected scopes of shape (C, A) (got {variables.shape})")
         wrong = variables[(variables < 0) | (variables >= self.num_variables)]
@@ -430,32 +414,3 @@ class GraphicalModel:
             self._groups = (tables, budgets, structured)
             self._table_chunks = as_views(self._table_chunks, tables)
         return self._groups
-
-
-def _log_potentials(values: ArrayLike, where: str) -> NDArray[np.float64]:
-    """A private float64 copy, free of NaN and +inf."""
-    theta = np.array(values, dtype=np.float64)
-    if np.isnan(theta).any() or np.isposinf(theta).any():
-        raise ValueError(f"Expected finite or -inf log-potentials (got NaN or +inf in {where})")
-    return theta
-
-
-def _sum(old: NDArray[np.float64], new: NDArray[np.float64], where: str) -> NDArray[np.float64]:
-    """The sum, unless finite summands overflow: the resulting -inf would forbid a state."""
-    try:
-        with np.errstate(over="raise"):
-            return old + new
-    except FloatingPointError:
-        raise ValueError(f"Expected log-potentials with a finite sum (got an overflow in {where})") from None
-
-
-def _integers(values: ArrayLike, what: str) -> NDArray[np.int64]:
-    """``values`` as int64; not copied if they are int64 already. An empty list has no dtype and passes."""
-    array = np.asarray(values)
-    if array.size and not np.issubdtype(array.dtype, np.integer):
-        raise ValueError(f"Expected integer {what} (got {array.dtype})")
-    return array.astype(np.int64, copy=False)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -16,6 +16,7 @@ from fgnn.pgm import ModelBatch
 from fgnn.pgm.conditionals import conditionals
 from fgnn.pgm.convert import to_networkx
 from fgnn.theory import max_product_network, sum_product_network
+from tests.pgm.io.samples import structured
 
 
 def model_of(seed: int = 0, value: int = 1) -> fgnn.GraphicalModel:
@@ -138,6 +139,22 @@ def test_files_graphs_and_pictures(tmp_path: Path) -> None:
     assert graph.nodes["linear", 0]["at_most"] == 1
     picture = pytest.importorskip("fgnn.report.picture")
     assert picture.draw_model(model, tmp_path / "m.svg", [0, 0, 0, 0, 0]).stat().st_size > 1000
+
+
+def test_an_altered_file_is_read_or_refused(tmp_path: Path) -> None:
+    whole, rng = structured(), np.random.default_rng(0)
+    read = 0
+    for _ in range(300):
+        data = bytearray(whole)
+        data[rng.integers(len(data))] = rng.integers(256)
+        (tmp_path / "a.fgm").write_bytes(data)
+        try:
+            model = fgnn.read_model(tmp_path / "a.fgm")
+        except fgnn.errors.InputError:
+            continue  # anything else would end the test
+        read += 1
+        assert model.num_structured == 5
+    assert 0 < read < 300
 
 
 def test_a_local_search_says_that_it_cannot() -> None:

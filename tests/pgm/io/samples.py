@@ -109,6 +109,19 @@ def native() -> bytes:
     return buffer.getvalue()
 
 
+def structured() -> bytes:
+    """A native file with a factor of every structured kind."""
+    model = GraphicalModel([2, 2, 3, 3])
+    model.add_parity((0, 1), 1)
+    model.add_linear((0, 1, 2), [1, 2, -1], at_most=2)
+    model.add_parity((1, 0))
+    model.add_all_different((2, 3))
+    model.add_pattern((0, 3), [[0, 1], [1, 2]], [0.5, -np.inf], default=-1.0)
+    buffer = io.BytesIO()
+    write_native(model, buffer)
+    return buffer.getvalue()
+
+
 GOOD: dict[str, bytes] = {
     "good.uai": UAI,
     "good.fg": FG,
@@ -116,6 +129,7 @@ GOOD: dict[str, bytes] = {
     "good.wcsp": WCSP,
     "good.cfn": CFN,
     "good.fgm": native(),
+    "structured.fgm": structured(),
     "good.uai.gz": gzip.compress(UAI, mtime=0),
     "good.uai.xz": lzma.compress(UAI),
     "good.fgm.xz": lzma.compress(native()),

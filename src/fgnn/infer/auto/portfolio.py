@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fgnn.infer.api import Solver, solver_named
 from fgnn.infer.certificate import StandardForm, meets, rounding
+from fgnn.infer.lowered import taking
 from fgnn.infer.oom_retry import call_with_retry, select_rows
 from fgnn.infer.solution import Answer, OnProgress, Progress
 from fgnn.pgm import ModelBatch
@@ -73,7 +74,7 @@ class Best:
 
         try:
             answer = call_with_retry(
-                solver or solver_named(method),
+                taking(solver or solver_named(method), self.batch),
                 self._select(rows),
                 Answer.join,
                 time_limit=time_limit,

@@ -10,9 +10,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from fgnn.pgm.arrays import integers, log_potentials
 from fgnn.pgm.factors.gadget import Gadget
 
 Array = NDArray[Any]
@@ -170,6 +171,20 @@ def group_structured(chunks: Sequence[StructuredChunk]) -> tuple[StructuredGroup
         )
         for (kind, shape, _), parts in groups.items()
     )
+
+
+def checked_numbers(kind: Kind, count: int, numbers: Mapping[str, ArrayLike]) -> dict[str, Array]:
+    """The numbers of ``count`` factors as arrays of the types that the kind declares."""
+    if set(numbers) != set(kind.numbers):
+        wanted, got = (", ".join(names) or "none" for names in (kind.numbers, numbers))
+        raise ValueError(f"Expected the numbers {wanted} of {kind.name} factors (got {got})")
+    arrays: dict[str, Array] = {}
+    for name, number in kind.numbers.items():
+        what = f"{name} of a {kind.name} factor"
+        arrays[name] = integers(numbers[name], what) if number is int else log_potentials(numbers[name], what)
+        if not arrays[name].ndim or len(arrays[name]) != count:
+            raise ValueError(f"Expected {count} {name} (got shape {arrays[name].shape})")
+    return arrays
 
 
 def _potentials_of_one(kind: Kind, numbers: Mapping[str, Array]) -> Tensor:

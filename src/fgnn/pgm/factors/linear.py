@@ -8,10 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from fgnn.pgm.arrays import integers
 from fgnn.pgm.factors.automaton import AutomatonKind, Steps, minimised
-from fgnn.pgm.factors.kind import Array, Shape
+from fgnn.pgm.factors.kind import Array, Shape, as_tuples
 
 _ACCEPTED = np.iinfo(np.int64).max  # stands for all partial sums that the rest cannot spoil
 _MOST_SUMS = 1 << 20  # partial sums after one variable
@@ -32,6 +34,25 @@ class Linear(AutomatonKind):
     at_least: int
     at_most: int
     name: ClassVar[str] = "linear"
+
+    @classmethod
+    def of(
+        cls, cardinalities: NDArray[np.int64], weights: ArrayLike, at_least: int | None, at_most: int | None
+    ) -> Linear:
+        """From weights (n,), which multiply the states, or (n, K), one per state; a missing bound does not bind."""
+        n, table = len(cardinalities), integers(weights, "weights")
+        if table.ndim == 1 and n:
+            table = table[:, None] * np.arange(cardinalities.max())
+        if table.ndim != 2 or len(table) != n:
+            raise ValueError(f"Expected a weight for each of {n} variables (got shape {table.shape})")
+        real = np.arange(table.shape[1]) < cardinalities[:, None]
+        table = np.where(real, table, 0)
+        low, high = at_least, at_most
+        if low is None:
+            low = int(np.where(real, table, np.iinfo(np.int64).max).min(1, initial=0).sum())
+        if high is None:
+            high = int(np.where(real, table, np.iinfo(np.int64).min).max(1, initial=0).sum())
+        return cls(as_tuples(table.tolist()), int(low), int(high))
 
     def check(self, shape: Shape, numbers: Mapping[str, Array]) -> None:
         if len(self.weights) != len(shape) or len(self.weights[0]) < max(shape):

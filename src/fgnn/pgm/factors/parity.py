@@ -33,6 +33,8 @@ class Parity(AutomatonKind):
     def check(self, shape: Shape, numbers: Mapping[str, Array]) -> None:
         if set(shape) - {2}:
             raise ValueError(f"Expected binary variables in a parity factor (got cardinalities {shape})")
+        if numbers["value"].ndim != 1:
+            raise ValueError(f"Expected one value per parity factor (got shape {numbers['value'].shape})")
         wrong = numbers["value"][(numbers["value"] != 0) & (numbers["value"] != 1)]
         if wrong.size:
             raise ValueError(f"Expected a parity of 0 (even) or 1 (odd) (got {wrong[0]})")

@@ -43,6 +43,8 @@ class Pattern(AutomatonKind):
             raise ValueError("Expected distinct patterns (got one twice)")
         if numbers["scores"].shape[1:] != (len(patterns),):
             raise ValueError(f"Expected {len(patterns)} scores, one per pattern (got {numbers['scores'].shape[1:]})")
+        if numbers["default"].ndim != 1:
+            raise ValueError(f"Expected one default per factor (got shape {numbers['default'].shape})")
 
     def potentials(self, numbers: Mapping[str, Tensor]) -> Tensor:
         return torch.cat([numbers["scores"], numbers["default"][..., None]], -1)
