@@ -56,10 +56,11 @@ fuzz: env
 fuzz-long: env
 	OMP_NUM_THREADS=1 $(PY) -m tests.fuzz.run --jobs 2 --cases 300000 --seconds 1200 --guided-seconds 0 --add
 
-# A million models whose every proof is checked in exact integers; results in benchmarks/results/proofs.json. Continues where an
-# earlier run ended.
+# A million models whose every proof is checked in exact integers, and a hundred thousand whose probabilities are; results in
+# benchmarks/results/proofs.json and probabilities.json. Continues where an earlier run ended.
 proofs: env
 	OMP_NUM_THREADS=1 $(PY) -m tools.check_proofs --models 1000000
+	OMP_NUM_THREADS=1 $(PY) -m tools.check_probabilities --models 100000
 
 # The tests that depend most on other packages, with the oldest and the newest versions; results in
 # benchmarks/results/sets.json.

@@ -93,6 +93,16 @@ def proofs_markdown(folder: Path = RESULTS) -> str:
     return f"{_source(result)} {text}\n\n{table(('method', *names), rows)}"
 
 
+def probabilities_markdown(folder: Path = RESULTS) -> str:
+    """Claims about probabilities checked against integer scores, by claim."""
+    result = _load(folder / "probabilities.json")
+    if result is None:
+        return _absent("make proofs")
+    rows = [(claim, f"{count:,}") for claim, count in result["claims"].items()]
+    text = f"{result['models']:,} models in {result['seconds']:,.0f} s; {len(result['faults'])} false claims."
+    return f"{_source(result)} {text}\n\n{table(('claim', 'checked'), rows)}"
+
+
 def sets_markdown(folder: Path = RESULTS) -> str:
     """Test outcomes for each set of packages and interpreter."""
     result = _load(folder / "sets.json")
@@ -144,6 +154,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
             "fgnn-faults": faults_markdown,
             "fgnn-load": load_markdown,
             "fgnn-proofs": proofs_markdown,
+            "fgnn-probabilities": probabilities_markdown,
             "fgnn-sets": sets_markdown,
         },
     )

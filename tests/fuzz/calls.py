@@ -75,7 +75,7 @@ def units(data: bytes) -> None:
     assert not math.isnan(float(solution.bound)), "a bound that is no number"
 
 
-def options(data: bytes) -> None:
+def options(data: bytes, command: str = "solve") -> None:
     """The words after ``fgnn solve MODEL``: solved, or refused with exit code 2 and one line."""
     import sys
     from unittest import mock
@@ -88,7 +88,7 @@ def options(data: bytes) -> None:
     out, err, app = io.StringIO(), io.StringIO(), _app()
     code: Any = None
     with (
-        mock.patch.object(sys, "argv", ["fgnn", "solve", str(_model()), "-t", "0.2", *words]),
+        mock.patch.object(sys, "argv", ["fgnn", command, str(_model()), "-t", "0.2", *words]),
         mock.patch("fgnn.cli._stop_on_sigterm"),
         mock.patch("fgnn.cli.build_app", return_value=app),
         contextlib.redirect_stdout(out),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fgnn.errors import InputError
-from tests.fuzz import calls
+from tests.fuzz import answers, calls
 from tests.fuzz.folder import folder as folder
 from tests.fuzz.mutate import mutated, overwritten
 from tests.fuzz.seeds import SHAPE_TEXT, seeds
@@ -357,6 +357,17 @@ _OPTION_WORDS = (
     b"-o", b"damping=", b"iterations=", b"max_states=", b"tolerance=", b"--seed", b"--method", b"-m", b"exact", b"ad3",
     b"max-product", b"brute-force", b"--json", b"-t", b"=", b"true", b"none", b"high", b"1e999", b"--device", b"cpu",
 )  # fmt: skip
+_MARGINAL_WORDS = (
+    b"-o", b"damping=", b"iterations=", b"max_states=", b"--pr", b"-m", b"exact", b"sum-product", b"brute-force",
+    b"--json", b"dtype=", b"tables=1", b"schedule=", b"residual", b"-e", b"nan", b"1e999", b"--seed", b"-1", b"cpu",
+)  # fmt: skip
+_EVIDENCE_WORDS = (
+    b"network", b"variable", b"probability", b"table", b"default", b"BAYES", b"MARKOV", b"\0", b"0", b"1", b"-1",
+)  # fmt: skip
+_SAMPLE_WORDS = (
+    b'"variables"', b'"groups"', b'"edges"', b'"gs"', b'"f"', b'"y"', b"[]", b"{}", b"null", b"[[0, 1]]", b"[2, 2]",
+)  # fmt: skip
+_TILE_WORDS = (b"property", b"element", b"vertex", b"\0", b"\x1b[31m", b"..", b"1e300", b"nan")
 _NAME_WORDS = (
     b"X", b"Y", b"Z", b"x", b"height", b"xyz", b"a b", b"\n", b"\r", b",", b";", b"\0", b"\xff", b"\x1b[31m", b"#",
     b"\xc3\xa9", b"red", b"intensity", b"return_number", b"bit_fields", b"label", b".npy", b"n" * 32,
@@ -408,6 +419,10 @@ HARNESSES: dict[str, Harness] = {
         Harness("playground", _playground, (b'"-inf"', b"1e300", b"null", b"[]", b"{}")),
         Harness("http", calls.http, _HTTP_WORDS),
         Harness("options", calls.options, _OPTION_WORDS),
+        Harness("marginal-options", lambda data: calls.options(data, "marginals"), _MARGINAL_WORDS),
+        Harness("marginals", answers.marginals, _EVIDENCE_WORDS),
+        Harness("samples", answers.samples, _SAMPLE_WORDS),
+        Harness("tiles", answers.tiles, _TILE_WORDS),
         Harness("names", calls.names, _NAME_WORDS),
         Harness("units", calls.units, (b"1e-12", b"1e12", b"1e308", b"-1e39", b"5e-324", b"12", b"-12", b"0")),
     )

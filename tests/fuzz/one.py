@@ -172,7 +172,9 @@ def _modules(name: str) -> list[str]:
         "tar": ["tools.ship", "tools.learning_curves", "fgnn.weights", "tarfile"],
         "playground": ["fgnn.play", "fgnn.pgm"],
         "http": ["fgnn.play", "http.server"],
-        "options": ["fgnn.cli"],
+        **{name: ["fgnn.cli"] for name in ("options", "marginal-options")},
+        "marginals": ["fgnn.pgm", "fgnn.infer.probability"],
+        "samples": ["fgnn.data_sample", "fgnn.graph"],
         "names": ["fgnn.points"],
         "units": ["fgnn.pgm.model"],
         "npy": ["fgnn.points", "numpy.lib"],
@@ -181,7 +183,7 @@ def _modules(name: str) -> list[str]:
         "laz": ["fgnn.points", "laspy"],
         **{name: ["fgnn.data"] for name in ("blocks", "shapes")},
         **{name: ["fgnn.data"] for name in ("packed", "listed", "shape-text", "room", "room-text")},
-        **{name: ["fgnn.points"] for name in ("ply", "pcd", "e57", "bin", "txt", "csv")},
+        **{name: ["fgnn.points"] for name in ("ply", "pcd", "e57", "bin", "txt", "csv", "tiles")},
     }
     return guides.get(name, ["fgnn.pgm"])
 

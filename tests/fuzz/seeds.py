@@ -295,6 +295,34 @@ MAKERS: dict[str, Callable[[], tuple[bytes, ...]]] = {
         b"-m brute-force --device cpu",
         b"-m ad3 -o iterations=5 -o tolerance=0.001 -t 1",
     ),
+    "marginal-options": lambda: (
+        b"-m exact -o max_states=1000 --json",
+        b"-m sum-product -o damping=0.5 -o iterations=20 --seed 3",
+        b"-m brute-force --pr --device cpu",
+        b"--json -t 1",
+    ),
+    "marginals": lambda: (
+        b"\x00" + BIF,
+        b"\x00" + BIF + b"\x001 0 1",
+        b"\x01" + UAI + b"\x002 0 1 1 2",
+        b"\x01" + BAYES + b"\x001 1 0",
+        b"\x02" + FG,
+    ),
+    "samples": lambda: (
+        b'[{"variables": 3, "groups": {"p": [[0, 1], [1, 2]]}, "f": [3, 2], "gs": {"p": [2, 4]}, '
+        b'"edges": {"p": [2, 2]}, "y": [3]}, '
+        b'{"variables": 2, "groups": {"p": [[0, 1]]}, "f": [2, 2], "gs": {"p": [1, 4]}, "edges": {"p": [2, 2]}, '
+        b'"y": [2]}]',
+        b'[{"variables": 2, "groups": {}, "f": [2, 1]}]',
+        b'[{"variables": 4, "groups": {"a": [[0, 1, 2]], "b": [[3]]}, "y": []}, '
+        b'{"variables": 1, "groups": {}, "y": []}]',
+    ),
+    "tiles": lambda: (
+        b"\x00tile\x00" + _ply()[0],
+        b"\x02north east\x00" + TEXT_CLOUD,
+        b"\x01a\x00" + _las(0, "1.2", ".las"),
+        b"\x03b\x00" + _array(np.save, np.zeros((3, 7))),
+    ),
     "names": lambda: tuple(
         bytes([suffix, kind]) + name
         for suffix in range(8)

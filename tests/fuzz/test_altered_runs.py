@@ -86,5 +86,6 @@ def test_an_altered_run_folder_is_resumed_or_refused_in_one_line(finished: RunFo
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_every_alteration_of_a_run_folder(finished: RunFolder) -> None:
     assert check(finished, None)[1] > 1000

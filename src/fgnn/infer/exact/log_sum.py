@@ -132,6 +132,9 @@ class LogSum:
         def choose(t: int, rows: Tensor) -> Tensor:
             """Sample the choice of each row (count * B,) by the Gumbel-max trick."""
             candidates = self._candidates(self.steps[t])
+            # Relative to their sum: noise added to a large number would be rounded away.
+            total = _by_model(_finite(self.results[t]), candidates, models)
+            whole = total.gather(0, rows.clamp_max(len(total) - 1).view(count, models)).flatten()
             best = torch.full(rows.shape, -torch.inf, dtype=self.numbers.dtype, device=rows.device)
             chosen = torch.zeros_like(rows)
             for r in range(len(candidates)):
@@ -139,7 +142,7 @@ class LogSum:
                 inside = rows < len(values)
                 picked = values.gather(0, rows.clamp_max(len(values) - 1).view(count, models)).flatten()
                 noise = torch.empty_like(best).exponential_(generator=generator).log_().neg_()
-                value = torch.where(inside, picked + noise, -torch.inf)
+                value = torch.where(inside, picked - whole + noise, -torch.inf)
                 chosen = torch.where(value > best, r, chosen)
                 best = torch.maximum(best, value)
             return chosen

@@ -18,6 +18,7 @@ from fgnn.infer.oom_retry import call_with_retry
 from fgnn.infer.probability.attach import potentials_of, structured_numbers, with_gradient
 from fgnn.infer.probability.evidence import Evidence, with_evidence
 from fgnn.infer.probability.lowered import lowers_beliefs
+from fgnn.infer.probability.precision import centred, certified
 from fgnn.infer.probability.result import Beliefs, LogPartition, Marginals, MarginalsBatch, conclude
 from fgnn.infer.solution import OnProgress
 from fgnn.pgm import GraphicalModel, ModelBatch
@@ -177,7 +178,9 @@ def _call(
         raise ValueError(f"Expected a positive time limit in seconds (got {time_limit!r})")
     if batch.structured and not getattr(function, "reads_structured", False):
         function = lowers_beliefs(function)
+    models, offset = centred(batch)
     beliefs = call_with_retry(
-        function, batch, Beliefs.join, time_limit=time_limit, progress=progress, seed=seed, **fixed, **options
+        function, models, Beliefs.join, time_limit=time_limit, progress=progress, seed=seed, **fixed, **options
     )
+    beliefs = certified(models, beliefs, offset)
     return beliefs if beliefs.method else replace(beliefs, method=name)

@@ -53,6 +53,8 @@ class Elimination:
             TooLarge: A `ValueError` with the induced width, the states and the memory that would be needed.
             OutOfTime: The clock's time limit was reached.
         """
+        if dtype not in (torch.float64, torch.float32):
+            raise ValueError(f"Expected sums in torch.float64 or torch.float32 (got {dtype})")
         # A compiled loop sums hundreds of states of a full table in the time it takes to list one.
         fast = len(batch) == 1 and batch.device.type == "cpu" and dtype == torch.float64 and has_numba()
         if memory is None:

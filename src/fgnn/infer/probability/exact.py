@@ -107,7 +107,7 @@ def log_partition_exact(
     clock = Clock(time_limit, progress, len(batch))
     options: dict[str, Any] = {"seed": seed, "max_states": max_states, "memory": memory, "tries": tries}
     info: dict[str, Any] = {}
-    empty = batch.unary.new_zeros(len(batch), 0, 0)
+    empty = torch.zeros(len(batch), 0, 0, dtype=dtype, device=batch.device)
     order = chain_order(batch) if pays_off(batch) else None
     scanned = None if order is None else chain_log_z(batch, order, dtype)
     if scanned is not None:

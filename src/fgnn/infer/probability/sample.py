@@ -14,6 +14,7 @@ from fgnn.infer.exact.solver import Clock
 from fgnn.infer.magnitude import check_magnitude
 from fgnn.infer.probability.elimination import Elimination
 from fgnn.infer.probability.evidence import Evidence, with_evidence
+from fgnn.infer.probability.precision import centred
 from fgnn.pgm import GraphicalModel, ModelBatch
 from fgnn.pgm.lowering import lower
 
@@ -40,7 +41,7 @@ def sample(
         raise ValueError(f"Expected a number of samples (got {count})")
     batch = ModelBatch.stack([model]) if isinstance(model, GraphicalModel) else model
     check_magnitude(batch)
-    batch = (batch if evidence is None else with_evidence(batch, evidence)).detach()
+    batch, _ = centred((batch if evidence is None else with_evidence(batch, evidence)).detach())
     own, batch = batch.num_variables, lower(batch).batch
     elimination = Elimination.of(batch, Clock(None, None, len(batch)), **options)
     generator = torch.Generator(device=batch.device).manual_seed(seed)

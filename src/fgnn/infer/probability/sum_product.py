@@ -45,7 +45,7 @@ def marginals_sum_product(
 
     log Z is Bethe's approximation, :math:`\sum_c \log Z_c + \sum_i (1 - d_i) \log Z_i`, where :math:`Z_i` and
     :math:`Z_c` normalise the beliefs of variable i, which is in :math:`d_i` factors, and of factor c. Both are exact on
-    trees, as ``exact`` then says. Budgets send their messages in O(n²) by counting.
+    trees, as ``exact`` then says for models in float64. Budgets send their messages in O(n²) by counting.
 
     Args:
         batch: The models.
@@ -79,7 +79,8 @@ def marginals_sum_product(
         )
         beliefs = Beliefs.join([_read(run, tables) for run in runs])
     forest = batch.structure.derived("is a forest", lambda: _is_forest(batch))
-    return replace(beliefs, exact=beliefs.exact | (beliefs.converged & forest))
+    precise = batch.dtype == torch.float64  # messages in float32 are right to three or four digits only
+    return replace(beliefs, exact=beliefs.exact | (beliefs.converged & forest & precise))
 
 
 def _read(run: MessageRun, tables: bool) -> Beliefs:

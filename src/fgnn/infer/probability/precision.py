@@ -1,0 +1,69 @@
+r"""Probabilities that hold in the models' own numbers, whatever constants they contain.
+
+A constant added to a factor changes no probability, but in floating point it hides the differences that do. Methods
+therefore see factors less their largest entries. Every term of a score is then at most 0, so that a sum of k of them
+near the best has an error below :math:`k \epsilon |\log Z|`, which is also the relative error of a probability.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fgnn.infer.probability.result import Beliefs
+from fgnn.pgm import ModelBatch
+
+# The largest error of log Z, and relative error of a probability, of an answer that is called exact.
+EXACT = 1e-6
+_SMALL = 2.0**10  # constants that add up to less hide nothing that matters
+
+
+def centred(batch: ModelBatch) -> tuple[ModelBatch, Tensor]:
+    """The models in float64 without large constants, and what was subtracted, (B,); as they are if they have none."""
+    groups = [batch.unary, *(t.distinct("values") for t in batch.tables)]
+    peaks = [_finite(v.detach().flatten(2).amax(2)).double() if v.numel() else v.new_zeros(1, 1) for v in groups]
+    constant = _finite(batch.constant.detach()).double()
+    size = constant.abs() + sum(peak.abs().sum(1) for peak in peaks)
+    if not len(batch) or float(size.max()) <= _SMALL:
+        return batch, torch.zeros_like(constant)
+    parts = [
+        values.double() - peak.view(*peak.shape, *(1 for _ in values.shape[2:])) if values.numel() else values.double()
+        for values, peak in zip(groups, peaks, strict=True)
+    ]
+    wide = batch.to(dtype=torch.float64)
+    tables = [
+        replace(t, values=v.expand(len(batch), *v.shape[1:])) for t, v in zip(wide.tables, parts[1:], strict=True)
+    ]
+    without = replace(wide, unary=parts[0], tables=tuple(tables), constant=wide.constant - constant)
+    return without, sum((peak.sum(1) for peak in peaks), constant)
+
+
+def certified(batch: ModelBatch, beliefs: Beliefs, offset: Tensor) -> Beliefs:
+    """The beliefs of centred models as those of the models themselves, called exact only if rounding allows it."""
+    terms = batch.num_variables + sum(len(scopes) for scopes in _scopes(batch)) + 4
+    error = terms * torch.finfo(beliefs.unary.dtype).eps * (1 + beliefs.log_z.detach().abs())
+    tables = None if beliefs.tables is None else tuple(_normalised(p, 2) for p in beliefs.tables)
+    return replace(
+        beliefs,
+        unary=_normalised(beliefs.unary, 2),
+        tables=tables,
+        exact=beliefs.exact & ((beliefs.log_z == -torch.inf) | (error <= EXACT)),
+        log_z=beliefs.log_z + offset,
+        bound=beliefs.bound + offset,
+    )
+
+
+def _normalised(p: Tensor, lead: int) -> Tensor:
+    """Probabilities that add up to one over all axes but the first ``lead``; what is all zero stays zero."""
+    total = p.flatten(lead).sum(lead)
+    return p / torch.where(total > 0, total, 1.0).view(*total.shape, *(1 for _ in p.shape[lead:]))
+
+
+def _scopes(batch: ModelBatch) -> list[Tensor]:
+    return [group.scopes for group in batch.structure.groups.values()]
+
+
+def _finite(values: Tensor) -> Tensor:
+    return values.masked_fill(values == -torch.inf, 0.0)
