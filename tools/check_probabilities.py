@@ -64,7 +64,7 @@ class Truth:
         below = np.where(allowed, scores - best[:, None], 0) * models.units[:, None]  # products with powers of two
         weights = np.where(allowed, np.exp(below), 0.0)
         table = np.array(states, dtype=np.int64).reshape(len(states), -1)
-        return cls(table, np.where(allowed, scores, _NEVER), weights, allowed.any(1))
+        return cls(table, np.where(allowed, scores, _NEVER), weights, np.asarray(allowed.any(1)))
 
     def log_z_error(self, models: Models, b: int, value: float) -> float:
         """How far a value is from log Z, without cancellation."""

@@ -122,7 +122,7 @@ def results_markdown(folder: Path = RESULTS) -> str:
         payload = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(payload, dict):
             payload = {"results": payload}
-        if "experiment" in payload:  # a table of the paper, which has a directive of its own
+        if "experiment" in payload or file.stem == "paper_differences":  # these have a directive of their own
             continue
         head = payload.pop("environment", {})
         payload.pop("file", None)

@@ -75,6 +75,24 @@ def layers_markdown() -> str:
     return Table(["16 layers of width 64", "agreement %", "optimal %", "feasible %", "instances", "s"], rows).markdown()
 
 
+def differences_markdown() -> str:
+    """Networks with the choices of the authors' code, from `tools.paper_differences`."""
+    file = RESULTS / "paper_differences.json"
+    if not file.is_file():
+        return "No run is stored in this copy; `python -m tools.paper_differences` trains them.\n"
+    rows = []
+    for runs in json.loads(file.read_text(encoding="utf-8")).values():
+        for row in runs.values():
+            quality, epochs = row["quality"], row["steps"] * row["batch"] / row["instances"]
+            rows.append(
+                [f"Dataset{row['kind']}: {row['about']}", percent(quality["agreement"], quality["deviation"]),
+                 percent(quality["optimal"]), f"{row['steps']:,} of {row['batch']:,}", f"{epochs:.1f}",
+                 row["environment"]["device"]]
+            )  # fmt: skip
+    head = ["network, windows of 9", "agreement %", "optimal %", "steps of instances", "epochs", "on"]
+    return Table(head, rows).markdown()
+
+
 def table3_markdown() -> str:
     """Table 3 and the differences to the paper's, from cards and records."""
     rows = table3.recorded_rows()
@@ -95,6 +113,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
             "fgnn-table1-window9": window9_markdown,
             "fgnn-ablation": ablation_markdown,
             "fgnn-layers": layers_markdown,
+            "fgnn-differences": differences_markdown,
             "fgnn-table3": table3_markdown,
             "fgnn-shape-protocols": shape_protocols_markdown,
         },
