@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fgnn import GraphicalModel, solve
-from fgnn.bench.anytime.families import glass, random_sat
+from fgnn.bench.anytime.families import glass, protein_like, random_sat
 from fgnn.infer.exact.plan import TooLarge
 
 SLACK = 1.05
@@ -97,3 +97,10 @@ def test_auto_keeps_a_short_limit_with_planning_and_finds_an_answer(
     assert time.perf_counter() - begin < limit + max(0.2, 0.05 * limit)
     assert solution.feasible
     assert solution.bound >= solution.score
+
+
+def test_planning_keeps_a_short_limit_where_orders_are_searched() -> None:
+    """Side chains: a dense graph of variables of many states, on which better orders are worth a long search."""
+    model = protein_like(60, 0)
+    solve(wide_grid(3), "auto", time_limit=1.0)
+    assert elapsed(model, "auto", 2.0) < 2.0 + 0.2

@@ -32,8 +32,8 @@ class Background:
         self._lock = threading.Lock()
         self._error: BaseException | None = None
 
-    def wait(self, seconds: float) -> bool:
-        """Begin the call if need be, and wait for it this long; return whether it has ended."""
+    def begin(self) -> None:
+        """Begin the call, unless it has begun."""
         with self._lock:
             if self._thread is None or self._error is not None:
                 self._error = None
@@ -41,6 +41,10 @@ class Background:
                 # A daemon: a process that ends does not wait for it. What is compiled by then has been stored.
                 self._thread = threading.Thread(target=self._run, daemon=True)
                 self._thread.start()
+
+    def wait(self, seconds: float) -> bool:
+        """Begin the call if need be, and wait for it this long; return whether it has ended."""
+        self.begin()
         done = self._done.wait(None if seconds == float("inf") else max(0.0, seconds))
         if self._error is not None:
             raise self._error

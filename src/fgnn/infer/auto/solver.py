@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from fgnn.infer.auto.portfolio import Best
 from fgnn.infer.certificate import StandardForm
+from fgnn.infer.dual.solver import KERNELS
 from fgnn.infer.exact.parts import Part, take_apart
 from fgnn.infer.exact.solver import OutOfTime, TooLarge, exact_plan, solve_exact
 from fgnn.infer.local_search.decode import decode
@@ -23,6 +25,7 @@ from fgnn.pgm.lowering import lower
 _STATE_SECONDS = 2e-8
 # Shares of the remaining time: for the plan, for elimination as a whole, and for each method of the search.
 _PLAN_SHARE, _EXACT_SHARE = 0.4, 0.85
+_LOADING = 0.3  # of a stage, to wait for its compiled loops
 _MOST_MOVES = 1 << 22  # for local search: evaluating all of them cannot be interrupted
 # What the wide models get: the method and its share of the remaining time. The first search gives an early answer, the
 # last one gets the rest. Local search takes its place where numba is not installed.
@@ -153,9 +156,12 @@ def _search(best: Best, deadline: float | None, seed: int, jobs: int) -> bool:
         if method == ("local-search" if has_search else "search") and stage:
             continue
         solver, options = None, dict[str, Any]()
+        one = has_search and len(best.batch) == 1 and best.batch.device.type == "cpu"
         if method == "max-product":
             options = {"decode": "best"}
-        elif method == "ad3" and has_search and len(best.batch) == 1 and best.batch.device.type == "cpu":
+            if one:  # the compiled loops of the next method load beside this one
+                KERNELS.begin()
+        elif method == "ad3" and one and KERNELS.wait(_LOADING * (_share(deadline, share) or math.inf)):
             method, options = "dual", {"start": best.assignment}  # a lower bound, but one model at a time
         elif method == "search":
             options = {"starts": best.starts}

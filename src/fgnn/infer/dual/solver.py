@@ -79,7 +79,7 @@ def solve_dual(
     host = batch.to("cpu")
     deadline = math.inf if time_limit is None else time.perf_counter() + time_limit
     reporter = Reporter("dual", progress)
-    if not len(host) or not _KERNELS.wait(deadline - time.perf_counter()):
+    if not len(host) or not KERNELS.wait(deadline - time.perf_counter()):
         return Answer.of(batch.unary.argmax(2), bound=0.0, converged=False, timed_out=bool(len(host)))
     layout = build_layout(host)
     descents = []
@@ -339,4 +339,4 @@ def _warm_up() -> None:
     Descent(batch, build_layout(batch), Reporter("dual", None)).run(math.inf, 2, 1e-6, tighten=False)
 
 
-_KERNELS = Background(_warm_up)
+KERNELS = Background(_warm_up)

@@ -103,7 +103,7 @@ def best_order(
 
         worth = min(_SEARCH_SECONDS, 2.0**best.cost * _STATE_SECONDS)
         bits = [math.log2(k) for k in cardinalities]
-        found = search_sequence(graph, bits, best.cost + 1, seed=seed, seconds=worth)
+        found = search_sequence(graph, bits, best.cost + 1, seed=seed, seconds=worth, out_of_time=out_of_time)
         other = None if found is None else along(graph, found, measure, limit=best.cost)
         return other if other is not None and other.cost < best.cost else best
     rng = random.Random(seed)

@@ -5,7 +5,8 @@ Adjacency is kept as bit sets, so that counting missing edges is a few `popcount
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,18 @@ from fgnn.infer.jit import compiled
 # Greedy choices are random among the vertices whose score is at most this factor of the lowest, one factor a try.
 _SLACK = (1.0, 1.0, 1.1, 1.25)
 _WORK = 2e8  # word operations a second
+_SLICE = 0.02  # seconds of them between two looks at the clock
+_SEEDS = 7919  # from one slice to the next
 
 
 def search_sequence(
-    graph: Sequence[Iterable[int]], bits: Sequence[float], cost: float, *, seed: int, seconds: float
+    graph: Sequence[Iterable[int]],
+    bits: Sequence[float],
+    cost: float,
+    *,
+    seed: int,
+    seconds: float,
+    out_of_time: Callable[[], bool] = lambda: False,
 ) -> list[int] | None:
     """A sequence cheaper than ``cost`` (log2 of the joint states of all steps); None if none was found.
 
@@ -29,15 +38,23 @@ def search_sequence(
         cost: What to improve on.
         seed: Of the random choices.
         seconds: Rough time to spend, as a number of operations, so that runs repeat exactly.
+        out_of_time: Ends the search when it returns True; asked after every slice of the operations.
     """
     n = len(graph)
     words = np.zeros((n, (n + 63) // 64), dtype=np.uint64)
     for v, near in enumerate(graph):
         for u in near:
             words[v, u // 64] |= np.uint64(1) << np.uint64(u % 64)
-    slack = np.asarray(_SLACK)
-    sequence, found = _search(words, np.asarray(bits, dtype=np.float64), cost, seed, seconds * _WORK, slack)
-    return sequence.tolist() if found < cost - 1e-9 else None
+    slack, sizes = np.asarray(_SLACK), np.asarray(bits, dtype=np.float64)
+    best: list[int] | None = None
+    for part in range(max(1, math.ceil(seconds / _SLICE))):
+        if out_of_time():
+            break
+        work = min(_SLICE, seconds - part * _SLICE) * _WORK
+        sequence, found = _search(words, sizes, cost, seed + _SEEDS * part, work, slack)
+        if found < cost - 1e-9:
+            best, cost = sequence.tolist(), found
+    return best
 
 
 @compiled
