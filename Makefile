@@ -91,6 +91,7 @@ audit:
 
 # Build the site into docs/_build/html. Warnings are errors, and the notebooks run.
 docs: env
+	OMP_NUM_THREADS=1 $(PY) -m tools.town_picture
 	OMP_NUM_THREADS=1 $(PY) -m sphinx -W --keep-going -b html docs docs/_build/html
 
 # Build a wheel and a source archive into dist; install with: pip install dist/fgnn-*.whl
