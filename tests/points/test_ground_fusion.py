@@ -87,7 +87,9 @@ def test_every_labelled_point_is_in_one_block_whatever_the_extent() -> None:
         np.testing.assert_array_equal(np.isnan(values[part]).any(1), part % 7 == 0)
         found.append(values)
     inner = (np.abs(xyz[:, :2]) < 50).all(1)  # far from where the second scan ends
-    np.testing.assert_array_equal(found[0][inner], found[1][inner])
+    margin = FEATURES.index("margin")  # empty cells take the mean of the eight nearest, and there are ties among these
+    np.testing.assert_allclose(found[0][inner, margin], found[1][inner, margin], atol=0.05)
+    np.testing.assert_array_equal(*(np.delete(f[inner], margin, axis=1) for f in found))
 
 
 @pytest.mark.parametrize("rule", [NETWORK, FILTER])
