@@ -31,7 +31,7 @@ def projected(xyz: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np
     """Places on the picture (N, 2), and the order to draw in: from the back to the front."""
     x, y, z = (xyz - xyz.mean(0)).T
     right, back = x * np.cos(_TURN) - y * np.sin(_TURN), x * np.sin(_TURN) + y * np.cos(_TURN)
-    return np.column_stack([right, _TILT * back + _RISE * z]), np.argsort(-back)
+    return np.column_stack([right, _TILT * back + _RISE * z]), np.asarray(np.argsort(-back), np.int64)
 
 
 def draw(cloud: Cloud, label: NDArray[np.uint8], classes: tuple[str, ...], path: Path) -> None:
