@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
@@ -112,25 +113,28 @@ def propagate(code: Code, shots: Shots, schedule: Schedule, *, posterior: bool =
 
 def _in_lanes(code: Code, shots: Shots, schedule: Schedule, posterior: bool) -> Beliefs:
     need("numba")
-    from fgnn.decoding.lanes import decode_lanes, lanes_for
+    from fgnn.decoding.lanes import Graph, Results, Task, decode_lanes, make_lanes
 
-    count, n, llr, syndromes = len(shots), code.num_bits, shots.llr, shots.syndromes
-    words, iterations = np.zeros((count, n), np.uint8), np.zeros(count, np.int64)
-    posteriors, converged = np.zeros((count if posterior else 0, n), llr.dtype), np.zeros(count, np.bool_)
-    stop = np.zeros(1, np.uint8)
-    values = llr.dtype.type
-    fixed = (
-        code.starts, code.bits, *code.by_bit, np.ascontiguousarray(llr),
-        np.zeros((0, code.num_checks), np.uint8) if syndromes is None else np.ascontiguousarray(syndromes),
-        schedule.gammas.astype(llr.dtype), schedule.lengths, int(schedule.rule == "sum-product"),
-        values(schedule.scale), values(schedule.offset), schedule.solutions, schedule.layered,
-        values(1 - 1e-7 if llr.dtype == np.float32 else 1 - 1e-15), stop,
+    count, n, llr = len(shots), code.num_bits, np.ascontiguousarray(shots.llr)
+    none = np.zeros((0, code.num_checks), np.uint8)
+    kind, stop = llr.dtype.type, np.zeros(1, np.uint8)
+    task = Task(
+        llr, none if shots.syndromes is None else np.ascontiguousarray(shots.syndromes),
+        schedule.gammas.astype(llr.dtype), schedule.lengths, schedule.rule == "sum-product", kind(schedule.scale),
+        kind(schedule.offset), schedule.solutions, schedule.layered,
+        kind(1 - 1e-7 if llr.dtype == np.float32 else 1 - 1e-15), stop,
     )  # fmt: skip
-
-    def job(a: int, b: int) -> Any:
-        return lambda: decode_lanes(*fixed, lanes_for(b - a), a, b, words, posteriors, iterations, converged)
-
+    graph = Graph(code.starts, code.bits, *code.by_bit)
+    results = Results(
+        np.zeros((count, n), np.uint8), np.zeros((count if posterior else 0, n), llr.dtype),
+        np.zeros(count, np.int64), np.zeros(count, np.bool_),
+    )  # fmt: skip
     parts = max(1, min(torch.get_num_threads(), count // 64))
     bounds = [count * i // parts for i in range(parts + 1)]
+
+    def job(a: int, b: int) -> Callable[[], None]:
+        lanes = make_lanes(graph, task, b - a)
+        return lambda: decode_lanes(graph, task, lanes, results, a, b)
+
     side_by_side([job(a, b) for a, b in pairwise(bounds)], lambda: stop.fill(1))
-    return Beliefs(*(torch.from_numpy(array) for array in (words, posteriors, iterations, converged)))
+    return Beliefs(*(torch.from_numpy(array) for array in results))

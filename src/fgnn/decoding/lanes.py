@@ -6,7 +6,7 @@ innermost ones and have no branches, which lets LLVM turn them into vector instr
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,270 +17,284 @@ Array = NDArray[Any]
 
 # A check of one bit is certain about it; a larger value would lose the fraction of other messages in float32.
 CERTAIN = 1e4
-
-
 # Several vectors' worth, so that the start of a loop costs little beside it.
 _MOST_LANES = 64
 
 
-def lanes_for(shots: int) -> int:
-    """The number of lanes for this many shots: as many, but no more than pay."""
-    return min(_MOST_LANES, max(8, -(-shots // 8) * 8))
+class Graph(NamedTuple):
+    """The edges by check and by bit; see `Code`."""
+
+    starts: Array
+    bits: Array
+    bit_starts: Array
+    bit_edges: Array
+
+
+class Task(NamedTuple):
+    """What all shots have in common, and the shots; see `Schedule` for the meaning."""
+
+    llr: Array  # shape: (1 or B, bits)
+    syndromes: Array  # shape: (B, checks), or (0, checks) for zeros
+    gammas: Array  # shape: (legs, 1 or bits)
+    lengths: Array  # shape: (legs,)
+    sums: bool  # sum-product instead of min-sum
+    scale: float
+    offset: float
+    solutions: int
+    layered: bool
+    most: float  # the largest product of tanh; 1 would be infinite
+    stop: Array  # another thread sets its first entry to end early
+
+
+class Results(NamedTuple):
+    """What is written for every shot; see `Beliefs`."""
+
+    words: Array
+    posterior: Array
+    iterations: Array
+    converged: Array
+
+
+class Lanes(NamedTuple):
+    """The state of every lane, in the last dimension."""
+
+    post: Array  # shape: (bits, lanes), the posteriors M
+    base: Array  # shape: (bits, lanes), the priors
+    gamma: Array  # shape: (bits, lanes)
+    r: Array  # shape: (edges, lanes), the messages from checks
+    hard: Array  # shape: (bits, lanes)
+    best: Array  # shape: (bits, lanes), the cheapest word so far
+    syndrome: Array  # shape: (checks, lanes)
+    wrong: Array  # whether the word violates a check
+    parity: Array
+    scale: Array
+    sign: Array
+    least: Array
+    second: Array
+    before: Array  # shape: (largest check, lanes), products of tanh over the edges before
+    tanh: Array  # shape: (largest check, lanes)
+    shot: Array  # -1 if idle
+    leg: Array
+    step: Array
+    total: Array
+    found: Array
+    cost: Array
+
+
+def make_lanes(graph: Graph, task: Task, shots: int) -> Lanes:
+    """Idle lanes: as many as there are shots, but no more than pay."""
+    lanes = min(_MOST_LANES, max(8, -(-shots // 8) * 8))
+    n, m, kind = len(graph.bit_starts) - 1, len(graph.starts) - 1, task.llr.dtype
+    degree = int(np.diff(graph.starts).max(initial=1)) if task.sums else 1
+
+    def reals(*shape: int) -> Array:
+        return np.zeros((*shape, lanes), kind)
+
+    def bits(*shape: int) -> Array:
+        return np.zeros((*shape, lanes), np.uint8)
+
+    def counts() -> Array:
+        return np.zeros(lanes, np.int64)
+
+    return Lanes(
+        reals(n), reals(n), reals(n), reals(len(graph.bits)), bits(n), bits(n), bits(m), bits(), bits(), reals(), reals(),
+        reals(), reals(), reals(degree), reals(degree), counts() - 1, counts(), counts(), counts(), counts(),
+        np.zeros(lanes),
+    )  # fmt: skip
 
 
 @compiled
-def _min_sum_check(
-    a: int,
-    b: int,
-    bits: Array,
-    post: Array,
-    r: Array,
-    sign: Array,
-    least: Array,
-    second: Array,
-    scale: Array,
-    offset: float,
-    layered: bool,
-) -> None:
+def _min_sum(graph: Graph, lanes: Lanes, c: int, offset: float, layered: bool) -> None:
     """Update the messages of one check; each is the smallest of the others, with the sign of their product.
 
     ``r`` holds the messages from the check and, between the two loops, those towards it.
     """
-    lanes = r.shape[1]
-    for lane in range(lanes):
-        least[lane] = CERTAIN
-        second[lane] = CERTAIN
-    for e in range(a, b):
-        v = bits[e]
-        for lane in range(lanes):
-            q = post[v, lane] - r[e, lane]
-            r[e, lane] = q
+    post, r, sign, least, second, scale = lanes.post, lanes.r, lanes.sign, lanes.least, lanes.second, lanes.scale
+    width = r.shape[1]
+    for k in range(width):
+        least[k] = CERTAIN
+        second[k] = CERTAIN
+        sign[k] = 1 - 2 * r.dtype.type(lanes.syndrome[c, k])
+    for e in range(graph.starts[c], graph.starts[c + 1]):
+        v = graph.bits[e]
+        for k in range(width):
+            q = post[v, k] - r[e, k]
+            r[e, k] = q
             size = abs(q)
-            second[lane] = min(second[lane], max(least[lane], size))
-            least[lane] = min(least[lane], size)
-            sign[lane] = -sign[lane] if q < 0 else sign[lane]
-    for e in range(a, b):
-        v = bits[e]
-        for lane in range(lanes):
-            q = r[e, lane]
-            size = second[lane] if abs(q) == least[lane] else least[lane]
-            size = scale[lane] * max(size - offset, r.dtype.type(0))
-            negative = (q < 0) != (sign[lane] < 0)
+            second[k] = min(second[k], max(least[k], size))
+            least[k] = min(least[k], size)
+            sign[k] = -sign[k] if q < 0 else sign[k]
+    for e in range(graph.starts[c], graph.starts[c + 1]):
+        v = graph.bits[e]
+        for k in range(width):
+            q = r[e, k]
+            size = second[k] if abs(q) == least[k] else least[k]
+            size = scale[k] * max(size - offset, r.dtype.type(0))
+            negative = (q < 0) != (sign[k] < 0)
             message = -size if negative else size
-            r[e, lane] = message
+            r[e, k] = message
             if layered:
-                post[v, lane] = q + message
+                post[v, k] = q + message
 
 
 @compiled
-def _sum_product_check(
-    a: int,
-    b: int,
-    bits: Array,
-    post: Array,
-    r: Array,
-    before: Array,
-    tanh: Array,
-    after: Array,
-    syn: Array,
-    most: float,
-    layered: bool,
-) -> None:
+def _sum_product(graph: Graph, lanes: Lanes, c: int, most: float, layered: bool) -> None:
     """Update the messages of one check; tanh(r/2) is the product of tanh(q/2) over the others."""
-    lanes = r.shape[1]
+    post, r, before, tanh, after = lanes.post, lanes.r, lanes.before, lanes.tanh, lanes.least
+    width, first = r.shape[1], graph.starts[c]
     one = r.dtype.type(1)
-    for lane in range(lanes):
-        after[lane] = one - 2 * syn[lane]
-    for e in range(a, b):
-        v = bits[e]
-        for lane in range(lanes):
-            q = post[v, lane] - r[e, lane]
-            before[e - a, lane] = after[lane]
-            r[e, lane] = q
-            tanh[e - a, lane] = np.tanh(q / 2)
-            after[lane] *= tanh[e - a, lane]
-    for lane in range(lanes):
-        after[lane] = one
-    for e in range(b - 1, a - 1, -1):
-        v = bits[e]
-        for lane in range(lanes):
-            q = r[e, lane]
-            p = before[e - a, lane] * after[lane]
-            p = min(max(p, -most), most)
+    for k in range(width):
+        after[k] = one - 2 * lanes.syndrome[c, k]
+    for e in range(first, graph.starts[c + 1]):
+        v = graph.bits[e]
+        for k in range(width):
+            q = post[v, k] - r[e, k]
+            before[e - first, k] = after[k]
+            r[e, k] = q
+            tanh[e - first, k] = np.tanh(q / 2)
+            after[k] *= tanh[e - first, k]
+    for k in range(width):
+        after[k] = one
+    for e in range(graph.starts[c + 1] - 1, first - 1, -1):
+        v = graph.bits[e]
+        for k in range(width):
+            q = r[e, k]
+            p = min(max(before[e - first, k] * after[k], -most), most)
             message = np.log1p(p) - np.log1p(-p)
-            after[lane] *= tanh[e - a, lane]
-            r[e, lane] = message
+            after[k] *= tanh[e - first, k]
+            r[e, k] = message
             if layered:
-                post[v, lane] = q + message
+                post[v, k] = q + message
 
 
 @compiled
-def _bits_pass(
-    starts: Array,
-    edges: Array,
-    base: Array,
-    gamma: Array,
-    post: Array,
-    r: Array,
-    hard: Array,
-    layered: bool,
-    total: Array,
-) -> None:
-    """Posterior of every bit: its (remembered) prior and the messages of its checks."""
-    lanes = r.shape[1]
-    for v in range(len(starts) - 1):
+def _posteriors(graph: Graph, lanes: Lanes, layered: bool) -> None:
+    """Posterior and hard decision of every bit: its (remembered) prior and the messages of its checks."""
+    post, base, gamma, r, hard, total = lanes.post, lanes.base, lanes.gamma, lanes.r, lanes.hard, lanes.second
+    width = r.shape[1]
+    for v in range(len(graph.bit_starts) - 1):
         if not layered:
-            for lane in range(lanes):
-                total[lane] = base[v, lane] + gamma[v, lane] * (post[v, lane] - base[v, lane])
-            for k in range(starts[v], starts[v + 1]):
-                e = edges[k]
-                for lane in range(lanes):
-                    total[lane] += r[e, lane]
-            for lane in range(lanes):
-                post[v, lane] = total[lane]
-        for lane in range(lanes):
-            hard[v, lane] = post[v, lane] < 0
+            for k in range(width):
+                total[k] = base[v, k] + gamma[v, k] * (post[v, k] - base[v, k])
+            for i in range(graph.bit_starts[v], graph.bit_starts[v + 1]):
+                e = graph.bit_edges[i]
+                for k in range(width):
+                    total[k] += r[e, k]
+            for k in range(width):
+                post[v, k] = total[k]
+        for k in range(width):
+            hard[v, k] = post[v, k] < 0
 
 
 @compiled
-def _violated(starts: Array, bits: Array, hard: Array, syn: Array, wrong: Array, parity: Array) -> None:
+def _mark_wrong(graph: Graph, lanes: Lanes) -> None:
     """Mark the lanes whose word violates a check."""
-    lanes = hard.shape[1]
-    for lane in range(lanes):
-        wrong[lane] = 0
-    for c in range(len(starts) - 1):
-        for lane in range(lanes):
-            parity[lane] = syn[c, lane]
-        for e in range(starts[c], starts[c + 1]):
-            v = bits[e]
-            for lane in range(lanes):
-                parity[lane] ^= hard[v, lane]
-        both = 1
-        for lane in range(lanes):
-            wrong[lane] |= parity[lane]
-            both &= wrong[lane]
-        if both:
+    hard, wrong, parity = lanes.hard, lanes.wrong, lanes.parity
+    width = hard.shape[1]
+    wrong[:] = 0
+    for c in range(len(graph.starts) - 1):
+        for k in range(width):
+            parity[k] = lanes.syndrome[c, k]
+        for e in range(graph.starts[c], graph.starts[c + 1]):
+            v = graph.bits[e]
+            for k in range(width):
+                parity[k] ^= hard[v, k]
+        every = 1
+        for k in range(width):
+            wrong[k] |= parity[k]
+            every &= wrong[k]
+        if every:
             return
 
 
 @compiled
-def decode_lanes(
-    starts: Array,
-    bits: Array,
-    bit_starts: Array,
-    bit_edges: Array,
-    llr: Array,
-    syndromes: Array,
-    gammas: Array,
-    lengths: Array,
-    rule: int,
-    scale: float,
-    offset: float,
-    solutions: int,
-    layered: bool,
-    most: float,
-    stop: Array,
-    lanes: int,
-    first: int,
-    last: int,
-    words: Array,
-    post_out: Array,
-    iterations: Array,
-    converged: Array,
-) -> None:
-    """Decode the shots ``first`` to ``last``, ``lanes`` at a time; `Schedule` explains legs and solutions.
+def _take(graph: Graph, task: Task, lanes: Lanes, k: int, shot: int) -> None:
+    """Give a shot to an idle lane."""
+    lanes.shot[k], lanes.leg[k], lanes.step[k], lanes.total[k], lanes.found[k] = shot, 0, 0, 0, 0
+    row, each = shot if len(task.llr) > 1 else 0, task.gammas.shape[1] > 1
+    for v in range(len(lanes.post)):
+        lanes.base[v, k] = task.llr[row, v]
+        lanes.post[v, k] = task.llr[row, v]
+        lanes.gamma[v, k] = task.gammas[0, v if each else 0]
+    for e in range(len(graph.bits)):
+        lanes.r[e, k] = 0
+    if len(task.syndromes) > 0:
+        for c in range(len(lanes.syndrome)):
+            lanes.syndrome[c, k] = task.syndromes[shot, c]
 
-    Args:
-        llr: Priors, of all shots (one row) or of each.  # shape: (1 or B, bits)
-        gammas: Memory of every bit in each leg, or one column for all bits.  # shape: (legs, 1 or bits)
-        lengths: Iterations of each leg.
-        rule: 0 min-sum, 1 sum-product.
-        most: The largest product of tanh; 1 would be infinite.
-        stop: A flag that another thread may set to end early.
-    """
-    n, m = len(bit_starts) - 1, len(starts) - 1
-    kind = llr.dtype
-    post, base = np.zeros((n, lanes), kind), np.zeros((n, lanes), kind)
-    gamma = np.zeros((n, lanes), kind)
-    r = np.zeros((len(bits), lanes), kind)
-    hard, best = np.zeros((n, lanes), np.uint8), np.zeros((n, lanes), np.uint8)
-    syn = np.zeros((m, lanes), np.uint8)
-    sign, least, second = np.zeros(lanes, kind), np.zeros(lanes, kind), np.zeros(lanes, kind)
-    scales, wrong, parity = np.zeros(lanes, kind), np.zeros(lanes, np.uint8), np.zeros(lanes, np.uint8)
-    degree = 0
-    for c in range(m):
-        degree = max(degree, starts[c + 1] - starts[c])
-    before = np.zeros((degree if rule == 1 else 1, lanes), kind)
-    tanh = np.zeros_like(before)
-    shot = np.full(lanes, -1, np.int64)
-    leg, step, total = np.zeros(lanes, np.int64), np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)
-    found, weight = np.zeros(lanes, np.int64), np.zeros(lanes, np.float64)
-    queue, busy = first, 0
-    for lane in range(lanes):
-        wrong[lane] = 0
+
+@compiled
+def _keep_word(lanes: Lanes, k: int) -> None:
+    """Count a word that satisfies the checks, and keep it if it is the cheapest."""
+    cost = 0.0
+    for v in range(len(lanes.hard)):
+        if lanes.hard[v, k]:
+            cost += lanes.base[v, k]
+    if lanes.found[k] == 0 or cost < lanes.cost[k]:
+        lanes.cost[k] = cost
+        for v in range(len(lanes.hard)):
+            lanes.best[v, k] = lanes.hard[v, k]
+    lanes.found[k] += 1
+
+
+@compiled
+def _next_leg(graph: Graph, task: Task, lanes: Lanes, k: int) -> None:
+    """Start the messages anew from the prior; the posteriors of the leg that ended are remembered."""
+    lanes.leg[k] += 1
+    lanes.step[k] = 0
+    for e in range(len(graph.bits)):
+        v = graph.bits[e]
+        lanes.r[e, k] = lanes.post[v, k] - lanes.base[v, k]
+    each = task.gammas.shape[1] > 1
+    for v in range(len(lanes.post)):
+        lanes.gamma[v, k] = task.gammas[lanes.leg[k], v if each else 0]
+
+
+@compiled
+def _write(lanes: Lanes, k: int, results: Results) -> None:
+    """Write the results of a finished shot, and leave its lane idle."""
+    shot, found = lanes.shot[k], lanes.found[k] > 0
+    for v in range(len(lanes.post)):
+        results.words[shot, v] = lanes.best[v, k] if found else lanes.hard[v, k]
+    if len(results.posterior) > 0:
+        for v in range(len(lanes.post)):
+            results.posterior[shot, v] = lanes.post[v, k]
+    results.iterations[shot], results.converged[shot] = lanes.total[k], found
+    lanes.shot[k] = -1
+
+
+@compiled
+def decode_lanes(graph: Graph, task: Task, lanes: Lanes, results: Results, first: int, last: int) -> None:
+    """Decode the shots ``first`` to ``last``."""
+    busy = 0
     while True:
-        # idle lanes take the next shots
-        for lane in range(lanes):
-            if shot[lane] < 0 and queue < last:
-                s = queue
-                queue += 1
+        for k in range(len(lanes.shot)):
+            if lanes.shot[k] < 0 and first < last:
+                _take(graph, task, lanes, k, first)
+                first += 1
                 busy += 1
-                shot[lane], leg[lane], step[lane], total[lane], found[lane] = s, 0, 0, 0, 0
-                row = s if len(llr) > 1 else 0
-                for v in range(n):
-                    base[v, lane] = llr[row, v]
-                    post[v, lane] = llr[row, v]
-                    gamma[v, lane] = gammas[0, v if gammas.shape[1] > 1 else 0]
-                for e in range(len(bits)):
-                    r[e, lane] = 0
-                if len(syndromes) > 0:
-                    for c in range(m):
-                        syn[c, lane] = syndromes[s, c]
-        if busy == 0 or stop[0]:
+        if busy == 0 or task.stop[0]:
             return
-        for lane in range(lanes):
-            scales[lane] = scale if scale > 0 else 1 - 0.5 ** (step[lane] + 1)
-        for c in range(m):
-            if rule == 0:
-                for lane in range(lanes):
-                    sign[lane] = 1 - 2 * kind.type(syn[c, lane])
-                _min_sum_check(starts[c], starts[c + 1], bits, post, r, sign, least, second, scales, offset, layered)
+        for k in range(len(lanes.shot)):
+            lanes.scale[k] = task.scale if task.scale > 0 else 1 - 0.5 ** (lanes.step[k] + 1)
+        for c in range(len(graph.starts) - 1):
+            if task.sums:
+                _sum_product(graph, lanes, c, task.most, task.layered)
             else:
-                _sum_product_check(starts[c], starts[c + 1], bits, post, r, before, tanh, least, syn[c], most, layered)
-        _bits_pass(bit_starts, bit_edges, base, gamma, post, r, hard, layered, second)
-        _violated(starts, bits, hard, syn, wrong, parity)
-        for lane in range(lanes):
-            s = shot[lane]
-            if s < 0:
+                _min_sum(graph, lanes, c, task.offset, task.layered)
+        _posteriors(graph, lanes, task.layered)
+        _mark_wrong(graph, lanes)
+        for k in range(len(lanes.shot)):
+            if lanes.shot[k] < 0:
                 continue
-            step[lane] += 1
-            total[lane] += 1
-            if wrong[lane] and step[lane] < lengths[leg[lane]]:
+            lanes.step[k] += 1
+            lanes.total[k] += 1
+            if lanes.wrong[k] and lanes.step[k] < task.lengths[lanes.leg[k]]:
                 continue
-            if not wrong[lane]:
-                cost = 0.0
-                for v in range(n):
-                    if hard[v, lane]:
-                        cost += base[v, lane]
-                if found[lane] == 0 or cost < weight[lane]:
-                    weight[lane] = cost
-                    for v in range(n):
-                        best[v, lane] = hard[v, lane]
-                found[lane] += 1
-            if found[lane] < solutions and leg[lane] + 1 < len(lengths):
-                # the next leg starts from the prior, and remembers the posteriors of this one
-                leg[lane] += 1
-                step[lane] = 0
-                for e in range(len(bits)):
-                    r[e, lane] = post[bits[e], lane] - base[bits[e], lane]
-                for v in range(n):
-                    gamma[v, lane] = gammas[leg[lane], v if gammas.shape[1] > 1 else 0]
-                continue
-            for v in range(n):
-                words[s, v] = best[v, lane] if found[lane] > 0 else hard[v, lane]
-            if len(post_out) > 0:
-                for v in range(n):
-                    post_out[s, v] = post[v, lane]
-            iterations[s], converged[s] = total[lane], found[lane] > 0
-            shot[lane] = -1
-            busy -= 1
+            if not lanes.wrong[k]:
+                _keep_word(lanes, k)
+            if lanes.found[k] < task.solutions and lanes.leg[k] + 1 < len(task.lengths):
+                _next_leg(graph, task, lanes, k)
+            else:
+                _write(lanes, k, results)
+                busy -= 1
