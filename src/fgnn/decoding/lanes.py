@@ -97,8 +97,8 @@ def make_lanes(graph: Graph, task: Task, shots: int) -> Lanes:
         return np.zeros(lanes, np.int64)
 
     return Lanes(
-        reals(n), reals(n), reals(n), reals(len(graph.bits)), bits(n), bits(n), bits(m), bits(), bits(), reals(), reals(),
-        reals(), reals(), reals(degree), reals(degree), counts() - 1, counts(), counts(), counts(), counts(),
+        reals(n), reals(n), reals(n), reals(len(graph.bits)), bits(n), bits(n), bits(m), bits(), bits(), reals(),
+        reals(), reals(), reals(), reals(degree), reals(degree), counts() - 1, counts(), counts(), counts(), counts(),
         np.zeros(lanes),
     )  # fmt: skip
 
