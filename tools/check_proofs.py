@@ -47,6 +47,7 @@ METHODS: dict[str, tuple[str, dict[str, Any], float]] = {
     "ad3, branch and bound": ("ad3", {"iterations": 100, "branch_and_bound": True, "max_nodes": 20}, 0.05),
     "max-product": ("max-product", {"iterations": 50}, 0.3),
     "toulbar2": ("toulbar2", {}, 0.03),
+    "search": ("search", {"rounds": 2, "workers": 1}, 0.1),
 }
 DTYPES = (torch.float64, torch.float64, torch.float32, torch.bfloat16)
 LARGEST_INTEGER = {torch.float64: 2**20, torch.float32: 2**20, torch.bfloat16: 2**7}
@@ -182,7 +183,9 @@ def check(models: Models, solutions: SolutionBatch) -> list[str]:
 # ---- running ----------------------------------------------------------------------------------------------------
 
 
-def run_batch(seed: int, number: int, size: int) -> tuple[dict[str, dict[str, int]], list[str]]:
+def run_batch(
+    seed: int, number: int, size: int, only: str | None = None
+) -> tuple[dict[str, dict[str, int]], list[str]]:
     """Draw one batch, solve it with the methods whose turn it is, and check them; counts by method, and faults."""
     rng = np.random.default_rng([seed, number])
     dtype = DTYPES[int(rng.integers(len(DTYPES)))]
@@ -193,7 +196,7 @@ def run_batch(seed: int, number: int, size: int) -> tuple[dict[str, dict[str, in
     counts: dict[str, dict[str, int]] = {}
     faults = []
     for method, (name, options, share) in METHODS.items():
-        if rng.random() >= share:
+        if (only != method) if only else (rng.random() >= share):
             continue
         part = size if share > 0.05 else max(1, size // 8)
         some = Models(
@@ -212,7 +215,13 @@ def run_batch(seed: int, number: int, size: int) -> tuple[dict[str, dict[str, in
 
 
 def check_many(
-    models: int, *, seed: int = 0, size: int = 250, out: Path | None = None, seconds: float = math.inf
+    models: int,
+    *,
+    seed: int = 0,
+    size: int = 250,
+    out: Path | None = None,
+    seconds: float = math.inf,
+    only: str | None = None,
 ) -> dict[str, Any]:
     """Check at least ``models`` models, continuing from the results in ``out``; returns the results."""
     results: dict[str, Any] = {"seed": seed, "size": size, "models": 0, "batches": 0, "seconds": 0.0}
@@ -224,7 +233,7 @@ def check_many(
         results = stored
     begin, before = time.perf_counter(), results["seconds"]
     while results["models"] < models and time.perf_counter() - begin < seconds:
-        counts, faults = run_batch(seed, results["batches"], size)
+        counts, faults = run_batch(seed, results["batches"], size, only)
         for method, tally in counts.items():
             total = results["methods"].setdefault(method, {})
             for name, value in tally.items():
@@ -236,6 +245,7 @@ def check_many(
         results["answers"] = sum(t["answers"] for t in results["methods"].values())
         results["proofs"] = sum(t["optimal"] + t["proved infeasible"] for t in results["methods"].values())
         results["command"] = f"python -m tools.check_proofs --models {models} --seed {seed} --size {size}"
+        results["command"] += f" --only '{only}'" if only else ""
         if out is not None and (results["batches"] % 20 == 0 or results["models"] >= models):
             results["environment"] = environment()
             with atomic_write(out) as file:
@@ -250,8 +260,16 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=250, help="models of one structure in a batch")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop after this time; run again to continue")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/proofs.json"))
+    parser.add_argument("--only", choices=list(METHODS), help="check one method, on every batch")
     options = parser.parse_args()
-    results = check_many(options.models, seed=options.seed, size=options.size, out=options.out, seconds=options.seconds)
+    results = check_many(
+        options.models,
+        seed=options.seed,
+        size=options.size,
+        out=options.out,
+        seconds=options.seconds,
+        only=options.only,
+    )
     print(f"{results['models']:,} models, {results['answers']:,} answers, {results['proofs']:,} proofs checked")
     for fault in results["faults"][:20]:
         print(fault)

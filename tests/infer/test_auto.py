@@ -202,6 +202,20 @@ def test_progress_includes_the_best_assignment_so_far() -> None:
     assert scores == sorted(scores)
 
 
+def test_a_model_far_too_wide_is_recognised_without_planning() -> None:
+    pytest.importorskip("numba")
+    from fgnn.infer.search.width import far_too_wide
+
+    solve(grid(3), "search", rounds=1)  # loads the compiled loops
+    assert far_too_wide(ModelBatch.stack([complete(0, variables=60)]), 1 << 20)
+    assert not far_too_wide(ModelBatch.stack([grid(6)]), 1 << 20)
+    observed = complete(0, variables=60).condition(dict.fromkeys(range(45), 0))
+    assert not far_too_wide(ModelBatch.stack([observed]), 1 << 20)
+    solution = solve(grid(48), "auto", time_limit=2)
+    assert solution.info["skipped"]["exact"] == "the model is far too wide for elimination"
+    assert solution.feasible
+
+
 class TestBest:
     """How answers are merged."""
 

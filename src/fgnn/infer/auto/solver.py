@@ -17,6 +17,7 @@ from fgnn.infer.exact.parts import Part, take_apart
 from fgnn.infer.exact.solver import OutOfTime, TooLarge, exact_plan, solve_exact
 from fgnn.infer.local_search.decode import decode
 from fgnn.infer.lowered import reads_structured
+from fgnn.infer.search.ready import Kernels
 from fgnn.infer.solution import Answer, OnProgress, sum_rounded_up
 from fgnn.pgm import ModelBatch
 from fgnn.pgm.lowering import lower
@@ -37,6 +38,8 @@ _STAGES = (
     ("toulbar2", 0.3),
     ("search", 1.0),
 )
+_MANY = 1000  # variables from which on planning takes seconds
+_LOADING = 1.0  # seconds to wait for compiled loops
 _PROVABLE = 4096  # states of all variables up to which toulbar2 may prove an optimum before the last search
 
 
@@ -99,6 +102,9 @@ def _solve(best: Best, deadline: float | None, limits: dict[str, Any], jobs: int
 
 def _eliminate(best: Best, deadline: float | None, limits: dict[str, Any]) -> None:
     """Solve by elimination if it can be expected to end in time."""
+    if deadline is not None and best.batch.num_variables >= _MANY and _far_too_wide(best.batch, limits["max_states"]):
+        best.skipped["exact"] = "the model is far too wide for elimination"
+        return
     plan = exact_plan(lower(best.batch).batch, time_limit=_share(deadline, _PLAN_SHARE), **limits)
     limit = _share(deadline, _EXACT_SHARE)
     needed = plan.total_states * len(best.batch) * _STATE_SECONDS
@@ -106,6 +112,18 @@ def _eliminate(best: Best, deadline: float | None, limits: dict[str, Any]) -> No
         best.skipped["exact"] = f"{plan.total_states:,} joint states per model would exceed the time limit"
         return
     best.run("exact", solve_exact, time_limit=limit, **limits)
+
+
+def _far_too_wide(batch: ModelBatch, max_states: int) -> bool:
+    """Whether to save the time of planning; False without the compiled loops that tell."""
+    try:
+        if Kernels.load().wait(_LOADING):
+            from fgnn.infer.search.width import far_too_wide
+
+            return far_too_wide(batch, max_states)
+    except ImportError:
+        pass
+    return False
 
 
 def _solve_apart(best: Best, easy: Part, hard: Part, deadline: float | None, limits: dict[str, Any], jobs: int) -> bool:

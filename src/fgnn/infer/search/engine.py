@@ -122,7 +122,6 @@ def warm_up() -> None:
     pool.offer(other, penalised.rank(other))
     for strategy in worker.strategies.values():
         strategy.step(1.0)
-        strategy.run += 1
         worker.offer(other, strategy)
     fill_field(worker.m, other, worker.field, worker.sums)
     descend(worker.m, other, worker.field, worker.sums, 0.0, 1, worker.rng)

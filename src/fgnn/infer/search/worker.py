@@ -21,9 +21,9 @@ _LEAST = 1e-12
 _REPAIRS = 6
 _SWEEPS = 64  # of an annealing run that gives a climb a new start
 _DISTURBED = 2000.0  # variables at most
-_FLOOR = 0.1  # of the slices go to every strategy, beyond its share of the gains
+_FLOOR = 0.15  # share of every strategy; one whose results come closest to the best gets 1 more, gains another
 _EVEN = 12  # slices of every strategy before gains count
-_MEMORY = 0.97  # weight of the past in the gain per slice, per slice
+_MEMORY = 0.99  # weight of the past, per slice
 
 
 class Worker:
@@ -85,33 +85,40 @@ class Worker:
         if self.slices <= _EVEN * len(strategies):
             chosen = strategies[self.slices % len(strategies)]
         else:
-            total = sum(s.credit for s in strategies)
-            shares = [_FLOOR + (s.credit / total if total > 0 else 1.0) for s in strategies]
+            rates = [s.gained / (1.0 + s.spent) for s in strategies]
+            closest = min(s.shortfall for s in strategies)
+            shares = [
+                _FLOOR + (s.shortfall == closest) + (rate / sum(rates) if sum(rates) > 0 else 0.0)
+                for s, rate in zip(strategies, rates, strict=True)
+            ]
             chosen = strategies[choose(shares, self.rng)]
+        for s in strategies:
+            s.gained, s.spent = _MEMORY * s.gained, _MEMORY * s.spent
         chosen.slices += 1
-        chosen.run += 1
+        chosen.spent += 1.0
         chosen.step(left)
 
     def offer(self, x: Ints, strategy: Strategy) -> None:
-        """Cross an assignment with the elites and offer it to the pool."""
+        """Note how good a strategy's result is, cross it with the elites and offer both to the pool."""
+        rank = self.submit(x, strategy)
+        far, score = self.pool.best().rank
+        shortfall = (far - rank[0]) * self.model.penalty + max(0.0, score - rank[1])
+        strategy.shortfall = shortfall if strategy.shortfall == 0.0 else 0.7 * strategy.shortfall + 0.3 * shortfall
         child = x.copy()
-        for elite in self.pool.elites:
-            cross(self.m, child, elite.x, self.rng)
-        rank = self.submit(child, strategy)
+        gain = sum(cross(self.m, child, elite.x, self.rng) for elite in self.pool.elites)
+        if gain > 0:
+            rank = self.submit(child, strategy)
         if self.model.hard:
             self.model.set_penalty(self.model.penalty * (1.3 if rank[0] < 0 else 0.97))
 
     def submit(self, x: Ints, strategy: Strategy) -> tuple[float, float]:
-        """Offer an assignment to the pool as it is, and credit the gain to the strategy."""
+        """Offer an assignment to the pool as it is, and credit what it gains to the strategy."""
         rank, best = self.model.rank(x), self.pool.best().rank
         self.pool.offer(x, rank, self.order)
-        gain = 0.0
+        strategy.failed += 1
         if rank > best:
-            gain = (rank[0] - best[0]) * self.model.penalty + max(0.0, rank[1] - best[1])
-        keep = _MEMORY**strategy.run
-        strategy.credit = keep * strategy.credit + (1 - keep) * gain / max(1, strategy.run)
-        strategy.failed = 0 if gain > 0 else strategy.failed + 1
-        strategy.run = 0
+            strategy.failed = 0
+            strategy.gained += (rank[0] - best[0]) * self.model.penalty + max(0.0, rank[1] - best[1])
         return rank
 
 
@@ -131,9 +138,9 @@ class Strategy:
     def __init__(self, worker: Worker) -> None:
         self.w = worker
         self.x: Ints | None = None
-        self.credit = 0.0  # gain per slice, lately
         self.slices = 0
-        self.run = 0  # slices since the last offer
+        self.gained = self.spent = 0.0  # of the best score, and in slices; lately
+        self.shortfall = 0.0  # of its results, behind the best; lately
         self.failed = 0  # offers in a row that were not the best
 
     def step(self, left: float) -> None:
@@ -254,6 +261,6 @@ class Climb(Strategy):
         if self.level >= min(self.top, len(self.cells)):
             w.offer(x, self)
             self.climbed = w.pool.best().x
-            if self.failed >= 4:
+            if self.failed >= 8:
                 self.top, self.failed = self.top + 1, 0
             self.x = None
