@@ -39,7 +39,7 @@ _STAGES = (
     ("search", 1.0),
 )
 _MANY = 1000  # variables from which on planning takes seconds
-_LOADING = 1.0  # seconds to wait for compiled loops
+_LOADING = 0.3  # of the time to wait for compiled loops
 _PROVABLE = 4096  # states of all variables up to which toulbar2 may prove an optimum before the last search
 
 
@@ -102,7 +102,7 @@ def _solve(best: Best, deadline: float | None, limits: dict[str, Any], jobs: int
 
 def _eliminate(best: Best, deadline: float | None, limits: dict[str, Any]) -> None:
     """Solve by elimination if it can be expected to end in time."""
-    if deadline is not None and best.batch.num_variables >= _MANY and _far_too_wide(best.batch, limits["max_states"]):
+    if deadline is not None and best.batch.num_variables >= _MANY and _far_too_wide(best, deadline, limits):
         best.skipped["exact"] = "the model is far too wide for elimination"
         return
     plan = exact_plan(lower(best.batch).batch, time_limit=_share(deadline, _PLAN_SHARE), **limits)
@@ -114,13 +114,13 @@ def _eliminate(best: Best, deadline: float | None, limits: dict[str, Any]) -> No
     best.run("exact", solve_exact, time_limit=limit, **limits)
 
 
-def _far_too_wide(batch: ModelBatch, max_states: int) -> bool:
+def _far_too_wide(best: Best, deadline: float, limits: dict[str, Any]) -> bool:
     """Whether to save the time of planning; False without the compiled loops that tell."""
     try:
-        if Kernels.load().wait(_LOADING):
+        if Kernels.load().wait(_share(deadline, _LOADING)):
             from fgnn.infer.search.width import far_too_wide
 
-            return far_too_wide(batch, max_states)
+            return far_too_wide(best.batch, limits["max_states"])
     except ImportError:
         pass
     return False
