@@ -12,6 +12,7 @@ from typing import Any
 
 from fgnn.bench.common import RESULTS, number
 from fgnn.files import atomic_write
+from fgnn.weights import weight_names
 
 BEGIN = "<!-- speed: made by `python -m tools.speed_tables` from benchmarks/results -->"
 END = "<!-- end of speed -->"
@@ -151,7 +152,9 @@ def _training(result: dict[str, Any]) -> str:
 
 
 def _segment(result: dict[str, Any]) -> str:
-    about = f"`fgnn segment --model {result['setting']['model']}` on generated scans, from file to file."
+    model = result["setting"]["model"]
+    old = "" if model in weight_names() else ", weights of an earlier version that is no longer in the package"
+    about = f"`fgnn segment --model {model}` on generated scans, from file to file{old}."
     rows = [
         (
             f"{row['points']:,}", row["votes"], number(row["seconds"]), number(row["points_per_second"]),
