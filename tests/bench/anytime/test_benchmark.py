@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fgnn.bench.anytime import benchmark
+from fgnn.bench.anytime.instances import Instance
 from fgnn.bench.anytime.methods import Recorder
 from fgnn.bench.anytime.summary import gap, gap_area, score_at, steps, summarise
-from fgnn.bench.anytime.worker import Run
+from fgnn.bench.anytime.worker import Run, measure
 from fgnn.errors import InputError
 from fgnn.pgm import GraphicalModel
 
@@ -63,9 +65,10 @@ def test_wins_are_counted_against_peers_and_parts() -> None:
 
 def test_a_recorder_keeps_improvements_of_score_or_bound() -> None:
     recorder = Recorder(GraphicalModel([2]))
-    for t, s, b in [(0.1, 1.0, 9.0), (0.2, 0.5, 9.5), (0.3, 2.0, float("inf")), (0.4, -float("inf"), 8.0)]:
+    for t, s, b in [(0.1, np.int64(1), 9.0), (0.2, 0.5, 9.5), (0.3, 2.0, float("inf")), (0.4, -float("inf"), 8.0)]:
         recorder.point(t, s, b)
     assert recorder.curve() == [(0.1, 1.0, 9.0), (0.3, 2.0, 9.0), (0.4, 2.0, 8.0)]
+    json.dumps(recorder.curve())
 
 
 def test_slices_fill_one_result_and_nothing_is_measured_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,3 +125,12 @@ def test_a_method_runs_only_where_it_can_read_the_models(tmp_path: Path, monkeyp
     only = ["sat/*-s0", "budgets/20x20-s0"]
     benchmark.run(only=only, methods=["guided*"], seconds=[1], out=tmp_path / "r.json", threads=1, quiet=True)
     assert measured == ["budgets/20x20-s0"]
+
+
+def broken() -> GraphicalModel:
+    raise ValueError("no such model\nat all")
+
+
+def test_what_fails_in_the_process_is_one_line() -> None:
+    record = measure(Run("a/b", "max-product", 1.0, 1, 0), Instance("a/b", broken))
+    assert record == {"error": "no such model"}

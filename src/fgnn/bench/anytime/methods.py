@@ -44,8 +44,8 @@ class Recorder:
     def point(self, seconds: float, score: float, bound: float) -> None:
         """Keep a point if the score or the bound improves."""
         last = self.points[-1] if self.points else (0.0, None, None)
-        best = _better(max, last[1], score if np.isfinite(score) else None)
-        lowest = _better(min, last[2], bound if np.isfinite(bound) else None)
+        best = _better(max, last[1], float(score) if np.isfinite(score) else None)
+        lowest = _better(min, last[2], float(bound) if np.isfinite(bound) else None)
         if (best, lowest) != last[1:]:
             self.points.append((round(seconds, 3), best, lowest))
 
@@ -144,6 +144,6 @@ def warm_up(name: str) -> None:
     if "auto" in solvers and "search" in SOLVERS:  # the engine of `auto`, which so small a grid does not need
         solvers = (*solvers, "search")
     for solver in solvers:
-        solve(tiny, solver, time_limit=1.0)
+        solve(tiny, solver)  # without a limit, which might end before the code is loaded
     if not solvers:
         METHODS[name].run(Recorder(tiny), 1.0, 1, 0)

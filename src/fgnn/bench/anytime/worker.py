@@ -42,8 +42,10 @@ def measure(run: Run, instance: Instance) -> dict[str, Any]:
     theirs.close()
     try:
         started = ours.poll(_START) and ours.recv()
-        if started is not True:
-            return {"error": str(started or f"did not start within {_START:g} s")}
+        if isinstance(started, dict):
+            return started
+        if not started:
+            return {"error": f"did not start within {_START:g} s"}
         if not ours.poll(2 * run.limit + _GRACE):
             return {"error": f"did not stop {run.limit + _GRACE:g} s after its limit and was killed"}
         record: dict[str, Any] = ours.recv()
