@@ -26,10 +26,11 @@ def record(method: str, limit: float, *curve: tuple[float, float | None]) -> dic
     }  # fmt: skip
 
 
-def test_a_score_at_a_time_is_of_shorter_runs_or_of_the_curve_up_to_then() -> None:
+def test_a_score_at_a_time_is_of_its_own_run_or_of_the_curve_up_to_then() -> None:
     runs = [record("auto", 1.0, (0.5, 3.0), (1.02, 4.0)), record("auto", 5.0, (0.9, 2.0), (4.0, 9.0))]
-    assert score_at(runs, 1.0) == 4.0  # the answer of a run with this limit counts, even if it ends a little late
-    assert score_at(runs, 3.0) == 4.0
+    assert score_at(runs, 1.0) == 4.0  # the answer of the run with this limit counts, even if it ends a little late
+    assert score_at(runs, 3.0) == 4.0  # no run has this limit
+    assert score_at([*runs, record("auto", 3.0, (2.0, 1.0))], 3.0) == 1.0
     assert score_at(runs, 5.0) == 9.0
     assert score_at(runs, 0.6) == 3.0
     assert steps(runs) == [(0.5, 3.0), (1.02, 4.0), (4.0, 9.0)]
@@ -40,6 +41,7 @@ def test_the_gap_is_relative_and_one_without_an_answer() -> None:
     assert gap(-0.5, 0.0) == 0.5
     assert gap(None, 100.0) == 1.0
     assert gap(101.0, 100.0) == 0.0
+    assert gap(-20.0, -2.0, scale=200.0) == pytest.approx(0.09)
 
 
 def test_the_area_is_the_mean_gap_over_the_time() -> None:

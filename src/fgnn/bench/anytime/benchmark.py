@@ -23,8 +23,9 @@ PROTOCOL = (
     "Every run has a process of its own and the machine to itself, with the same number of threads. Each method first "
     "solves a 3 x 3 grid, so imports are not counted; planning and conversion are, except for CP-SAT and HiGHS, whose "
     "clock starts when their own search does. Assignments are scored by the model. A method whose answer at a limit is "
-    "what a longer run has found by then runs once, with the longest limit. The gap is the shortfall relative to the "
-    "best score of any method or the best known one; without an answer it is 100 %."
+    "what a longer run has found by then runs once, with the longest limit. The gap is the shortfall from the best "
+    "score of any method or the best known one, relative to the largest score in size that any method had on the way; "
+    "without an answer it is 100 %."
 )
 
 

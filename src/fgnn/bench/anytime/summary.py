@@ -21,9 +21,10 @@ def summarise(runs: Records, known: Mapping[str, float], ours: Sequence[str]) ->
         ours: The methods whose wins are counted.
 
     Returns:
-        ``scores``: for each instance and limit the score of every method. ``gap_area``: for each family the mean gap
-        of every method over the time of its longest run, in percent. ``wins``: how often our methods are best or
-        equal to the best peer, and never behind their parts. ``overruns``: the largest excess over a time limit.
+        ``scores``: for each instance and limit the score of every method. ``gap_area``: for each family the mean gap of
+        every method over the longest time, in percent of the largest score in size that any method had on the way.
+        ``wins``: how often our methods are best or equal to the best peer, and never behind their parts. ``overruns``:
+        the largest excess over a time limit.
     """
     every = [dict(r) for r in runs.values() if "error" not in r]
     instances = list(dict.fromkeys(r["instance"] for r in every))
@@ -33,10 +34,11 @@ def summarise(runs: Records, known: Mapping[str, float], ours: Sequence[str]) ->
     for name in instances:
         mine = [r for r in every if r["instance"] == name]
         best = best_score(mine, known.get(name))
+        scale = max((abs(s) for r in mine for _, s, _ in r["curve"] if s is not None), default=1.0)
         for limit in limits:
             scores[f"{name}, {limit:g} s"] = {m: score_at(rs, limit) for m, rs in by_method(mine).items()}
         for method, rs in by_method(mine).items():
-            area = 100 * gap_area(steps(rs), best, max(limits))
+            area = 100 * gap_area(steps(rs), best, max(limits), scale)
             areas.setdefault(name.split("/")[0], {}).setdefault(method, []).append(area)
     return {
         "scores": scores,
@@ -55,13 +57,11 @@ def by_method(records: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[st
 
 
 def score_at(records: Iterable[Mapping[str, Any]], limit: float) -> float | None:
-    """The best score of a method at a time: of runs with at most this limit, and of longer ones up to then."""
-    found: list[float] = []
-    for r in records:
-        if r["limit"] <= limit and r["score"] is not None:
-            found.append(r["score"])
-        found += [score for seconds, score, _ in r["curve"] if score is not None and seconds <= limit]
-    return max(found, default=None)
+    """The score of a method at a time: of the run with this limit or, without one, what its runs had found by then."""
+    every = list(records)
+    own = [r["score"] for r in every if r["limit"] == limit]
+    by_then = [score for r in every for seconds, score, _ in r["curve"] if seconds <= limit]
+    return max((score for score in own or by_then if score is not None), default=None)
 
 
 def steps(records: Iterable[Mapping[str, Any]]) -> list[tuple[float, float]]:
@@ -80,20 +80,20 @@ def best_score(records: Iterable[Mapping[str, Any]], known: float | None) -> flo
     return max([*found, *([] if known is None else [known])], default=None)
 
 
-def gap(score: float | None, best: float | None) -> float:
-    """The shortfall relative to the best score (at least 1), between 0 and 1; 1 without a feasible answer."""
+def gap(score: float | None, best: float | None, scale: float = 1.0) -> float:
+    """The shortfall relative to the best score or a larger ``scale``, between 0 and 1; 1 without a feasible answer."""
     if best is None:
         return 0.0
-    return 1.0 if score is None else min(1.0, max(0.0, (best - score) / max(1.0, abs(best))))
+    return 1.0 if score is None else min(1.0, max(0.0, (best - score) / max(scale, abs(best))))
 
 
-def gap_area(curve: Sequence[tuple[float, float]], best: float | None, end: float) -> float:
+def gap_area(curve: Sequence[tuple[float, float]], best: float | None, end: float, scale: float = 1.0) -> float:
     """The mean gap from the start to ``end``; before the first answer it is 1."""
     total, at, current = 0.0, 0.0, 1.0 if best is not None else 0.0
     for t, score in curve:
         t = min(t, end)
         total += current * (t - at)
-        at, current = t, gap(score, best)
+        at, current = t, gap(score, best, scale)
     return (total + current * max(0.0, end - at)) / end
 
 
