@@ -141,11 +141,16 @@ def _expand(blocks: NDArray[np.int64], rows: int, columns: int, size: int) -> Co
     return Code.of_edges(checks.ravel(), bits.ravel(), (rows * size, columns * size))
 
 
+_MOST_BLOCK = 1 << 16  # a short file must not imply a large matrix; published codes stay below 2^14
+
+
 def _parse_qc(lines: list[str], lifting: int | None) -> Code:
     words = [value for number, line in enumerate(lines) for value in _integers(line, number)]
     if len(words) < 3 or min(words[:3]) < 1:
         raise InputError("Expected the numbers of columns and rows and the size of a block")
     columns, rows, size = words[:3]
+    if size > _MOST_BLOCK:
+        raise InputError(f"Expected blocks of at most {_MOST_BLOCK} rows (got {size})")
     if len(words) - 3 < rows * columns:
         raise InputError(f"Expected {rows * columns} shifts (got {len(words) - 3})")
     shifts = np.array(words[3 : 3 + rows * columns], np.int64).reshape(rows, columns)
