@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 def marginals(
     model: Annotated[Path, typer.Argument(help="A model file: .uai .fg .bif .wcsp .cfn .fgm, also .gz and .xz.")],
-    method: Annotated[str, typer.Option("--method", "-m", help="auto, brute-force, exact, mini-bucket or sum-product.")] = "auto",
+    method: Annotated[
+        str, typer.Option("--method", "-m", help="auto, brute-force, exact, mini-bucket or sum-product.")
+    ] = "auto",
     evidence: Annotated[
         Path | None, typer.Option("--evidence", "-e", help="Observed variables, a UAI .evid file.")
     ] = None,

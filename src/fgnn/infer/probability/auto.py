@@ -124,10 +124,22 @@ def _within_bounds(batch: ModelBatch, beliefs: Beliefs, time_limit: float | None
     share = _BOUND_SECONDS if time_limit is None else time_limit / 2
     above = torch.minimum(marginals_mini_bucket(batch, time_limit=share, seed=seed).bound, _highest(batch))
     below = solve(batch.detach(), "auto", time_limit=share, seed=seed).score.to(above)  # one of the terms of Z
+    below = torch.maximum(below, _lowest(batch))
     inside = (beliefs.log_z >= below) & (beliefs.log_z <= above)
-    middle = torch.where(below > -torch.inf, (below + above) / 2, above)
+    middle = (below + above) / 2
     log_z = torch.where(inside | ~middle.isfinite(), beliefs.log_z, middle)
     return replace(beliefs, log_z=log_z, bound=above)
+
+
+def _lowest(batch: ModelBatch) -> Tensor:
+    """The least that log Z can be if there is a feasible assignment: as if every factor had its least finite value."""
+    unary = batch.unary.detach().double()
+    total = batch.constant.detach().double() + unary.masked_fill(unary == -torch.inf, torch.inf).amin(2).sum(1)
+    for t in batch.tables:
+        values = t.values.detach().double().flatten(2)
+        total = total + values.masked_fill(values == -torch.inf, torch.inf).amin(2).sum(1)
+    usable = total.isfinite() & (not batch.structured)
+    return torch.where(usable, total, -torch.inf)
 
 
 def _highest(batch: ModelBatch) -> Tensor:
