@@ -24,15 +24,18 @@ def reads_structured(method: Function) -> Function:
     return method
 
 
-def lowers(solver: Callable[..., Answer]) -> Callable[..., Answer]:
-    """Let a solver work on tables and budgets: auxiliary variables are added before it and dropped after it."""
+def lowers(solver: Callable[..., Answer], *, local: bool = False) -> Callable[..., Answer]:
+    """Let a solver work on tables and budgets: auxiliary variables are added before it and dropped after it.
+
+    ``local`` is for solvers that change one variable at a time, see `lower`.
+    """
 
     @reads_structured
     @wraps(solver)
     def solve(batch: ModelBatch, *, progress: OnProgress | None = None, **options: Any) -> Answer:
         if not batch.structured:
             return solver(batch, progress=progress, **options)
-        lowered = lower(batch)
+        lowered = lower(batch, local=local)
         starts = {name: _completed(lowered, batch, value) for name, value in options.items()}
         answer = solver(lowered.batch, progress=_own_progress(lowered, progress), **starts)
         whole = lowered.complete(answer.assignment[:, : batch.num_variables])
@@ -43,6 +46,11 @@ def lowers(solver: Callable[..., Answer]) -> Callable[..., Answer]:
         )
 
     return solve
+
+
+def lowers_locally(solver: Callable[..., Answer]) -> Callable[..., Answer]:
+    """As `lowers`, for solvers that change one variable at a time: auxiliary variables are avoided where possible."""
+    return lowers(solver, local=True)
 
 
 def taking(solver: Callable[..., Answer], batch: ModelBatch) -> Callable[..., Answer]:
@@ -64,7 +72,7 @@ def own_info(info: Mapping[str, Any], lowered: ModelBatch, batch: ModelBatch) ->
 
 def _completed(lowered: Lowered, batch: ModelBatch, option: Any) -> Any:
     """An option with the states of the auxiliary variables, where it holds assignments (B, N)."""
-    if isinstance(option, list):
+    if isinstance(option, list | tuple):
         return [_completed(lowered, batch, item) for item in option]
     whole = isinstance(option, Tensor) and option.shape == (len(batch), batch.num_variables)
     return lowered.complete(option.to(batch.device, torch.int64)) if whole else option

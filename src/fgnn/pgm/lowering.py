@@ -26,12 +26,15 @@ class Lowered:
     complete: Callable[[Tensor], Tensor]  # assignments (..., N) to (..., N + M)
 
 
-def lower(batch: ModelBatch) -> Lowered:
-    """The batch without structured factors. Its structure is compiled once."""
+def lower(batch: ModelBatch, *, local: bool = False) -> Lowered:
+    """The batch without structured factors. Its structure is compiled once.
+
+    ``local`` avoids auxiliary variables, at the price of larger tables and weaker relaxations.
+    """
     if not batch.structured:
         return Lowered(batch, batch.num_variables, lambda x: x)
     kinds = tuple((f.kind, f.shape) for f in batch.structured)
-    plan = batch.structure.derived(("lowered", kinds), lambda: _Plan.of(batch))
+    plan = batch.structure.derived(("lowered", kinds, local), lambda: _Plan.of(batch, local))
     return Lowered(plan.numbers(batch), batch.num_variables, plan.complete)
 
 
@@ -63,8 +66,8 @@ class _Plan:
     budgets: tuple[_Budgets, ...]
 
     @classmethod
-    def of(cls, batch: ModelBatch) -> _Plan:
-        build = _Builder(batch)
+    def of(cls, batch: ModelBatch, local: bool) -> _Plan:
+        build = _Builder(batch, local)
         for source, f in enumerate(batch.structured):
             build.add(f, source)
         return build.plan()
@@ -116,7 +119,7 @@ class _Plan:
 class _Builder:
     """Collects the auxiliary variables, tables and budgets of all structured factors."""
 
-    def __init__(self, batch: ModelBatch) -> None:
+    def __init__(self, batch: ModelBatch, local: bool) -> None:
         self.batch, device = batch, batch.device
         self.gadgets: list[Gadget] = []
         self.tables: list[_Tables] = []
@@ -127,7 +130,7 @@ class _Builder:
         # Indicators come first, so that factors over the same variables share them.
         wanted = [cards.new_zeros(0)]
         for f in batch.structured:
-            gadget = f.kind.gadget(f.shape)
+            gadget = f.kind.local_gadget(f.shape) if local else f.kind.gadget(f.shape)
             self.gadgets.append(gadget)
             wanted += [f.scopes[:, a] * widest + s for a, s in gadget.indicators]
         keys = torch.unique(torch.cat(wanted))  # ascending

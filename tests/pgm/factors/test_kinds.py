@@ -118,6 +118,18 @@ def test_parity_keeps_its_precision_for_certain_bits() -> None:
     assert torch.allclose(sums, torch.tensor([-40.0, 40.0, -50.0, -40.0], dtype=torch.float64), atol=1e-3)
 
 
+@settings(max_examples=30, deadline=None)
+@given(factors())
+def test_small_factors_need_no_auxiliary_variables_in_a_local_search(case: Case) -> None:
+    kind, shape, numbers = case
+    model = fgnn.GraphicalModel(shape)
+    model.add_factors(kind, [range(len(shape))], **{k: v[None] for k, v in numbers.items()})
+    batch = lower(ModelBatch.stack([model]), local=True).batch
+    cells = torch.from_numpy(np.indices(shape).reshape(len(shape), -1).T.copy())
+    assert batch.num_variables == len(shape)
+    assert np.array_equal(batch.score(cells[None])[0].numpy(), by_definition(kind, shape, numbers).reshape(-1))
+
+
 @settings(max_examples=40, deadline=None)
 @given(factors(), st.booleans())
 def test_auxiliary_variables_extend_every_assignment_once(case: Case, chain: bool) -> None:

@@ -15,6 +15,8 @@ from fgnn.models.map.featurise import featurise
 from fgnn.pgm import ModelBatch
 from fgnn.pgm.conditionals import conditionals
 from fgnn.pgm.convert import to_networkx
+from fgnn.pgm.factors import AllDifferent
+from fgnn.pgm.lowering import lower
 from fgnn.theory import max_product_network, sum_product_network
 from tests.pgm.io.samples import structured
 
@@ -157,8 +159,18 @@ def test_an_altered_file_is_read_or_refused(tmp_path: Path) -> None:
     assert 0 < read < 300
 
 
-def test_a_local_search_says_that_it_cannot() -> None:
+def test_local_search_keeps_the_constraints() -> None:
     from fgnn.infer.local_search.decode import decode
 
-    with pytest.raises(ValueError, match="parity"):
-        decode(ModelBatch.stack([model_of()]))
+    models = [model_of(seed) for seed in range(4)]
+    batch = ModelBatch.stack(models)
+    x = decode(batch, torch.zeros_like(batch.unary), samples=4)
+    for model, own in zip(models, x.numpy(), strict=True):
+        every = every_state(model)
+        near = every[(every != own).sum(1) == 1]  # no change of a single variable is better
+        assert np.isfinite(model.score(own))
+        assert model.score(own) >= model.score(near).max() - 1e-9
+    grid = np.arange(16).reshape(4, 4)
+    sudoku = fgnn.GraphicalModel([4] * 16)
+    sudoku.add_factors(AllDifferent(), [*grid, *grid.T])
+    assert lower(ModelBatch.stack([sudoku]), local=True).batch.num_variables == 16

@@ -199,6 +199,7 @@ def _stages(deadline: float | None, small: bool) -> list[tuple[str, float]]:
     return [stage for stage in _STAGES if small or stage[0] != "toulbar2"]
 
 
+@reads_structured
 def _local_search(
     batch: ModelBatch, *, time_limit: float | None, seed: int, progress: OnProgress | None, starts: list[Tensor]
 ) -> Answer:

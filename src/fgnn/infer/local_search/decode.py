@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fgnn.infer.local_search.moves import Moves
 from fgnn.pgm import ModelBatch
+from fgnn.pgm.lowering import lower
 
 _ENTRIES = 1 << 24  # rows are processed in slices of about this many entries
 
@@ -45,6 +46,11 @@ def decode(
         time_limit: Seconds after which the best point so far is returned.
     """
     deadline = None if time_limit is None else time.perf_counter() + time_limit
+    own = batch.num_variables
+    if batch.structured:
+        lowered = lower(batch, local=True)
+        scores = None if scores is None else _with_auxiliary(scores, batch, lowered.batch)
+        batch, starts = lowered.batch, [lowered.complete(s.to(batch.device, torch.int64)) for s in starts]
     moves = Moves(batch, max_pairs=(1 << 20) if pairs else 0)
     points, by_score = _starting_points(batch, scores, starts, samples, seed)
     best = torch.stack(points, 1)  # shape: (B, S, N)
@@ -71,7 +77,16 @@ def decode(
         end = _from_zero(moves, batch, end, max_steps, deadline)
     best = torch.cat([best, end], 1)
     after = torch.cat([before, batch.score(end)], 1)
-    return best[torch.arange(count, device=batch.device), after.argmax(1)]
+    return best[torch.arange(count, device=batch.device), after.argmax(1)][:, :own]
+
+
+def _with_auxiliary(scores: Tensor, batch: ModelBatch, lowered: ModelBatch) -> Tensor:
+    """Scores (B, N, K) with zeros for the auxiliary variables."""
+    if scores.shape != batch.unary.shape:
+        raise ValueError(f"Expected scores of shape {tuple(batch.unary.shape)} (got {tuple(scores.shape)})")
+    padding = (a - b for a, b in zip(lowered.unary.shape, scores.shape, strict=True))
+    _, variables, states = padding
+    return torch.nn.functional.pad(scores, (0, states, 0, variables))
 
 
 def _starting_points(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fgnn.infer.certificate import certified
 from fgnn.infer.local_search.decode import decode
-from fgnn.infer.lowered import lowers
+from fgnn.infer.lowered import lowers_locally
 from fgnn.infer.reporter import Reporter
 from fgnn.infer.search.batched import BatchedSearch
 from fgnn.infer.search.ready import Kernels
@@ -24,7 +24,7 @@ _PATIENCE = 1.0  # seconds that compiled loops may take to load before something
 _MOST_MOVES = 1 << 22  # of single variables, for what is done in the meantime
 
 
-@lowers
+@lowers_locally
 @certified
 def solve_search(
     batch: ModelBatch,

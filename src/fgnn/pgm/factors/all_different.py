@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from math import comb
 from typing import ClassVar
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fgnn.pgm.factors.automaton import AutomatonKind, Steps
-from fgnn.pgm.factors.gadget import Gadget, LocalBudget
+from fgnn.pgm.factors.gadget import FORBIDDEN, FREE, Gadget, LocalBudget, LocalTable
 from fgnn.pgm.factors.kind import Array, Shape
 
 _MOST_SUBSETS = 1 << 18
@@ -59,6 +60,14 @@ class AllDifferent(AutomatonKind):
             if not len(taken):
                 taken, steps[-1] = np.zeros(1, dtype=np.int64), np.full_like(steps[-1], -1)
         return tuple(steps)
+
+    def local_gadget(self, shape: Shape) -> Gadget:
+        """A table over every pair of variables."""
+        tables = []
+        for a, b in combinations(range(len(shape)), 2):
+            same = np.arange(shape[a])[:, None] == np.arange(shape[b])
+            tables.append(LocalTable((a, b), np.where(same, FORBIDDEN, FREE)))
+        return Gadget(tuple(tables))
 
     def gadget(self, shape: Shape) -> Gadget:
         n, most = len(shape), max(shape)

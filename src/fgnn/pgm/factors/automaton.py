@@ -28,6 +28,7 @@ from fgnn.pgm.factors.gadget import FORBIDDEN, FREE, Gadget, LocalTable, entries
 from fgnn.pgm.factors.kind import Kind, Shape
 
 _SMALL_TABLE = 64  # joint states up to which a table is simpler than auxiliary variables
+_LOCAL_TABLE = 1 << 12  # the same for methods that change one variable at a time
 _MOST_STATES = 1 << 20  # of an automaton, over all positions
 
 Steps = tuple[NDArray[np.int64], ...]  # by position: the next state, shape (Q_{t-1}, k_t), -1: stuck; Q_0 = 1
@@ -63,11 +64,18 @@ class AutomatonKind(Kind):
                 before = step.collect((before[:, None] + message).flatten(0, 1), total)
         return sent
 
+    def local_gadget(self, shape: Shape) -> Gadget:
+        """One table, unless it would be large."""
+        return self._table(shape) if prod(shape) <= _LOCAL_TABLE else self.gadget(shape)
+
+    def _table(self, shape: Shape) -> Gadget:
+        return Gadget((LocalTable(tuple(range(len(shape))), entries_of(_final_states(automaton_steps(self, shape)))),))
+
     def gadget(self, shape: Shape) -> Gadget:
         """A chain of tables over auxiliary variables, which are the states; the first state is the first variable."""
         steps, n = automaton_steps(self, shape), len(shape)
         if prod(shape) <= _SMALL_TABLE or n <= 2:
-            return Gadget((LocalTable(tuple(range(n)), entries_of(_final_states(steps))),))
+            return self._table(shape)
         tables: list[LocalTable] = []
         sizes = [len(step) for step in steps[1:]]  # Q_1, ..., Q_{n-1}
         following = steps[1][np.maximum(steps[0][0], 0)]  # from the state of the first variable, shape: (k_1, k_2)

@@ -80,6 +80,10 @@ class Kind(ABC):
         """Tables and budgets over the scope and auxiliary variables that say the same."""
         raise LackingPart(f"Expected factors made of tables and budgets (got {self.name}, a kind that is not)")
 
+    def local_gadget(self, shape: Shape) -> Gadget:
+        """As `gadget`, if possible without auxiliary variables, for methods that change one variable at a time."""
+        return self.gadget(shape)
+
     # ---- for all kinds --------------------------------------------------------------------------------------------
 
     def as_table(self, shape: Shape, numbers: Mapping[str, Array]) -> NDArray[np.float64]:
