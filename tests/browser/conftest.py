@@ -43,11 +43,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return index
 
 
-@pytest.fixture
-def page(browser: Any) -> Iterator[Any]:
-    """A new page; the test fails if the page logs an error or sends a request to another machine."""
-    context = browser.new_context(viewport={"width": 1280, "height": 760})
-    opened = context.new_page()
+def new_page(browser: Any) -> Any:
+    """A page of its own context, which collects its errors and its requests to other machines in ``faults``."""
+    opened = browser.new_context(viewport={"width": 1280, "height": 760}).new_page()
     faults: list[str] = []
     opened.on("pageerror", lambda error: faults.append(str(error)))
     opened.on("console", lambda line: faults.append(line.text) if line.type == "error" else None)
@@ -60,7 +58,14 @@ def page(browser: Any) -> Iterator[Any]:
         ),
     )
     opened.faults = faults
+    return opened
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A new page; the test fails if the page logs an error or sends a request to another machine."""
+    opened = new_page(browser)
     yield opened
-    context.close()
+    opened.context.close()
     # tests provoke replies of 400, which the browser logs as errors
-    assert [f for f in faults if "status of 400" not in f] == []
+    assert [f for f in opened.faults if "status of 400" not in f] == []

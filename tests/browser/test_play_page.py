@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
-from itertools import combinations, pairwise
+from collections.abc import Iterator
+from itertools import combinations, count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +14,33 @@ import pytest
 
 from fgnn.play.examples import EXAMPLES
 from fgnn.play.model_json import model_from_json
+from tests.browser.conftest import new_page
 
 # The radius of what a node covers: a circle of 16, a square of 22.
 RADIUS = {"variable": 16.0, "factor": 11.0}
 
 
+VISITS = count()
+
+
+@pytest.fixture(scope="module")
+def shared(browser: Any) -> Iterator[Any]:
+    """One page for all tests: a new one takes longer than most of them."""
+    opened = new_page(browser)
+    yield opened
+    opened.context.close()
+
+
 @pytest.fixture
-def open_page(page: Any, site: Path) -> Any:
-    page.goto(site.as_uri())
-    page.wait_for_selector("body[data-ready]")
-    return page
+def open_page(shared: Any, site: Path) -> Iterator[Any]:
+    """The page as it opens with the chain: a link comes before what the browser remembers of other tests."""
+    chain = base64.b64encode(json.dumps(EXAMPLES["chain"].as_json()["model"]).encode()).decode()
+    shared.set_viewport_size({"width": 1280, "height": 760})
+    shared.emulate_media(reduced_motion="no-preference", color_scheme="light")
+    shared.goto(f"{site.as_uri()}?{next(VISITS)}#{chain}")
+    shared.wait_for_selector("body[data-ready]")
+    yield shared
+    assert shared.faults == []
 
 
 def grid(rows: int, columns: int, names: list[int] | None = None) -> dict[str, Any]:
