@@ -12,6 +12,7 @@ from fgnn.infer.exact.run import run_plan
 from fgnn.infer.exact.solver import TooLarge, exact_plan
 from fgnn.infer.local_search.decode import search as descend
 from fgnn.infer.local_search.moves import Moves
+from fgnn.infer.local_search.refine import merge
 from fgnn.infer.reporter import Reporter
 from fgnn.infer.search.restriction import Restriction
 from fgnn.pgm import ModelBatch
@@ -19,6 +20,7 @@ from fgnn.pgm import ModelBatch
 _STATES = 1 << 14  # joint states in a step of a subgraph's elimination
 _BALLS = 24  # subgraphs planned before each is used again
 _SWEEPS = 200  # of an annealing run at first
+_FEW = 0.25  # share of models that must gain in a round over all subgraphs for another one
 _COLD = 0.05  # the last temperature, relative to the first
 
 
@@ -45,30 +47,32 @@ class BatchedSearch:
         self.deadline = deadline
         self.size = 64.0
         plans: list[Restriction] = []
-        done, failed = 0, 0
+        done = 0
         x = self._anneal(self.best, 1.0, _SWEEPS)
+        before = self.batch.score(x)
         while not self._over(done):
-            plan = plans[done % len(plans)] if len(plans) >= _BALLS else self._subgraph()
             if len(plans) < _BALLS:
-                plans.append(plan)
-            before = self.batch.score(x)
-            x = self._solve(plan, x)
-            failed = 0 if bool((self.batch.score(x) > before + self.moves.least_gain).any()) else failed + 1
-            self._keep(x)
+                plans.append(self._subgraph())
+            x = self._solve(plans[done % _BALLS], x)
             done += 1
-            if failed > _BALLS:  # a local optimum of all models: start again from a warm copy, with other subgraphs
-                plans, failed = [], 0
-                x = self._anneal(self.best, 0.3, _SWEEPS)
+            self._keep(x)
+            if done % _BALLS == 0:
+                after = self.batch.score(x)
+                few = (after > before + self.moves.least_gain).double().mean() < _FEW
+                before = after
+                if few:  # a local optimum of nearly all models: go on from a warm copy, with other subgraphs
+                    plans = []
+                    x = self._anneal(self.best, 0.3, _SWEEPS)
+                    before = self.batch.score(x)
         return self.best
 
     def _over(self, done: int) -> bool:
         return time.perf_counter() >= self.deadline or (self.rounds is not None and done >= self.rounds)
 
     def _keep(self, x: Tensor) -> None:
-        score = self.batch.score(x)
-        better = score > self.score
-        self.best = torch.where(better[:, None], x, self.best)
-        self.score = torch.where(better, score, self.score)
+        """Keep what is better than the best in each component of differing variables."""
+        self.best = merge(self.moves, self.best, x)
+        self.score = self.batch.score(self.best)
         if self.reporter.due():
             self.reporter.send("", float(self.score.mean()), 0.0, self.best.clone())
 
