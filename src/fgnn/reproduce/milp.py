@@ -22,6 +22,8 @@ def solve_milp(batch: ModelBatch, time_limit: float | None = None) -> tuple[Tens
     A model of binary variables and finite pairs has one 0/1 variable x_i per variable and one y_ij per pair, worth
     w_ij, with y ≤ x_i, y ≤ x_j and y ≥ x_i + x_j - 1. Any other model is the relaxation of `lp` with integer states.
     """
+    if batch.structured:
+        raise ValueError("Expected tables and budgets only (got a structured factor); expand the models first")
     plain = batch.to("cpu", torch.float64)
     pairs = batch.unary.shape[2] == 2 and bool((batch.cardinalities == 2).all())
     pairs = pairs and all(t.shape == (2, 2) and bool(t.values.isfinite().all()) for t in batch.tables)

@@ -49,6 +49,8 @@ class _Builder:
     """The model's literals and objective."""
 
     def __init__(self, cp: Any, model: GraphicalModel) -> None:
+        if model.structured_groups:
+            raise ValueError("Expected tables and budgets only (got a structured factor)")
         self.cp_model = cp.CpModel()
         self.cards = [int(k) for k in model.cardinalities]
         self._literals = [self._states(k) for k in self.cards]
