@@ -152,7 +152,7 @@ COMMANDS = {
     "train notation.yaml": "network.architecture: line 1, column 11: …FGNN, FC, MLP",
     "train wide.yaml": "wide.yaml: network: …100,000,000 numbers",
     "train batch.yaml": "batch.yaml: …(got 7)",
-    "train nothing.yaml": "chain, grid, folder, shapes, rooms, scans (got none)",
+    "train nothing.yaml": "chain, grid, folder, shapes, rooms, scans, samples (got none)",
     "train folder": "folder: …(got none)",
     "train tiny --resume": "config.yaml…--resume",
     "evaluate deep-map-join": "'deep-map-joint'?",

@@ -8,12 +8,15 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.errors import InputError
+from fgnn.names import check_file_name
+
+_MOST_MEMBERS, _MOST_BYTES = 10_000, 1 << 28
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,21 @@ class Reference:
         return values
 
 
+def _unpack(archive: Path, folder: Path) -> None:
+    """Write the regular files of an archive into a folder, each in the folder that it was in."""
+    with tarfile.open(archive) as members:
+        for number, member in enumerate(members):
+            content = members.extractfile(member) if member.isreg() else None
+            if content is None:
+                continue
+            if number >= _MOST_MEMBERS or member.size > _MOST_BYTES:
+                raise InputError(f"Expected at most {_MOST_MEMBERS} files of {_MOST_BYTES} bytes", file=archive)
+            *_, task, name = ("", "", *PurePosixPath(member.name).parts)
+            inside = folder / check_file_name(task or "models")
+            inside.mkdir(exist_ok=True)
+            (inside / check_file_name(name)).write_bytes(content.read())
+
+
 @contextmanager
 def references(place: Path) -> Iterator[list[Reference]]:
     """All instances with a reference in a folder, or in an archive that is unpacked for the time of use."""
@@ -74,9 +92,8 @@ def references(place: Path) -> Iterator[list[Reference]]:
         if place.is_file():
             folder = Path(temporary)
             try:
-                with tarfile.open(place) as members:
-                    members.extractall(folder, filter="data")
-            except (tarfile.TarError, OSError, EOFError) as error:
+                _unpack(place, folder)
+            except (tarfile.TarError, OSError, EOFError, ValueError) as error:
                 raise InputError("Expected a folder or an archive of UAI instances", file=place) from error
         found = [
             Reference(model, task)

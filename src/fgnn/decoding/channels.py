@@ -51,7 +51,7 @@ class AWGN:
 
 @dataclass(frozen=True)
 class BSC:
-    """Every bit is flipped with probability p; |llr| = log (1 - p) / p."""
+    """Every bit is flipped with probability p; llr = ± log (1 - p) / p."""
 
     p: float
 
@@ -66,7 +66,7 @@ class BSC:
 
 @dataclass(frozen=True)
 class Erasure:
-    """Every bit is lost with probability p (llr 0) and right otherwise (|llr| = certain)."""
+    """Every bit is lost with probability p (llr = 0) and right otherwise (llr = ± certain)."""
 
     p: float
     certain: float = 30.0
