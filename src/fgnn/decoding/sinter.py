@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,6 @@ import numpy as np
 from fgnn.decoding.basis import one_basis
 from fgnn.decoding.circuit import parse_dem
 from fgnn.decoding.decode import decode
-from fgnn.errors import need
 
 _DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "fgnn-min-sum": ("min-sum", {}),
@@ -39,20 +39,18 @@ class _Compiled:
         return np.packbits(flips, axis=1, bitorder="little")
 
 
-def sinter_decoders(**options: Any) -> dict[str, Any]:
+@dataclass(frozen=True)
+class SinterDecoder:
+    """What sinter calls, in its own processes, to get a decoder for a model; it need not derive from sinter's class."""
+
+    method: str
+    options: dict[str, Any]
+
+    def compile_decoder_for_dem(self, *, dem: Any) -> Any:
+        """Return the decoder for a detector error model."""
+        return _Compiled(dem, self.method, self.options)
+
+
+def sinter_decoders(**options: Any) -> dict[str, SinterDecoder]:
     """Return fgnn's decoders by name, for ``custom_decoders`` of sinter; options are passed to `decode`."""
-    base = need("sinter").Decoder
-
-    class FgnnDecoder(base):  # type: ignore[misc, valid-type]
-        """Compiles a decoder for sinter's workers."""
-
-        def __init__(self, method: str, options: dict[str, Any]) -> None:
-            self.method, self.options = method, options
-
-        def compile_decoder_for_dem(self, *, dem: Any) -> Any:
-            return _Compiled(dem, self.method, self.options)
-
-    # sinter pickles decoders for its worker processes
-    FgnnDecoder.__qualname__ = FgnnDecoder.__name__
-    globals()[FgnnDecoder.__name__] = FgnnDecoder
-    return {name: FgnnDecoder(method, {**own, **options}) for name, (method, own) in _DECODERS.items()}
+    return {name: SinterDecoder(method, {**own, **options}) for name, (method, own) in _DECODERS.items()}
