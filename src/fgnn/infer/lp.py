@@ -24,6 +24,8 @@ Ints = NDArray[np.int64]
 _INTEGRAL = 1e-6  # a marginal this close to 0 or 1 counts as integral: ten times the feasibility tolerance of HiGHS
 _COLUMN_SECONDS = 1e-6  # of a program: building and handing over a column, which cannot be interrupted
 _PRESOLVE_FROM = 4000  # columns; for smaller programs presolve costs more than it saves
+# HiGHS does not look at the clock while it copies and presolves a program, at about this many coefficients a second.
+_PRESOLVED_PER_SECOND = 0.5e6
 
 
 @lowers
@@ -269,7 +271,8 @@ def _solve_one(program: _Program, numbers: _Numbers, b: int, deadline: float | N
     if numbers.infeasible[b] or constant == -np.inf:
         return _Result(None, -np.inf)
     left = None if deadline is None else deadline - time.monotonic()
-    if left is not None and left <= 0:
+    entries = program.equal.nnz + program.less.nnz
+    if left is not None and left <= entries / _PRESOLVED_PER_SECOND:
         return _Result(None, np.inf, solved=False, timed_out=True)
     if not cost.size:
         return _Result(cost, constant)

@@ -150,10 +150,12 @@ class Wiring(Derived):
         if isinstance(cards, int):
             dense[first:] = values.view(count, widest - first, values.shape[1]).transpose(0, 1)
         else:
-            sizes = torch.tensor(cards, device=values.device)
-            for s in range(first, widest):
-                has_state = sizes > s
-                dense[s, has_state] = values[self.offsets[has_state] + s - first]
+            # all rows at once: one variable may have a million states
+            rows = torch.tensor(cards, device=values.device) - first
+            variable = torch.arange(count, device=values.device).repeat_interleave(rows)
+            start = (rows.cumsum(0) - rows).repeat_interleave(rows)
+            state = torch.arange(len(variable), device=values.device) - start
+            dense[state + first, variable] = values[self.offsets[variable] + state]
         if normalise:
             dense = subtract_best(dense)
         return dense.permute(2, 1, 0)
