@@ -85,6 +85,8 @@ def test_no_method_exceeds_its_limit_by_more_than_five_percent(make: Callable[[]
     assert time.perf_counter() - begin < 5.0 * SLACK
 
 
+# strict to fractions of a second, so only for a machine that does nothing else
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [0.5, 2.0])
 @pytest.mark.parametrize("make", [lambda: glass(60, 0), lambda: random_sat(500, 2125, 0)], ids=["glass", "3-SAT"])
 def test_auto_keeps_a_short_limit_with_planning_and_finds_an_answer(
@@ -99,6 +101,7 @@ def test_auto_keeps_a_short_limit_with_planning_and_finds_an_answer(
     assert solution.bound >= solution.score
 
 
+@pytest.mark.slow
 def test_planning_keeps_a_short_limit_where_orders_are_searched() -> None:
     """Side chains: a dense graph of variables of many states, on which better orders are worth a long search."""
     model = protein_like(60, 0)
