@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -39,3 +40,17 @@ def test_the_commit_can_come_from_outside(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_command_is_the_one_typed(argv: list[str], typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", argv)
     assert command() == typed
+
+
+def test_a_command_names_no_place_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "/elsewhere/models",
+        "--out",
+        str(tmp_path / "out" / "a.json"),
+        f"--data={tmp_path.parent / 'scans'}",
+        "-o",
+        "p=0.5",
+    ]
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "tools" / "term_counts.py"), *words])
+    assert command() == "python -m tools.term_counts models --out out/a.json --data=scans -o p=0.5"

@@ -40,16 +40,26 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
 
 
 def command() -> str:
-    """Return the command line of this process, quoted for a shell."""
+    """Return the command line of this process, quoted for a shell, without places that only this machine has."""
     program = Path(sys.argv[0])
+    inside = program.with_suffix("").parts
+    package = next((name for name in ("fgnn", "tools", "tests") if name in inside[:-1]), None)
     if program.name in ("fgnn", "__main__.py"):
         words = ["fgnn"]
-    elif "fgnn" in program.parts[:-1] and program.suffix == ".py":  # python -m fgnn.bench.layer
-        inside = program.with_suffix("").parts
-        words = ["python", "-m", ".".join(inside[len(inside) - 1 - inside[::-1].index("fgnn") :])]
+    elif package is not None and program.suffix == ".py":  # python -m fgnn.bench.layer
+        words = ["python", "-m", ".".join(inside[len(inside) - 1 - inside[::-1].index(package) :])]
     else:
         words = ["python", program.name]
-    return shlex.join([*words, *sys.argv[1:]])
+    return shlex.join([*words, *map(_without_place, sys.argv[1:])])
+
+
+def _without_place(word: str) -> str:
+    """Shorten an absolute path, also as ``--out=/path``, to what is the same on another machine."""
+    option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
+    path = Path(value)
+    if path.is_absolute():
+        value = str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
+    return f"{option}{equals}{value}"
 
 
 @cache
