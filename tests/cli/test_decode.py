@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fgnn.cli import main
 from fgnn.decoding import AWGN, Code
+from tests.cli import command
 
 pytest.importorskip("numba")
 
@@ -23,18 +23,8 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def fgnn(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command; returns exit code, standard output and standard error."""
-
-    def run(*words: object) -> tuple[int, str, str]:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "argv", ["fgnn", *map(str, words)])
-            patch.setattr("fgnn.cli._stop_on_sigterm", lambda: None)
-            with pytest.raises(SystemExit) as stop:
-                main()
-        captured = capsys.readouterr()
-        return int(stop.value.code or 0), captured.out, captured.err
-
-    return run
+    """Run a command."""
+    return partial(command.fgnn, capsys)
 
 
 @pytest.fixture

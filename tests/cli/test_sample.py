@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from fgnn.cli import main
 from fgnn.decoding import read_code
+from tests.cli import command
 
 Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
 def fgnn(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a command in a folder of its own; returns exit code, standard output and standard error."""
+    """Run a command in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*words: object) -> tuple[int, str, str]:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "argv", ["fgnn", *map(str, words)])
-            patch.setattr("fgnn.cli._stop_on_sigterm", lambda: None)
-            with pytest.raises(SystemExit) as stop:
-                main()
-        captured = capsys.readouterr()
-        return int(stop.value.code or 0), captured.out, captured.err
-
-    return run
+    return partial(command.fgnn, capsys)
 
 
 @pytest.mark.parametrize(

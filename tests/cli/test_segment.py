@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from fgnn.cli import main
 from fgnn.data.scenes import make_terrain
 from fgnn.data.shapenet import CATEGORIES, PARTS
 from fgnn.models.points.config import PointConfig
@@ -20,6 +18,7 @@ from fgnn.points.heights import height_columns
 from fgnn.schema import plain
 from fgnn.tasks.recipe import ScanData
 from fgnn.weights import save_weights
+from tests.cli.command import fgnn
 
 TINY = PointConfig(k=4, bases=2, notation="Input - FGNN(8) - FC(8) - FC(N)")
 
@@ -44,17 +43,6 @@ def weights(
 def model(tmp_path: Path) -> str:
     (tmp_path / "weights").mkdir()
     return weights(tmp_path / "weights" / "tiny.safetensors", heights=(3.0, 9.0))
-
-
-def fgnn(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["fgnn", *map(str, words)])
-        patch.setattr("fgnn.cli._stop_on_sigterm", lambda: None)
-        with pytest.raises(SystemExit) as stop:
-            main()
-    captured = capsys.readouterr()
-    return int(stop.value.code or 0), captured.out, captured.err
 
 
 @pytest.mark.parametrize("suffix", [".laz", ".las", ".ply", ".pcd", ".csv", ".xyz", ".npy", ".npz"])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fgnn.points.cloud import Cloud, read_cloud, write_cloud
-from tests.cli.test_segment import fgnn
+from tests.cli.command import fgnn
 from tests.points.test_terrain import slope
 
 

@@ -13,7 +13,7 @@ import pytest
 from fgnn.errors import InputError
 from fgnn.points import open_cloud, read_cloud
 from fgnn.points.units import unit_of
-from tests.cli.test_segment import fgnn
+from tests.cli.command import fgnn
 
 COUNTS = {"0-0-0-0": 700, "1-0-0-0": 500, "1-1-0-1": 300, "2-2-1-3": 41}
 FEET = 'PROJCS["Oregon",UNIT["foot",0.3048]]'
