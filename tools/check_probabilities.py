@@ -13,10 +13,7 @@ The results file is written after every batch, and a later run with the same see
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import time
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -27,11 +24,9 @@ import torch
 from numpy.typing import NDArray
 
 from fgnn import log_partition, marginals
-from fgnn.files import atomic_write
 from fgnn.infer import best_assignments, sample
 from fgnn.infer.probability import MarginalsBatch
 from fgnn.nn import CRF
-from fgnn.runtime.environment import environment
 from tools.check_proofs import (
     _NEVER,
     DTYPES,
@@ -42,6 +37,7 @@ from tools.check_proofs import (
     draw_structure,
     integer_scores,
 )
+from tools.long_check import arguments, check_batches, report_faults
 
 TOLERANCE = 1e-6
 METHODS = ("exact", "brute-force", "auto", "sum-product")
@@ -202,47 +198,33 @@ def run_batch(seed: int, number: int, size: int) -> tuple[dict[str, int], list[s
     return counts, faults
 
 
+def _add(results: dict[str, Any], counts: dict[str, int]) -> None:
+    claims = results.setdefault("claims", {})
+    for claim, count in counts.items():
+        claims[claim] = claims.get(claim, 0) + count
+
+
 def check_many(
     models: int, *, seed: int = 0, size: int = 100, out: Path | None = None, seconds: float = math.inf
 ) -> dict[str, Any]:
     """Check at least ``models`` models, continuing from the results in ``out``; returns the results."""
-    results: dict[str, Any] = {"seed": seed, "size": size, "models": 0, "batches": 0, "seconds": 0.0}
-    results |= {"claims": {}, "faults": []}
-    if out is not None and out.is_file():
-        stored = json.loads(out.read_text(encoding="utf-8"))
-        if (stored["seed"], stored["size"]) != (seed, size):
-            raise SystemExit(f"{out}: Expected results of seed {seed} and size {size} (got others)")
-        results = stored
-    begin, before = time.perf_counter(), results["seconds"]
-    while results["models"] < models and time.perf_counter() - begin < seconds:
-        counts, faults = run_batch(seed, results["batches"], size)
-        for claim, count in counts.items():
-            results["claims"][claim] = results["claims"].get(claim, 0) + count
-        results["faults"] += faults
-        results["batches"] += 1
-        results["models"] += size
-        results["seconds"] = round(before + time.perf_counter() - begin, 1)
-        results["command"] = f"python -m tools.check_probabilities --models {models} --seed {seed} --size {size}"
-        if out is not None and (results["batches"] % 20 == 0 or results["models"] >= models):
-            results["environment"] = environment()
-            with atomic_write(out) as file:
-                file.write(json.dumps(results, indent=1) + "\n")
-    return results
+    return check_batches(
+        lambda number: run_batch(seed, number, size),
+        _add,
+        {"seed": seed, "size": size},
+        models=models,
+        command=f"python -m tools.check_probabilities --models {models} --seed {seed} --size {size}",
+        out=out,
+        seconds=seconds,
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--size", type=int, default=100, help="models of one structure in a batch")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="stop after this time; run again to continue")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/probabilities.json"))
+    parser = arguments(__doc__, models=10_000, size=100, out="benchmarks/results/probabilities.json")
     options = parser.parse_args()
     results = check_many(options.models, seed=options.seed, size=options.size, out=options.out, seconds=options.seconds)
     print(f"{results['models']:,} models, {sum(results['claims'].values()):,} claims checked")
-    for fault in results["faults"][:20]:
-        print(fault)
-    raise SystemExit(1 if results["faults"] else 0)
+    report_faults(results)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,7 @@ The results file is written after every batch, and a later run with the same see
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import time
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -27,8 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from fgnn import GraphicalModel, ModelBatch, SolutionBatch, solve
-from fgnn.files import atomic_write
-from fgnn.runtime.environment import environment
+from tools.long_check import arguments, check_batches, report_faults
 
 Ints = NDArray[np.int64]
 
@@ -214,6 +210,16 @@ def run_batch(
     return counts, faults
 
 
+def _add(results: dict[str, Any], counts: dict[str, dict[str, int]]) -> None:
+    methods = results.setdefault("methods", {})
+    for method, tally in counts.items():
+        total = methods.setdefault(method, {})
+        for name, value in tally.items():
+            total[name] = total.get(name, 0) + value
+    results["answers"] = sum(t["answers"] for t in methods.values())
+    results["proofs"] = sum(t["optimal"] + t["proved infeasible"] for t in methods.values())
+
+
 def check_many(
     models: int,
     *,
@@ -224,56 +230,26 @@ def check_many(
     only: str | None = None,
 ) -> dict[str, Any]:
     """Check at least ``models`` models, continuing from the results in ``out``; returns the results."""
-    results: dict[str, Any] = {"seed": seed, "size": size, "models": 0, "batches": 0, "seconds": 0.0}
-    results |= {"methods": {}, "faults": []}
-    if out is not None and out.is_file():
-        stored = json.loads(out.read_text(encoding="utf-8"))
-        if (stored["seed"], stored["size"]) != (seed, size):
-            raise SystemExit(f"{out}: Expected results of seed {seed} and size {size} (got others)")
-        results = stored
-    begin, before = time.perf_counter(), results["seconds"]
-    while results["models"] < models and time.perf_counter() - begin < seconds:
-        counts, faults = run_batch(seed, results["batches"], size, only)
-        for method, tally in counts.items():
-            total = results["methods"].setdefault(method, {})
-            for name, value in tally.items():
-                total[name] = total.get(name, 0) + value
-        results["faults"] += faults
-        results["batches"] += 1
-        results["models"] += size
-        results["seconds"] = round(before + time.perf_counter() - begin, 1)
-        results["answers"] = sum(t["answers"] for t in results["methods"].values())
-        results["proofs"] = sum(t["optimal"] + t["proved infeasible"] for t in results["methods"].values())
-        results["command"] = f"python -m tools.check_proofs --models {models} --seed {seed} --size {size}"
-        results["command"] += f" --only '{only}'" if only else ""
-        if out is not None and (results["batches"] % 20 == 0 or results["models"] >= models):
-            results["environment"] = environment()
-            with atomic_write(out) as file:
-                file.write(json.dumps(results, indent=1) + "\n")
-    return results
+    command = f"python -m tools.check_proofs --models {models} --seed {seed} --size {size}"
+    return check_batches(
+        lambda number: run_batch(seed, number, size, only),
+        _add,
+        {"seed": seed, "size": size, "only": only},
+        models=models,
+        command=command + (f" --only '{only}'" if only else ""),
+        out=out,
+        seconds=seconds,
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", type=int, default=100_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--size", type=int, default=250, help="models of one structure in a batch")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="stop after this time; run again to continue")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/proofs.json"))
+    parser = arguments(__doc__, models=100_000, size=250, out="benchmarks/results/proofs.json")
     parser.add_argument("--only", choices=list(METHODS), help="check one method, on every batch")
     options = parser.parse_args()
-    results = check_many(
-        options.models,
-        seed=options.seed,
-        size=options.size,
-        out=options.out,
-        seconds=options.seconds,
-        only=options.only,
-    )
+    some = {name: getattr(options, name) for name in ("seed", "size", "out", "seconds", "only")}
+    results = check_many(options.models, **some)
     print(f"{results['models']:,} models, {results['answers']:,} answers, {results['proofs']:,} proofs checked")
-    for fault in results["faults"][:20]:
-        print(fault)
-    raise SystemExit(1 if results["faults"] else 0)
+    report_faults(results)
 
 
 if __name__ == "__main__":
