@@ -41,7 +41,8 @@ def check_batches(
     if out is not None and out.is_file():
         stored = json.loads(out.read_text(encoding="utf-8"))
         if any(stored.get(key) != value for key, value in setting.items()):
-            raise SystemExit(f"{out}: Expected results of {setting} (got others)")
+            wanted = ", ".join(f"{key} {value}" for key, value in setting.items() if value is not None)
+            raise SystemExit(f"{out}: Expected results of {wanted} (got others)")
         results = stored
     begin, before = time.perf_counter(), results["seconds"]
     while results["models"] < models and time.perf_counter() - begin < seconds:

@@ -10,7 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fgnn.arrays import read_arrays
 from fgnn.errors import InputError
+from fgnn.files import read_text
 from fgnn.nn import CRF
 from fgnn.pgm import GraphicalModel
 from fgnn.pgm.conditionals import conditionals
@@ -20,6 +22,8 @@ from fgnn.schema import plain
 from fgnn.tasks.recipe import Recipe, SampleData
 from fgnn.tasks.seeds import EpochBatches, seed_for
 from fgnn.tasks.task import Loss
+
+_MOST_BYTES = 1 << 30  # of a file of samples
 
 
 class FreePotentials(nn.Module):
@@ -102,17 +106,20 @@ class CRFTask:
         return total.mean() / max(1, x.shape[1])
 
 
+def _integers(text: str, place: Path) -> NDArray[np.int64]:
+    try:
+        return np.loadtxt(text.replace(",", " ").splitlines(), dtype=np.int64, ndmin=2)
+    except (ValueError, OverflowError) as error:
+        raise InputError("Expected samples as integers, one assignment a line, or a .npy array", file=place) from error
+
+
 def read_samples(path: str | Path, template: GraphicalModel) -> NDArray[np.int64]:
     """Assignments (S, N) from a .npy file or a text of integers with one sample a line, commas or blanks between."""
     place = Path(path)
-    try:
-        if place.suffix == ".npy":
-            values = np.load(place, allow_pickle=False)
-        else:
-            text = place.read_text().replace(",", " ")
-            values = np.loadtxt(text.splitlines(), dtype=np.int64, ndmin=2)
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError("Expected samples as integers, one assignment a line, or a .npy array", file=place) from error
+    if place.suffix == ".npy":
+        (values,) = read_arrays(place, _MOST_BYTES).values()
+    else:
+        values = _integers(read_text(place, _MOST_BYTES), place)
     if values.ndim != 2 or not np.issubdtype(values.dtype, np.integer) or values.shape[1] != template.num_variables:
         raise InputError(
             f"Expected integer samples of {template.num_variables} variables "

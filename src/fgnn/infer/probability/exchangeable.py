@@ -52,7 +52,7 @@ def _find(batch: ModelBatch) -> Bipartite | None:
     sides = [a for a in range(len(columns)) if a not in leaves]
     if len(sides) != 2 or len(leaves) > 1:
         return None
-    first, second = (columns[a].unique() for a in sides)  # type: ignore[no-untyped-call]
+    first, second = (torch.unique(columns[a]) for a in sides)
     pairs = len(torch.unique(scopes[:, sides], dim=0))
     complete = pairs == len(scopes) == len(first) * len(second)
     if not complete or bool(torch.isin(first, second).any()) or min(len(first), len(second)) < _SMALL_SIDE:
@@ -74,7 +74,7 @@ def marginals_exchangeable(batch: ModelBatch) -> Beliefs | None:
     if table is None:
         return None
     group = batch.tables[0]
-    ones, others = (group.scopes[:, a].unique() for a in (form.ones, form.others))  # type: ignore[no-untyped-call]
+    ones, others = (torch.unique(group.scopes[:, a]) for a in (form.ones, form.others))
     n, states = len(ones), group.shape[form.others]
     log_e, without = _counts(unary[:, ones])
     count = torch.arange(n + 1, dtype=torch.float64, device=unary.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -132,7 +133,7 @@ def choose(shares: Sequence[float], rng: State) -> int:
     return len(shares) - 1
 
 
-class Strategy:
+class Strategy(ABC):
     """A way to search that works in slices."""
 
     def __init__(self, worker: Worker) -> None:
@@ -143,8 +144,9 @@ class Strategy:
         self.shortfall = 0.0  # of its results, behind the best; lately
         self.failed = 0  # offers in a row that were not the best
 
+    @abstractmethod
     def step(self, left: float) -> None:
-        raise NotImplementedError
+        """Work for one slice, with ``left`` seconds left in all."""
 
 
 class Annealing(Strategy):
