@@ -39,7 +39,6 @@ _STAGES = (
     ("search", 1.0),
 )
 _MANY = 1000  # variables from which on planning takes seconds
-_LOADING = 0.3  # of the time to wait for compiled loops
 _PROVABLE = 4096  # states of all variables up to which toulbar2 may prove an optimum before the last search
 
 

@@ -24,6 +24,7 @@ _STATE_SECONDS = 5e-9
 _MOST_SECONDS = 5.0
 # From this cost (log2 of the states) on, thousands of orders are tried by compiled code, which takes a while to load.
 _SEARCH_FROM = 23.0
+_LOADING = 0.3  # of the time left, to wait for compiled loops
 _SEARCH_SECONDS = 2.5
 _SEARCH_GAIN = 10.0  # bits that it may hope to save
 
@@ -73,15 +74,18 @@ def best_order(
     tries: int = 16,
     easy: float = 20.0,
     hopeless: float = math.inf,
-    out_of_time: Callable[[], bool] = lambda: False,
+    seconds_left: Callable[[], float] = lambda: math.inf,
 ) -> Order:
     """The cheapest of several orders.
 
     The search ends early if the graph is chordal (min-fill then adds no edge) or if all steps together have at most
     2^easy states. There are no random restarts if they have more than 2^hopeless. Restarts are compiled where that
-    pays. ``measure`` must be a pure function: it may not depend on earlier steps. If ``out_of_time`` returns True, the
+    pays. ``measure`` must be a pure function: it may not depend on earlier steps. If there are no ``seconds_left``, the
     search ends; `OutOfTime` is raised if there is no order yet.
     """
+
+    def out_of_time() -> bool:
+        return seconds_left() <= 0
 
     def check() -> None:
         if out_of_time():
@@ -99,8 +103,10 @@ def best_order(
         other = along(graph, sequence, measure, limit=best.cost)
         best = other if other is not None and other.cost < best.cost else best
     if tries > 0 and _SEARCH_FROM <= best.cost <= hopeless + _SEARCH_GAIN and find_spec("numba") is not None:
-        from fgnn.infer.exact.order_search import search_sequence
+        from fgnn.infer.exact.order_search import LOOPS, search_sequence
 
+        if not LOOPS.wait(_LOADING * seconds_left()):  # the first time they compile for seconds
+            return best
         worth = min(_SEARCH_SECONDS, 2.0**best.cost * _STATE_SECONDS)
         bits = [math.log2(k) for k in cardinalities]
         found = search_sequence(graph, bits, best.cost + 1, seed=seed, seconds=worth, out_of_time=out_of_time)

@@ -108,7 +108,7 @@ def build_plan(
             seed=seed,
             tries=tries,
             hopeless=hopeless,
-            out_of_time=lambda: seconds_left() <= 0,
+            seconds_left=seconds_left,
         )
 
     choice = choose_counters(free_problem(structure, live), order, check, list_share)

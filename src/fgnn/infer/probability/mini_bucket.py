@@ -108,10 +108,8 @@ def _order(problem: Problem, seed: int, clock: Clock) -> Order:
     scopes = [r.scope for r in problem.relations] + [m.scope for m in problem.limits if _counts(m)]
     graph = graph_of(len(problem.cardinalities), scopes)
     measure = product_measure(problem.cardinalities)
-    late = clock.seconds_left
-    return best_order(
-        graph, problem.cardinalities, measure, seed=seed, tries=2, hopeless=0.0, out_of_time=lambda: late() <= 0
-    )
+    left = clock.seconds_left
+    return best_order(graph, problem.cardinalities, measure, seed=seed, tries=2, hopeless=0.0, seconds_left=left)
 
 
 def _counts(limit: Limit) -> bool:
