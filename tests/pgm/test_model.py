@@ -86,16 +86,16 @@ def test_evidence_leaves_one_state_and_keeps_the_ids() -> None:
 
 
 def test_equality_compares_every_number() -> None:
-    def make(value: float = 1.0, k: int = 1) -> GraphicalModel:
+    def make(value: float = 1.0, k: int = 1, pattern: int = 0, score: float = 2.0) -> GraphicalModel:
         model = GraphicalModel([2, 2])
         model.add_table((0, 1), [[0, value], [0, 0]])
         model.add_budget((0, 1), at_most=k)
+        model.add_pattern((0, 1), [[1, pattern]], [score])
         return model
 
     assert make() == make()
-    assert make() != make(value=2.0)
-    assert make() != make(k=2)
-    assert make() != "a model"
+    for other in (make(value=2.0), make(k=2), make(pattern=1), make(score=3.0), GraphicalModel([2, 2]), "a model"):
+        assert make() != other
 
 
 def test_repr() -> None:

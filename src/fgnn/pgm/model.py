@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 
 from fgnn.pgm.arrays import counted, finite_sum, integers, log_potentials
+from fgnn.pgm.checks import check_budgets, check_state, check_tables, checked_scopes, checked_variable, common_shape
 from fgnn.pgm.factors import AllDifferent, Kind, Linear, Parity, Pattern
 from fgnn.pgm.factors.budgets import Budget, BudgetChunk, BudgetGroup, group_budgets
 from fgnn.pgm.factors.kind import (
@@ -23,9 +23,7 @@ from fgnn.pgm.factors.kind import (
     group_structured,
 )
 from fgnn.pgm.factors.tables import Table, TableChunk, TableGroup, as_views, group_tables
-
-# Assignments are scored in slices of about this many gathered entries, to bound temporary memory.
-_SCORE_CHUNK = 1 << 22
+from fgnn.pgm.scoring import score_assignments
 
 
 class GraphicalModel:
@@ -69,7 +67,7 @@ class GraphicalModel:
 
     def add_unary(self, variable: int, values: ArrayLike) -> None:
         """Add log-potentials θ_i; repeated calls sum."""
-        i = self._check_variable(variable)
+        i = checked_variable(variable, self.num_variables)
         theta = log_potentials(values, f"variable {i}")
         if theta.shape != (int(self._cardinalities[i]),):
             raise ValueError(
@@ -103,24 +101,9 @@ class GraphicalModel:
 
     def add_tables(self, scopes: ArrayLike, values: ArrayLike) -> None:
         """Add factors of one shape: ``scopes`` (C, A), ``values`` (C, k_1, ..., k_A)."""
-        variables = self._check_scopes(scopes)
-        count, arity = variables.shape
+        variables = checked_scopes(scopes, self.num_variables)
         theta = log_potentials(values, "the tables")
-        if arity < 2:
-            raise ValueError(f"Expected tables over two or more variables (got {arity})")
-        expected = self._cardinalities[variables]  # shape: (C, A)
-        if theta.ndim != arity + 1 or len(theta) != count:
-            raise ValueError(
-                f"Expected values of shape (C, k_1, ..., k_A) for {count} scopes of {arity} variables "
-                f"(got shape {theta.shape})"
-            )
-        wrong = np.nonzero((expected != np.asarray(theta.shape[1:])).any(1))[0]
-        if wrong.size:
-            c = int(wrong[0])
-            raise ValueError(
-                f"Expected a table of shape {tuple(expected[c].tolist())} over {tuple(variables[c].tolist())} "
-                f"(got {theta.shape[1:]})"
-            )
+        check_tables(theta, variables, self._cardinalities[variables])
         self._table_chunks.append((variables, theta))
         self._groups = None
 
@@ -131,23 +114,11 @@ class GraphicalModel:
 
     def add_budgets(self, scopes: ArrayLike, at_most: ArrayLike, *, at_least: ArrayLike = 0) -> None:
         """Add budgets over the same number of variables: ``scopes`` (C, n), bounds (C,) or one for all."""
-        variables = self._check_scopes(scopes)
+        variables = checked_scopes(scopes, self.num_variables)
         count, size = variables.shape
         bounds = (("at_least", at_least), ("at_most", at_most))
         lower, upper = (np.broadcast_to(integers(values, name), (count,)).copy() for name, values in bounds)
-        if size == 0:
-            raise ValueError("Expected a budget over at least one variable (got an empty scope)")
-        cards = self._cardinalities[variables]
-        if (cards != 2).any():
-            i = int(variables[cards != 2][0])
-            raise ValueError(
-                f"Expected binary variables in a budget (got variable {i} with {self._cardinalities[i]} states)"
-            )
-        if (lower < 0).any() or (upper < lower).any():
-            c = int(np.nonzero((lower < 0) | (upper < lower))[0][0])
-            raise ValueError(f"Expected 0 <= at_least <= at_most (got {lower[c]} and {upper[c]})")
-        if (lower > size).any():
-            raise ValueError(f"Expected at_least <= {size}, the size of the budget (got {int(lower.max())})")
+        check_budgets(variables, self._cardinalities[variables], lower, upper)
         self._budget_chunks.append((variables, lower, np.minimum(upper, size)))
         self._groups = None
 
@@ -170,7 +141,7 @@ class GraphicalModel:
 
         ``weights`` are integers: one per variable, which multiplies its state, or (n, K), one per state.
         """
-        cards = self._cardinalities[self._check_scopes([scope])[0]]
+        cards = self._cardinalities[checked_scopes([scope], self.num_variables)[0]]
         self.add_factors(Linear.of(cards, weights, at_least, at_most), [scope])
 
     def add_all_different(self, scope: Sequence[int]) -> None:
@@ -192,15 +163,9 @@ class GraphicalModel:
             scopes: Shape (C, n).
             numbers: What the kind calls its ``numbers``, each (C, ...).
         """
-        variables = self._check_scopes(scopes)
-        if not variables.size:
-            raise ValueError(f"Expected a {kind.name} factor over at least one variable (got an empty scope)")
-        shapes = np.unique(self._cardinalities[variables], axis=0)
-        if len(shapes) > 1:
-            got = " and ".join(str(tuple(shape)) for shape in shapes[:2].tolist())
-            raise ValueError(f"Expected {kind.name} factors of the same cardinalities (got {got})")
+        variables = checked_scopes(scopes, self.num_variables)
+        shape = common_shape(kind, self._cardinalities[variables])
         arrays = checked_numbers(kind, len(variables), numbers)
-        shape = tuple(shapes[0].tolist())
         kind.check(shape, arrays)
         self._structured_chunks.append(StructuredChunk(kind, shape, variables, arrays))
         self._groups = None
@@ -209,9 +174,8 @@ class GraphicalModel:
         """A copy in which every state of an observed variable but the observed one is forbidden."""
         clamped = self.copy()
         for variable, state in evidence.items():
-            i = self._check_variable(variable)
-            if not 0 <= state < self._cardinalities[i]:
-                raise self._bad_state(i, state)
+            i = checked_variable(variable, self.num_variables)
+            check_state(i, state, int(self._cardinalities[i]))
             mask = np.full(int(self._cardinalities[i]), -np.inf)
             mask[state] = 0.0
             clamped.add_unary(i, mask)
@@ -262,7 +226,7 @@ class GraphicalModel:
 
     def unary(self, variable: int) -> NDArray[np.float64]:
         """θ_i as a read-only view."""
-        i = self._check_variable(variable)
+        i = checked_variable(variable, self.num_variables)
         view = self._unary[self._offsets[i] : self._offsets[i + 1]]
         view.flags.writeable = False
         return view
@@ -314,37 +278,8 @@ class GraphicalModel:
         x = np.asarray(assignment)
         if x.ndim not in (1, 2) or x.shape[-1] != self.num_variables:
             raise ValueError(f"Expected an assignment of {self.num_variables} variables (got shape {x.shape})")
-        states = np.atleast_2d(integers(x, "states"))
-        bad = (states < 0) | (states >= self._cardinalities)
-        if bad.any():
-            b, i = (int(v) for v in np.argwhere(bad)[0])
-            raise self._bad_state(i, int(states[b, i]))
-        widest = max([self.num_variables, *(group.scopes.size for groups in self._grouped() for group in groups)])
-        step = max(1, _SCORE_CHUNK // max(1, widest))
-        try:
-            with np.errstate(over="raise"):
-                parts = [self._score_block(states[at : at + step]) for at in range(0, len(states), step)]
-        except FloatingPointError:
-            raise ValueError("Expected log-potentials with a finite sum (got an overflow)") from None
-        scores = np.concatenate(parts) if parts else np.zeros(0)
+        scores = score_assignments(self, np.atleast_2d(integers(x, "states")))
         return float(scores[0]) if x.ndim == 1 else scores
-
-    def _score_block(self, states: NDArray[np.int64]) -> NDArray[np.float64]:
-        total = self._unary[self._offsets[:-1] + states].sum(1) + self.constant
-        for tables in self.table_groups:
-            flat = tables.values.reshape(len(tables.values), -1)
-            strides = np.cumprod([1, *tables.shape[:0:-1]])[::-1]
-            cell = states[:, tables.scopes] @ strides  # shape: (B, C)
-            total += flat[np.arange(len(flat)), cell].sum(1)
-        for budgets in self.budget_groups:
-            ones = states[:, budgets.scopes].sum(2)  # shape: (B, C)
-            broken = ((ones < budgets.at_least) | (ones > budgets.at_most)).any(1)
-            total[broken] = -np.inf
-        for group in self.structured_groups:
-            theta = group.kind.potentials({name: torch.from_numpy(v)[None] for name, v in group.numbers.items()})
-            x = torch.from_numpy(states[:, group.scopes])  # shape: (B, C, n)
-            total += group.kind.score(group.shape, x, theta).sum(1).numpy()
-        return np.asarray(total, dtype=np.float64)
 
     def __eq__(self, other: object) -> bool:
         """Same variables, same log-potentials, same factors in the same order."""
@@ -354,18 +289,9 @@ class GraphicalModel:
             np.array_equal(self._cardinalities, other._cardinalities)
             and self.constant == other.constant
             and np.array_equal(self._unary, other._unary)
+            and list(self.tables()) == list(other.tables())
             and list(self.budgets()) == list(other.budgets())
-            and self.num_tables == other.num_tables
-            and self.num_structured == other.num_structured
-            and all(
-                a.scope == b.scope and np.array_equal(a.values, b.values)
-                for a, b in zip(self.tables(), other.tables(), strict=True)
-            )
-            and all(
-                (a.kind, a.scope) == (b.kind, b.scope)
-                and all(np.array_equal(a.numbers[name], b.numbers[name]) for name in a.numbers)
-                for a, b in zip(self.structured(), other.structured(), strict=True)
-            )
+            and list(self.structured()) == list(other.structured())
         )
 
     def __repr__(self) -> str:
@@ -381,31 +307,6 @@ class GraphicalModel:
         counts = Counter(factor.kind.name for factor in self.structured())
         parts += [f"{count} {name}" for name, count in counts.items()]
         return f"GraphicalModel({', '.join(parts)})"
-
-    # ---- checks -------------------------------------------------------------------------------------------
-
-    def _check_variable(self, variable: int) -> int:
-        i = int(variable)
-        if not 0 <= i < self.num_variables:
-            raise ValueError(f"Expected a variable below {self.num_variables} (got {variable})")
-        return i
-
-    def _check_scopes(self, scopes: ArrayLike) -> NDArray[np.int64]:
-        variables = integers(scopes, "variables in a scope").copy()
-        if variables.ndim != 2:
-            raise ValueError(f"Expected scopes of shape (C, A) (got {variables.shape})")
-        wrong = variables[(variables < 0) | (variables >= self.num_variables)]
-        if wrong.size:
-            raise ValueError(f"Expected variables below {self.num_variables} in a scope (got {wrong.max()})")
-        ordered = np.sort(variables, axis=1)
-        repeated = (ordered[:, 1:] == ordered[:, :-1]).any(1)
-        if repeated.any():
-            scope = tuple(variables[repeated][0].tolist())
-            raise ValueError(f"Expected distinct variables in a scope (got {scope})")
-        return variables
-
-    def _bad_state(self, i: int, state: int) -> ValueError:
-        return ValueError(f"Expected a state below {self._cardinalities[i]} for variable {i} (got {state})")
 
     def _grouped(self) -> tuple[tuple[TableGroup, ...], tuple[BudgetGroup, ...], tuple[StructuredGroup, ...]]:
         if self._groups is None:

@@ -127,6 +127,13 @@ class StructuredFactor:
         """The log-potentials (k_1, ..., k_n)."""
         return self.kind.as_table(self.shape, self.numbers)
 
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, StructuredFactor)
+            and (self.kind, self.scope) == (other.kind, other.scope)
+            and all(np.array_equal(v, other.numbers[name]) for name, v in self.numbers.items())
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class StructuredGroup:

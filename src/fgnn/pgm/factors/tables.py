@@ -17,6 +17,9 @@ class Table:
     scope: tuple[int, ...]
     values: NDArray[np.float64]  # shape: (k_1, ..., k_A)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Table) and self.scope == other.scope and np.array_equal(self.values, other.values)
+
 
 @dataclass(frozen=True, eq=False)
 class TableGroup:
