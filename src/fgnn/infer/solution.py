@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fgnn.infer.per_model import cat_rows, count_statuses, fill_rows
 from fgnn.pgm import ModelBatch
 
 Status = Literal["optimal", "feasible", "infeasible", "time-limit"]
@@ -62,22 +63,15 @@ class Answer:
         """
         defaults = {"bound": torch.inf, "gap": torch.inf, "proved": False}
         defaults |= {"converged": True, "iterations": 0, "timed_out": False}
-        types = {float: torch.float64, int: torch.int64, bool: torch.bool}
-        for name, default in defaults.items():
-            value = values.get(name, default)
-            if not isinstance(value, Tensor):
-                dtype = types[type(default)]
-                values[name] = torch.full(assignment.shape[:1], value, dtype=dtype, device=assignment.device)
-        return cls(assignment=assignment, **values)
+        return cls(assignment=assignment, **fill_rows(values, defaults, assignment))
 
     @classmethod
     def join(cls, parts: Sequence[Answer]) -> Answer:
         """Concatenate the answers for consecutive parts of a batch."""
         if len(parts) == 1:
             return parts[0]
-        tensors = {f.name: [getattr(part, f.name) for part in parts] for f in fields(cls) if f.type == "Tensor"}
         return cls(
-            **{name: torch.cat(pieces) for name, pieces in tensors.items()},
+            **cat_rows(parts),
             method="+".join(dict.fromkeys(part.method for part in parts)),
             info={key: _join_info([part.info.get(key) for part in parts], parts) for key in parts[0].info},
             certified=all(part.certified for part in parts),
@@ -156,9 +150,9 @@ class SolutionBatch:
         )
 
     def __repr__(self) -> str:
-        counts = {s: self.status.count(s) for s in dict.fromkeys(self.status)}
-        statuses = ", ".join(f"{n} {s}" for s, n in counts.items())
-        return f"SolutionBatch({len(self)} models by {self.method}: {statuses}; {self.seconds:.3g} s)"
+        return (
+            f"SolutionBatch({len(self)} models by {self.method}: {count_statuses(self.status)}; {self.seconds:.3g} s)"
+        )
 
 
 def conclude(batch: ModelBatch, answer: Answer, seconds: float) -> SolutionBatch:

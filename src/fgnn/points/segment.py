@@ -90,10 +90,7 @@ class Segmenter:
 
     @property
     def cut(self) -> Cut:
-        return Cut(
-            self.size, self.points, self.scale, self.colour, self.heights, self.slopes, self.grow, self.thin,
-            self.shapes, self.echoes,
-        )  # fmt: skip
+        return Cut.of(self)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from typing import Annotated
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +63,11 @@ class Cut:
     thin: Thinning = 0.0
     shapes: Neighbours = ()
     echoes: bool = False
+
+    @classmethod
+    def of(cls, settings: Any) -> Cut:
+        """The cut that an object with all these fields describes."""
+        return cls(**{f.name: getattr(settings, f.name) for f in fields(cls)})
 
     @property
     def width(self) -> int:

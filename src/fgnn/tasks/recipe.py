@@ -132,10 +132,7 @@ class ScanData:
 
     def cut(self) -> Cut:
         """Return how scans are cut, for training and for labelling."""
-        return Cut(
-            self.size, self.points, self.scale, self.colour, self.heights, self.slopes, self.grow, self.thin,
-            self.shapes, self.echoes,
-        )  # fmt: skip
+        return Cut.of(self)
 
 
 @dataclass(frozen=True)

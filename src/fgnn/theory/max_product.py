@@ -14,7 +14,7 @@ from fgnn.theory.decomposition_network import first_layer
 from fgnn.theory.kinds import Terms, sort_factors
 from fgnn.theory.layout import EDGE, FORBIDDEN, LIMIT, FactorKind, VariableLayout
 from fgnn.theory.parts import linear_of
-from fgnn.theory.updates import Variant, towards_factor, towards_variable
+from fgnn.theory.updates import Variant, check_network, towards_factor, towards_variable
 
 
 class MaxProductNetwork(nn.Module):
@@ -71,14 +71,9 @@ class MaxProductNetwork(nn.Module):
         terms: Terms = "few",
     ) -> None:
         super().__init__()
-        if variant not in ("paper", "standard"):
-            raise ValueError(f"Expected variant paper or standard (got {variant!r})")
         if terms not in get_args(Terms):
             raise ValueError(f"Expected terms among {list(get_args(Terms))} (got {terms!r})")
-        if iterations < 1:
-            raise ValueError(f"Expected at least one iteration (got {iterations})")
-        if not model.num_variables:
-            raise ValueError("Expected a model with at least one variable (got none)")
+        check_network(model, iterations, variant)
         self.iterations, self.variant, self.normalise = iterations, variant, normalise
         self.model = model
         model = model.expanded()

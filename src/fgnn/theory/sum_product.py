@@ -17,7 +17,7 @@ from fgnn.theory.budget import split_budget
 from fgnn.theory.layout import EDGE, FORBIDDEN, LIMIT, store
 from fgnn.theory.parts import linear_of, message_of, table_of
 from fgnn.theory.relu import ONE, ZERO, ReluNetwork, Wire, total
-from fgnn.theory.updates import Variant
+from fgnn.theory.updates import Variant, check_network
 
 _DIGITS = 1e6  # beliefs below this give marginals to nine digits
 
@@ -76,12 +76,7 @@ class SumProductNetwork(nn.Module):
 
     def __init__(self, model: GraphicalModel, iterations: int = 5, variant: Variant = "standard") -> None:
         super().__init__()
-        if variant not in ("paper", "standard"):
-            raise ValueError(f"Expected variant paper or standard (got {variant!r})")
-        if iterations < 1:
-            raise ValueError(f"Expected at least one iteration (got {iterations})")
-        if not model.num_variables:
-            raise ValueError("Expected a model with at least one variable (got none)")
+        check_network(model, iterations, variant)
         self.model, self.iterations, self.variant = model, iterations, variant
         terms, degree = _terms(model)
         self.slots = max(degree)

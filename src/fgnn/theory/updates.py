@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from fgnn.nn import Message, TableMatrix
+from fgnn.pgm import GraphicalModel
 from fgnn.theory.layout import EDGE, FORBIDDEN, FactorKind, Key, VariableLayout, read, store
 from fgnn.theory.parts import message_of, table_of
 from fgnn.theory.relu import ZERO, ReluNetwork, Wire, maxima, total
 
 Variant = Literal["paper", "standard"]
+
+
+def check_network(model: GraphicalModel, iterations: int, variant: str) -> None:
+    """Raise a `ValueError` unless this many iterations on this model can be compiled into layers."""
+    if variant not in get_args(Variant):
+        raise ValueError(f"Expected variant paper or standard (got {variant!r})")
+    if iterations < 1:
+        raise ValueError(f"Expected at least one iteration (got {iterations})")
+    if not model.num_variables:
+        raise ValueError("Expected a model with at least one variable (got none)")
 
 
 def towards_factor(kind: FactorKind, layout: VariableLayout, variant: Variant) -> tuple[Message, TableMatrix]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fgnn.infer.per_model import cat_rows, count_statuses, fill_rows
 from fgnn.pgm import ModelBatch
 
 Status = Literal["exact", "approximate", "infeasible", "time-limit"]
@@ -42,24 +43,17 @@ class Beliefs:
         By default approximate, without a bound, converged, in time, after 0 iterations.
         """
         defaults = {"bound": torch.inf, "exact": False, "converged": True, "iterations": 0, "timed_out": False}
-        types = {float: torch.float64, int: torch.int64, bool: torch.bool}
-        for name, default in defaults.items():
-            value = values.get(name, default)
-            if not isinstance(value, Tensor):
-                values[name] = torch.full(log_z.shape, value, dtype=types[type(default)], device=log_z.device)
-        return cls(unary=unary, log_z=log_z, **values)
+        return cls(unary=unary, log_z=log_z, **fill_rows(values, defaults, log_z))
 
     @classmethod
     def join(cls, parts: Sequence[Beliefs]) -> Beliefs:
         """Concatenate the answers for consecutive parts of a batch."""
         first = parts[0]
-        names = [f.name for f in fields(cls) if f.type == "Tensor"]
-        tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
         tables = None
         if first.tables is not None:
             groups = zip(*(part.tables or () for part in parts), strict=True)
             tables = tuple(torch.cat(group) for group in groups)
-        return cls(**tensors, tables=tables, method=first.method, info=first.info)
+        return cls(**cat_rows(parts), tables=tables, method=first.method, info=first.info)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +132,7 @@ class MarginalsBatch:
         )
 
     def __repr__(self) -> str:
-        counts = ", ".join(f"{self.status.count(s)} {s}" for s in dict.fromkeys(self.status))
+        counts = count_statuses(self.status)
         return f"MarginalsBatch({len(self)} models by {self.method}: {counts}; {self.seconds:.3g} s)"
 
 

@@ -125,7 +125,7 @@ def load_segmenter(
 
     on_gpu = where.type == "cuda"
     return Segmenter(
-        predict, card.classes, **{f.name: getattr(cut, f.name) for f in fields(Cut)},
+        predict, card.classes, **vars(cut),
         batch=usual_batch(where, cut.points * card.network.k) if batch is None else batch, votes=votes,
         threads=_threads() if on_gpu else 1, room=_pinned if on_gpu else None, codes=card.codes, fusion=card.fusion,
     )  # fmt: skip
