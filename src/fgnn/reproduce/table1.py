@@ -149,7 +149,7 @@ def _range_row(cells: Sequence[Cell], kinds: Sequence[int], name: str) -> list[s
 
 
 def detail_table(cells: Sequence[Cell], kind: int) -> Table:
-    """Beyond agreement: whole instances, feasibility, score and time."""
+    """Beyond agreement: whole instances, feasibility, score and time, unless that is of another run and machine."""
     rows = []
     for cell in cells:
         if cell.kind == kind:
@@ -160,7 +160,7 @@ def detail_table(cells: Sequence[Cell], kind: int) -> Table:
                     percent(q.optimal),
                     percent(q.feasible),
                     "–" if q.gap is None else f"{q.gap:.3f}",
-                    f"{cell.ms:.3f}",
+                    "–" if cell.origin == "recorded" else f"{cell.ms:.3f}",
                     f"{q.count:,}",
                 ]
             )
