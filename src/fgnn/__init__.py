@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from fgnn import (
         data,
         decoding,
+        drawing,
         graph,
         infer,
         models,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         weights,
     )
     from fgnn.data_sample import Data, collate
+    from fgnn.drawing import draw
     from fgnn.graph import FactorGraph, FactorGroup
     from fgnn.infer import Solution, SolutionBatch, log_partition, marginals
     from fgnn.models.points.segmenter import segment
@@ -46,6 +48,8 @@ __all__ = [
     "data",
     "decoding",
     "deterministic",
+    "draw",
+    "drawing",
     "graph",
     "infer",
     "log_partition",
@@ -72,6 +76,7 @@ _FROM = {
     "Data": "fgnn.data_sample",
     "collate": "fgnn.data_sample",
     "deterministic": "fgnn.runtime.determinism",
+    "draw": "fgnn.drawing",
     "FactorGraph": "fgnn.graph",
     "FactorGroup": "fgnn.graph",
     "Solution": "fgnn.infer",

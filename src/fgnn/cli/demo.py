@@ -25,9 +25,9 @@ def demo(
     from rich.console import Console
 
     from fgnn.data import ChainMAP
+    from fgnn.drawing import draw
     from fgnn.files import check_folder
     from fgnn.infer import solve
-    from fgnn.report import draw_model
     from fgnn.reproduce.experiment import Setting
     from fgnn.reproduce.table1 import reproduce_table1
     from fgnn.runtime.devices import pick_device
@@ -36,7 +36,7 @@ def demo(
     model = ChainMAP(kind=3).sample(1, seed=seed).model(0)
     best = solve(model)
     title = f"Dataset3: score {best.score:.3f}, {best.status}"
-    picture = draw_model(model, out / "factor_graph.png", best.assignment, title)
+    picture = draw(model, best, title=title).save(out / "factor_graph.svg")
 
     console = Console(highlight=False)
     console.print(

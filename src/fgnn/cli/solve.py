@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -126,7 +127,7 @@ def _solve_one(
         if plot is not None:
             curve.end(solution)
             write_curve(curve, solution, path.name, plot)
-        return solution
+        return replace(solution, model=None)  # large, and a worker process would send it back
     except OSError as error:
         return f"{error.filename or path}: {error.strerror or error}"
     except (ValueError, ImportError) as error:

@@ -12,12 +12,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fgnn.decoding.gf2 import nullspace, rank
+from fgnn.drawing import FactorMark, Sketch, States
+from fgnn.drawing.sketch import BROKEN_COLOUR, CONSTRAINT_COLOUR, check_nodes
 from fgnn.graph import FactorGraph, FactorGroup
 
 Bits = NDArray[np.uint8]
 
 # The rank of more checks than this would take minutes.
 _MOST_FOR_RANK = 4096
+# Name and colour of a check that a word satisfies, and of one that it violates.
+_MARKS = (("check", CONSTRAINT_COLOUR), ("violated", BROKEN_COLOUR))
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,6 +152,18 @@ class Code:
         """The Tanner graph: bits are variables, checks are factors of the group ``check``."""
         scopes = [self.bits[a:b].tolist() for a, b in pairwise(self.starts)]
         return FactorGraph(self.num_bits, {"check": FactorGroup(scopes)})
+
+    def _sketch_(self, states: States) -> Sketch:
+        """The Tanner graph; checks that a word violates are red."""
+        check_nodes(self.num_bits + self.num_checks, "bits and checks")
+        states.check([2] * self.num_bits, self.num_bits)
+        word = states.assignment
+        broken = np.zeros(self.num_checks) if word is None else self.syndrome(word[None])[0]
+        marks = [
+            FactorMark(tuple(self.bits[a:b].tolist()), *_MARKS[int(bad)])
+            for (a, b), bad in zip(pairwise(self.starts), broken, strict=True)
+        ]
+        return Sketch(self.num_bits, tuple(marks), states, tuple(f"bit {i}" for i in range(self.num_bits)))
 
     def __repr__(self) -> str:
         label = f"{self.name}: " if self.name else ""

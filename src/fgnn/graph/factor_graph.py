@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
+from fgnn.drawing import Sketch, States
 from fgnn.graph.group import FactorGroup, segment_index
 from fgnn.graph.incidence import Hints, Incidence
 from fgnn.graph.structure import Structure
@@ -254,6 +255,16 @@ class FactorGraph:
         from fgnn.graph.convert import from_hetero_data
 
         return from_hetero_data(data)
+
+    def _sketch_(self, states: States) -> Sketch:
+        from fgnn.graph.sketch import sketch_graph
+
+        return sketch_graph(self, states)
+
+    def _repr_html_(self) -> str:
+        from fgnn.graph.sketch import graph_html
+
+        return graph_html(self)
 
     def __repr__(self) -> str:
         parts = []

@@ -116,7 +116,7 @@ def solve(
     if not answer.method:
         answer = replace(answer, method=name)
     solutions = conclude(batch, certify(batch, answer), time.perf_counter() - start)
-    return solutions[0] if isinstance(model, GraphicalModel) else solutions
+    return replace(solutions[0], model=model.copy()) if isinstance(model, GraphicalModel) else solutions
 
 
 class _BestSoFar:

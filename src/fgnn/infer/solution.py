@@ -11,8 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fgnn.drawing import Sketch, States
 from fgnn.infer.per_model import cat_rows, count_statuses, fill_rows
-from fgnn.pgm import ModelBatch
+from fgnn.infer.solution_html import batch_html, solution_html
+from fgnn.pgm import GraphicalModel, ModelBatch
 
 Status = Literal["optimal", "feasible", "infeasible", "time-limit"]
 
@@ -96,7 +98,8 @@ class Solution:
     limit was reached first; see ``feasible``) or ``infeasible`` (the assignment breaks a constraint; if ``bound`` is
     ``-inf``, every assignment provably does). ``bound`` is an upper bound on the best score, ``inf`` if the method has
     none. No assignment is better by more than ``gap``, computed with rigorous bounds on all rounding errors; it is more
-    precise than the difference of ``bound`` and ``score``, which are rounded to their own size.
+    precise than the difference of ``bound`` and ``score``, which are rounded to their own size. ``model`` is a copy of
+    the model, so that the solution can be drawn; None for a model of a batch.
     """
 
     assignment: NDArray[np.int64]  # shape: (N,)
@@ -110,6 +113,15 @@ class Solution:
     seconds: float
     method: str
     info: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    model: GraphicalModel | None = field(default=None, repr=False)
+
+    def _sketch_(self, states: States) -> Sketch:
+        if self.model is None:
+            raise ValueError("Expected a solution that knows its model (got one of a batch): use draw(model, solution)")
+        return self.model._sketch_(states if states.given else States.of(self))
+
+    def _repr_html_(self) -> str:
+        return solution_html(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,6 +160,9 @@ class SolutionBatch:
             method=self.method,
             info=self.info,
         )
+
+    def _repr_html_(self) -> str:
+        return batch_html(self)
 
     def __repr__(self) -> str:
         return (

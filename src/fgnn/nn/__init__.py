@@ -12,13 +12,14 @@ from fgnn.nn.graphed import Graphed, graphed
 from fgnn.nn.layer import FGNNLayer
 from fgnn.nn.message import Message
 from fgnn.nn.mpnn import MessagePassing, MPNNLayer
-from fgnn.nn.network import Network, build, count_parameters
+from fgnn.nn.network import Network, build
 from fgnn.nn.norm import RMSNorm
 from fgnn.nn.notation import NotationError
 from fgnn.nn.pooling import EdgeHead, GraphHead, GraphPool
 from fgnn.nn.record import record
 from fgnn.nn.residual import ResidualFGNNLayer, ResidualUpdate
 from fgnn.nn.residual_network import ResidualNetwork
+from fgnn.nn.summary import count_parameters
 
 __all__ = [
     "CRF",

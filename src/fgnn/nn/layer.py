@@ -17,6 +17,7 @@ from fgnn.nn.functional import Activation
 from fgnn.nn.inputs import Widths, check_inputs, check_kinds, signature
 from fgnn.nn.message import Message
 from fgnn.nn.norm import Norm
+from fgnn.nn.summary import module_html
 
 Schedule = Literal["sequential", "parallel"]
 
@@ -116,6 +117,9 @@ class FGNNLayer(nn.Module):
         self.variables_only = variables_only
         self.variable_to_factor = nn.ModuleDict(dict(vf))
         self.factor_to_variable = fv
+
+    def _repr_html_(self) -> str:
+        return module_html(self)
 
     def forward(
         self,

@@ -15,6 +15,7 @@ from fgnn.nn.edge_matrix import EdgeFeatures, Form
 from fgnn.nn.layer import FGNNLayer, Schedule
 from fgnn.nn.norm import Norm
 from fgnn.nn.notation import Item, NotationError, parse, to_text
+from fgnn.nn.summary import count_parameters, lines_html
 
 
 class Network(nn.Module):
@@ -55,6 +56,9 @@ class Network(nn.Module):
     ) -> Tensor:
         """Scores of the variables.  # shape: (B?, N, out)"""
         return run_layers(self.layers, graph, f, gs or {}, edges)[0]
+
+    def _repr_html_(self) -> str:
+        return lines_html(f"Network, {self.num_parameters:,} parameters", self._lines)
 
     def __repr__(self) -> str:
         sizes = [max(map(len, column)) for column in zip(*self._lines, strict=True)]
@@ -113,11 +117,6 @@ def build(
     widths = _Widths(variable_in, dict(factor_in))
     layers, _ = builder.sequence(items, widths, factors_read=False, last=True, depth=0)
     return Network(items, layers, builder.lines)
-
-
-def count_parameters(module: nn.Module) -> int:
-    """The number of trainable parameters."""
-    return sum(p.numel() for p in module.parameters() if p.requires_grad)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from fgnn.graph import FactorGraph
 from fgnn.nn.edge_matrix import EdgeFeatures
 from fgnn.nn.norm import RMSNorm
 from fgnn.nn.residual import ResidualFGNNLayer
+from fgnn.nn.summary import module_html
 
 # With supervision, training reads the scores after every k-th layer.
 _SUPERVISE_EVERY = 4
@@ -65,6 +66,9 @@ class ResidualNetwork(nn.Module):
         nn.init.zeros_(self.readout.weight)
         nn.init.zeros_(self.readout.bias)
         self.repeat, self.supervise = repeat, supervise
+
+    def _repr_html_(self) -> str:
+        return module_html(self)
 
     def forward(
         self,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fgnn.drawing import Sketch, States
 from fgnn.pgm.arrays import counted, finite_sum, integers, log_potentials
 from fgnn.pgm.checks import check_budgets, check_state, check_tables, checked_scopes, checked_variable, common_shape
 from fgnn.pgm.factors import AllDifferent, Kind, Linear, Parity, Pattern
@@ -24,6 +25,7 @@ from fgnn.pgm.factors.kind import (
 )
 from fgnn.pgm.factors.tables import Table, TableChunk, TableGroup, as_views, group_tables
 from fgnn.pgm.scoring import score_assignments
+from fgnn.pgm.sketch import model_html, sketch_model
 
 
 class GraphicalModel:
@@ -293,6 +295,12 @@ class GraphicalModel:
             and list(self.budgets()) == list(other.budgets())
             and list(self.structured()) == list(other.structured())
         )
+
+    def _sketch_(self, states: States) -> Sketch:
+        return sketch_model(self, states)
+
+    def _repr_html_(self) -> str:
+        return model_html(self)
 
     def __repr__(self) -> str:
         cards = self._cardinalities

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fgnn.errors import InputError, printable
 from fgnn.files import check_input
+from fgnn.points.cloud_html import cloud_html
 
 # Points per chunk when a file is streamed: a few tens of megabytes for the usual fields.
 CHUNK = 1 << 19
@@ -81,6 +82,9 @@ class Cloud:
 
     def __repr__(self) -> str:
         return f"Cloud({len(self):,} points; {printable(', '.join(self.fields)) or 'no fields'})"
+
+    def _repr_html_(self) -> str:
+        return cloud_html(self)
 
     def column(self, name: str) -> NDArray[Any]:
         """A coordinate or a field by name."""

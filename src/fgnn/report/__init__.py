@@ -2,8 +2,7 @@
 
 from fgnn.report.charts import bars, lines
 from fgnn.report.html import Page
-from fgnn.report.picture import draw_model
 from fgnn.report.tables import Table, percent
 from fgnn.report.viewer import write_viewer
 
-__all__ = ["Page", "Table", "bars", "draw_model", "lines", "percent", "write_viewer"]
+__all__ = ["Page", "Table", "bars", "lines", "percent", "write_viewer"]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.points import Cloud
+from fgnn.points.asprs import ASPRS
 
 # Colours that most people can tell apart, repeated if there are more classes.
 PALETTE = (
@@ -20,12 +21,6 @@ PALETTE = (
 GREY = (110, 110, 110)
 _RED, _DIM = (235, 80, 80), (70, 76, 86)
 
-# Names of the classes that LAS files give as numbers (ASPRS).
-ASPRS = {
-    0: "never classified", 1: "unclassified", 2: "ground", 3: "low vegetation", 4: "medium vegetation",
-    5: "high vegetation", 6: "building", 7: "low noise", 8: "model key point", 9: "water", 10: "rail", 11: "road",
-    12: "overlap", 13: "wire guard", 14: "wire", 15: "tower", 16: "wire connector", 17: "bridge", 18: "high noise",
-}  # fmt: skip
 # Names that a network may have for the same class, the best first; "other" fits all of them.
 _SAME: dict[int, tuple[str, ...]] = {
     3: ("low vegetation", "vegetation"),

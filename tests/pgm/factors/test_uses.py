@@ -139,8 +139,7 @@ def test_files_graphs_and_pictures(tmp_path: Path) -> None:
     graph = to_networkx(model)
     assert graph.nodes["parity", 0]["value"] == 1
     assert graph.nodes["linear", 0]["at_most"] == 1
-    picture = pytest.importorskip("fgnn.report.picture")
-    assert picture.draw_model(model, tmp_path / "m.svg", [0, 0, 0, 0, 0]).stat().st_size > 1000
+    assert fgnn.draw(model, [0, 0, 0, 0, 0]).save(tmp_path / "m.svg").stat().st_size > 1000
 
 
 def test_an_altered_file_is_read_or_refused(tmp_path: Path) -> None:

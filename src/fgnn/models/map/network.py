@@ -12,6 +12,7 @@ from fgnn.models.map.featurise import BUDGET_FEATURES, Positions, featurise, gro
 from fgnn.models.points.dgcnn import DGCNN
 from fgnn.models.points.pointnet import PointNet
 from fgnn.nn import ResidualNetwork, build
+from fgnn.nn.summary import module_html
 from fgnn.pgm import ModelBatch
 
 PAPER = """FGNN(64) - Res[FC(64) - FGNN(64) - FC(64)] - MLP(128) - Res[FC(64) - FGNN(64) - FC(128)] - FC(256)
@@ -90,6 +91,9 @@ class MAPNetwork(nn.Module):
             norm=None if config.norm == "none" else config.norm,
             q_options={"bases": config.bases} if config.q in ("basis", "cosine") else None,
         )
+
+    def _repr_html_(self) -> str:
+        return module_html(self)
 
     def forward(self, batch: ModelBatch) -> Tensor:
         dtype = next(self.parameters()).dtype

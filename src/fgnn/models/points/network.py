@@ -11,6 +11,7 @@ from fgnn.models.points.hierarchy import HierarchicalFGNN, Stages
 from fgnn.models.points.pointcnn import S3DIS_DOWN, S3DIS_UP, SHAPENET_DOWN, SHAPENET_UP, PointCNN
 from fgnn.models.points.pointnet import PointNet, PointNetPart, orthogonality
 from fgnn.models.points.pyramid import PyramidFGNN
+from fgnn.nn.summary import module_html
 
 
 class PointNetwork(nn.Module):
@@ -61,6 +62,9 @@ class PointNetwork(nn.Module):
         else:
             layers = (SHAPENET_DOWN, SHAPENET_UP) if categories else (S3DIS_DOWN, S3DIS_UP)
             self.net = PointCNN(inputs - 3, classes, *layers)
+
+    def _repr_html_(self) -> str:
+        return module_html(self)
 
     def forward(self, features: Tensor, category: Tensor | None = None) -> tuple[Tensor, Tensor]:
         no_loss = features.new_zeros(())
