@@ -119,47 +119,77 @@ def _eliminate(near: Any, v: Any, members: Any, count: Any, touched: Any) -> Any
 
 
 @compiled
+def _clique_bits(v: Any, members: Any, count: Any, bits: Any) -> Any:  # pragma: no cover (compiled)
+    """log2 of the joint states of v and its neighbours."""
+    size = bits[v]
+    for a in range(count):
+        size += bits[members[a]]
+    return size
+
+
+@compiled
+def _peel(near: Any, bits: Any, buffer: Any, members: Any, order: Any) -> Any:  # pragma: no cover (compiled)
+    """Eliminate vertices whose neighbours are connected; return their number and joint states.
+
+    ``order`` has them first, then the others.
+    """
+    n = len(near)
+    gone, unused = np.zeros(n, np.bool_), np.zeros(near.shape[1], np.uint64)
+    done, total, again = 0, 0.0, True
+    while again:
+        again = False
+        for v in range(n):
+            if not gone[v] and _fill(near, v, bits, False, buffer) == 0.0:
+                count = _list(near[v], members)
+                total += 2.0 ** _clique_bits(v, members, count, bits)
+                _eliminate(near, v, members, count, unused)
+                gone[v] = True
+                order[done] = v
+                done += 1
+                again = True
+    at = done
+    for v in range(n):
+        if not gone[v]:
+            order[at] = v
+            at += 1
+    return done, total
+
+
+@compiled
+def _pick(fill: Any, left: Any, count: Any, factor: Any, luck: Any) -> Any:  # pragma: no cover (compiled)
+    """A random one of the vertices left whose fill is at most ``factor`` times the lowest; and the next luck."""
+    lowest = np.inf
+    for a in range(count):
+        lowest = min(lowest, fill[left[a]])
+    ties, chosen = 0, 0
+    for a in range(count):
+        if fill[left[a]] <= lowest * factor + 1e-9:
+            ties += 1
+            luck ^= luck << np.uint64(13)  # xorshift
+            luck ^= luck >> np.uint64(7)
+            luck ^= luck << np.uint64(17)
+            if (luck >> np.uint64(11)) % np.uint64(ties) == np.uint64(0):
+                chosen = a
+    return chosen, luck
+
+
+@compiled
 def _search(
     start: Any, bits: Any, cost: Any, seed: Any, work: Any, slack: Any
 ) -> tuple[NDArray[np.int64], float]:  # pragma: no cover (compiled)
     n, words = start.shape
     luck = np.uint64(2 * seed + 1) * np.uint64(0x9E3779B97F4A7C15)
-    best = np.arange(n)
+    best, sequence = np.arange(n), np.empty(n, np.int64)
     buffer, members = np.empty(n, np.int64), np.empty(n, np.int64)
-    # Vertices whose neighbours are connected go first in every order, at no cost.
-    base, prefix, alone = start.copy(), np.empty(n, np.int64), 0.0
-    gone = np.zeros(n, np.bool_)
-    first, again = 0, True
-    dummy = np.zeros(words, np.uint64)
-    while again:
-        again = False
-        for v in range(n):
-            if not gone[v] and _fill(base, v, bits, False, buffer) == 0.0:
-                count = _list(base[v], members)
-                size = bits[v]
-                for a in range(count):
-                    size += bits[members[a]]
-                alone += 2.0**size
-                _eliminate(base, v, members, count, dummy)
-                gone[v] = True
-                prefix[first] = v
-                first += 1
-                again = True
-    core = n - first
-    rest = np.empty(core, np.int64)
-    at = 0
-    for v in range(n):
-        if not gone[v]:
-            rest[at] = v
-            at += 1
+    base, touched = start.copy(), np.zeros(words, np.uint64)
+    first, alone = _peel(base, bits, buffer, members, sequence)  # first in every order, at no cost
+    rest = sequence[first:].copy()
+    core = len(rest)
     fills = np.zeros((2, n))
     for v in rest:
         fills[0, v] = _fill(base, v, bits, False, buffer)
         fills[1, v] = _fill(base, v, bits, True, buffer)
     spent, attempt = 0.0, 0
-    sequence = np.empty(n, np.int64)
-    sequence[:first] = prefix[:first]
-    touched = np.zeros(words, np.uint64)
     while spent < work and core > 0:
         weighted = attempt % 2 == 1
         factor = slack[attempt // 2 % len(slack)]
@@ -169,27 +199,13 @@ def _search(
         limit = 2.0**cost
         spent += core * words
         while done < core and total < limit:
-            lowest = np.inf
-            for a in range(core - done):
-                lowest = min(lowest, fill[left[a]])
-            ties, chosen = 0, 0
-            for a in range(core - done):
-                if fill[left[a]] <= lowest * factor + 1e-9:
-                    ties += 1
-                    luck ^= luck << np.uint64(13)  # xorshift
-                    luck ^= luck >> np.uint64(7)
-                    luck ^= luck << np.uint64(17)
-                    if (luck >> np.uint64(11)) % np.uint64(ties) == np.uint64(0):
-                        chosen = a
+            chosen, luck = _pick(fill, left, core - done, factor, luck)
             v = left[chosen]
             left[chosen] = left[core - done - 1]
             sequence[first + done] = v
             done += 1
             count = _list(near[v], members)
-            size = bits[v]
-            for a in range(count):
-                size += bits[members[a]]
-            total += 2.0**size
+            total += 2.0 ** _clique_bits(v, members, count, bits)
             touched[:] = np.uint64(0)
             _eliminate(near, v, members, count, touched)
             for a in range(core - done):

@@ -25,6 +25,24 @@ def best_alone(m: Arrays) -> Ints:
 
 
 @compiled
+def _cell(m: Arrays, x: Ints, f: int) -> int:
+    """The entry of a table that ``x`` selects."""
+    at = m.cell[f]
+    for a in range(m.first[f], m.first[f + 1]):
+        at += x[m.members[a]] * m.strides[a]
+    return int(at)
+
+
+@compiled
+def _sum(m: Arrays, x: Ints, c: int) -> int:
+    """The entry of a counter that ``x`` selects."""
+    total = m.total[c]
+    for a in range(m.count_first[c], m.count_first[c + 1]):
+        total += m.weights[m.weight[a] + x[m.counted[a]]]
+    return int(total)
+
+
+@compiled
 def fill_field(m: Arrays, x: Ints, field: Floats, sums: Ints) -> float:
     """Set ``field``, what each state of each variable scores given the others, and the counters' sums.
 
@@ -35,9 +53,7 @@ def fill_field(m: Arrays, x: Ints, field: Floats, sums: Ints) -> float:
     for i in range(len(m.cards)):
         score += m.unary[m.states[i] + x[i]]
     for f in range(len(m.first) - 1):
-        at = m.cell[f]
-        for a in range(m.first[f], m.first[f + 1]):
-            at += x[m.members[a]] * m.strides[a]
+        at = _cell(m, x, f)
         score += m.values[at]
         for a in range(m.first[f], m.first[f + 1]):
             i, stride = m.members[a], m.strides[a]
@@ -45,9 +61,7 @@ def fill_field(m: Arrays, x: Ints, field: Floats, sums: Ints) -> float:
             for s in range(m.cards[i]):
                 field[m.states[i] + s] += m.values[base + s * stride]
     for c in range(len(m.count_first) - 1):
-        total = m.total[c]
-        for a in range(m.count_first[c], m.count_first[c + 1]):
-            total += m.weights[m.weight[a] + x[m.counted[a]]]
+        total = _sum(m, x, c)
         sums[c] = total
         score += m.sums[total]
         for a in range(m.count_first[c], m.count_first[c + 1]):
@@ -64,12 +78,9 @@ def move(m: Arrays, x: Ints, field: Floats, sums: Ints, i: int, state: int) -> N
     old = x[i]
     for e in range(m.tables[i], m.tables[i + 1]):
         f = m.table[e]
-        begin, end = m.first[f], m.first[f + 1]
         step = (state - old) * m.stride[e]
-        at = m.cell[f]
-        for a in range(begin, end):
-            at += x[m.members[a]] * m.strides[a]
-        for a in range(begin, end):
+        at = _cell(m, x, f)
+        for a in range(m.first[f], m.first[f + 1]):
             j = m.members[a]
             if j == i:
                 continue
@@ -203,15 +214,11 @@ def evaluate(m: Arrays, x: Ints, far_values: Floats, far_sums: Floats) -> tuple[
     for i in range(len(m.cards)):
         score += m.unary[m.states[i] + x[i]]
     for f in range(len(m.first) - 1):
-        at = m.cell[f]
-        for a in range(m.first[f], m.first[f + 1]):
-            at += x[m.members[a]] * m.strides[a]
+        at = _cell(m, x, f)
         score += m.values[at]
         far += far_values[at]
     for c in range(len(m.count_first) - 1):
-        total = m.total[c]
-        for a in range(m.count_first[c], m.count_first[c + 1]):
-            total += m.weights[m.weight[a] + x[m.counted[a]]]
+        total = _sum(m, x, c)
         score += m.sums[total]
         far += far_sums[total]
     return score, far

@@ -128,35 +128,47 @@ def _maximise(joint: Floats, cells: int, k: int, message: Floats, argmax: NDArra
 
 
 @compiled
+def _fixed_cell(m: Arrays, x: Ints, f: int, i: int, place: Ints) -> tuple[int, int, bool]:
+    """Where a table starts given its fixed variables, how many are free, and whether ``i`` is the first of them."""
+    at, free, is_first = m.cell[f], 0, True
+    for a in range(m.first[f], m.first[f + 1]):
+        j = m.members[a]
+        if place[j] < 0:
+            at += x[j] * m.strides[a]
+        else:
+            free += 1
+            is_first = is_first and place[j] >= place[i]
+    return at, free, is_first
+
+
+@compiled
+def _fixed_sum(m: Arrays, x: Ints, c: int, i: int, place: Ints) -> tuple[int, int, bool]:
+    """As `_fixed_cell`, for a counter."""
+    at, free, is_first = m.total[c], 0, True
+    for a in range(m.count_first[c], m.count_first[c + 1]):
+        j = m.counted[a]
+        if place[j] < 0:
+            at += m.weights[m.weight[a] + x[j]]
+        else:
+            free += 1
+            is_first = is_first and place[j] >= place[i]
+    return at, free, is_first
+
+
+@compiled
 def _add_alone(m: Arrays, x: Ints, i: int, place: Ints, joint: Floats) -> None:
     """Add the factors in which only variable ``i`` is free."""
     k = m.cards[i]
     for e in range(m.tables[i], m.tables[i + 1]):
-        f, stride = m.table[e], m.stride[e]
-        at = m.cell[f]
-        free = 0
-        for a in range(m.first[f], m.first[f + 1]):
-            j = m.members[a]
-            if place[j] >= 0:
-                free += 1
-            else:
-                at += x[j] * m.strides[a]
+        at, free, _ = _fixed_cell(m, x, m.table[e], i, place)
         if free == 1:
             for s in range(k):
-                joint[s] += m.values[at + s * stride]
+                joint[s] += m.values[at + s * m.stride[e]]
     for e in range(m.counters[i], m.counters[i + 1]):
-        c, w = m.counter[e], m.own_weight[e]
-        at = m.total[c]
-        free = 0
-        for a in range(m.count_first[c], m.count_first[c + 1]):
-            j = m.counted[a]
-            if place[j] >= 0:
-                free += 1
-            else:
-                at += m.weights[m.weight[a] + x[j]]
+        at, free, _ = _fixed_sum(m, x, m.counter[e], i, place)
         if free == 1:
             for s in range(k):
-                joint[s] += m.sums[at + m.weights[w + s]]
+                joint[s] += m.sums[at + m.weights[m.own_weight[e] + s]]
 
 
 @compiled
@@ -166,15 +178,7 @@ def _add_tables(
     """Add the tables of which ``i`` is the first of several free variables to be eliminated."""
     for e in range(m.tables[i], m.tables[i + 1]):
         f = m.table[e]
-        at = m.cell[f]
-        free, is_first = 0, True
-        for a in range(m.first[f], m.first[f + 1]):
-            j = m.members[a]
-            if place[j] < 0:
-                at += x[j] * m.strides[a]
-            else:
-                free += 1
-                is_first = is_first and place[j] >= place[i]
+        at, free, is_first = _fixed_cell(m, x, f, i, place)
         if free > 1 and is_first:
             for a in range(m.first[f], m.first[f + 1]):
                 if place[m.members[a]] >= 0:
@@ -189,18 +193,13 @@ def _add_counters(
     """Add the counters of which ``i`` is the first of several free variables to be eliminated, as small tables."""
     for e in range(m.counters[i], m.counters[i + 1]):
         c = m.counter[e]
-        at, size = m.total[c], 1
-        free, is_first = 0, True
-        for a in range(m.count_first[c], m.count_first[c + 1]):
-            j = m.counted[a]
-            if place[j] < 0:
-                at += m.weights[m.weight[a] + x[j]]
-            else:
-                free += 1
-                size *= m.cards[j]
-                is_first = is_first and place[j] >= place[i]
+        at, free, is_first = _fixed_sum(m, x, c, i, place)
         if free < 2 or not is_first:
             continue
+        size = 1
+        for a in range(m.count_first[c], m.count_first[c + 1]):
+            if place[m.counted[a]] >= 0:
+                size *= m.cards[m.counted[a]]
         totals = np.empty(size, np.int64)
         totals[0] = at
         block = 1
