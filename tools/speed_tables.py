@@ -151,6 +151,21 @@ def _training(result: dict[str, Any]) -> str:
     return "\n".join([about, "", *_table(head, rows)])
 
 
+def _step(result: dict[str, Any]) -> str:
+    about = (
+        "Forward, loss, backward and Adam of the paper's networks in a plain loop: bf16 autocast on a GPU, float32 on "
+        "a CPU. *Recorded* is `fgnn.nn.record(network)`."
+    )
+    rows = [
+        (name, number(row["called_ms"]), number(row["device_ms"]) or "–", number(row["launches"]) or "–")
+        for name, row in result["steps"].items()
+    ]
+    text = [about, "", *_table(("step", "ms as called", "ms on the device", "launches"), rows)]
+    if start := result.get("compile"):
+        text += ["", f"`torch.compile` starts in {number(start['start_s'])} s and makes {start['graphs']} graph."]
+    return "\n".join(text)
+
+
 def _segment(result: dict[str, Any]) -> str:
     model = result["setting"]["model"]
     old = "" if model in weight_names() else ", weights of an earlier version that is no longer in the package"
@@ -173,6 +188,8 @@ _PARTS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "knn-cpu": ("Nearest neighbours on a CPU", _knn),
     "solvers-cuda": ("MAP solvers on a GPU", _solvers),
     "solvers-cpu": ("MAP solvers on a CPU", _solvers),
+    "step-cuda": ("A step of one's own loop on a GPU", _step),
+    "step-cpu": ("A step of one's own loop on a CPU", _step),
     "training-cuda": ("Training on fresh chains", _training),
     "points-cuda": ("Point networks", _points),
     "segment-cuda": ("Segmenting a scan on a GPU", _segment),

@@ -76,6 +76,25 @@ def layer(device: Device = "cpu", seed: Seed = 0, out: Out = None) -> None:
 
 
 @bench.command()
+def step(
+    batch: Annotated[
+        list[int] | None, typer.Option(help="Chains in a batch; 1,024 and 16,384 by default.", min=1)
+    ] = None,
+    compiled: Annotated[bool, typer.Option(help="Also through torch.compile.")] = True,
+    points: Annotated[int, typer.Option(help="Points in each cloud of the point network; 0: none.", min=0)] = 4096,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    out: Out = None,
+) -> None:
+    """A training step in a loop of one's own: eager, recorded and compiled.
+
+    Example: fgnn bench step --device cuda
+    """
+    batches = tuple(batch or (1024, 16384))
+    _run("fgnn.bench.step", batches=batches, compiled=compiled, points=points, device=device, seed=seed, out=out)
+
+
+@bench.command()
 def knn(device: Device = "cpu", seed: Seed = 0, out: Out = None) -> None:
     """Nearest neighbours in point clouds, against other implementations.
 
