@@ -97,7 +97,7 @@ def fit(scans: Iterable[LabelledScan], seed: int = 0) -> NDArray[np.float64]:
         wrong = torch.sigmoid(-_SHARP * (x[rows] @ w) * sign[rows]) * weight[rows]
         loss = wrong.mean() + _DECAY * w[:-1].square().sum()
         optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimiser.step()
         optimiser.param_groups[0]["lr"] = _RATE * (1 - step / _STEPS) + 1e-3
     result = (w.detach() / spread).double().numpy()

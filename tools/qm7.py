@@ -227,7 +227,7 @@ def train_network(
             batch = samples.to(device)
             loss = nn.functional.l1_loss(net(batch), batch.y)
             optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimiser.step()
             schedule.step()
         errors = {name: _mae(net, batches) * split.scale for name, batches in held_out.items()}

@@ -70,7 +70,7 @@ def compare(mine: dict[str, Any], other: dict[str, Any]) -> dict[str, float]:
 
 def replay_time(work: Callable[[], Any], repeats: int) -> float | None:
     """Median milliseconds to replay one recorded call; None if it cannot be recorded."""
-    side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side: Any = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(2):

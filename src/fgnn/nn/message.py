@@ -86,8 +86,8 @@ class Message(nn.Module):
             actual = "none" if x is None else x.shape[-1]
             if length and actual != length:
                 raise ValueError(f"Expected features of length {length} (got {actual})")
-        if self.factor_in and self.variable_in:
-            return linear_parts(g, self.factor_weight, self.bias, f, self.variable_weight)  # type: ignore[arg-type]
+        if g is not None and f is not None and self.factor_in and self.variable_in:
+            return linear_parts(g, self.factor_weight, self.bias, f, self.variable_weight)
         a = self._part(g, self.factor_weight, self.bias, factors)
         return a, self._part(f, self.variable_weight, None, variables)
 

@@ -33,7 +33,7 @@ class CudaEngine:
     """CUDA graphs in one memory pool."""
 
     def __init__(self, device: torch.device) -> None:
-        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.stream = torch.cuda.Stream(device)
         self.pool = torch.cuda.graph_pool_handle()
 
     def warm_up(self, work: Work) -> None:

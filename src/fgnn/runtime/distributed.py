@@ -55,7 +55,7 @@ class World:
         from torch.nn.parallel import DistributedDataParallel
 
         if device.type == "cuda":
-            network = nn.SyncBatchNorm.convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
+            network = nn.SyncBatchNorm.convert_sync_batchnorm(network)
         elif any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in network.modules()):
             raise ValueError("Expected a network without batch norm for several processes on the CPU (got norm: batch)")
         return DistributedDataParallel(network, device_ids=[device.index] if device.type == "cuda" else None)

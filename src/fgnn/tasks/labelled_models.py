@@ -101,7 +101,7 @@ class Endless:
         self._together = max(1, _AT_ONCE // batch) if ahead else 1
         self._drawn: tuple[int, Examples] | None = None
         self._next: tuple[int, Examples, torch.cuda.Event] | None = None
-        self._side = torch.cuda.Stream(device, priority=-1) if ahead else None  # type: ignore[no-untyped-call]
+        self._side = torch.cuda.Stream(device, priority=-1) if ahead else None
 
     def batch(self, step: int) -> Examples:
         block, place = divmod(step, self._together)
@@ -140,7 +140,7 @@ class Endless:
         assert self._side is not None
         with torch.cuda.stream(self._side):
             examples = self._draw(block)
-            done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            done = torch.cuda.Event()
             done.record(self._side)
         self._next = (block, examples, done)
 

@@ -84,7 +84,7 @@ class Step:
 
     def _record(self, batch: Any) -> None:
         self._inputs, self._signature = clone_tensors(batch), signature(batch)
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         try:
             self._drop_gradients()

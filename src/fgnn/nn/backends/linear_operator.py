@@ -72,7 +72,7 @@ def _(
 
 
 def _rounded(layers: Layers, dtype: torch.dtype) -> Layers:
-    return Layers(*(None if t is None else t.to(dtype) for t in layers))  # type: ignore[arg-type]
+    return Layers._make(None if t is None else t.to(dtype) for t in layers)
 
 
 def _gradients(

@@ -35,10 +35,11 @@ def reduce_edges(
     values = messages.new_full((count, *rest), aggregation.neutral)
     edges = messages.new_full((count, *rest), -1, dtype=torch.long) if arg and aggregation.kind == "max" else None
     for block in blocks:
+        assert block.destinations is not None  # unless a single block covers all
         reduced, winner = _reduce_block(messages, block, aggregation, arg)
-        values.index_copy_(0, block.destinations, reduced)  # type: ignore[arg-type]
+        values.index_copy_(0, block.destinations, reduced)
         if edges is not None and winner is not None:
-            edges.index_copy_(0, block.destinations, winner)  # type: ignore[arg-type]
+            edges.index_copy_(0, block.destinations, winner)
     return values, edges
 
 

@@ -57,7 +57,12 @@ def plan_call(a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, c
 def forward(a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, call: EdgeCall) -> tuple[Tensor, Tensor]:
     """The aggregate (B, D, m) and, for a maximum, the place of the edge that attains it; not differentiable."""
     x, plan = plan_call(a, b, phi, weight, call)
-    return _FAMILIES[plan.family].forward(_rounded(x), plan)  # type: ignore[no-any-return]
+    return _aggregate(_rounded(x), plan)
+
+
+def _aggregate(x: Operands, plan: Plan) -> tuple[Tensor, Tensor]:
+    out: tuple[Tensor, Tensor] = _FAMILIES[plan.family].forward(x, plan)
+    return out
 
 
 def backward(
@@ -100,7 +105,7 @@ def aggregate_edges(x: Operands, plan: Plan) -> Tensor:
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in x):
         out: Tensor = _AggregateEdges.apply(*x, plan)  # type: ignore[no-untyped-call]
     else:
-        out, _ = _FAMILIES[plan.family].forward(_rounded(x), plan)
+        out, _ = _aggregate(_rounded(x), plan)
     return out
 
 
@@ -115,10 +120,10 @@ class _AggregateEdges(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, dst: Tensor | None, src: Tensor, coef: Tensor | None, weight: Tensor, plan: Plan) -> Tensor:
         x = _rounded(Operands(dst, src, coef, weight))
-        out, arg = _FAMILIES[plan.family].forward(x, plan)
+        out, arg = _aggregate(x, plan)
         ctx.save_for_backward(arg, *x)
         ctx.plan, ctx.weight_dtype = plan, weight.dtype
-        return out  # type: ignore[no-any-return]
+        return out
 
     @staticmethod
     @once_differentiable
