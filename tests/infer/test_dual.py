@@ -13,8 +13,8 @@ import fgnn
 from fgnn import GraphicalModel, ModelBatch, solve
 from fgnn.bench.anytime.families import glass, grid_pairs, potts, protein_like
 from fgnn.infer.dual.clusters import cycles, gains
+from fgnn.infer.dual.descent import Descent
 from fgnn.infer.dual.layout import build_layout
-from fgnn.infer.dual.solver import Descent
 from fgnn.infer.reporter import Reporter
 from fgnn.testing import check_solver
 

@@ -33,7 +33,7 @@ SOLVERS: dict[str, Solver | str] = {
     "brute-force": "fgnn.infer.brute_force:solve_brute_force",
     "exact": "fgnn.infer.exact.solver:solve_exact",
     "toulbar2": "fgnn.infer.toulbar2.solver:solve_toulbar2",
-    "lp": "fgnn.infer.lp:solve_lp",
+    "lp": "fgnn.infer.lp.solver:solve_lp",
     "ad3": "fgnn.infer.ad3.solver:solve_ad3",
     "dual": "fgnn.infer.dual.solver:solve_dual",
     "max-product": "fgnn.infer.max_product.solver:solve_max_product",

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fgnn.infer.lp import linear_program
+from fgnn.infer.lp.program import linear_program
 from fgnn.models.map.equivalent import canonical
 from fgnn.pgm import ModelBatch
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from fgnn.models import PointConfig, PointNetwork
 from fgnn.models.points.fgnn import neighbours
-from fgnn.models.points.hierarchy import Down, Dropped, HierarchicalFGNN, Level, Stages, interpolation
+from fgnn.models.points.hierarchy import HierarchicalFGNN, Stages
+from fgnn.models.points.hierarchy_blocks import Down, Dropped, Level, interpolation
 from fgnn.nn import count_parameters, use_backend
 
 SMALL = Stages(samples=(24, 12), widths=(16, 24, 32), inner=(8, 8, 16), depths=(1, 1, 1))

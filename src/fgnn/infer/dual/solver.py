@@ -4,34 +4,20 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fgnn.errors import need
-from fgnn.infer.certificate import certified, proof_tolerance
-from fgnn.infer.dual.clusters import Cycle, cycles, gains
-from fgnn.infer.dual.from_ad3 import ad3_multipliers
-from fgnn.infer.dual.layout import Layout, build_layout
+from fgnn.infer.certificate import certified
+from fgnn.infer.dual.descent import Descent
+from fgnn.infer.dual.layout import build_layout
 from fgnn.infer.jit import Background
 from fgnn.infer.lowered import lowers
 from fgnn.infer.reporter import Reporter
 from fgnn.infer.solution import Answer, OnProgress
 from fgnn.pgm import GraphicalModel, ModelBatch
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-_CHUNK = 4_000_000  # numbers visited between two looks at the clock
-_ROUND = 5  # sweeps between two roundings
-_STALLED = 1e-3  # improvement of the bound per sweep, relative to the gap, below which clusters are added
-_NEW = 0.2  # clusters added at a time, as a share of the candidates
-_AD3, _FIND = 0.25, 0.1  # shares of the time left: for AD3, and to find cycles
-_CLOSE, _ROUNDING = 1e-4, 1e-14  # relative to the scale: a gap that may close, and a step that is rounding
-_EPSILON = 2.0**-52
 
 
 @lowers
@@ -99,235 +85,6 @@ def solve_dual(
         timed_out=torch.tensor([d.timed_out for d in descents], dtype=torch.bool, device=batch.device),
         info={"clusters": torch.tensor([d.clusters for d in descents])},
     )
-
-
-@dataclass(eq=False)
-class Descent:
-    """Descent on the dual of one model in standard form.
-
-    Attributes:
-        states: The best assignment so far.
-        score: Its standard score.
-        bound: The lowest bound so far.
-    """
-
-    batch: ModelBatch  # one model
-    layout: Layout
-    reporter: Reporter
-    bound: float = 0.0  # no standard score is above 0
-    score: float = -math.inf
-    sweeps: int = 0
-    clusters: int = 0
-    converged: bool = False
-    timed_out: bool = False
-    states: Ints = field(init=False)
-
-    def __post_init__(self) -> None:
-        batch = self.batch
-        self.states = batch.unary[0].argmax(1).numpy()
-        parts = [batch.unary[0][batch.state_mask].double().numpy()]
-        parts += [t.values[0].double().reshape(-1).numpy() for t in batch.tables]
-        self._original: Floats = np.concatenate(parts)
-        self._theta = self._original.copy()
-        none = [np.zeros(0, np.int64)]
-        self._low: Ints = np.concatenate(none + [u.at_least[0].numpy() for u in batch.budgets])
-        self._high: Ints = np.concatenate(none + [u.at_most[0].numpy() for u in batch.budgets])
-        self._delta: Floats = np.zeros(self.layout.num_deltas)
-        self._candidates: list[Cycle] | None = None
-        self._relaxed = False  # whether AD3 has run
-        finite = self._original[np.isfinite(self._original)]
-        self._scale = float(-finite.sum() / max(1, len(finite))) * self.layout.num_nodes or 1.0
-        self._constant = float(batch.constant[0])
-        self._prepare()
-
-    def run(self, deadline: float, iterations: int, tolerance: float, *, tighten: bool) -> None:
-        """Sweep until the bound meets the score, nothing helps any more, or the time is over."""
-        self._deadline = deadline
-        proof = proof_tolerance(self.batch) / 2
-        while self.sweeps < iterations:
-            before = self.bound
-            if not self._sweep():
-                self.timed_out = True
-                return
-            self.sweeps += 1
-            self._lower_bound()
-            if self.bound == -math.inf:
-                self.converged = True
-                return
-            if self.sweeps % _ROUND == 1:
-                self._round()
-            if self.reporter.due():
-                self._report()
-            if self.bound - self.score <= proof * -self.score:
-                self.converged = True
-                return
-            fallen = before - self.bound
-            gap = self.bound - self.score if self.score > -math.inf else self._scale
-            close = gap <= _CLOSE * self._scale  # a proof is near, which needs every digit
-            least = (_ROUNDING if close else tolerance) * self._scale
-            if self.sweeps > 3 and fallen <= max(_STALLED * gap, least):
-                if not self._relaxed:
-                    self._relax()
-                    continue
-                added = tighten and self._add_clusters(tolerance)
-                if not added and fallen <= least:
-                    self.converged = True
-                    break
-        self._round()
-
-    # ---- sweeps -------------------------------------------------------------------------------------------
-
-    def _prepare(self) -> None:
-        """Buffers, and the nodes to visit in pieces that take little time each."""
-        layout = self.layout
-        sizes = np.diff(layout.start)
-        parents = np.diff(layout.up_start)
-        self._hat: Floats = np.empty(int(sizes.max(initial=2)))
-        self._maxima: Floats = np.empty(int((parents * sizes).max(initial=2)))
-        self._gains: Floats = np.empty(int(np.diff(layout.budget_start).max(initial=1)))
-        count = layout.num_nodes + len(layout.budget_start) - 1
-        self._values, self._sizes = np.empty(count), np.empty(count)
-        work = np.zeros(layout.num_nodes, np.int64)
-        of_node = layout.parent >= 0
-        np.add.at(work, layout.child[of_node], sizes[layout.parent[of_node]])
-        budget_sizes = np.diff(layout.budget_start)
-        np.add.at(work, layout.child[~of_node], 4 * budget_sizes[-1 - layout.parent[~of_node]])
-        variables = np.arange(layout.num_variables)
-        within = np.arange(layout.num_variables, layout.num_variables + layout.num_tables)
-        clustered = within[parents[within] > 0]
-        passes = [(variables, layout.forward), (clustered, layout.forward)]
-        passes += [(variables[::-1].copy(), layout.backward), (clustered[::-1].copy(), layout.backward)]
-        self._passes = [
-            (part, weight)
-            for nodes, weight in passes
-            for part in np.split(nodes, np.flatnonzero(np.diff(np.cumsum(work[nodes]) // _CHUNK)) + 1)
-            if len(part)
-        ]
-
-    def _sweep(self) -> bool:
-        """One sweep forward and one backward; False if the time is over before its end."""
-        from fgnn.infer.dual.kernels import sweep
-
-        x = self.layout
-        for nodes, weight in self._passes:
-            if time.perf_counter() >= self._deadline:
-                return False
-            sweep(
-                nodes, self._theta, self._delta, weight, self._low, self._high, x.start, x.parent, x.child, x.delta,
-                x.projection, x.projections, x.up_start, x.up, x.budget_start, x.budget_edges, self._maxima,
-                self._hat, self._gains,
-            )  # fmt: skip
-        return True
-
-    def _lower_bound(self) -> None:
-        """Lower the bound to the value of the dual, if that is lower: computed from the model itself, and rigorous."""
-        from fgnn.infer.dual.kernels import node_bounds
-
-        x = self.layout
-        node_bounds(
-            self._theta, self._original, self._delta, self._low, self._high, x.start, x.child, x.delta, x.projection,
-            x.projections, x.up_start, x.up, x.down_start, x.down, x.budget_start, x.budget_edges, self._gains,
-            self._values, self._sizes,
-        )  # fmt: skip
-        if self._constant == -math.inf or bool((self._values == -np.inf).any()):
-            self.bound = -math.inf
-            return
-        total = math.fsum(self._values)
-        error = _EPSILON * (math.fsum(self._sizes) + 2 * abs(total))
-        self.bound = min(self.bound, total + error)
-
-    # ---- assignments --------------------------------------------------------------------------------------
-
-    def _round(self) -> None:
-        """Take each variable's best state, and round in the order of the variables and in reverse; keep the best."""
-        from fgnn.infer.dual.kernels import round_states
-
-        x = self.layout
-        order = np.arange(x.num_variables)
-        self.offer(_best_states(x.start[: x.num_variables + 1], self._theta))
-        for each in (order, order[::-1].copy()):
-            if time.perf_counter() >= self._deadline:
-                return
-            states = np.empty(x.num_variables, np.int64)
-            round_states(
-                each, self._theta, self._original, self._delta, self._low, self._high, x.start, x.parent, x.delta,
-                x.projection, x.projections, x.up_start, x.up, x.down_start, x.down, x.child, x.budget_start, states,
-                self._hat,
-            )  # fmt: skip
-            self.offer(states)
-
-    def offer(self, states: Ints) -> None:
-        """Keep an assignment if it is the best."""
-        score = float(self.batch.score(torch.from_numpy(states)[None])[0])
-        if score > self.score or self.score == -math.inf == score:
-            self.states, self.score = states, score
-
-    def _report(self) -> None:
-        note = f"sweep {self.sweeps}" + (f", {self.clusters:,} clusters" if self.clusters else "")
-        self.reporter.send(note, self.score, self.bound, torch.from_numpy(self.states)[None])
-
-    # ---- other multipliers --------------------------------------------------------------------------------
-
-    def _relax(self) -> None:
-        """Continue from AD3's multipliers if they give a lower bound; it gets a quarter of the time left."""
-        self._relaxed = True
-        now = time.perf_counter()
-        delta = ad3_multipliers(self.batch, self.layout, now + _AD3 * (self._deadline - now))
-        if delta is None:
-            return
-        before, theta, previous = self.bound, self._theta, self._delta
-        self._delta, x = delta, self.layout
-        self._theta = np.where(theta == -np.inf, -np.inf, self._original)
-        place, owner = _spans(x.delta, np.diff(x.start)[x.child])
-        np.subtract.at(self._theta, x.start[x.child][owner] + place, delta)
-        edges = np.flatnonzero(x.parent >= 0)
-        cell, owner = _spans(edges, np.diff(x.start)[x.parent[edges]])
-        edge = edges[owner]
-        moved = delta[x.delta[edge] + x.projections[x.projection[edge] + cell]]
-        np.add.at(self._theta, x.start[x.parent[edge]] + cell, moved)
-        self._lower_bound()
-        if not self.bound < before:
-            self._theta, self._delta = theta, previous
-
-    # ---- clusters -----------------------------------------------------------------------------------------
-
-    def _add_clusters(self, tolerance: float) -> bool:
-        """Add the cycles that lower the dual most; False if none lowers it."""
-        if self._candidates is None:
-            now = time.perf_counter()
-            self._candidates = cycles(self.layout, now + _FIND * (self._deadline - now))
-        if not self._candidates:
-            return False
-        gain = gains(self.layout, self._theta, self._candidates)
-        most = max(16, math.ceil(_NEW * len(gain)))
-        chosen = [c for c in np.argsort(-gain, kind="stable")[:most].tolist() if gain[c] > tolerance]
-        if not chosen:
-            return False
-        picked, taken = [self._candidates[c] for c in chosen], set(chosen)
-        self._candidates = [c for n, c in enumerate(self._candidates) if n not in taken]
-        self.layout = self.layout.with_clusters([scope for scope, _ in picked], [tables for _, tables in picked])
-        grown = np.zeros(int(self.layout.start[-1]) - len(self._theta))
-        self._theta, self._original = np.concatenate([self._theta, grown]), np.concatenate([self._original, grown])
-        self._delta = np.concatenate([self._delta, np.zeros(self.layout.num_deltas - len(self._delta))])
-        self.clusters += len(picked)
-        self._prepare()
-        return True
-
-
-def _spans(items: Ints, lengths: Ints) -> tuple[Ints, Ints]:
-    """For every place of every item in turn: its number within the item, and the item's index."""
-    owner = np.repeat(np.arange(len(items)), lengths)
-    return np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths), owner
-
-
-def _best_states(start: Ints, theta: Floats) -> Ints:
-    """The state of each variable with the largest number, the lowest on ties."""
-    sizes = np.diff(start)
-    most = np.maximum.reduceat(theta[: start[-1]], start[:-1])
-    best = np.flatnonzero(theta[: start[-1]] == np.repeat(most, sizes))
-    owner = np.repeat(np.arange(len(sizes)), sizes)[best]
-    _, first = np.unique(owner, return_index=True)
-    return np.asarray(best[first] - start[:-1], dtype=np.int64)
 
 
 def _warm_up() -> None:

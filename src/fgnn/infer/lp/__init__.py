@@ -1,0 +1,1 @@
+"""`lp`: the linear relaxation over the local polytope, solved by HiGHS."""
