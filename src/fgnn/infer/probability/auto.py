@@ -123,8 +123,10 @@ def _within_bounds(batch: ModelBatch, beliefs: Beliefs, time_limit: float | None
 
     share = _BOUND_SECONDS if time_limit is None else time_limit / 2
     above = torch.minimum(marginals_mini_bucket(batch, time_limit=share, seed=seed).bound, _highest(batch))
-    below = solve(batch.detach(), "auto", time_limit=share, seed=seed).score.to(above)  # one of the terms of Z
-    below = torch.maximum(below, _lowest(batch))
+    best = solve(batch.detach(), "auto", time_limit=share, seed=seed)
+    proved = torch.tensor([status == "infeasible" for status in best.status], device=above.device)
+    above = above.masked_fill(proved, -torch.inf)
+    below = torch.maximum(best.score.to(above), _lowest(batch))  # one of the terms of Z, or the least it can be
     inside = (beliefs.log_z >= below) & (beliefs.log_z <= above)
     middle = (below + above) / 2
     log_z = torch.where(inside | ~middle.isfinite(), beliefs.log_z, middle)

@@ -66,4 +66,5 @@ def marginals_brute_force(
                 for axis, variable in enumerate(scope):
                     cell = cell * t.shape[axis] + states[:, variable]
                 target[:, c].view(len(batch), -1).index_add_(1, cell, p)
+    log_z = log_z if done else torch.full_like(log_z, torch.nan)  # a part of the sum says nothing about the rest
     return Beliefs.of(unary, log_z, exact=done, converged=done, timed_out=not done, tables=tuple(by_table))

@@ -65,6 +65,7 @@ class Elimination:
         options["list_share"] = _COMPILED_LIST_SHARE if fast else LIST_SHARE
         plan = exact_plan(batch, time_limit=clock.left(), **options)
         needed = plan.total_states * _STATE_SECONDS / torch.get_num_threads()
+        clock.check(0, 1)
         if fast and needed > clock.seconds_left():
             raise TooLarge(
                 f"Expected an elimination within the time limit (got {plan.total_states:,} joint states, about "

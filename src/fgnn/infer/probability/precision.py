@@ -41,7 +41,11 @@ def centred(batch: ModelBatch) -> tuple[ModelBatch, Tensor]:
 
 
 def certified(batch: ModelBatch, beliefs: Beliefs, offset: Tensor) -> Beliefs:
-    """The beliefs of centred models as those of the models themselves, called exact only if rounding allows it."""
+    """The beliefs of centred models as those of the models themselves, called exact only if rounding allows it.
+
+    A log Z or an upper bound of -inf is a proof that no assignment is possible, whatever else the method reached.
+    """
+    impossible = (beliefs.log_z.detach() == -torch.inf) | (beliefs.bound == -torch.inf)
     terms = batch.num_variables + sum(len(scopes) for scopes in _scopes(batch)) + 4
     error = terms * torch.finfo(beliefs.unary.dtype).eps * (1 + beliefs.log_z.detach().abs())
     tables = None if beliefs.tables is None else tuple(_normalised(p, 2) for p in beliefs.tables)
@@ -49,8 +53,9 @@ def certified(batch: ModelBatch, beliefs: Beliefs, offset: Tensor) -> Beliefs:
         beliefs,
         unary=_normalised(beliefs.unary, 2),
         tables=tables,
-        exact=beliefs.exact & ((beliefs.log_z == -torch.inf) | (error <= EXACT)),
-        log_z=beliefs.log_z + offset,
+        exact=impossible | (beliefs.exact & (error <= EXACT)),
+        timed_out=beliefs.timed_out & ~impossible,
+        log_z=(beliefs.log_z + offset).masked_fill(impossible, -torch.inf),
         bound=beliefs.bound + offset,
     )
 

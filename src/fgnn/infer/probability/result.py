@@ -21,8 +21,8 @@ Status = Literal["exact", "approximate", "infeasible", "time-limit"]
 class Beliefs:
     """What a method returns; tensors have a row per model.
 
-    ``exact`` means that ``unary``, ``tables`` and ``log_z`` are right up to rounding. A model of ``log_z`` -inf has no
-    feasible assignment, and its probabilities mean nothing.
+    ``exact`` means that ``unary``, ``tables`` and ``log_z`` are right up to rounding. A ``log_z`` or ``bound`` of -inf
+    says that a model has no feasible assignment; its probabilities mean nothing. A ``log_z`` of NaN is no answer.
     """
 
     unary: Tensor  # shape: (B, N, K), probabilities; 0 in padded states
@@ -61,8 +61,8 @@ class Marginals:
     """The answer for one model.
 
     ``status`` is ``exact`` (up to rounding), ``approximate``, ``infeasible`` (no assignment has a positive probability:
-    ``log_partition`` is ``-inf`` and the marginals are NaN) or ``time-limit``. ``tables`` follow the order in which the
-    tables were added, and are None unless asked for.
+    ``log_partition`` is ``-inf`` and the marginals are NaN) or ``time-limit`` (both are NaN where nothing was found in
+    time). ``tables`` follow the order in which the tables were added, and are None unless asked for.
     """
 
     variables: list[NDArray[np.float64]]  # p(x_i), shape: (k_i,) each
@@ -155,13 +155,13 @@ def conclude(batch: ModelBatch, beliefs: Beliefs, seconds: float, order: Sequenc
     impossible = beliefs.log_z == -torch.inf
     code = torch.where(beliefs.exact, 0, 1)
     code = torch.where(beliefs.timed_out, 3, code)
-    code = torch.where(beliefs.exact & impossible, 2, code)
+    code = torch.where(impossible, 2, code)
     names: tuple[Status, ...] = ("exact", "approximate", "infeasible", "time-limit")
-    gone = impossible[:, None, None]
-    unary = beliefs.unary.masked_fill(gone, torch.nan)
+    without = impossible | beliefs.log_z.isnan()  # no distribution, or none found in time
+    unary = beliefs.unary.masked_fill(without[:, None, None], torch.nan)
     tables = None
     if beliefs.tables is not None:
-        tables = [t.masked_fill(impossible.view(-1, *(1 for _ in t.shape[1:])), torch.nan) for t in beliefs.tables]
+        tables = [t.masked_fill(without.view(-1, *(1 for _ in t.shape[1:])), torch.nan) for t in beliefs.tables]
     return MarginalsBatch(
         variables=[unary[:, i, :k] for i, k in enumerate(batch.cardinalities.tolist())],
         tables=tables,
