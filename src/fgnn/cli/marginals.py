@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def marginals(
     model: Annotated[Path, typer.Argument(help="A model file: .uai .fg .bif .wcsp .cfn .fgm, also .gz and .xz.")],
     method: Annotated[
-        str, typer.Option("--method", "-m", help="auto, brute-force, exact, mini-bucket or sum-product.")
+        str, typer.Option("--method", "-m", help="auto, brute-force, exact, mini-bucket, sum-product or trw.")
     ] = "auto",
     evidence: Annotated[
         Path | None, typer.Option("--evidence", "-e", help="Observed variables, a UAI .evid file.")
@@ -73,7 +73,8 @@ def marginals(
     elif math.isnan(log10):
         log_line(f"fgnn: {model}: no answer within the time limit")
     else:
-        log_line(f"{answer.status}  log Z {answer.log_partition:.10g}  {answer.method}  {answer.seconds:.2f} s")
+        above = f" (at most {answer.bound:.10g})" if not answer.exact and math.isfinite(answer.bound) else ""
+        log_line(f"{answer.status}  log Z {answer.log_partition:.10g}{above}  {answer.method}  {answer.seconds:.2f} s")
         print(_pr(log10) if pr else _mar(answer))
     raise typer.Exit(0 if math.isfinite(log10) else 1)
 

@@ -149,6 +149,11 @@ def _marginals(method: str) -> Compare:
     return compare
 
 
+def _above(own: GraphicalModel, other: GraphicalModel) -> None:
+    bound, log_z = marginals(own, "trw").bound, log_partition(other, "brute-force").value
+    _check(bound >= log_z - _TOLERANCE, "a bound above log Z", bound, log_z)
+
+
 def _sample(own: GraphicalModel, other: GraphicalModel) -> None:
     if np.isfinite(log_partition(other).value):
         scores = own.score(np.asarray(sample(own, 8)))
@@ -168,5 +173,6 @@ CHECKS: dict[str, Compare] = {
     "max-product, not normalised": _beliefs(iterations=5, normalise=False, damping=0.0),
     "marginals": _marginals("exact"),
     "sum-product": _marginals("sum-product"),
+    "trw": _above,
     "sample": _sample,
 }

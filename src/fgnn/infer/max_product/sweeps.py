@@ -233,3 +233,31 @@ def residual(wiring: Wiring, rule: Rule) -> Sweep:
         return messages, changes.amax(0)
 
     return sweep
+
+
+def reweighted(wiring: Wiring, rule: Rule, appearance: Tensor) -> Sweep:
+    r"""All factors at once, for beliefs that count a message by its factor's appearance probability :math:`\rho_c`.
+
+    Messages are stored as :math:`\rho_c m_{c \to i}`, so that beliefs are their sums. A factor reads
+    :math:`\nu_{i \to c} = b_i - m_{c \to i}`; its potentials must be :math:`\theta_c / \rho_c`.
+
+    Args:
+        wiring: The structure.
+        rule: The semiring.
+        appearance: ρ of the factor of every message row.  # shape: (Q,)
+    """
+    share = appearance[:, None]
+
+    def sweep(numbers: Numbers, messages: Tensor, rate: Tensor, iteration: int) -> tuple[Tensor, Tensor]:
+        nu = wiring.beliefs(numbers.unary, messages).index_select(0, wiring.belief_of)
+        # A state that any factor excludes is impossible for all, so flags are not taken out again.
+        nu[: len(share)] -= messages[: len(share)] / share
+        incoming = wiring.by_group(wiring.values(nu))
+        sent = [
+            group_messages(group, potentials, nu_c, wiring.full, rule).flatten(0, 1)
+            for group, potentials, nu_c in zip(wiring.groups, numbers.factors, incoming, strict=True)
+        ]
+        stepped, change = _blend(wiring, messages, torch.cat(sent) * share, rate)
+        return stepped, _changes(wiring, change).amax(0)
+
+    return sweep

@@ -33,6 +33,7 @@ METHODS: dict[str, Method | str] = {
     "exact": "fgnn.infer.probability.exact:marginals_exact",
     "mini-bucket": "fgnn.infer.probability.mini_bucket:marginals_mini_bucket",
     "sum-product": "fgnn.infer.probability.sum_product:marginals_sum_product",
+    "trw": "fgnn.infer.probability.trw:marginals_trw",
 }
 # log Z alone, where that is cheaper than the marginals or differentiable through the method.
 LOG_PARTITIONS: dict[str, Method | str] = {
@@ -87,7 +88,7 @@ def marginals(
     Args:
         model: One model, or a `ModelBatch` of models with the same structure.
         method: A name in ``METHODS`` (``auto``, ``brute-force``, ``exact``, ``mini-bucket``,
-            ``sum-product``), or a method function.
+            ``sum-product``, ``trw``), or a method function.
         evidence: Observed states: ``{variable: state}``, or a matrix (E, N) with -1 for what is not observed. A matrix
             has a row per model; with a single model every row is a query, and the answer is a batch.
         tables: Whether to return the marginals of tables too.

@@ -21,6 +21,7 @@ from fgnn.infer.probability.exchangeable import marginals_exchangeable
 from fgnn.infer.probability.mini_bucket import marginals_mini_bucket
 from fgnn.infer.probability.result import Beliefs
 from fgnn.infer.probability.sum_product import marginals_sum_product
+from fgnn.infer.probability.trw import highest, marginals_trw
 from fgnn.infer.solution import OnProgress
 from fgnn.pgm import ModelBatch
 
@@ -81,7 +82,7 @@ def log_partition_auto(
     if found is not None:
         return found
     left = None if time_limit is None else max(1e-3, time_limit - (time.perf_counter() - begin))
-    return _approximate(batch, left, common, reason)
+    return _approximate(batch, left, common, reason, bounded=not learning)
 
 
 def _eliminated(exact: Callable[..., Beliefs], time_limit: float | None) -> Beliefs:
@@ -92,37 +93,45 @@ def _eliminated(exact: Callable[..., Beliefs], time_limit: float | None) -> Beli
     return replace(beliefs, method="exact")
 
 
-def _approximate(batch: ModelBatch, time_limit: float | None, common: dict[str, Any], reason: str) -> Beliefs:
-    beliefs = _converged(batch, time_limit, common)
-    # A share of the limit ended the messages; they are an answer all the same.
-    late = beliefs.timed_out & ~beliefs.log_z.isfinite()
-    return replace(beliefs, timed_out=late, method="sum-product", info={**beliefs.info, "not exact": reason})
-
-
-def _converged(batch: ModelBatch, time_limit: float | None, common: dict[str, Any]) -> Beliefs:
-    """Pass messages with more and more damping until they converge; what never does is kept within bounds."""
+def _approximate(
+    batch: ModelBatch, time_limit: float | None, common: dict[str, Any], reason: str, *, bounded: bool = True
+) -> Beliefs:
+    """Messages, and for a single model an upper bound on log Z unless ``bounded`` is false."""
     begin = time.perf_counter()
 
     def left(share: float) -> float | None:
         return None if time_limit is None else max(1e-3, share * (time_limit - (time.perf_counter() - begin)))
 
+    beliefs = _converged(batch, left, common)
+    if bounded and len(batch) == 1 and not bool(beliefs.exact):
+        beliefs = _within_bounds(batch, beliefs, left(0.8), common["seed"])
+    # A share of the limit ended the messages; they are an answer all the same.
+    late = beliefs.timed_out & ~beliefs.log_z.isfinite()
+    return replace(beliefs, timed_out=late, method="sum-product", info={**beliefs.info, "not exact": reason})
+
+
+def _converged(batch: ModelBatch, left: Callable[[float], float | None], common: dict[str, Any]) -> Beliefs:
+    """Pass messages with more and more damping until they converge."""
     beliefs = marginals_sum_product(batch, time_limit=left(1 / 3), iterations=500, **common)
     for settings in _CALMER:
         if len(batch) > 1 or bool(beliefs.converged.all()):
             break
         again = marginals_sum_product(batch, time_limit=left(1 / 2), **settings, **common)
         beliefs = again if bool(again.converged.all()) else beliefs
-    if len(batch) == 1 and not bool((beliefs.converged | beliefs.exact).all()):
-        return _within_bounds(batch, beliefs, left(0.8), common["seed"])
     return beliefs
 
 
 def _within_bounds(batch: ModelBatch, beliefs: Beliefs, time_limit: float | None, seed: int) -> Beliefs:
-    """Bethe's log Z of messages that did not converge can be anything: keep it between what is proved."""
+    """Keep Bethe's log Z between what is proved. If messages did not converge it can be anything."""
     from fgnn.infer.api import solve  # imports this package
 
-    share = _BOUND_SECONDS if time_limit is None else time_limit / 2
-    above = torch.minimum(marginals_mini_bucket(batch, time_limit=share, seed=seed).bound, _highest(batch))
+    methods = 2 if bool(beliefs.converged) else 3
+    share = _BOUND_SECONDS if time_limit is None else time_limit / methods
+    above = highest(batch)
+    for method in (marginals_mini_bucket, marginals_trw):
+        above = torch.minimum(above, method(batch, time_limit=share, seed=seed).bound)
+    if bool(beliefs.converged):
+        return replace(beliefs, log_z=torch.minimum(beliefs.log_z, above), bound=above)
     best = solve(batch.detach(), "auto", time_limit=share, seed=seed)
     proved = torch.tensor([status == "infeasible" for status in best.status], device=above.device)
     above = above.masked_fill(proved, -torch.inf)
@@ -142,11 +151,3 @@ def _lowest(batch: ModelBatch) -> Tensor:
         total = total + values.masked_fill(values == -torch.inf, torch.inf).amin(2).sum(1)
     usable = total.isfinite() & (not batch.structured)
     return torch.where(usable, total, -torch.inf)
-
-
-def _highest(batch: ModelBatch) -> Tensor:
-    """An upper bound on log Z that costs nothing: as if every factor had its largest value everywhere."""
-    total = batch.constant.detach().double() + batch.unary.detach().double().logsumexp(2).sum(1)
-    for t in batch.tables:
-        total = total + t.values.detach().double().flatten(2).amax(2).sum(1)
-    return torch.full_like(total, torch.inf) if batch.structured else total

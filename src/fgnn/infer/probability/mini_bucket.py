@@ -69,7 +69,7 @@ def marginals_mini_bucket(
     clock = Clock(time_limit, progress, len(batch), method="mini-bucket")
     unary = torch.zeros(batch.unary.shape, dtype=torch.float64, device=batch.device)
     log_z = torch.full((len(batch),), torch.inf, dtype=torch.float64, device=batch.device)
-    done, exact, used = False, False, 0.0
+    done, whole, used = False, False, 0.0
     try:
         problem = _problem(batch, clock)
         if problem is None:
@@ -79,7 +79,7 @@ def marginals_mini_bucket(
         used = _FIRST_BITS if bits is None else bits
         while True:
             begin = time.perf_counter()
-            bound, pseudo, exact = _Buckets(batch, problem, order, used, clock).run()
+            bound, pseudo, whole = _Buckets(batch, problem, order, used, clock).run()
             better = bound < log_z
             log_z = torch.where(better, bound, log_z)
             unary = torch.where(better[:, None, None], pseudo, unary)
@@ -87,12 +87,13 @@ def marginals_mini_bucket(
             taken = time.perf_counter() - begin
             allowance -= taken
             clock.send(f"{used:.0f} bits: log Z <= {float(log_z[0]):.6g}")
-            if exact or bits is not None or allowance < taken * 2.0**_BITS_STEP:
+            if whole or bits is not None or allowance < taken * 2.0**_BITS_STEP:
                 break
             used += _BITS_STEP
     except OutOfTime:
         pass
     log_z = torch.where(log_z < _NEVER / 2, -torch.inf, log_z)
+    exact = whole and all(map(_counts, problem.limits))  # no bucket was split and no budget left out
     known = exact | (log_z == -torch.inf)
     value = log_z if done else torch.full_like(log_z, torch.nan)
     return Beliefs.of(unary, value, bound=log_z, exact=known, converged=done, timed_out=not done, info={"bits": used})
@@ -133,7 +134,7 @@ class _Buckets:
         self.leaves: list[Tensor] = []  # the unaries of free variables, by number
 
     def run(self) -> tuple[Tensor, Tensor, bool]:
-        """The bound (B,), its gradient by the unaries (B, N, K), and whether no bucket was split."""
+        """The bound (B,), its gradient by the unaries (B, N, K), and whether no bucket was split: wider ones are equal."""
         whole = True
         with torch.enable_grad():
             total = self.batch.constant.detach().double()
@@ -154,7 +155,7 @@ class _Buckets:
                 buckets[t] = []
             bound = total.expand(len(self.batch))
             gradients = torch.autograd.grad(bound.sum(), self.leaves) if self.leaves else ()
-        return bound.detach(), self._by_state(gradients), whole and all(map(_counts, self.problem.limits))
+        return bound.detach(), self._by_state(gradients), whole
 
     def _factors(self) -> list[_Factor]:
         factors = [self._table(r) for r in self.problem.relations]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from fgnn.infer.max_product.run import MessageRun, RunOptions
 from fgnn.infer.max_product.solver import check_settings, deadline_after, pass_messages
 from fgnn.infer.max_product.structured import StructuredPotentials
 from fgnn.infer.max_product.wiring import Wiring
+from fgnn.infer.probability.forests import acyclic
 from fgnn.infer.probability.result import Beliefs
 from fgnn.infer.solution import OnProgress
 from fgnn.pgm import ModelBatch
@@ -122,7 +124,7 @@ def read_messages(
             by_axis = list(torch.split(incoming, list(group.states)))
             log_zc = _table_total(potentials, by_axis, wiring.full)
             if tables:
-                by_table.append(_table_beliefs(potentials, by_axis, wiring.full))
+                by_table.append(table_beliefs(potentials, by_axis, wiring.full))
         elif isinstance(potentials, StructuredPotentials):
             log_zc = potentials.log_total(group, incoming, full=wiring.full)
         else:
@@ -141,7 +143,7 @@ def _table_total(theta: Tensor, incoming: list[Tensor], full: bool) -> Tensor:
     return theta
 
 
-def _table_beliefs(theta: Tensor, incoming: list[Tensor], full: bool) -> Tensor:
+def table_beliefs(theta: Tensor, incoming: list[Tensor], full: bool) -> Tensor:
     """p(x_c) of each table, shape (B, C, k_1, ..., k_A)."""
     joint, arity = theta, len(incoming)
     for axis, message in enumerate(incoming):
@@ -153,20 +155,6 @@ def _table_beliefs(theta: Tensor, incoming: list[Tensor], full: bool) -> Tensor:
 
 
 def _is_forest(batch: ModelBatch) -> bool:
-    """Whether the factor graph has no cycle: union-find over the edges."""
-    parent = list(range(batch.num_variables))
-
-    def root(i: int) -> int:
-        while parent[i] != i:
-            parent[i] = parent[parent[i]]
-            i = parent[i]
-        return i
-
-    for group in batch.structure.groups.values():
-        for scope in group.scopes.tolist():
-            roots = {root(i) for i in scope}
-            if len(roots) < len(scope):
-                return False
-            for i in roots:
-                parent[i] = root(scope[0])
-    return True
+    """Whether the factor graph has no cycle."""
+    scopes = [scope for group in batch.structure.groups.values() for scope in group.scopes.tolist()]
+    return len(acyclic(batch.num_variables, scopes, np.arange(len(scopes)))) == len(scopes)
