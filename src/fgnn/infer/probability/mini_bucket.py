@@ -69,7 +69,7 @@ def marginals_mini_bucket(
     clock = Clock(time_limit, progress, len(batch), method="mini-bucket")
     unary = torch.zeros(batch.unary.shape, dtype=torch.float64, device=batch.device)
     log_z = torch.full((len(batch),), torch.inf, dtype=torch.float64, device=batch.device)
-    done, whole, used = False, False, 0.0
+    done, exact, used = False, False, 0.0
     try:
         problem = _problem(batch, clock)
         if problem is None:
@@ -87,13 +87,13 @@ def marginals_mini_bucket(
             taken = time.perf_counter() - begin
             allowance -= taken
             clock.send(f"{used:.0f} bits: log Z <= {float(log_z[0]):.6g}")
+            exact = whole and all(map(_counts, problem.limits))
             if whole or bits is not None or allowance < taken * 2.0**_BITS_STEP:
                 break
             used += _BITS_STEP
     except OutOfTime:
         pass
     log_z = torch.where(log_z < _NEVER / 2, -torch.inf, log_z)
-    exact = whole and all(map(_counts, problem.limits))  # no bucket was split and no budget left out
     known = exact | (log_z == -torch.inf)
     value = log_z if done else torch.full_like(log_z, torch.nan)
     return Beliefs.of(unary, value, bound=log_z, exact=known, converged=done, timed_out=not done, info={"bits": used})
@@ -134,7 +134,7 @@ class _Buckets:
         self.leaves: list[Tensor] = []  # the unaries of free variables, by number
 
     def run(self) -> tuple[Tensor, Tensor, bool]:
-        """The bound (B,), its gradient by the unaries (B, N, K), and whether no bucket was split: wider ones are equal."""
+        """The bound (B,), its gradient by the unaries (B, N, K), and whether no bucket was split."""
         whole = True
         with torch.enable_grad():
             total = self.batch.constant.detach().double()
