@@ -178,7 +178,7 @@ GRAPH = uniform_graph()
         (lambda: Data(GRAPH, torch.zeros(5, 2)), "data.f of shape (7, d), or (B, 7, d) (got (5, 2))"),
         (lambda: Data(GRAPH, gs={"pair": torch.zeros(5, 2)}), "data.gs['pair'] of shape (4, d)"),
         (lambda: Data(GRAPH, gs={"pears": torch.zeros(5, 2)}), "['pair', 'triple'] (got ['pears'])"),
-        (lambda: Data(GRAPH, edges={"pair": torch.zeros(5, 2)}), "data.edges['pair'] of shape (2, d) or (4, 2, d) or"),
+        (lambda: Data(GRAPH, edges={"pair": torch.zeros(5, 2)}), "data.edges['pair'] of shape (C, A, 2) or (E, 2) or"),
         (lambda: collate([]), "at least one sample"),
         (lambda: collate([sample(GRAPH), 3]), "fgnn.Data samples (got int as sample 1)"),  # type: ignore[list-item]
         (lambda: collate([Data(GRAPH, torch.zeros(7, 2)), Data(GRAPH, torch.zeros(7, 3))]), "data.f (·, 2)"),

@@ -11,7 +11,7 @@ from torch import Tensor
 from fgnn.data_sample.edge_forms import same_edges, serves_all_factors
 from fgnn.data_sample.sample import Data
 from fgnn.graph import EdgeTypes, FactorGraph
-from fgnn.nn.edge_matrix import EdgeFeatures
+from fgnn.nn.edge_features import EdgeFeatures
 
 
 def collate(samples: Sequence[Data], *, stack: bool = False) -> Data:

@@ -1,4 +1,4 @@
-"""The forms of edge features: by edge (E, d), by scope (C, A, d), by position in the scope (A, d), or as types."""
+"""Edge features of a sample, which may be given by edge, by scope, by position in the scope, or as types."""
 
 from __future__ import annotations
 
@@ -8,44 +8,42 @@ import torch
 from torch import Tensor
 
 from fgnn.graph import EdgeTypes, FactorGroup
-from fgnn.nn.edge_matrix import EdgeFeatures
+from fgnn.nn.edge_features import EdgeFeatures, flatten_edges
 
 
-def edge_form(name: str, t: EdgeFeatures, group: FactorGroup) -> tuple[str, bool]:
-    """How edge features are given, "edge", "scope" or "position", and whether with a leading B."""
-    if isinstance(t, EdgeTypes):
-        if t.num_edges == group.num_edges:
-            return "edge", False
+def check_edges(name: str, t: EdgeFeatures, group: FactorGroup) -> None:
+    """Raise a `ValueError` unless the features are those of the group's edges, in one of the forms."""
+    if isinstance(t, Tensor):
+        _flat(name, t, group)
+    elif t.num_edges != group.num_edges:
         raise ValueError(f"Expected types of {group.num_edges} edges as data.edges[{name!r}] (got {t.num_edges})")
-    lead = _lead(t)
-    forms: dict[tuple[int, ...], str] = {(group.num_edges,): "edge"}
-    if group.arity is not None:
-        forms = {(group.arity,): "position", (group.num_factors, group.arity): "scope", **forms}
-    for form, kind in forms.items():
-        if lead == form or (kind != "position" and lead[1:] == form):
-            return kind, lead != form
-    shapes = " or ".join(f"({', '.join(map(str, form))}, d)" for form in forms)
-    raise ValueError(f"Expected data.edges[{name!r}] of shape {shapes} (got {tuple(t.shape)})")
+
+
+def by_sample(name: str, t: EdgeFeatures, group: FactorGroup) -> bool:
+    """Whether the samples of a batch have features of their own: (B, ...)."""
+    return isinstance(t, Tensor) and _flat(name, t, group)[0].dim() == (3 if t.is_floating_point() else 2)
 
 
 def by_edge(name: str, t: EdgeFeatures, group: FactorGroup) -> Tensor:
     """The features (E, d) or types (E,) of one sample's edges."""
     if isinstance(t, EdgeTypes):
         return t.index
-    kind, batched = edge_form(name, t, group)
-    if batched:
+    if by_sample(name, t, group):
         raise ValueError(f"Expected data.edges[{name!r}] of one sample (got {tuple(t.shape)})")
-    tail = t.shape[len(_lead(t)) :]
-    if kind == "position":
-        return t.expand(group.num_factors, *t.shape).reshape(group.num_edges, *tail)
-    return t.reshape(group.num_edges, *tail)
+    flat, by_position = _flat(name, t, group)
+    return flat.expand(group.num_factors, *flat.shape).flatten(0, 1) if by_position else flat
+
+
+def _flat(name: str, t: Tensor, group: FactorGroup) -> tuple[Tensor, bool]:
+    width = t.shape[-1] if t.is_floating_point() and t.dim() else None
+    return flatten_edges(t, group, width, f"data.edges[{name!r}]")
 
 
 def serves_all_factors(t: EdgeFeatures, group: FactorGroup) -> bool:
     """Whether features given for one sample hold by position for every factor of the joined group."""
-    if isinstance(t, EdgeTypes) or group.arity is None:
+    if isinstance(t, EdgeTypes) or group.arity is None or group.num_factors == 1:
         return False
-    return _lead(t) == (group.arity,) != (group.num_edges,)
+    return t.shape[0] == group.arity and t.dim() == (2 if t.is_floating_point() else 1)
 
 
 def same_edges(one: EdgeFeatures, other: EdgeFeatures) -> bool:
@@ -63,8 +61,3 @@ def map_edges(t: EdgeFeatures, change: Callable[[Tensor], Tensor]) -> EdgeFeatur
         return change(t)
     index = change(t.index)
     return t if index is t.index else EdgeTypes.known(index, t.num_types, t.num_edges)
-
-
-def _lead(t: Tensor) -> tuple[int, ...]:
-    """The shape without the width; types are integers and have none."""
-    return tuple(t.shape[:-1] if t.is_floating_point() else t.shape)

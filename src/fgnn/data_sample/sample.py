@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import register_pytree_node
 
-from fgnn.data_sample.edge_forms import by_edge, edge_form, map_edges
+from fgnn.data_sample.edge_forms import by_edge, by_sample, check_edges, map_edges
 from fgnn.graph import EdgeTypes, FactorGraph
 from fgnn.models.map.featurise import featurise
-from fgnn.nn.edge_matrix import EdgeFeatures
+from fgnn.nn.edge_features import EdgeFeatures
 from fgnn.pgm import GraphicalModel
 
 
@@ -60,7 +60,7 @@ class Data:
         for name, g in self.gs.items():
             _check_rows(f"data.gs[{name!r}]", g, groups[name].num_factors)
         for name, t in self.edges.items():
-            edge_form(name, t, groups[name])
+            check_edges(name, t, groups[name])
 
     @classmethod
     def from_model(cls, model: GraphicalModel, y: Any = None, **options: Any) -> Data:
@@ -146,7 +146,7 @@ class Data:
 
         edges = {}
         for name, t in self.edges.items():
-            edges[name] = t[k] if isinstance(t, Tensor) and edge_form(name, t, self.graph.groups[name])[1] else t
+            edges[name] = t[k] if isinstance(t, Tensor) and by_sample(name, t, self.graph.groups[name]) else t
         gs = {name: g[k] if g.dim() == 3 else g for name, g in self.gs.items()}
         return Data(self.graph, one(self.f), gs, edges, one(self.y))
 

@@ -15,7 +15,7 @@ from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.linear import linear
 from fgnn.nn.backends.torch.reduce import reduce_edges
 from fgnn.nn.backends.torch.traced import reduce_segments
-from fgnn.nn.edge_matrix import EdgeFeatures
+from fgnn.nn.edge_features import EdgeFeatures
 from fgnn.nn.norm import NodeBatchNorm, Norm, make_norm
 
 Factors = Mapping[str, Tensor]  # features of the factors by group

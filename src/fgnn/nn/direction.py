@@ -11,7 +11,8 @@ from fgnn.graph import FactorGraph, Incidence, Side
 from fgnn.nn.aggregate import Aggregation, combine_groups, finish
 from fgnn.nn.backends.combine import combine
 from fgnn.nn.backends.operator import empty_factors, isolated_variables
-from fgnn.nn.edge_matrix import EdgeFeatures, EdgeMatrix
+from fgnn.nn.edge_features import EdgeFeatures
+from fgnn.nn.edge_matrix import EdgeMatrix
 from fgnn.nn.functional import aggregate_messages
 from fgnn.nn.message import Message
 from fgnn.nn.norm import NodeBatchNorm, Norm, make_norm

@@ -1,5 +1,4 @@
-"""Q: a matrix for each edge feature, in four forms, none of which stores a matrix per edge; and edge features in edge
-order."""
+"""Q: a matrix for each edge feature, in four forms, none of which stores a matrix per edge."""
 
 from __future__ import annotations
 
@@ -14,10 +13,10 @@ from torch import Tensor, nn
 from fgnn.graph import EdgeTypes, Incidence, tracing
 from fgnn.nn.backends.choice import choose_backend, working_dtype
 from fgnn.nn.backends.linear import EdgeNet
+from fgnn.nn.edge_features import EdgeFeatures, edge_types, flatten_edges
 from fgnn.nn.functional import Coefficients
 
 Form = Literal["dense", "basis", "table", "cosine"]
-EdgeFeatures = Tensor | EdgeTypes
 
 
 class EdgeMatrix(nn.Module, ABC):
@@ -253,65 +252,3 @@ def _reset_mlp(net: nn.Sequential) -> None:
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
             bound = 1 / math.sqrt(layer.in_features)
             nn.init.uniform_(layer.bias, -bound, bound)
-
-
-def flatten_edges(
-    t: Tensor, incidence: Incidence, width: int | None, name: str = "edge features"
-) -> tuple[Tensor, bool]:
-    """Features (or types, with ``width`` None) as one row per edge or one row per position in the scope.
-
-    ``name`` is what an error calls them.
-
-    Returns:
-        (E, ·) or (B, E, ·) and False; or (A, ·) and True.
-    """
-    edges, arity, factors = incidence.num_edges, incidence.arity, incidence.num_factors
-    lead = t.shape if width is None else t.shape[:-1]
-    tail = () if width is None else (int(t.shape[-1]),)
-    if width is None or (t.dim() and t.shape[-1] == width):
-        if tuple(lead) == (edges,):
-            return t, False
-        if arity is not None and tuple(lead[-2:]) == (factors, arity) and len(lead) in (2, 3):
-            return t.reshape(*lead[:-2], edges, *tail), False
-        if len(lead) == 2 and lead[1] == edges:
-            return t, False
-        if arity is not None and tuple(lead) == (arity,):
-            return t, True
-    end = "" if width is None else f", {width}"
-    shapes = [f"(E{end})"] if arity is None else [f"(C, A{end})", f"(E{end})", f"(A{end})"]
-    sizes = f"E = {edges}" + ("" if arity is None else f", C = {factors}, A = {arity}")
-    raise ValueError(
-        f"Expected {name} of shape {' or '.join(shapes)}, or with B in front, where {sizes} (got {tuple(t.shape)})"
-    )
-
-
-def edge_types(t: EdgeFeatures | None, incidence: Incidence, num_types: int) -> EdgeTypes | Tensor:
-    """The types of the edges, from types or one-hot features.
-
-    A tensor is read and sorted at every call, with host synchronisation; ``EdgeTypes`` are checked and sorted once.
-
-    Returns:
-        ``EdgeTypes``; or, by position, types (A,); or, where samples have their own, types (B, E).
-    """
-    if isinstance(t, EdgeTypes):
-        if t.num_types != num_types or t.num_edges != incidence.num_edges:
-            raise ValueError(
-                f"Expected {num_types} types for {incidence.num_edges} edges (got {t.num_types} for {t.num_edges})"
-            )
-        return t
-    if t is None:
-        if num_types != 1:
-            raise ValueError(f"Expected edge types 0 to {num_types - 1} (got none)")
-        return incidence.one_type
-    if t.dtype.is_floating_point:
-        one_hot, by_position = flatten_edges(t, incidence, num_types)
-        types = one_hot.argmax(-1)
-        if bool((nn.functional.one_hot(types, num_types) != one_hot).any()):
-            raise ValueError("Expected one-hot edge features or integer types for q='table' (got other values)")
-    else:
-        flat, by_position = flatten_edges(t, incidence, None)
-        types = flat.long()
-    if by_position or types.dim() == 2:
-        EdgeTypes(types.reshape(-1), num_types)  # checks the range
-        return types
-    return EdgeTypes(types, num_types).prepare()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fgnn.graph import FactorGraph
-from fgnn.nn.edge_matrix import flatten_edges
+from fgnn.nn.edge_features import flatten_edges
 
 _ORDER = "the arguments are (graph, f, gs, edges)"
 

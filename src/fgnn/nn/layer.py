@@ -12,7 +12,8 @@ from fgnn.graph import FactorGraph, tracing
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.choice import choose_backend, working_dtype
 from fgnn.nn.direction import EdgeMessages, FactorToVariable, VariableToFactor
-from fgnn.nn.edge_matrix import BasisMatrix, DenseMatrix, EdgeFeatures, EdgeMatrix, Form, make_edge_matrix
+from fgnn.nn.edge_features import EdgeFeatures
+from fgnn.nn.edge_matrix import BasisMatrix, DenseMatrix, EdgeMatrix, Form, make_edge_matrix
 from fgnn.nn.functional import Activation
 from fgnn.nn.inputs import Widths, check_inputs, check_kinds, signature
 from fgnn.nn.message import Message

@@ -11,7 +11,8 @@ from fgnn.graph import FactorGroup, Incidence
 from fgnn.nn.aggregate import Aggregation, finish
 from fgnn.nn.backends.torch.reduce import reduce_edges
 from fgnn.nn.direction import VariableToFactor
-from fgnn.nn.edge_matrix import EdgeFeatures, EdgeMatrix, Form, flatten_edges, make_edge_matrix
+from fgnn.nn.edge_features import EdgeFeatures, flatten_edges
+from fgnn.nn.edge_matrix import EdgeMatrix, Form, make_edge_matrix
 from fgnn.nn.functional import Activation
 from fgnn.nn.message import Message
 from fgnn.nn.norm import Norm

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from fgnn.graph import FactorGraph
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.blocks import DR, FC, GlobalPooling, Res, run_layers
-from fgnn.nn.edge_matrix import EdgeFeatures, Form
+from fgnn.nn.edge_features import EdgeFeatures
+from fgnn.nn.edge_matrix import Form
 from fgnn.nn.layer import FGNNLayer, Schedule
 from fgnn.nn.norm import Norm
 from fgnn.nn.notation import Item, NotationError, parse, to_text

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from fgnn.graph import FactorGraph, Incidence
 from fgnn.nn.backends.torch.slots import Slots, relu_sum, variables_to_slots
-from fgnn.nn.edge_matrix import CosineMatrix, EdgeFeatures
+from fgnn.nn.edge_features import EdgeFeatures
+from fgnn.nn.edge_matrix import CosineMatrix
 from fgnn.nn.norm import RMSNorm
 
 # The arity that first weights are scaled for where factors may have any.

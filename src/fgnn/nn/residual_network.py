@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.graph import FactorGraph
-from fgnn.nn.edge_matrix import EdgeFeatures
+from fgnn.nn.edge_features import EdgeFeatures
 from fgnn.nn.norm import RMSNorm
 from fgnn.nn.residual import ResidualFGNNLayer
 from fgnn.nn.summary import module_html

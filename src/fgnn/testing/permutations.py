@@ -114,7 +114,7 @@ def _permute_edges(t: Tensor | EdgeTypes, graph: FactorGraph, name: str, order: 
     """Edge features in a new order of edges; those given by place are first expanded to every edge."""
     if isinstance(t, EdgeTypes):
         return EdgeTypes(t.index[order], t.num_types)
-    from fgnn.nn.edge_matrix import flatten_edges
+    from fgnn.nn.edge_features import flatten_edges
 
     incidence = graph.incidence(name)
     is_float = t.dtype.is_floating_point

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fgnn.graph import EdgeTypes, FactorGraph, FactorGroup, Incidence
-from fgnn.nn.edge_matrix import EdgeFeatures
+from fgnn.nn.edge_features import EdgeFeatures
 from fgnn.pgm import BudgetBatch, GraphicalModel, ModelBatch
 
 Positions = Literal["one-hot", "index", "none"]
