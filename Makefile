@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 # With an NVIDIA driver, install the default torch; otherwise its CPU build.
 CONSTRAINT := $(if $(shell command -v nvidia-smi 2>/dev/null),,-c constraints/cpu.txt)
 
-.PHONY: demo test lint types unit test-slow test-gpu docs dist faults load fuzz fuzz-long proofs oldest newest pythons lock audit clean env
+.PHONY: demo test lint types unit test-slow test-gpu docs notebooks dist faults load fuzz fuzz-long proofs oldest newest pythons lock audit clean env
 
 env: $(VENV)/.installed
 
@@ -89,7 +89,11 @@ audit:
 	build/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
 	build/audit/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints/lock.txt
 
-# Build the site into docs/_build/html. Warnings are errors, and the notebooks run.
+# Run the notebooks and store their outputs.
+notebooks: env
+	OMP_NUM_THREADS=1 $(PY) -m tools.notebooks
+
+# Build the site into docs/_build/html. Warnings are errors. Notebooks are shown with their stored outputs.
 docs: env
 	OMP_NUM_THREADS=1 $(PY) -m tools.town_picture
 	OMP_NUM_THREADS=1 $(PY) -m sphinx -W --keep-going -b html docs docs/_build/html

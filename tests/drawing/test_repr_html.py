@@ -45,7 +45,7 @@ def test_it_is_well_formed_small_and_without_colours_of_its_own_page(name: str) 
     for tag in ("div", "table", "tr", "svg", "g", "text"):
         assert text.count(f"<{tag}>") + text.count(f"<{tag} ") == text.count(f"</{tag}>")
     # the page decides on background and text, so that dark pages work
-    assert not re.search(r"(?<![-\w])(background|color):(?!none|inherit)", text)
+    assert not re.search(r"(?<![-\w])(background|color):(?!none|inherit|#\w{6}'>■)", text)
 
 
 def model_with(name: str) -> fgnn.GraphicalModel:
@@ -113,6 +113,8 @@ def test_a_cloud_shows_its_classes_and_the_highest_points_from_above() -> None:
     (data,) = re.findall(r"base64,([^']+)'", text)
     image = np.asarray(pillow.open(io.BytesIO(base64.b64decode(data))))
     assert image.shape[0] < image.shape[1]
+    assert "ground</div>" not in text
+    assert "■</span> building" in text
     assert (image[..., 3] > 0).sum() == 3
     low_left, low_right, top_left = image[-1, 0], image[-1, -1], image[0, 0]
     assert len({tuple(low_left), tuple(low_right), tuple(top_left)}) == 3  # the building hides the ground below it

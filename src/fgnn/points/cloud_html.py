@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.drawing.fragment import figure_and_facts
+from fgnn.drawing.fragment import figure_and_facts, text
 from fgnn.drawing.png import encode_png
 from fgnn.points.asprs import ASPRS
 
@@ -40,9 +40,21 @@ def cloud_html(cloud: Cloud) -> str:
     if name is not None and np.issubdtype(cloud.fields[name].dtype, np.integer):
         labels = cloud.fields[name]
         facts.append((name, _class_counts(labels, standard=name == "classification")))
-    view = _view(xyz, None if labels is None else labels[cloud.valid]) if len(xyz) else ""
+    shown = None if labels is None else labels[cloud.valid]
+    view = _view(xyz, shown) + _key(shown, standard=name == "classification") if len(xyz) else ""
     note = f"from above, coloured by {name if labels is not None else 'height'}" if view else ""
     return figure_and_facts("Cloud", facts, view, note)
+
+
+def _key(labels: NDArray[Any] | None, *, standard: bool) -> str:
+    """Which colour is which class; those that share a colour are left out."""
+    if labels is None:
+        return ""
+    colours = ["#{:02x}{:02x}{:02x}".format(*row) for row in _CLASSES.astype(int).tolist()]
+    names = ASPRS if standard else {}
+    classes = (text(names.get(int(value), value)) for value in np.unique(labels))
+    marks = (f"<span style='color:{c}'>■</span> {name}" for c, name in zip(colours, classes, strict=False))
+    return f"<div>{' '.join(marks)}</div>"
 
 
 def _class_counts(labels: NDArray[Any], *, standard: bool) -> str:
@@ -59,17 +71,19 @@ def _view(xyz: NDArray[np.float64], labels: NDArray[Any] | None) -> str:
     order = np.argsort(xyz[::step, 2], kind="stable")  # later points are drawn over earlier ones
     points = xyz[::step][order]
     low, side = points[:, :2].min(0), np.ptp(points[:, :2], axis=0)
-    pixel = max(float(side.max()) / (_SIZE - 1), 1e-12)
+    # about two points per pixel, so that few points still make a picture
+    across = np.clip(np.sqrt(len(points) / 2 * side.max() / max(side.min(), 0.05 * side.max(), 1e-12)), 8, _SIZE)
+    pixel = max(float(side.max()) / (across - 1), 1e-12)
     column, row = ((points[:, :2] - low) / pixel).astype(np.int64).T
     width, height = (int(v) + 1 for v in (column.max(), row.max()))
     if labels is None:
         rank = np.linspace(0, len(_RAMP) - 1, len(points))
         colours = np.stack([np.interp(rank, np.arange(len(_RAMP)), channel) for channel in _RAMP.T], axis=1)
     else:
-        _, number = np.unique(labels[::step][order], return_inverse=True)
+        number = np.searchsorted(np.unique(labels), labels[::step][order])
         colours = _CLASSES[number % len(_CLASSES)]
     image = np.zeros((height, width, 4), np.uint8)
     image[height - 1 - row, column] = np.concatenate([colours, np.full((len(points), 1), 255.0)], axis=1)
     data = base64.b64encode(encode_png(image)).decode()
-    style = f"width:{width}px;image-rendering:pixelated;background:none"
+    style = f"width:{_SIZE * width // max(width, height)}px;image-rendering:pixelated;background:none"
     return f"<img alt='the cloud from above' style='{style}' src='data:image/png;base64,{data}'>"
