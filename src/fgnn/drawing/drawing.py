@@ -73,7 +73,8 @@ def draw(what: Drawable, states: Any = None, *, title: str = "") -> Drawing:
     Example:
         >>> m = fgnn.GraphicalModel([2, 2])
         >>> m.add_table((0, 1), [[0.0, 0.1], [0.2, 1.0]])
-        >>> fgnn.draw(m, fgnn.solve(m)).save("model.svg")
+        >>> fgnn.draw(m, fgnn.solve(m)).save("model.svg").name
+        'model.svg'
     """
     sketch = getattr(what, "_sketch_", None)
     if sketch is None:

@@ -39,8 +39,10 @@ class CRF(nn.Module):
         >>> template = fgnn.GraphicalModel([5] * 20)
         >>> template.add_tables([(i, i + 1) for i in range(19)], np.zeros((19, 5, 5)))
         >>> crf = fgnn.nn.CRF(template, learn="shared")
-        >>> loss = -crf.log_prob(labels, network(words)).mean()
-        >>> crf.map(network(words)).assignment
+        >>> words, network = torch.randn(8, 20, 16), torch.nn.Linear(16, 5)
+        >>> loss = -crf.log_prob(torch.randint(5, (8, 20)), network(words)).mean()
+        >>> crf.map(network(words)).assignment.shape
+        torch.Size([8, 20])
     """
 
     def __init__(

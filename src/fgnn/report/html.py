@@ -40,7 +40,8 @@ class Page:
     Example:
         >>> page = Page("Table 1")
         >>> page.text("Agreement with the exact MAP.")
-        >>> page.write("table1.html")
+        >>> page.write("table1.html").name
+        'table1.html'
     """
 
     def __init__(self, title: str) -> None:

@@ -44,6 +44,7 @@ def check_factor(
         AssertionError: At the first check that fails; the message names it and the trial.
 
     Example:
+        >>> from fgnn.pgm.factors import Parity
         >>> fgnn.testing.check_factor(Parity(), (2, 2, 2, 2), value=1)
         []
     """
