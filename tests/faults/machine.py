@@ -32,13 +32,13 @@ from fgnn.play.workers import Workers
 from fgnn.tasks.recipe import recipe_yaml
 from fgnn.train.run import run
 from fgnn.weights import load_weights
-from fgnn.weights.store import same_tensors
 from tests.faults.commands import COMMANDS
 from tests.faults.fork_server import ROOT, ForkServer
 from tests.faults.scenarios import Reference, Scenario
 from tests.faults.writers import WRITERS
 from tests.infer.oracle import chain
 from tests.tasks.helpers import small_recipe
+from tests.tensors import same_tensors
 
 
 def machine_scenarios(server: ForkServer, reference: Reference) -> list[Scenario]:

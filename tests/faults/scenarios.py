@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from fgnn.weights import load_weights
-from fgnn.weights.store import same_tensors
 from tests.faults.commands import COMMANDS, Command
 from tests.faults.fork_server import ForkServer
 from tests.faults.writers import WRITERS
+from tests.tensors import same_tensors
 
 
 @dataclass(frozen=True)

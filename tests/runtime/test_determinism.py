@@ -14,9 +14,9 @@ from fgnn import FactorGraph, FactorGroup, ModelBatch, deterministic, solve
 from fgnn.data import ChainMAP
 from fgnn.train.run import run
 from fgnn.weights import load_weights
-from fgnn.weights.store import same_tensors
 from tests.infer.oracle import chain
 from tests.tasks.helpers import small_recipe
+from tests.tensors import same_tensors
 
 DEVICES = [
     "cpu",

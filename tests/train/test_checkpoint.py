@@ -20,7 +20,7 @@ from fgnn.train.checkpoint import (
     save_checkpoint,
 )
 from fgnn.weights import load_weights, save_weights
-from fgnn.weights.store import same_tensors
+from tests.tensors import same_tensors
 
 
 def _checkpoint() -> Checkpoint:

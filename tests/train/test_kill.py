@@ -15,8 +15,8 @@ import pytest
 from fgnn.tasks.recipe import recipe_yaml
 from fgnn.train.run import run
 from fgnn.weights import load_weights
-from fgnn.weights.store import same_tensors
 from tests.tasks.helpers import small_recipe
+from tests.tensors import same_tensors
 
 RECIPE = small_recipe(steps=60, checkpoint_every=5)
 

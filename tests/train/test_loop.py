@@ -24,8 +24,8 @@ from fgnn.train.loop import planned_steps, train
 from fgnn.train.run import recipe_of, run
 from fgnn.train.run_folder import RunFolder
 from fgnn.weights import load_weights
-from fgnn.weights.store import same_tensors
 from tests.tasks.helpers import small_recipe
+from tests.tensors import same_tensors
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fgnn.errors import InputError
@@ -76,8 +75,3 @@ def _values(header: bytes, kind: str, what: str, file: str | Path) -> dict[str, 
 
 def _not(what: str, got: str, file: str | Path) -> InputError:
     return InputError(f"Expected {what} (got {got})", file=file)
-
-
-def same_tensors(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
-    """True if two sets of tensors are bitwise equal."""
-    return a.keys() == b.keys() and all(a[k].dtype == b[k].dtype and torch.equal(a[k], b[k]) for k in a)
