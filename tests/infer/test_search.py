@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 
 from fgnn import GraphicalModel, ModelBatch, solve
+from fgnn.infer.certificate import StandardForm
 from fgnn.infer.search.arrays import Arrays, arrays_of
 from fgnn.infer.search.restriction import Restriction
 from fgnn.infer.solution import Progress
@@ -24,8 +25,10 @@ from fgnn.infer.search.anneal import descend, evaluate, fill_field, move
 from fgnn.infer.search.chance import generator
 from fgnn.infer.search.crossover import cross
 from fgnn.infer.search.eliminate import improve, solve_subgraph
-from fgnn.infer.search.pool import Penalised
+from fgnn.infer.search.pool import Penalised, Pool
 from fgnn.infer.search.subgraph import plan_subgraph, random_ball, workspace
+from fgnn.infer.search.tabu import tabu_memory, tabu_search
+from fgnn.infer.search.worker import Worker
 
 
 def glass(size: int, seed: int = 0, budgets: bool = False) -> GraphicalModel:
@@ -155,6 +158,46 @@ def test_crossing_two_assignments_gives_one_at_least_as_good_as_both(seed: int) 
     assert p.penalised(x) >= max(before, other) - 1e-9
 
 
+def clauses(variables: int, count: int, loss: float, seed: int = 0) -> GraphicalModel:
+    """Random clauses of three literals; a violated one loses ``loss``."""
+    rng = np.random.default_rng(seed)
+    model = GraphicalModel([2] * variables)
+    scopes = np.stack([rng.choice(variables, 3, replace=False) for _ in range(count)])
+    tables = np.zeros((count, 2, 2, 2))
+    tables[np.arange(count), *rng.integers(0, 2, (3, count))] = -loss
+    model.add_tables(scopes, tables)
+    return model
+
+
+@settings(max_examples=25)
+@given(models())
+def test_tabu_search_leads_by_what_it_says_and_knows_the_variables_in_conflict(model: GraphicalModel) -> None:
+    m = penalised(model).arrays
+    x = random_states(m, 0)
+    start, best = x.copy(), x.copy()
+    field, sums, memory = np.empty(len(m.unary)), np.zeros(len(m.count_first) - 1, np.int64), tabu_memory(m)
+    fill_field(m, x, field, sums)
+    far = np.zeros(len(m.values)), np.zeros(len(m.sums))
+    lead, _ = tabu_search(m, x, field, sums, memory, 0.0, 4000, generator(0), best)
+    scores = [evaluate(m, states, *far)[0] for states in (start, best)]
+    assert lead == pytest.approx(scores[1] - scores[0], rel=1e-9, abs=1e-6)
+    losing = [i for i in range(len(x)) if m.cards[i] > 1 and field[m.states[i] + x[i]] < -1e-9]
+    assert sorted(memory.conflicts[: memory.counts[0]]) == losing
+
+
+def test_tabu_search_is_used_where_most_variables_have_no_conflict() -> None:
+    used = {}
+    for name, model in (("clauses", clauses(100, 380, 1.0)), ("glass", glass(12))):
+        standard = StandardForm.of(ModelBatch.stack([model])).batch
+        worker = Worker(Penalised.of(*arrays_of(standard, 0)), Pool(), (0,), ("anneal", "subgraphs", "tabu"))
+        used[name] = set(worker.strategies)
+    assert used == {"clauses": {"anneal", "subgraphs", "tabu"}, "glass": {"anneal", "subgraphs"}}
+
+
+def test_tabu_search_alone_satisfies_clauses() -> None:
+    assert solve(clauses(200, 780, 1.0), "search", rounds=40, workers=1, moves=("tabu",)).score == 0.0
+
+
 def test_the_seed_determines_the_answer_of_a_number_of_rounds() -> None:
     model = glass(30, budgets=True)
     first, second = (solve(model, "search", rounds=6, workers=2, seed=4) for _ in range(2))
@@ -162,7 +205,7 @@ def test_the_seed_determines_the_answer_of_a_number_of_rounds() -> None:
     assert first.feasible
 
 
-@pytest.mark.parametrize("moves", [("anneal",), ("trees",), ("subgraphs",)])
+@pytest.mark.parametrize("moves", [("anneal",), ("trees",), ("subgraphs",), ("tabu",)])
 def test_every_move_alone_improves_on_descent(moves: tuple[str, ...]) -> None:
     model = glass(30)
     p = penalised(model)
@@ -180,13 +223,7 @@ def test_it_reaches_the_optimum_of_a_grid_with_budgets() -> None:
 
 
 def test_satisfied_clauses_are_proved_optimal() -> None:
-    rng = np.random.default_rng(0)
-    model = GraphicalModel([2] * 100)
-    scopes = np.stack([rng.choice(100, 3, replace=False) for _ in range(380)])
-    tables = np.zeros((380, 2, 2, 2))
-    tables[np.arange(380), *rng.integers(0, 2, (3, 380))] = -np.inf
-    model.add_tables(scopes, tables)
-    solution = solve(model, "search", rounds=200, workers=1)
+    solution = solve(clauses(100, 380, np.inf), "search", rounds=200, workers=1)
     assert solution.status == "optimal"
     assert solution.score == 0.0
 

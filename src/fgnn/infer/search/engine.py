@@ -6,17 +6,16 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event, Thread
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fgnn.infer.reporter import Reporter
 from fgnn.infer.search.anneal import anneal, descend, fill_field
 from fgnn.infer.search.arrays import Ints, arrays_of
+from fgnn.infer.search.crew import Crew
 from fgnn.infer.search.pool import Penalised, Pool
-from fgnn.infer.search.worker import Worker
+from fgnn.infer.search.worker import MOVES, Worker
 from fgnn.pgm import GraphicalModel, ModelBatch
 
 _POLL = 0.02  # seconds between looks at the threads
@@ -43,69 +42,39 @@ class Engine:
             if now >= deadline or interrupted:
                 break
             end = now + (deadline - now) / (len(batch) - b)
-            model = Penalised.of(*arrays_of(batch, b))
-            pool = Pool()
-            start = best[b].cpu().numpy()
-            pool.offer(start, model.rank(start))
-            crew = [Worker(model.copy(), pool, (self.seed, b, w), self.moves) for w in range(self.workers)]
-            for worker in crew:
-                pool.offer(worker.start, model.rank(worker.start))
+            crew = Crew(batch, b, best[b], self.seed, self.moves)
+            crew.hire(self.workers)
             try:
                 if self.rounds is not None:
-                    self._rounds(crew, pool, end)
+                    self._rounds(crew, end)
                 else:
-                    self._until(crew, pool, end, best, b)
+                    self._until(crew, end, best, b)
             except KeyboardInterrupt:
                 interrupted = True
-            best[b] = torch.from_numpy(pool.best().x).to(best)
-            for worker in crew:
-                self.slices.update({name: s.slices for name, s in worker.strategies.items()})
+            best[b] = crew.best().to(best)
+            self.slices.update(crew.slices())
         return best, interrupted
 
-    def _rounds(self, crew: list[Worker], pool: Pool, end: float) -> None:
+    def _rounds(self, crew: Crew, end: float) -> None:
         assert self.rounds is not None
-        with ThreadPoolExecutor(len(crew)) as threads:
+        with ThreadPoolExecutor(len(crew.workers)) as threads:
             for done in range(self.rounds):
-                if pool.solved or time.perf_counter() >= end:
+                if crew.pool.solved or time.perf_counter() >= end:
                     break
                 left = float(self.rounds - done)
-                with pool.deferred():
-                    list(threads.map(lambda worker: worker.slice(left), crew))  # noqa: B023
+                with crew.pool.deferred():
+                    list(threads.map(lambda worker: worker.slice(left), crew.workers))  # noqa: B023
 
-    def _until(self, crew: list[Worker], pool: Pool, end: float, best: Tensor, b: int) -> None:
-        stop = Event()
-        errors: list[BaseException] = []
-        began = time.perf_counter()
-
-        def work(worker: Worker) -> None:
-            try:
-                done, left = 0, 64.0
-                while (now := time.perf_counter()) < end and not pool.solved and not stop.is_set():
-                    if done:
-                        left = (end - now) * done / (now - began)
-                    worker.slice(left)
-                    done += 1
-            except BaseException as error:
-                errors.append(error)
-                stop.set()
-
-        threads = [Thread(target=work, args=(worker,), daemon=True) for worker in crew]
+    def _until(self, crew: Crew, end: float, best: Tensor, b: int) -> None:
         try:
-            for thread in threads:
-                thread.start()
-            while any(thread.is_alive() for thread in threads):
-                threads[0].join(_POLL)
+            crew.begin(end)
+            while not crew.wait(_POLL):
                 if self.reporter.due():
-                    best[b] = torch.from_numpy(pool.best().x).to(best)
-                    far, score = pool.best().rank
-                    self.reporter.send("", score if far == 0 else -float("inf"), 0.0, best.clone())
+                    best[b] = crew.best().to(best)
+                    self.reporter.send("", crew.score(), 0.0, best.clone())
         finally:
-            stop.set()
-            for thread in threads:
-                if thread.ident is not None:
-                    thread.join()
-        if errors:
-            raise errors[0]
+            crew.stop()
+        crew.check()
 
 
 def warm_up() -> None:
@@ -117,10 +86,11 @@ def warm_up() -> None:
     model.add_budget((0, 2, 3), 2)
     penalised = Penalised.of(*arrays_of(ModelBatch.stack([model]), 0))
     pool = Pool()
-    worker = Worker(penalised, pool, (0,), ("anneal", "trees", "subgraphs"))
-    other: Ints = worker.start.copy()
+    other: Ints = np.zeros(4, np.int64)
     pool.offer(other, penalised.rank(other))
-    for strategy in worker.strategies.values():
+    for move in MOVES:  # alone, none is left out
+        worker = Worker(penalised, pool, (0,), (move,))
+        strategy = worker.strategies[move]
         strategy.step(1.0)
         worker.offer(other, strategy)
     fill_field(worker.m, other, worker.field, worker.sums)

@@ -18,7 +18,8 @@ from fgnn.infer.search.ready import Kernels
 from fgnn.infer.solution import Answer, OnProgress
 from fgnn.pgm import ModelBatch
 
-MOVES = ("anneal", "trees", "subgraphs")
+MOVES = ("anneal", "trees", "subgraphs", "tabu")
+DEFAULT_MOVES = ("anneal", "subgraphs", "tabu")
 _ROUNDS = 50  # where neither rounds nor a time limit is given
 _PATIENCE = 1.0  # seconds that compiled loops may take to load before something else is done in the meantime
 _MOST_MOVES = 1 << 22  # of single variables, for what is done in the meantime
@@ -34,7 +35,7 @@ def solve_search(
     progress: OnProgress | None = None,
     rounds: int | None = None,
     workers: int | None = None,
-    moves: Sequence[str] = ("anneal", "subgraphs"),
+    moves: Sequence[str] = DEFAULT_MOVES,
     starts: Sequence[Tensor] = (),
     batched: bool | None = None,
 ) -> Answer:
@@ -45,7 +46,9 @@ def solve_search(
     - ``anneal``: annealing in ever longer runs, from scratch or from an elite assignment;
     - ``subgraphs``: free the variables of a random induced subgraph that elimination can solve, and solve it exactly
       given the rest; when small subgraphs gain nothing any more, take larger ones, then disturb an elite and go on;
-    - ``trees``: the same with forests alone.
+    - ``trees``: the same with forests alone;
+    - ``tabu``: move a variable in conflict, the best one first even if that loses, and do not move it back for a while.
+      It is used, and most of all, where nearly all factors can be satisfied, as in SAT and colouring.
 
     Results are crossed with the elites: the variables in which two assignments differ fall into components that share
     no factor, and the better of the two is kept in each. What is forbidden costs a penalty that adapts, so that the
@@ -61,7 +64,7 @@ def solve_search(
         progress: Receives the best score, about twice a second.
         rounds: Slices of each worker; by default as many as the time allows, or 50 without a time limit.
         workers: Threads per model; by default as many as torch uses.
-        moves: One or more of ``anneal``, ``trees`` and ``subgraphs``.
+        moves: One or more of ``anneal``, ``trees``, ``subgraphs`` and ``tabu``.
         starts: Assignments (B, N) to begin with.
         batched: Whether to search all models at once by tensor operations, annealing first, then subgraphs; by default
             on a GPU. ``moves`` and ``workers`` do not apply then.
