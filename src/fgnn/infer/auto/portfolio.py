@@ -49,6 +49,7 @@ class Best:
         self.stages: list[tuple[str, Any, Any, float]] = []
         self.skipped: dict[str, str] = {}
         self.interrupted = False
+        self.live: Callable[[], Tensor | None] = lambda: None  # a better assignment (B, N) from elsewhere, for reports
         self._methods: list[str] = []
         self._credit = torch.full_like(self.proved, -1, dtype=torch.int64)  # index into _methods
         self._iterations = torch.zeros_like(self._credit)
@@ -70,7 +71,7 @@ class Best:
 
         def report(update: Progress) -> None:
             """Pass a method's progress on, with the best assignment known when its own is included."""
-            self._report(f"auto:{method}", update.note, rows, update.assignment, update.bound)
+            self.report_progress(f"auto:{method}", update.note, rows, update.assignment, update.bound)
 
         try:
             answer = call_with_retry(
@@ -87,7 +88,7 @@ class Best:
         score, bound = self.take(method, answer, rows)
         self.note(method, score, bound, rows, began)
         self.interrupted = self.interrupted or bool(answer.info.get("interrupted"))
-        self._report("auto", f"{method} done")
+        self.report_progress("auto", f"{method} done")
         return answer
 
     def take(self, method: str, answer: Answer, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -138,7 +139,7 @@ class Best:
     def _select(self, rows: Tensor) -> ModelBatch:
         return self.batch if len(rows) == len(self.batch) else self.batch.select(rows)
 
-    def _report(
+    def report_progress(
         self,
         method: str,
         note: str,
@@ -149,13 +150,14 @@ class Best:
         """Report the best known, or a method's candidate and, for a single model, its bound where they are better."""
         if self.report is None:
             return
-        assignment, score = self.assignment, self.score
-        if rows is not None and candidate is not None:
-            value = self.batch.select(rows).score(candidate)
-            better = value > score[rows]
-            assignment, score = assignment.clone(), score.clone()
-            assignment[rows] = torch.where(better[:, None], candidate.to(assignment), assignment[rows])
-            score[rows] = torch.where(better, value, score[rows])
+        assignment, score = self.assignment.clone(), self.score.clone()
+        every = torch.arange(len(score), device=score.device)
+        for which, found in ((every if rows is None else rows, candidate), (every, self.live())):
+            if found is not None:
+                value = self.batch.select(which).score(found)
+                better = value > score[which]
+                assignment[which] = torch.where(better[:, None], found.to(assignment), assignment[which])
+                score[which] = torch.where(better, value, score[which])
         mean = float(self.form.scores(score).mean()) if len(score) else -math.inf
         bound = float(self.form.scores(self.bound).mean()) if len(score) else math.inf
         if len(score) == 1:
