@@ -112,7 +112,7 @@ def _sweep(target: Path) -> None:
 
 
 def check_input(path: str | Path, most: int | None = None) -> int:
-    """Return the size of a file to read; reject what is no regular file, or larger than ``most`` bytes.
+    """Return the size of a file to read; reject anything but a regular file of at most ``most`` bytes.
 
     Opening a pipe would block, and reading a device might never end.
     """

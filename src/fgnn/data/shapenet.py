@@ -117,7 +117,7 @@ def _unpack(file: Path) -> tuple[NDArray[Any], ...]:
     """Points (S, P, 3), labels, categories and names of one packed file."""
     try:
         data = load_npz(file)
-        # a member that is no array comes as bytes
+        # a member that is not an array comes as bytes
         planes, label, category, name = (np.asarray(data[k]) for k in ("planes", "label", "category", "name"))
     except InputError:
         raise

@@ -149,7 +149,7 @@ def _block(lines: list[tuple[int, str]], at: int, found: _Errors, depth: int) ->
 
 
 def _repeat(lines: list[tuple[int, str]], at: int, found: _Errors, depth: int) -> int:
-    """Read a repeated block as often as it says; return where the text goes on."""
+    """Read a repeated block as often as it says; return where the text continues."""
     number, line = lines[at]
     match = re.fullmatch(r"repeat(?:\[[^\]]*\])?\s+(\d{1,12})\s*\{", line, re.IGNORECASE)
     if match is None or depth > 20:

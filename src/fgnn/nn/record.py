@@ -19,7 +19,7 @@ from fgnn.nn.recorded_call import ENGINES, Engine, RecordedCall
 
 M = TypeVar("M", bound=nn.Module)
 _WARM_UP = 2  # plain calls before a recording: they compile kernels and build index tensors
-_FAILURES = 3  # after so many, a module is not recorded any more
+_FAILURES = 3  # after this many, a module is no longer recorded
 _COUNTED = 64  # kinds of calls that are counted
 
 

@@ -100,7 +100,7 @@ class RecordedCall:
         self._parameters = [p for name, p in parameters.items() if id(self._aliases[name]) in reads]
 
     def _record(self, engine: Engine) -> None:
-        """Warm up and capture; what got no gradient in the warm-up is no input of the backward pass."""
+        """Warm up and capture; tensors without a gradient in the warm-up are not inputs of the backward pass."""
         sums = _Sums()
 
         def backward() -> None:

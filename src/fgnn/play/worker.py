@@ -25,7 +25,7 @@ def main() -> None:
     from fgnn.solvers import SOLVERS, solver_named
 
     replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no reply
+    os.dup2(2, 1)  # what a library prints is not part of the reply
     torch.set_num_threads(1)
     for method in SOLVERS:
         solver_named(method)

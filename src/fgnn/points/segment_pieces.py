@@ -25,7 +25,7 @@ _AHEAD = 2
 _SHORTEST = 1024
 # Pieces of thinned tiles have a multiple of this many rows: few distinct lengths, little padding.
 _STEP = 256
-# Networks are trained on tiles of at least so many points. Fewer have no surroundings to see, and padding them a
+# Networks are trained on tiles of at least this many points. Fewer have no surroundings to see, and padding them a
 # hundredfold would make scattered points take a second each.
 _FEW = 64
 # Stray points less deep than this below their surroundings, in the scan's units, are left to the network.
@@ -160,7 +160,7 @@ class PreparedTile:
         """Random disjoint pieces of about equal length, each filled up to ``points`` rows with copies.
 
         Args:
-            most: Only so many pieces.
+            most: At most this many pieces.
         """
         order = rng.permutation(len(self.tile.slots))
         parts = -(-len(order) // points)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fgnn.points.cloud import Cloud, CloudReader
 
-# Mapped pages are released every so many tiles.
+# Mapped pages are released after every this many tiles.
 _RELEASE_EVERY = 64
 # Heights are stored relative to multiples of this, so that their rounding does not depend on the scan's extent.
 _STOREY = 1024.0

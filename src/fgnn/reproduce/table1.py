@@ -30,7 +30,7 @@ from fgnn.runtime.progress import Log
 from fgnn.tasks import Quality
 
 KINDS = (1, 2, 3)
-_SLOW_METHODS_FROM = 5000  # a quick run on so many instances includes the slow methods
+_SLOW_METHODS_FROM = 5000  # a quick run on this many instances includes the slow methods
 # our methods and the rows of the paper beside them
 _PAPER = {
     "PointNet": "PointNet",
@@ -39,7 +39,7 @@ _PAPER = {
     "max-product, undamped": "max-product",
     "FGNN, paper": "FGNN",
 }
-# our networks, by the stem of their recipes; those after the paper's row only where their results are at hand
+# our networks, by the stem of their recipes; those after the paper's row only if their results are available
 _NETWORKS = {"paper-map": "FGNN, paper", "deep-map": "FGNN, deep, sum aggregation"}
 _BASELINES = {"pointnet-map": "PointNet", "dgcnn-map": "DGCNN"}
 _AUTHORS = {"authors-map": "FGNN, paper, batches of 32"}
@@ -86,7 +86,7 @@ def _shown(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _networks(setting: Setting, kind: int) -> dict[str, str]:
-    """Return the networks of one data set; a quick run also shows recorded ones that the paper's table has not."""
+    """Return the networks of one data set; a quick run also shows recorded ones that are not in the paper's table."""
     if setting.quick:
         return _BASELINES | _NETWORKS | _AUTHORS
     return _BASELINES | _NETWORKS if kind == 1 else _NETWORKS

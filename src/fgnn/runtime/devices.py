@@ -42,7 +42,7 @@ def synchronised_time(device: torch.device) -> float:
 
 
 def memory_bytes(device: torch.device) -> int:
-    """Return the memory of a GPU, or that installed in this machine (2^62 if it cannot be told)."""
+    """Return the memory of a GPU, or that installed in this machine (2^62 if unknown)."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[1])
     try:

@@ -40,7 +40,7 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
 
 
 def command() -> str:
-    """Return the command line of this process, quoted for a shell, without places that only this machine has."""
+    """Return the command line of this process, quoted for a shell, without paths that exist only on this machine."""
     program = Path(sys.argv[0])
     inside = program.with_suffix("").parts
     package = next((name for name in ("fgnn", "tools", "tests") if name in inside[:-1]), None)

@@ -13,7 +13,7 @@ except ImportError:  # not a POSIX system
 
 
 def limit_memory(more: int) -> bool:
-    """Let the process map ``more`` bytes than now, no further ones; False where the system has no such limit."""
+    """Let the process map at most ``more`` bytes beyond what it has now; False where the system has no such limit."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     except OSError:

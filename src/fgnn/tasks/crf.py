@@ -79,7 +79,7 @@ class CRFTask:
         return self.train[self.rows(step)]
 
     def loss(self, network: nn.Module, batch: Tensor) -> Loss:
-        """The mean negative log-likelihood of a variable, exact or of its conditional, and the latter's accuracy."""
+        """The mean negative log-likelihood per variable, exact or by conditionals, and the accuracy of conditionals."""
         return Loss(-self._log_likelihood(network, batch, self.data.keep), _accuracy(network, batch))
 
     @torch.no_grad()

@@ -50,7 +50,7 @@ def load_shapes(root: str | Path, splits: tuple[str, ...], held_out: str, points
 
 
 def draw_shapes(shapes: Shapes, count: int, seed: int = 0) -> Shapes:
-    """Return ``count`` shapes drawn without replacement, in their order; all of them if there are no more.
+    """Return ``count`` shapes drawn without replacement, in their order; all of them if there are fewer.
 
     Every shape is drawn with the same probability, so that scores over the draw estimate those over the list. Rare
     categories may be missing.

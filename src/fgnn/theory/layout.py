@@ -138,7 +138,7 @@ class FactorKind:
             best[box] = torch.maximum(best[box], term.expand_as(best[box]))
         near = (best == tables) | ((best - tables).abs() <= rounding(tables, self.arity))
         if not bool(out.isfinite().all()) or not bool(near.all()):
-            raise ValueError(f"Expected tables with the network's boxes (got others in {self.name})")
+            raise ValueError(f"Expected tables with the network's boxes (got different ones in {self.name})")
         return out
 
 

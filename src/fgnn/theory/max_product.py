@@ -154,7 +154,7 @@ class MaxProductNetwork(nn.Module):
             pairs += [("budgets", u.at_least, m.at_least), ("budgets", u.at_most, m.at_most)]
         for what, values, expected in pairs:
             if values.shape[1:] != expected.shape[1:] or not bool((values == expected.to(values.device)).all()):
-                raise ValueError(f"Expected models with the {what} of the network's model (got others)")
+                raise ValueError(f"Expected models with the {what} of the network's model (got different ones)")
 
     def _read(self, f: Tensor) -> Tensor:
         """The linear layer, with numbers below -EDGE shown as -inf."""

@@ -27,7 +27,7 @@ _FORMAT = "fgnn-checkpoint-1"
 
 @dataclass
 class State:
-    """The progress of a run; ``total`` is None until the number of steps is known, ``signal`` stopped it, else 0."""
+    """The progress of a run. ``total`` is None until the number of steps is known; ``signal`` stopped it, if not 0."""
 
     step: Annotated[int, Between(0, MOST_STEPS)] = 0
     total: Annotated[int, Between(0, MOST_STEPS)] | None = None
@@ -109,7 +109,7 @@ def restore(
     try:
         load_generators(checkpoint.part("generator"))
     except (RuntimeError, KeyError, TypeError) as error:
-        raise InputError("Expected the states of torch's generators (got others)", file=path) from error
+        raise InputError("Expected the states of torch's generators (got something else)", file=path) from error
     return state
 
 

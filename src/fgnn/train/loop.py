@@ -245,7 +245,7 @@ class _Trainer:
 
 
 def rate_text(per_second: float) -> str:
-    """Instances per second, to three digits below a hundred: a slow run is not at a standstill."""
+    """Instances per second, with three digits below a hundred, so that a slow run does not show 0."""
     return f"{per_second:,.0f}/s" if per_second >= 100 else f"{per_second:.3g}/s"
 
 
@@ -292,7 +292,10 @@ def _origin(place: str) -> dict[str, Any]:
 
 @contextmanager
 def _stop_signals() -> Iterator[Callable[[], int]]:
-    """Record SIGINT and SIGTERM instead of raising; a second signal acts as usual. The value tells the first, or 0."""
+    """Record SIGINT and SIGTERM instead of raising; a second one acts as usual.
+
+    Yields a function that returns the first, or 0.
+    """
     received: list[int] = []
     handlers: dict[int, Any] = {}
 

@@ -97,7 +97,7 @@ def write_page(folder: RunFolder, recipe: Recipe) -> None:
     try:
         page = make_run_page(folder.path.name, recipe_yaml(recipe), environment, lines, folder.path, recipe.seed)
     except (TypeError, ValueError, LookupError, ArithmeticError) as error:  # a file of another run, or altered
-        raise InputError("Expected metrics that can be drawn (got others)", file=folder.metrics) from error
+        raise InputError("Expected metrics that can be drawn (got something else)", file=folder.metrics) from error
     page.write(folder.path / "report.html")
 
 
@@ -136,7 +136,7 @@ def check_settings(recipe: Recipe, folder: RunFolder, allow_changes: bool) -> No
     if changed:
         raise InputError(
             f"the settings changed since the run began: {_few(changed)}; 'fgnn train {folder.path} --resume' continues "
-            "a run whose config.yaml is as it was, --allow-changes continues with the new settings",
+            "a run whose config.yaml is unchanged; --allow-changes continues with the new settings",
             file=folder.path,
         )
 
@@ -144,7 +144,7 @@ def check_settings(recipe: Recipe, folder: RunFolder, allow_changes: bool) -> No
 def differences(before: Any, now: Any, place: str = "") -> list[str]:
     """Return the settings in which two recipes differ, each with both values.
 
-    Where the data lie is no difference: what they are is checked by their digests.
+    The location of the data does not count; their digests are compared separately.
     """
     if place.endswith((".root", ".folder")):
         return []
@@ -161,7 +161,7 @@ def _few(changes: list[str], most: int = 3) -> str:
 
 @contextmanager
 def naming(what: str | Path | Recipe) -> Iterator[None]:
-    """Name the recipe in errors of settings that only show when the task is made, such as the size of a network."""
+    """Name the recipe in errors that only appear when the task is built, such as a wrong size of the network."""
     try:
         yield
     except ValueError as error:

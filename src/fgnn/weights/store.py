@@ -69,7 +69,7 @@ def _values(header: bytes, kind: str, what: str, file: str | Path) -> dict[str, 
     if actual != kind:
         raise _not(what, "a safetensors file of another kind", file)
     if not isinstance(values, dict):
-        raise InputError(f"Expected {what} (got values that are no mapping)", file=file, place="header")
+        raise InputError(f"Expected {what} (got values that are not a mapping)", file=file, place="header")
     return values
 
 

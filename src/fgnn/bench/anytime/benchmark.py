@@ -119,7 +119,7 @@ def _start(file: Path, head: Mapping[str, Any], threads: int, seed: int) -> dict
     except (ValueError, LookupError, TypeError) as error:
         raise InputError("Expected a result of fgnn bench anytime, to continue it", file=file) from error
     if same != settings | {"cpu": head["cpu"]}:
-        raise InputError("Expected a result of this machine with this --threads and --seed (got others)", file=file)
+        raise InputError("Expected a result of this machine with this --threads and --seed (got another)", file=file)
     return empty | {"known": known, "runs": runs}
 
 

@@ -40,7 +40,7 @@ class Limits:
     cuts: tuple[float, ...] = (0.5,)  # marginals of binary variables above a cut round to 1; all cuts are tried
 
     def late(self, seconds: float = 0.0) -> bool:
-        """Whether to stop now, or in so many seconds."""
+        """Whether to stop now, or within this many seconds."""
         return self.stopped.is_set() or time.monotonic() + seconds >= self.deadline
 
 

@@ -50,7 +50,7 @@ def solve_dual(
         batch: The models, solved one after another on a CPU core.
         time_limit: Seconds for all of them.
         seed: Unused: the method is deterministic.
-        progress: Called with the best score and bound of the model at hand.
+        progress: Called with the best score and bound of the current model.
         iterations: Upper limit on the sweeps, forward and backward, of each model.
         tolerance: The bound has converged if it falls by less per sweep, relative to half the sum of factor ranges,
             and no cluster helps.

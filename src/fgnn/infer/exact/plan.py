@@ -84,7 +84,7 @@ def build_plan(
         seed: Of the random orders that are tried if min-fill's is costly.
         tries: Number of random orders.
         list_share: A step uses a list of feasible states if that has at most this share (log2) of all joint states.
-        seconds_left: Called now and then; `OutOfTime` is raised if there are none.
+        seconds_left: Called now and then; `OutOfTime` is raised when none are left.
     """
 
     def check() -> None:

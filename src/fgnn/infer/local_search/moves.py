@@ -81,7 +81,7 @@ class Moves:
         return gain.masked_fill_(~self.index.possible, -torch.inf), broken
 
     def states(self, x: Tensor) -> Tensor:
-        """The state each move leads to, (R, N, O); always one of the variable's states, even if it is no move."""
+        """The state each move leads to, (R, N, O); always one of the variable's states, even if it stays."""
         return (x[..., None] + self.index.offset) % self.batch.cardinalities[:, None]
 
     # ---- two variables of one factor ------------------------------------------------------------------------------

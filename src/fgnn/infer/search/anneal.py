@@ -10,7 +10,7 @@ from fgnn.infer.jit import compiled
 from fgnn.infer.search.arrays import Arrays, Floats, Ints
 from fgnn.infer.search.chance import State, below, uniform
 
-_FAR = 16.0  # exp(-16) is as good as never
+_FAR = 16.0  # exp(-16) is practically never
 
 
 @compiled

@@ -16,10 +16,10 @@ _MOST_BITS = 40.0
 
 
 def far_too_wide(batch: ModelBatch, max_states: int) -> bool:
-    """Whether eliminating by least degree needs so many joint states in a step that no order will do.
+    """Whether eliminating by least degree needs so many joint states in a step that no order is feasible.
 
-    False where elimination may do better than the graph tells: with forbidden entries, budgets or structured factors,
-    and for a model of several components.
+    False where elimination may do better than the graph suggests: with forbidden entries, budgets or structured
+    factors, and for a model of several components.
     """
     if batch.budgets or batch.structured or len(batch) == 0:
         return False

@@ -175,7 +175,7 @@ class Toulbar2Process:
 
 
 def grace(seconds: float) -> float:
-    """How long a child that was asked to stop after so many seconds is waited for."""
+    """How long to wait for a child that was asked to stop after this many seconds."""
     return min(_GRACE, 0.05 * seconds)
 
 

@@ -20,7 +20,7 @@ from fgnn.nn.backends.torch import aggregate as by_torch
 from fgnn.nn.backends.torch.chunks import EdgeInputs
 from fgnn.nn.backends.triton import aggregate as by_triton
 
-# Kernels number the places of up to so many edges with a byte.
+# Kernels number the places of up to this many edges with a byte.
 _BYTE = 256
 
 

@@ -19,7 +19,7 @@ def refuse(name: str, why: str, path: Path) -> InputError:
 
 
 def check_word(name: str, path: Path, forbidden: str = "") -> None:
-    """Reject a name that is no single word of a text header, or contains a character of ``forbidden``."""
+    """Reject a name that is not a single word in a text header, or contains a character of ``forbidden``."""
     if name.encode("utf-8", "surrogateescape").split() != [name.encode("utf-8", "surrogateescape")]:
         raise refuse(name, "its name is empty or has white space", path)
     if any(character in name for character in ("\0", *forbidden)):

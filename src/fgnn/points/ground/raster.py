@@ -39,7 +39,7 @@ class Raster:
 
 
 def fill(surface: NDArray[np.float64], hole: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Give holes the mean of the eight nearest cells that are none."""
+    """Fill holes with the mean of the eight nearest other cells."""
     from scipy.spatial import cKDTree
 
     if not hole.any() or hole.all():
