@@ -13,7 +13,7 @@ import pytest
 from fgnn import GraphicalModel, marginals, write_model
 from fgnn.bench import marginals as bench
 from fgnn.bench import marginals_speed
-from fgnn.bench.numpy_sum_product import numpy_sum_product
+from fgnn.bench.numpy_messages import numpy_sum_product
 from fgnn.bench.uai_references import mar_errors, references
 from fgnn.errors import InputError
 

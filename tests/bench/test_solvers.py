@@ -12,7 +12,7 @@ import torch
 import fgnn
 from fgnn.bench import growth, solvers
 from fgnn.bench.common import number, timed, write_result
-from fgnn.bench.numpy_max_product import numpy_max_product
+from fgnn.bench.numpy_messages import numpy_max_product
 from fgnn.bench.pgmax_max_product import pgmax_max_product
 from fgnn.data import ChainMAP
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fgnn.bench.common import describe, number, show, timed, write_result
-from fgnn.bench.numpy_sum_product import numpy_sum_product
+from fgnn.bench.numpy_messages import numpy_sum_product
 from fgnn.infer import log_partition, marginals
 from fgnn.pgm import GraphicalModel, ModelBatch
 from fgnn.pgm.io import read_model

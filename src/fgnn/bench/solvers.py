@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fgnn.bench.common import describe, number, show, timed, write_result
 from fgnn.bench.growth import draw_growth, growth, print_growth
-from fgnn.bench.numpy_max_product import numpy_max_product
+from fgnn.bench.numpy_messages import numpy_max_product
 from fgnn.bench.pgmax_max_product import pgmax_max_product
 from fgnn.data import ChainMAP
 from fgnn.infer import SolutionBatch, solve

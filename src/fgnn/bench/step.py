@@ -120,7 +120,7 @@ def _step(network: Any, loss: Callable[[], Tensor]) -> Step:
     def step() -> Tensor:
         value = loss()
         optimiser.zero_grad()
-        value.backward()  # type: ignore[no-untyped-call]
+        value.backward()
         optimiser.step()
         return value.detach()
 

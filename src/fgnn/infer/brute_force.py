@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -36,21 +37,11 @@ def solve_brute_force(
         progress: Not used.
         max_states: The most joint states to try.
     """
-    cards = batch.cardinalities.tolist()
-    total = math.prod(cards)
-    if total > max_states:
-        raise ValueError(f"Expected at most max_states={max_states:,} joint states to try one by one (got {total:,})")
-    start = time.perf_counter()
     device = batch.device
     best = torch.full((len(batch),), -torch.inf, dtype=torch.float64, device=device)
     assignment = torch.zeros((len(batch), batch.num_variables), dtype=torch.int64, device=device)
-    step = max(1, _CHUNK // max(1, len(batch)))
     tried = 0
-    while tried < total and len(batch):
-        if time_limit is not None and time.perf_counter() - start > time_limit:
-            break
-        states = unravel(torch.arange(tried, min(tried + step, total), device=device), cards)  # shape: (S, N)
-        scores = batch.score(states.expand(len(batch), -1, -1))  # shape: (B, S)
+    for states, scores in scored_states(batch, max_states, time_limit):
         value = scores.amax(1)
         # On ties, argmax of floats returns any maximum; argmax of this comparison returns the first.
         first = (scores == value[:, None]).to(torch.int8).argmax(1)
@@ -58,7 +49,7 @@ def solve_brute_force(
         best = torch.where(better, value, best)
         assignment = torch.where(better[:, None], states[first], assignment)
         tried += len(states)
-    done = tried >= total
+    done = tried == math.prod(batch.cardinalities.tolist())
     return Answer.of(
         assignment,
         bound=best * (1 - rounding(batch)) if done else torch.inf,
@@ -66,6 +57,26 @@ def solve_brute_force(
         timed_out=not done,
         iterations=tried,
     )
+
+
+def scored_states(
+    batch: ModelBatch, max_states: int, time_limit: float | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """All joint states in lexicographic order and their scores, chunk by chunk, as far as the time allows.
+
+    # shapes: (S, N), (B, S)
+    """
+    cards = batch.cardinalities.tolist()
+    total = math.prod(cards)
+    if total > max_states:
+        raise ValueError(f"Expected at most max_states={max_states:,} joint states to try one by one (got {total:,})")
+    start = time.perf_counter()
+    step = max(1, _CHUNK // max(1, len(batch)))
+    for at in range(0, total if len(batch) else 0, step):
+        if time_limit is not None and time.perf_counter() - start > time_limit:
+            return
+        states = unravel(torch.arange(at, min(at + step, total), device=batch.device), cards)
+        yield states, batch.score(states.expand(len(batch), -1, -1))
 
 
 def unravel(index: Tensor, cards: list[int]) -> Tensor:

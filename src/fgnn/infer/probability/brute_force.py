@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-import time
 
 import torch
 
-from fgnn.infer.brute_force import unravel
+from fgnn.infer.brute_force import scored_states
 from fgnn.infer.lowered import reads_structured
 from fgnn.infer.probability.result import Beliefs
 from fgnn.infer.solution import OnProgress
 from fgnn.pgm import ModelBatch
-
-# Assignments scored at once, over the whole batch.
-_CHUNK = 1 << 16
 
 
 @reads_structured
@@ -37,19 +33,9 @@ def marginals_brute_force(
         tables: Whether to return the marginals of tables too.
         max_states: The most joint states to try.
     """
-    cards = batch.cardinalities.tolist()
-    total = math.prod(cards)
-    if total > max_states:
-        raise ValueError(f"Expected at most max_states={max_states:,} joint states to sum over (got {total:,})")
-    start, device = time.perf_counter(), batch.device
-    step = max(1, _CHUNK // max(1, len(batch)))
-    pieces = []
-    for at in range(0, total if len(batch) else 0, step):
-        if time_limit is not None and time.perf_counter() - start > time_limit:
-            break
-        states = unravel(torch.arange(at, min(at + step, total), device=device), cards)  # shape: (S, N)
-        pieces.append((states, batch.score(states.expand(len(batch), -1, -1))))
-    done = sum(len(states) for states, _ in pieces) >= total
+    device, cards = batch.device, batch.cardinalities.tolist()
+    pieces = list(scored_states(batch, max_states, time_limit))
+    done = sum(len(states) for states, _ in pieces) == math.prod(cards)
     log_z = torch.full((len(batch),), -torch.inf, dtype=torch.float64, device=device)
     for _, scores in pieces:
         log_z = torch.logaddexp(log_z, scores.logsumexp(1))
