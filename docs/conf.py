@@ -23,12 +23,16 @@ extensions = [
     "guarantees",  # docs/_ext/guarantees.py: tables of faults, load and bad input
     "generated",  # docs/_ext/generated.py: commands, recipes, results and weights
     "paper_tables",  # docs/_ext/paper_tables.py: the paper's tables, from stored runs and records
+    "measurements",  # docs/_ext/measurements.py: other stored measurements as tables and charts
+    "gallery",  # docs/_ext/gallery.py: pictures of what the package does, drawn by the build
 ]
 exclude_patterns = ["_build", "**.ipynb_checkpoints"]
 html_theme = "furo"
 html_math_renderer = "mathml"
 html_title = f"fgnn {release}"
-html_static_path: list[str] = []
+html_static_path = ["_static"]
+html_css_files = ["fgnn.css"]
+html_js_files = [("copy.js", {"defer": "defer"})]
 
 # A broken reference is an error (with -W). Types of other packages are not references.
 nitpicky = True

@@ -13,6 +13,7 @@ import torch
 from tests.docs.pages import DOCS, ROOT, Session, all_pages, blocks, commands
 
 PAGES = all_pages()
+COLUMNS = 88  # what the column of text has room for
 PICTURE = re.compile(r"!\[[^\]]*\]\(([\w./-]+)\)")
 
 
@@ -23,7 +24,7 @@ def test_the_page_runs_and_prints_what_it_shows(page: Path, tmp_path: Path, monk
         shutil.copytree(ROOT / "examples", tmp_path / "examples")  # the README is read in a clone
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
     monkeypatch.delenv("FGNN_DEBUG", raising=False)
     options = np.get_printoptions()
     try:
@@ -41,6 +42,17 @@ def test_the_pages_contain_programs() -> None:
     for name in ("getting-started", "sudoku", "denoising", "bond-orders", "chains", "solvers", "layers", "theorem"):
         assert counts[name] >= 3, name
     assert sum(counts.values()) > 60
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_blocks_fit_the_column(page: Path) -> None:
+    long = [
+        f"line {block.line + k}, {len(line)} characters"
+        for block in blocks(page)
+        for k, line in enumerate(block.body.splitlines())
+        if len(line) > COLUMNS
+    ]
+    assert not long, long
 
 
 def test_a_page_that_shows_other_output_fails(tmp_path: Path) -> None:

@@ -1,0 +1,229 @@
+"""Stored measurements as tables and charts for readers, and an index of the files they come from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from generated import RESULTS, add_directives, table
+from sphinx.application import Sphinx
+
+from fgnn.report import Table, lines
+
+# By topic: the file's name without suffix, what it shows, and the page that has its figures.
+ABOUT: dict[str, dict[str, tuple[str, str]]] = {
+    "Learned MAP": {
+        "table1": ("The paper's Table 1: every method on chains with windows of 8", "#table-1-learned-map-on-chains"),
+        "table1_window9": ("The same with the windows of the authors' code", "#where-ours-differ-from-the-papers"),
+        "paper_differences": ("Networks with the choices of the authors' code", "#where-ours-differ-from-the-papers"),
+        "map_transfer": ("The deep network on lengths and windows it was not trained on", "#other-lengths-and-windows"),
+        "map_depth": ("The deep network's answer after each block", "#how-depth-and-data-help"),
+        "map_learning": ("Agreement while training on fresh instances", "#how-depth-and-data-help"),
+        "map_small_scale": ("Width, depth and aggregation at a small scale", "#how-depth-and-data-help"),
+        "map_grids": ("Every method on grids with budgets", "#learned-map-on-grids"),
+    },
+    "Point clouds and molecules": {
+        "shapes": ("ShapeNet-Part by network, protocol and category", "#table-3-parts-of-shapes"),
+        "lidar_aerial": ("Errors of ground and classes on 36 airborne scans", "#airborne-scans"),
+        "qm7": ("Atomisation energies of molecules, beside PyG's layers", "problems/molecules.md"),
+    },
+    "Speed": {
+        "layer-cuda": ("One layer on a GPU, beside PyG and other forms", "speed.md#one-layer-on-a-gpu"),
+        "layer-cpu": ("One layer on a CPU, beside the same peers", "speed.md#one-layer-on-a-cpu"),
+        "knn-cuda": ("Nearest neighbours on a GPU, beside a k-d tree", "speed.md#nearest-neighbours-on-a-gpu"),
+        "solvers-cuda": ("MAP solvers on batches on a GPU", "speed.md"),
+        "solvers-cpu": ("MAP solvers on a CPU, beside toulbar2, HiGHS and PGMax", "speed.md"),
+        "marginals-speed-cuda": ("Marginals of many models on a GPU", "speed.md"),
+        "training-cuda": ("Training steps on fresh chains", "speed.md#training-on-fresh-chains"),
+        "points-cuda": ("Training and labelling by point networks", "speed.md#point-networks"),
+        "segment": ("Scans from file to file on a CPU", "speed.md#segmenting-a-scan-on-a-cpu"),
+        "segment-cuda": ("Scans from file to file on a GPU", "speed.md#segmenting-a-scan-on-a-gpu"),
+    },
+    "Theory and guarantees": {
+        "terms": ("Terms of Lemma 1 for the tables of real models", "theorem.md#lemma-1-a-factor-is-a-maximum-over-rank-1-terms"),
+        "proofs": ("Proofs of optimality checked in exact integers", "guarantees.md"),
+        "probabilities": ("Claims about probabilities checked in exact integers", "guarantees.md"),
+        "fuzz": ("Mutated inputs for every parser", "guarantees.md"),
+        "faults": ("Faults injected and survived", "guarantees.md"),
+        "load": ("Large models, long runs and many clients", "guarantees.md"),
+        "sets": ("Tests by package versions and interpreter", "guarantees.md"),
+    },
+}  # fmt: skip
+_OTHER = "Other"
+
+
+# ---- the index ------------------------------------------------------------------------------------------------
+
+
+def index_markdown(folder: Path = RESULTS) -> str:
+    """Every stored file by topic: what it shows, where it was measured, by which command."""
+    files = sorted(folder.glob("*.json")) if folder.is_dir() else []
+    if not files:
+        return "No results are stored in this copy; the commands on this page measure them.\n"
+    named = {stem: topic for topic, entries in ABOUT.items() for stem in entries}
+    parts = []
+    for topic in (*ABOUT, _OTHER):
+        rows = [_index_row(file) for file in files if named.get(file.stem, _OTHER) == topic]
+        if rows:
+            parts.append(f"**{topic}**\n\n{table(('shows', 'measured', 'command', 'numbers'), rows)}")
+    return "\n".join(parts)
+
+
+def _index_row(file: Path) -> tuple[str, str, str, str]:
+    payload = json.loads(file.read_text(encoding="utf-8"))
+    payload = payload if isinstance(payload, Mapping) else {}
+    known = {stem: about for entries in ABOUT.values() for stem, about in entries.items()}
+    shows, page = known.get(file.stem, (_title(payload, file.stem), ""))
+    command = str(payload.get("command") or payload.get("environment", {}).get("command") or "")
+    is_shell = command.startswith(("fgnn ", "python ", "sh ", "make "))
+    return (
+        f"[{shows}]({page})" if page else shows,
+        measured(payload),
+        f"`{command}`" if is_shell else command,
+        f"{{download}}`JSON <../benchmarks/results/{file.name}>`",
+    )
+
+
+def _title(payload: Mapping[str, Any], stem: str) -> str:
+    named = payload.get("what") or payload.get("about") or payload.get("benchmark") or stem.replace("_", " ")
+    text = str(named).split(". ")[0].split("; ")[0].split(": ")[0]
+    return text[0].upper() + text[1:]
+
+
+def measured(payload: Mapping[str, Any]) -> str:
+    """Device, date and commit, as far as the file has them."""
+    head = payload.get("environment", {})
+    device = str(head.get("device") or head.get("hardware") or payload.get("hardware") or payload.get("device") or "")
+    if device == "cpu":
+        device = str(head.get("cpu", "CPU"))
+    facts = [device.replace("(R)", "").replace(" Processor", ""), str(head.get("date", ""))[:10], str(head.get("commit", ""))]
+    return ", ".join(fact for fact in facts if fact)
+
+
+# ---- tables and charts ----------------------------------------------------------------------------------------
+
+
+def stored(name: str, make: Callable[[dict[str, Any]], str]) -> Callable[[], str]:
+    """A function that makes Markdown of a stored file, or says that it is missing."""
+
+    def markdown() -> str:
+        file = RESULTS / f"{name}.json"
+        if not file.is_file():
+            return f"No run is stored in this copy (`benchmarks/results/{name}.json`).\n"
+        payload = json.loads(file.read_text(encoding="utf-8"))
+        return f"{make(payload)}\n{_source(payload, file.name)}\n"
+
+    return markdown
+
+
+def _source(payload: Mapping[str, Any], name: str) -> str:
+    facts = [fact for fact in (measured(payload), f"{{download}}`{name} <../benchmarks/results/{name}>`") if fact]
+    return f"({'; '.join(facts)})\n"
+
+
+def transfer(payload: Mapping[str, Any]) -> str:
+    """Agreement and optima by length and window, a column for each data set."""
+    by_chain: dict[str, dict[int, Mapping[str, Any]]] = {}
+    for row in payload["rows"]:
+        by_chain.setdefault(row["chains"], {})[row["kind"]] = row
+    kinds = (1, 2, 3)
+    keys = ("raw, agreement %", "decoded, optimal %")
+    head = ["chains", *(f"agreement %, Dataset{k}" for k in kinds), *(f"optimal %, Dataset{k}" for k in kinds)]
+    rows = [[name, *(f"{row[k][key]:.1f}" for key in keys for k in kinds)] for name, row in by_chain.items()]
+    return Table(head, rows).markdown()
+
+
+def grids(payload: Mapping[str, Any]) -> str:
+    """Small grids against the proved optimum, then the races on larger ones."""
+    parts = []
+    for title, rows in payload.items():
+        if title == "environment":
+            continue
+        head = list(rows[0])
+        cells = [[str(row.get(key, "–")) for key in head] for row in rows]
+        parts.append(Table(head, cells, f"{title.replace(' x ', ' × ')}:").markdown())
+    return "\n".join(parts)
+
+
+def small_scale(payload: Mapping[str, Any]) -> str:
+    """Variants of the deep network, with the setting above."""
+    rows = [[run["network"], f"{run['agreement']:.1f}", f"{run['optimal']:.1f}"] for run in payload["runs"]]
+    return Table(["network", "agreement %", "optimal %"], rows, payload["what"]).markdown()
+
+
+def depth(payload: Mapping[str, Any]) -> str:
+    """Agreement after each block."""
+    names = [f"Dataset{k}" for k in (1, 2, 3)]
+    series = {name: [(row["block"], row[f"{name}, agreement %"]) for row in payload["blocks"]] for name in names}
+    return _chart(lines(series, "blocks", "agreement with the exact MAP, %"))
+
+
+def learning(payload: Mapping[str, Any]) -> str:
+    """Agreement against the instances seen."""
+    series: dict[str, list[tuple[float, float]]] = {}
+    for row in payload["runs"]:
+        series.setdefault(row["run"], []).append((row["instances"], row["agreement %"]))
+    return _chart(lines(series, "instances seen", "agreement with the exact MAP, %", log_x=True))
+
+
+def aerial(payload: Mapping[str, Any]) -> str:
+    """Total errors of ground, in percent, by method."""
+    columns = {"": "", "isprs_": "15 ISPRS samples, ", "rest_": "21 other scans, "}
+    head = ["", *(f"{name}{of}" for name in columns.values() for of in ("mean", "median"))]
+    names = {"lidar-aerial": "`lidar-aerial`", "smrf": "SMRF", "pmf": "PMF"}
+    summary = payload["summary"]
+    rows = [
+        [shown, *(f"{100 * summary[name][key + of]:.2f}" for key in columns for of in ("mean", "median"))]
+        for name, shown in names.items()
+    ]
+    return Table(head, rows).markdown()
+
+
+def aerial_scans(payload: Mapping[str, Any]) -> str:
+    """Total error of ground and its parts on every scan."""
+    methods = ("lidar-aerial", "smrf", "pmf")
+    head = ["scan", "points", *(f"{name}, total" for name in methods), "lidar-aerial, ground missed", "wrongly ground"]
+    rows = []
+    for scan, results in payload["results"].items():
+        ours = results["lidar-aerial"]
+        errors = [*(results[m]["total"] for m in methods), ours["type_1"], ours["type_2"]]
+        rows.append([scan, f"{ours['points']:,}", *(f"{100 * error:.1f}" for error in errors)])
+    return _folded("Errors by scan, in percent", Table(head, rows).markdown())
+
+
+def aerial_classes(payload: Mapping[str, Any]) -> str:
+    """IoU by class and fold, in percent."""
+    iou = payload["iou"]
+    classes = list(iou["all"])
+    names = {"all": "all", "towns": "IGN towns"} | {f"fold-{k}": f"fold {k + 1}" for k in range(5)}
+    rows = [[names[f], *(f"{100 * iou[f][c]:.0f}" if c in iou[f] else "–" for c in classes)] for f in names if f in iou]
+    return _folded("IoU by class, in percent", Table(["scans", *classes], rows).markdown())
+
+
+def _folded(summary: str, text: str) -> str:
+    return f"<details><summary>{summary}</summary>\n\n{text}\n</details>\n"
+
+
+def _chart(svg: str) -> str:
+    return f"<figure class='chart'>{svg}</figure>\n"
+
+
+TABLES: Mapping[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+    "fgnn-transfer": ("map_transfer", transfer),
+    "fgnn-grids": ("map_grids", grids),
+    "fgnn-small-scale": ("map_small_scale", small_scale),
+    "fgnn-depth": ("map_depth", depth),
+    "fgnn-learning": ("map_learning", learning),
+    "fgnn-aerial": ("lidar_aerial", aerial),
+    "fgnn-aerial-scans": ("lidar_aerial", aerial_scans),
+    "fgnn-aerial-classes": ("lidar_aerial", aerial_classes),
+}
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register ``{fgnn-measurements}`` and the tables and charts of single files."""
+    makers: dict[str, Callable[[], str]] = {"fgnn-measurements": index_markdown}
+    makers |= {name: stored(file, make) for name, (file, make) in TABLES.items()}
+    return add_directives(app, makers)
