@@ -19,12 +19,13 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "mathml",  # docs/_ext/mathml.py: formulas without JavaScript
-    "guarantees",  # docs/_ext/guarantees.py: tables of faults, load and bad input
-    "generated",  # docs/_ext/generated.py: commands, recipes, results and weights
-    "paper_tables",  # docs/_ext/paper_tables.py: the paper's tables, from stored runs and records
-    "measurements",  # docs/_ext/measurements.py: other stored measurements as tables and charts
-    "gallery",  # docs/_ext/gallery.py: pictures of what the package does, drawn by the build
+    # of docs/_ext
+    "mathml",  # formulas without JavaScript
+    "guarantees",  # tables of faults, load and bad input
+    "generated",  # commands, recipes and weights
+    "paper_tables",  # the paper's tables, from stored runs and records
+    "measurements",  # other stored measurements as tables and charts
+    "gallery",  # pictures of what the package does
 ]
 exclude_patterns = ["_build", "**.ipynb_checkpoints"]
 html_theme = "furo"

@@ -23,6 +23,7 @@ from fgnn.report.layers import PALETTE
 HERE = Path(__file__).resolve().parents[1]
 SCAN = "scans/aerial/77055_627755_town.laz"
 CREDIT = "Scan: IGN, LiDAR HD, Licence Ouverte 2.0"
+_INK = "#808080"  # legible on white and on black
 # The view: rotated about the vertical, and from above by this share of the heights.
 _TURN, _TILT, _RISE = np.deg2rad(30.0), 0.55, 0.85
 
@@ -49,14 +50,14 @@ def draw(cloud: Cloud, label: NDArray[np.uint8], classes: tuple[str, ...], path:
     present = [n for n in range(len(classes)) if (label == n).mean() > 0.001]
     for n in present:
         axes[1].scatter([], [], color=colours[n], s=18, label=classes[n])
-    axes[1].legend(loc="upper right", fontsize=7, frameon=False)
+    axes[1].legend(loc="upper right", fontsize=7, frameon=False, labelcolor=_INK)
     for axis, title in zip(axes, ("as scanned, coloured by height", "labelled"), strict=True):
-        axis.set_title(title, fontsize=9)
+        axis.set_title(title, fontsize=9, color=_INK)
         axis.set_aspect("equal")
         axis.set_axis_off()
-    figure.text(0.99, 0.01, CREDIT, ha="right", fontsize=6, color="#666666")
+    figure.text(0.99, 0.01, CREDIT, ha="right", fontsize=6, color=_INK)
     with atomic_write(path, "wb") as file:
-        figure.savefig(file, format="png", bbox_inches="tight")
+        figure.savefig(file, format="png", bbox_inches="tight", transparent=True)
     pyplot.close(figure)
 
 

@@ -66,7 +66,7 @@ def noisy_grid() -> str:
     model = fgnn.read_model(sample("model"))
     alone = np.array([model.unary(i).argmax() for i in range(model.num_variables)])
     best = fgnn.solve(model).assignment
-    return _labels([("each pixel by itself", alone.reshape(10, 30)), ("the optimum", best.reshape(10, 30))])
+    return _labels([("each pixel by itself", alone.reshape(10, 30)), ("the optimum", best.reshape(10, 30))], across=2)
 
 
 def marginals() -> str:
@@ -107,7 +107,9 @@ def decoding() -> str:
     code = read_code(sample("code"))
     curves = {}
     for name, method in (("belief propagation", "min-sum"), ("with ordered statistics", "osd")):
-        rates = [(snr, simulate(code, 4000, AWGN(noise_of(snr, code.rate)), method).rate) for snr in (1, 1.5, 2, 2.5, 3)]
+        rates = [
+            (snr, simulate(code, 4000, AWGN(noise_of(snr, code.rate)), method).rate) for snr in (1, 1.5, 2, 2.5, 3)
+        ]
         curves[name] = rates
     return lines(curves, "signal to noise, dB", "share of words with an error", log_y=True)
 
@@ -132,7 +134,8 @@ def _labels(images: Sequence[tuple[str, NDArray[Any]]], across: int = 1) -> str:
         left, top = (10 * wide + 12) * (n % across), (10 * high + 26) * (n // across)
         cells = [_cell(r, c, _LABELS[int(image[r, c])]) for r, c in np.ndindex(high, wide) if image[r, c]]
         frame = f"<rect width='{10 * wide}' height='{10 * high}' fill='none' stroke='{_INK}' stroke-opacity='.4'/>"
-        text = f"<text x='{5 * wide}' y='{10 * high + 15}' text-anchor='middle' font-size='12' fill='{_INK}'>{title}</text>"
+        middle = f"x='{5 * wide}' y='{10 * high + 15}' text-anchor='middle' font-size='12'"
+        text = f"<text {middle} fill='{_INK}'>{title}</text>"
         parts.append(f"<g transform='translate({left} {top})'>{''.join(cells)}{frame}{text}</g>")
     rows = -(-len(images) // across)
     about = ", ".join(title for title, _ in images)
@@ -141,7 +144,8 @@ def _labels(images: Sequence[tuple[str, NDArray[Any]]], across: int = 1) -> str:
 
 def _cell(row: int, column: int, fill: str, opacity: float = 1.0) -> str:
     shade = "" if opacity == 1.0 else f" fill-opacity='{min(opacity, 1.0):.2f}'"
-    return f"<rect x='{10 * column}' y='{10 * row}' width='10' height='10' fill='{fill}'{shade}/>"
+    place = f"x='{10 * column}' y='{10 * row}' width='10' height='10'"
+    return f"<rect {place} fill='{fill}'{shade} shape-rendering='crispEdges'/>"
 
 
 def _svg(wide: float, high: float, parts: Sequence[str], about: str, margin: float = 0) -> str:

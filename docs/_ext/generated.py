@@ -1,8 +1,8 @@
-"""Parts of pages generated from the package: commands, recipes, weights and stored results."""
+"""Parts of pages generated from the package: commands, recipes and weights."""
 
 from __future__ import annotations
 
-import json
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from fgnn.report.records import flatten, number, records, sections
+from fgnn.report.records import number
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -37,7 +37,7 @@ def _command(name: str, command: Any, level: int = 2) -> str:
     if inner:
         return "\n".join(lines) + "\n" + "\n".join(_command(f"{name} {k}", c, level + 1) for k, c in inner.items())
     if example:
-        lines += ["```sh", *example, "```", ""]
+        lines += ["```sh", *(_wrapped(line) for line in example), "```", ""]
     rows = []
     for parameter in command.params:
         if parameter.param_type_name == "argument":
@@ -48,6 +48,12 @@ def _command(name: str, command: Any, level: int = 2) -> str:
             default = "required" if parameter.required else _default(parameter.default)
         rows.append((f"`{names}`", getattr(parameter, "help", "") or "", default))
     return "\n".join(lines) + "\n" + table(("argument or option", "meaning", "default"), rows)
+
+
+def _wrapped(command: str) -> str:
+    """A command in lines of at most 88 columns, each but the last ending in a backslash."""
+    lines = textwrap.wrap(command, 86, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return " \\\n".join(lines)
 
 
 def _split_help(text: str) -> tuple[str, list[str]]:
@@ -83,65 +89,45 @@ def recipes_markdown() -> str:
 
 
 def weights_markdown() -> str:
-    """The packaged weights and their cards: data, held-out metrics, cost and command."""
+    """The packaged weights: data, held-out metrics, cost and command, from their cards."""
     from fgnn.weights import weight_names
     from fgnn.weights.cards import read_card
 
     cards = {name: read_card(name) for name in weight_names()}
     if not cards:
         return "This version has no packaged weights.\n"
-    rows = {
-        f"`{name}`": {"data": _data(card.get("data", {})), **flatten(card.get("metrics") or {})}
-        | {key: card[key] for key in ("steps", "hours", "hardware") if key in card}
+    rows = [
+        (
+            f"`{name}`",
+            _data(card.get("data", {})),
+            _metrics(card.get("metrics") or {}),
+            f"{card['steps']:,} steps, {60 * card['hours']:.1f} min, {card['hardware']}",
+            f"`{card['command']}`" if card.get("command") else "",
+        )
         for name, card in cards.items()
-    }
-    commands = [f"- `{name}`: `{card['command']}`" for name, card in cards.items() if card.get("command")]
-    return records(rows).markdown() + ("\nCommands:\n\n" + "\n".join(commands) + "\n" if commands else "")
+    ]
+    return table(("weights", "trained on", "held out", "training", "command"), rows)
 
 
 def _data(data: Mapping[str, Any]) -> str:
-    """The data families and their settings, without paths."""
+    """The data families and their sizes; the settings of scans are in the recipe."""
     families = []
     for kind, settings in data.items():
-        if isinstance(settings, Mapping):
-            named = ", ".join(f"{k} {number(v)}" for k, v in settings.items() if k != "root")
-            families.append(f"{kind} ({named})")
-        elif isinstance(settings, int):
+        if isinstance(settings, int):
             families.append(f"{settings:,} {kind}")
-    return ", ".join(families)
+        elif isinstance(settings, Mapping) and kind != "scans":
+            named = ", ".join(f"{k} {number(v)}" for k, v in settings.items() if k != "root")
+            families.append(f"{kind}: {named}")
+        else:
+            families.append(f"labelled {kind}")
+    return "; ".join(families)
 
 
-# ---- results --------------------------------------------------------------------------------------------------
-
-
-def results_markdown(folder: Path = RESULTS) -> str:
-    """Every stored result with its environment."""
-    files = sorted(folder.glob("*.json")) if folder.is_dir() else []
-    parts = []
-    for file in files:
-        payload = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(payload, dict):
-            payload = {"results": payload}
-        if "experiment" in payload or file.stem == "paper_differences":  # these have a directive of their own
-            continue
-        head = payload.pop("environment", {})
-        payload.pop("file", None)
-        parts.append(f"### {file.stem}\n\n{_environment(head)}\n{_tables(payload)}")
-    return "\n".join(parts) or "No results are stored in this copy; the commands on this page measure them.\n"
-
-
-def _environment(head: Mapping[str, Any]) -> str:
-    facts = [f"{key} {value}" for key, value in head.items() if not isinstance(value, Mapping | list) and value != ""]
-    return f"Environment: {', '.join(facts)}.\n" if facts else ""
-
-
-def _tables(payload: Mapping[str, Any]) -> str:
-    """Every table of a result, under its heading."""
-    parts = []
-    for path, rows in sections(payload):
-        parts += [f"#### {', '.join(path)}\n"] if path else []
-        parts.append(rows.markdown().replace("<", "&lt;"))
-    return "\n".join(parts)
+def _metrics(metrics: Mapping[str, float]) -> str:
+    """Shares in percent; the loss is left out, since it has no unit."""
+    names = (name.replace("_", " ").replace("iou", "IoU") for name in metrics)
+    shown = zip(names, metrics.values(), strict=True)
+    return ", ".join(f"{name} {100 * value:.1f} %" for name, value in shown if name != "loss")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -175,13 +161,12 @@ def _directive(make: Callable[[], str]) -> type[SphinxDirective]:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register ``{fgnn-commands}``, ``{fgnn-recipes}``, ``{fgnn-weights}`` and ``{fgnn-results}``."""
+    """Register ``{fgnn-commands}``, ``{fgnn-recipes}`` and ``{fgnn-weights}``."""
     return add_directives(
         app,
         {
             "fgnn-commands": commands_markdown,
             "fgnn-recipes": recipes_markdown,
             "fgnn-weights": weights_markdown,
-            "fgnn-results": results_markdown,
         },
     )

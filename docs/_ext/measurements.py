@@ -15,18 +15,36 @@ from fgnn.report import Table, lines
 # By topic: the file's name without suffix, what it shows, and the page that has its figures.
 ABOUT: dict[str, dict[str, tuple[str, str]]] = {
     "Learned MAP": {
-        "table1": ("The paper's Table 1: every method on chains with windows of 8", "#table-1-learned-map-on-chains"),
-        "table1_window9": ("The same with the windows of the authors' code", "#where-ours-differ-from-the-papers"),
-        "paper_differences": ("Networks with the choices of the authors' code", "#where-ours-differ-from-the-papers"),
-        "map_transfer": ("The deep network on lengths and windows it was not trained on", "#other-lengths-and-windows"),
-        "map_depth": ("The deep network's answer after each block", "#how-depth-and-data-help"),
-        "map_learning": ("Agreement while training on fresh instances", "#how-depth-and-data-help"),
-        "map_small_scale": ("Width, depth and aggregation at a small scale", "#how-depth-and-data-help"),
-        "map_grids": ("Every method on grids with budgets", "#learned-map-on-grids"),
+        "table1": (
+            "The paper's Table 1: every method on chains with windows of 8",
+            "results.md#table-1-learned-map-on-chains",
+        ),
+        "table1_window9": (
+            "The same with the windows of the authors' code",
+            "results-chains.md#where-ours-differ-from-the-papers",
+        ),
+        "paper_differences": (
+            "Networks with the choices of the authors' code",
+            "results-chains.md#where-ours-differ-from-the-papers",
+        ),
+        "map_transfer": (
+            "The deep network on lengths and windows it was not trained on",
+            "results-chains.md#other-lengths-and-windows",
+        ),
+        "map_depth": ("The deep network's answer after each block", "results-chains.md#how-depth-and-data-help"),
+        "map_learning": ("Agreement while training on fresh instances", "results-chains.md#how-depth-and-data-help"),
+        "map_small_scale": (
+            "Width, depth and aggregation at a small scale",
+            "results-chains.md#how-depth-and-data-help",
+        ),
+        "map_grids": ("Every method on grids with budgets", "results.md#learned-map-on-grids"),
     },
     "Point clouds and molecules": {
-        "shapes": ("ShapeNet-Part by network, protocol and category", "#table-3-parts-of-shapes"),
-        "lidar_aerial": ("Errors of ground and classes on 36 airborne scans", "#airborne-scans"),
+        "shapes": ("ShapeNet-Part by network, protocol and category", "results.md#table-3-parts-of-shapes"),
+        "lidar_aerial": (
+            "Errors of ground and classes on 36 airborne scans",
+            "results-points.md#airborne-scans-in-detail",
+        ),
         "qm7": ("Atomisation energies of molecules, beside PyG's layers", "problems/molecules.md"),
     },
     "Speed": {
@@ -42,7 +60,10 @@ ABOUT: dict[str, dict[str, tuple[str, str]]] = {
         "segment-cuda": ("Scans from file to file on a GPU", "speed.md#segmenting-a-scan-on-a-gpu"),
     },
     "Theory and guarantees": {
-        "terms": ("Terms of Lemma 1 for the tables of real models", "theorem.md#lemma-1-a-factor-is-a-maximum-over-rank-1-terms"),
+        "terms": (
+            "Terms of Lemma 1 for the tables of real models",
+            "theorem.md#lemma-1-a-factor-is-a-maximum-over-rank-1-terms",
+        ),
         "proofs": ("Proofs of optimality checked in exact integers", "guarantees.md"),
         "probabilities": ("Claims about probabilities checked in exact integers", "guarantees.md"),
         "fuzz": ("Mutated inputs for every parser", "guarantees.md"),
@@ -50,8 +71,20 @@ ABOUT: dict[str, dict[str, tuple[str, str]]] = {
         "load": ("Large models, long runs and many clients", "guarantees.md"),
         "sets": ("Tests by package versions and interpreter", "guarantees.md"),
     },
-}  # fmt: skip
+}
 _OTHER = "Other"
+# Commands for files that record none, or one that only ran on the machine that measured.
+AGAIN = {
+    "map_grids": "fgnn reproduce grids",
+    "map_learning": "python -m tools.learning_curves RUNS",
+    "paper_differences": "python -m tools.paper_differences",
+    "qm7": "python -m tools.qm7 MOLECULES --epochs 10",
+    "layer-cuda": "fgnn bench layer --device cuda",
+    "knn-cuda": "fgnn bench knn --device cuda",
+    "solvers-cuda": "fgnn bench solvers --device cuda",
+    "segment-cuda": "fgnn bench segment --device cuda",
+    "marginals-speed-cuda": "fgnn bench marginals --speed --device cuda",
+}
 
 
 # ---- the index ------------------------------------------------------------------------------------------------
@@ -62,12 +95,13 @@ def index_markdown(folder: Path = RESULTS) -> str:
     files = sorted(folder.glob("*.json")) if folder.is_dir() else []
     if not files:
         return "No results are stored in this copy; the commands on this page measure them.\n"
-    named = {stem: topic for topic, entries in ABOUT.items() for stem in entries}
+    known = {stem for entries in ABOUT.values() for stem in entries}
+    topics = {**ABOUT, _OTHER: {file.stem: ("", "") for file in files if file.stem not in known}}
     parts = []
-    for topic in (*ABOUT, _OTHER):
-        rows = [_index_row(file) for file in files if named.get(file.stem, _OTHER) == topic]
+    for topic, entries in topics.items():
+        rows = [_index_row(folder / f"{stem}.json") for stem in entries if (folder / f"{stem}.json") in files]
         if rows:
-            parts.append(f"**{topic}**\n\n{table(('shows', 'measured', 'command', 'numbers'), rows)}")
+            parts.append(f"**{topic}**\n\n{table(('shows', 'measured on', 'measure again', 'numbers'), rows)}")
     return "\n".join(parts)
 
 
@@ -76,13 +110,13 @@ def _index_row(file: Path) -> tuple[str, str, str, str]:
     payload = payload if isinstance(payload, Mapping) else {}
     known = {stem: about for entries in ABOUT.values() for stem, about in entries.items()}
     shows, page = known.get(file.stem, (_title(payload, file.stem), ""))
-    command = str(payload.get("command") or payload.get("environment", {}).get("command") or "")
-    is_shell = command.startswith(("fgnn ", "python ", "sh ", "make "))
+    recorded = payload.get("command") or payload.get("environment", {}).get("command") or ""
+    command = AGAIN.get(file.stem, str(recorded))
     return (
         f"[{shows}]({page})" if page else shows,
         measured(payload),
-        f"`{command}`" if is_shell else command,
-        f"{{download}}`JSON <../benchmarks/results/{file.name}>`",
+        f"`{command}`" if command else "–",
+        f"[JSON](../benchmarks/results/{file.name})",
     )
 
 
@@ -98,7 +132,11 @@ def measured(payload: Mapping[str, Any]) -> str:
     device = str(head.get("device") or head.get("hardware") or payload.get("hardware") or payload.get("device") or "")
     if device == "cpu":
         device = str(head.get("cpu", "CPU"))
-    facts = [device.replace("(R)", "").replace(" Processor", ""), str(head.get("date", ""))[:10], str(head.get("commit", ""))]
+    facts = [
+        device.replace("(R)", "").replace(" Processor", ""),
+        str(head.get("date", ""))[:10],
+        str(head.get("commit", "")),
+    ]
     return ", ".join(fact for fact in facts if fact)
 
 
@@ -119,7 +157,7 @@ def stored(name: str, make: Callable[[dict[str, Any]], str]) -> Callable[[], str
 
 
 def _source(payload: Mapping[str, Any], name: str) -> str:
-    facts = [fact for fact in (measured(payload), f"{{download}}`{name} <../benchmarks/results/{name}>`") if fact]
+    facts = [fact for fact in (measured(payload), f"[{name}](../benchmarks/results/{name})") if fact]
     return f"({'; '.join(facts)})\n"
 
 

@@ -12,7 +12,8 @@ from fgnn.reproduce.experiment import missing_epochs, records
 from fgnn.reproduce.paper import TABLE1
 from tests.docs.pages import DOCS, ROOT
 
-PAGE = (DOCS / "results.md").read_text(encoding="utf-8")
+PAGES = [DOCS / name for name in ("results.md", "results-chains.md", "results-points.md")]
+PAGE = "".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 
 @pytest.fixture
@@ -64,7 +65,8 @@ def test_the_layers_are_compared_on_the_same_data(tables: Any) -> None:
 def test_the_page_uses_every_table(tables: Any) -> None:
     used = set(re.findall(r"```\{(fgnn-[\w-]+)\}", PAGE))
     assert used >= {
-        "fgnn-table1", "fgnn-table1-window9", "fgnn-ablation", "fgnn-layers", "fgnn-table3", "fgnn-shape-protocols",
+        "fgnn-table1", "fgnn-table1-window9", "fgnn-ablation", "fgnn-layers", "fgnn-table3", "fgnn-table3-categories",
+        "fgnn-shape-protocols",
     }  # fmt: skip
     for make in (tables.ablation_markdown, tables.table3_markdown, tables.shape_protocols_markdown):
         assert make().count("|") > 20

@@ -142,24 +142,22 @@ def load_extension() -> Any:
     return module
 
 
-def test_stored_results_become_tables(tmp_path: Path) -> None:
-    generated = load_extension()
-    assert "No results are stored" in generated.results_markdown(tmp_path / "none")
-    (tmp_path / "solvers-cpu.json").write_text(
-        '{"environment": {"device": "cpu", "cores": 2}, "count": 7, "methods": '
-        '{"exact": {"ms_per_model": 0.04, "agree": 100.0}, "lp": {"ms_per_model": 3.4, "bound": [1, 2]}}, '
-        '"recipes": [{"recipe": "tiny", "parts": {"forward": 12.5}}], "skipped": {}}'
-    )
-    markdown = generated.results_markdown(tmp_path)
-    assert "### solvers-cpu" in markdown
-    assert "device cpu, cores 2" in markdown
-    assert "| exact | 0.04 | 100 |  |" in markdown
-    assert "| lp | 3.4 |  | 1, 2 |" in markdown
-    assert "| tiny | 12.5 |" in markdown
+def test_the_table_of_weights_has_every_card() -> None:
+    from fgnn.weights import weight_names
+    from fgnn.weights.cards import read_card
+
+    table = load_extension().weights_markdown()
+    for name in weight_names():
+        card = read_card(name)
+        (line,) = [row for row in table.splitlines() if row.startswith(f"| `{name}` |")]
+        assert card["command"] in line
+        assert f"{card['steps']:,} steps" in line
+        if "agreement" in card["metrics"]:
+            assert f"agreement {100 * card['metrics']['agreement']:.1f} %" in line
 
 
 def test_pages_hold_no_measured_times_of_their_own() -> None:
-    for name in ("results.md", "solvers.md", "scaling.md"):
+    for name in ("results.md", "results-chains.md", "results-points.md", "solvers.md", "scaling.md"):
         prose = re.sub(r"^```.*?^```$", "", text(name), flags=re.MULTILINE | re.DOTALL)
         assert not re.findall(r"\d[\d.,]* (?:ms|µs|models/s|times faster|× faster)", prose), name
 
@@ -174,6 +172,13 @@ def test_every_public_name_is_in_the_reference() -> None:
             assert f"fgnn.{name}" in reference or name == "__version__", name
         else:
             assert re.search(rf"auto(class|function):: fgnn\.{name}\b", reference), name
+
+
+def test_the_reference_of_layers_is_complete_and_opens_with_the_layer() -> None:
+    page = text("api/nn.md")
+    listed = re.findall(r"auto(?:class|function|exception):: fgnn\.nn\.(\w+)", page)
+    assert listed[0] == "FGNNLayer"
+    assert sorted(listed) == sorted(name for name in fgnn.nn.__all__ if not inspect.ismodule(getattr(fgnn.nn, name)))
 
 
 def anchors(page: Path) -> set[str]:

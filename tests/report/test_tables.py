@@ -48,7 +48,7 @@ def test_a_page_is_self_contained(tmp_path: Path) -> None:
     page.table(TABLE)
     page.code("fgnn reproduce table1")
     page.details("Environment", {"torch": "2", "path": tmp_path})
-    picture = bars(["D1", "D2"], {"ours": [99.0, 98.0], "theirs": [92.5, None]}, "agreement", bottom=50)
+    picture = bars(["D1", "D2"], {"ours": [99.0, 98.0], "theirs": [92.5, None]}, "agreement")
     page.picture(picture, "bars")
     page.picture(b"\x89PNG", "a picture of dots")
     text = page.write(tmp_path / "page.html").read_text(encoding="utf-8")

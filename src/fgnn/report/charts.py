@@ -18,11 +18,10 @@ def bars(
     groups: Sequence[str],
     series: Mapping[str, Sequence[float | None]],
     ylabel: str,
-    bottom: float = 0.0,
     *,
     log: bool = False,
 ) -> str:
-    """Grouped bars: one group per name, one bar per series.
+    """Grouped bars from zero: one group per name, one bar per series.
 
     Missing and non-finite values, and on a logarithmic axis those that are not positive, are omitted.
     """
@@ -31,13 +30,13 @@ def bars(
     finite = [v for values in shown.values() for v in values if v is not None]
     if not finite:
         return _empty(ylabel)
-    low, high = (min(finite) / 2, max(finite)) if log else (min(bottom, *finite), max(finite))
+    low, high = (min(finite) / 2, max(finite)) if log else (min(0.0, *finite), max(0.0, *finite))
     axis = _Axis(low, high if high > low else low + 1, log=log)
     slot = max(60.0, 16.0 * len(shown), *(_LETTER * len(g) + 8 for g in groups))
     width = max(560.0, slot * len(groups))
     wide = 0.84 * width / len(groups) / len(shown)
     chart = _Chart(width, axis, ylabel)
-    zero = chart.y(max(axis.low, bottom) if not log else axis.low)
+    zero = chart.y(axis.low if log else 0.0)
     for n, (name, values) in enumerate(shown.items()):
         for g, value in enumerate(values):
             if value is None:

@@ -186,7 +186,7 @@ def _page(setting: Setting, cells: Sequence[Cell], tables: Sequence[Table], kind
         m: [100 * cells_of(cells, m)[k].quality.agreement if k in cells_of(cells, m) else None for k in kinds]
         for m in methods
     }
-    picture = bars([f"Dataset{k}" for k in kinds], series, "agreement with the exact MAP, %", bottom=30.0)
+    picture = bars([f"Dataset{k}" for k in kinds], series, "agreement with the exact MAP, %")
     page.picture(picture, "Agreement with the exact MAP by method and data set")
     for table in tables[1:]:
         if table is tables[-len(kinds)]:

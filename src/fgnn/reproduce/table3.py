@@ -216,7 +216,7 @@ def _page(setting: Setting, rows: Sequence[ShapeRow], tables: Sequence[Table], c
         ROWS[n][1]: [100 * t.category[c] if c in t.category else None for c in CATEGORIES] for n, t in one.items()
     }
     series["FGNN, the paper's"] = list(TABLE3["FGNN"][1:])
-    page.picture(bars(list(_SHORT), series, "mIoU of a category's shapes, %", bottom=40.0), "mIoU by category")
+    page.picture(bars(list(_SHORT), series, "mIoU of a category's shapes, %"), "mIoU by category")
     page.table(tables[1])
     page.heading("Protocols")
     page.table(tables[2])

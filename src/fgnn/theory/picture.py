@@ -111,9 +111,9 @@ def _spread(entries: Tensor) -> float:
 def save_figure(figure: Any, path: Path) -> None:
     """Write a figure in the format of its suffix; equal figures give equal files."""
     kind = path.suffix.lstrip(".").lower()
-    # reproducible files: no date, and stable ids
+    # reproducible files: no date, stable ids; letters as paths, since a reader may lack the fonts of formulas
     with (
-        need("matplotlib").rc_context({"svg.hashsalt": "fgnn", "svg.fonttype": "none"}),
+        need("matplotlib").rc_context({"svg.hashsalt": "fgnn", "svg.fonttype": "path"}),
         atomic_write(path, "wb") as file,
     ):
-        figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else None)
+        figure.savefig(file, format=kind, transparent=True, metadata={"Date": None} if kind == "svg" else None)

@@ -1,0 +1,79 @@
+"""The pages a new reader sees first: the README, the landing page, the gallery and the glossary."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.docs.pages import DOCS, ROOT, blocks
+
+LANDING = DOCS / "index.md"
+
+
+@pytest.fixture
+def gallery(monkeypatch: pytest.MonkeyPatch) -> Any:
+    pytest.importorskip("sphinx")
+    pytest.importorskip("matplotlib")
+    monkeypatch.syspath_prepend(DOCS / "_ext")
+    import gallery
+
+    return gallery
+
+
+def test_the_landing_page_has_a_picture_an_install_line_and_four_tiles() -> None:
+    text = LANDING.read_text(encoding="utf-8")
+    tiles = re.findall(r"^:::\{container\} tile\n(.*?)^:::$", text, re.MULTILINE | re.DOTALL)
+    assert len(tiles) == 4
+    for tile in tiles:
+        assert re.match(r"\*\*\[[^\]]+\]\([\w./#-]+\)\*\*\n", tile), tile
+        assert "```" in tile
+    assert text.index("{fgnn-picture}") < text.index("pip install") < text.index("{container} tiles")
+    assert "(gallery.md)" in text
+    assert "(glossary.md)" in text
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", LANDING], ids=lambda p: p.name)
+def test_the_install_line_comes_before_any_other_command(page: Any) -> None:
+    first = next(block.body for block in blocks(page) if block.kind in ("sh", "console"))
+    lines = [line for line in first.splitlines() if line and not line.startswith("#")]
+    assert lines[0].startswith(("pip install", "make demo", "python"))
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/index.md", "docs/getting-started.md"])
+def test_map_is_expanded_where_it_is_first_used(name: str) -> None:
+    text = re.sub(r"^```.*?^```$", "", (ROOT / name).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    first = re.search(r"\bMAP\b", text)
+    assert first is None or "maximum a posteriori" in text[: first.end() + 40].lower(), text[first.start() - 60 :][:120]
+
+
+def test_the_glossary_is_in_order_and_explains_the_abbreviations() -> None:
+    terms = re.findall(r"^(\S.*)\n: ", (DOCS / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert terms == sorted(terms, key=str.lower)
+    words = {word for term in terms for word in re.split(r"[ ,]+", term)}
+    assert words >= {"CRF", "FGNN", "IoU", "LDPC", "LP", "MAP", "MPNN", "Z"}
+
+
+def test_the_gallery_shows_every_picture(gallery: Any) -> None:
+    text = (DOCS / "gallery.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"\{fgnn-picture\} ([\w-]+)", text)) == set(gallery.PICTURES)
+    assert text.count("{container} tile\n") >= 10
+
+
+@pytest.mark.parametrize("name", ["noisy-grid", "sudoku", "decoding"])
+def test_pictures_are_drawn_in_the_colours_of_the_page(gallery: Any, name: str) -> None:
+    svg = gallery.cached(name)
+    root = ElementTree.fromstring(svg)
+    assert root.attrib["aria-label"]
+    assert len(list(root.iter())) > 20
+    assert not re.search(r"(fill|stroke)='(#000|#fff|black|white)", svg)
+
+
+def test_the_sudoku_of_the_gallery_is_the_solution_on_its_page(gallery: Any) -> None:
+    digits = "".join(ElementTree.fromstring(gallery.cached("sudoku")).itertext())
+    shown = (DOCS / "problems" / "sudoku.md").read_text(encoding="utf-8")
+    rows = re.search(r"\[\[5 3 4.*?\]\]", shown, re.DOTALL)
+    assert rows
+    assert digits == re.sub(r"\D", "", rows[0])

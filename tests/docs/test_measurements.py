@@ -1,0 +1,109 @@
+"""Stored measurements on the pages: every file is listed, and the tables have its numbers."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.docs.pages import DOCS, ROOT
+
+RESULTS = ROOT / "benchmarks" / "results"
+NAMES = ("results.md", "results-chains.md", "results-points.md")
+PAGES = "".join((DOCS / name).read_text(encoding="utf-8") for name in NAMES)
+
+
+@pytest.fixture
+def measurements(monkeypatch: pytest.MonkeyPatch) -> Any:
+    pytest.importorskip("sphinx")
+    monkeypatch.syspath_prepend(DOCS / "_ext")
+    import measurements
+
+    return measurements
+
+
+def payload(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def test_every_file_is_listed_once_with_its_numbers_a_click_away(measurements: Any) -> None:
+    index = measurements.index_markdown()
+    linked = re.findall(r"\[JSON\]\(\.\./benchmarks/results/([\w.-]+)\)", index)
+    assert sorted(linked) == sorted(file.name for file in RESULTS.glob("*.json"))
+    for line in index.splitlines():
+        if "[JSON]" in line:
+            shows = line.split(" | ")[0]
+            assert re.match(r"\| \[?[A-Z]", shows), f"says nothing to a reader: {shows}"
+            assert "_" not in shows.split("](")[0], shows
+
+
+def test_the_index_names_files_and_places_that_exist(measurements: Any) -> None:
+    for entries in measurements.ABOUT.values():
+        for stem, (_, page) in entries.items():
+            assert (RESULTS / f"{stem}.json").is_file(), stem
+            assert (DOCS / page.split("#")[0]).is_file(), page
+    assert all((RESULTS / f"{stem}.json").is_file() for stem in measurements.AGAIN)
+
+
+def test_a_new_file_is_listed_by_what_it_says_of_itself(measurements: Any, tmp_path: Path) -> None:
+    (tmp_path / "new_one.json").write_text(
+        '{"what": "rates of a code; 5 seeds", "command": "fgnn bench new", "environment": {"device": "cpu", "cpu": "A"}}'
+    )
+    (tmp_path / "list.json").write_text("[1, 2]")
+    index = measurements.index_markdown(tmp_path)
+    assert "**Other**" in index
+    assert "| Rates of a code | A | `fgnn bench new` | [JSON](../benchmarks/results/new_one.json) |" in index
+    assert "| List |" in index
+    assert "No results are stored" in measurements.index_markdown(tmp_path / "none")
+
+
+def test_tables_have_the_numbers_of_the_files(measurements: Any) -> None:
+    assert "| FGNN + decode + refine | 98.8 | 91.4 | 100.0 | 0.024 | 19.4 | 500 |" in measurements.grids(
+        payload("map_grids")
+    )
+    transfer = payload("map_transfer")
+    first = [row for row in transfer["rows"] if row["chains"] == transfer["rows"][0]["chains"]]
+    cells = [f"{row[key]:.1f}" for key in ("raw, agreement %", "decoded, optimal %") for row in first]
+    assert f"| {first[0]['chains']} | {' | '.join(cells)} |" in measurements.transfer(transfer)
+    aerial = payload("lidar_aerial")
+    assert f"| SMRF | {100 * aerial['summary']['smrf']['mean']:.2f} |" in measurements.aerial(aerial)
+    scans = measurements.aerial_scans(aerial)
+    assert all(f"| {scan} |" in scans for scan in aerial["results"])
+    small = payload("map_small_scale")
+    assert all(f"| {run['network']} |" in measurements.small_scale(small) for run in small["runs"])
+
+
+def test_charts_are_part_of_the_page(measurements: Any) -> None:
+    for name, make in (("map_depth", measurements.depth), ("map_learning", measurements.learning)):
+        chart = make(payload(name))
+        assert "<svg" in chart
+        assert "no data" not in chart
+
+
+def test_every_table_is_on_a_page_and_a_missing_file_is_reported(
+    measurements: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert set(re.findall(r"```\{(fgnn-[\w-]+)\}", PAGES)) >= {"fgnn-measurements", *measurements.TABLES}
+    monkeypatch.setattr(measurements, "RESULTS", ROOT / "nowhere")
+    for file, make in measurements.TABLES.values():
+        assert "No run is stored" in measurements.stored(file, make)()
+
+
+# ---- figures in prose -----------------------------------------------------------------------------------------
+
+
+def test_figures_in_prose_agree_with_the_files() -> None:
+    aerial = payload("lidar_aerial")["summary"]
+    ours, smrf = aerial["lidar-aerial"], aerial["smrf"]
+    assert f"The mean is {100 * (1 - ours['mean'] / smrf['mean']):.0f} % below SMRF's" in PAGES
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"{100 * ours['mean']:.1f} / {100 * ours['median']:.1f} %" in readme
+    assert f"{100 * smrf['mean']:.1f} / {100 * smrf['median']:.1f} % (SMRF)" in readme
+    grids = {row["method"]: row for row in payload("map_grids")["8 x 8, against the proved optimum"]}
+    found = [grids[f"{name} + decode + refine"]["optimal %"] for name in ("FGNN", "max-product", "AD3")]
+    assert f"finds the proved optimum of {found[0]:.0f} %" in PAGES
+    assert f"max-product finds {found[1]:.0f} % and AD3 {found[2]:.0f} %" in PAGES
+    assert f"{found[0]:.0f} % | {found[1]:.0f} % (max-product with local search), {found[2]:.0f} % (AD3" in readme
