@@ -171,6 +171,12 @@ class Picture(SphinxDirective):
         return [figure]
 
 
+def standalone(name: str) -> str:
+    """The text of an SVG file, in a grey that is legible on white and on black."""
+    text = cached(name).replace("<svg ", "<svg xmlns='http://www.w3.org/2000/svg' font-family='sans-serif' ", 1)
+    return text.replace(_INK, "#808080").replace(_ACCENT, "#2f6fb0") + "\n"
+
+
 @cache
 def cached(name: str) -> str:
     """A picture, drawn once per build."""

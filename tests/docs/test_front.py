@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 from xml.etree import ElementTree
@@ -69,6 +70,15 @@ def test_pictures_are_drawn_in_the_colours_of_the_page(gallery: Any, name: str) 
     assert root.attrib["aria-label"]
     assert len(list(root.iter())) > 20
     assert not re.search(r"(fill|stroke)='(#000|#fff|black|white)", svg)
+
+
+def test_the_picture_of_the_readme_is_the_one_the_build_draws(gallery: Any) -> None:
+    file = DOCS / "img" / "noisy-grid.svg"
+    drawn = gallery.standalone("noisy-grid")
+    if os.environ.get("FGNN_SCREENSHOTS"):
+        file.write_text(drawn, encoding="utf-8")
+    assert file.read_text(encoding="utf-8") == drawn
+    assert f"docs/img/{file.name}" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_sudoku_of_the_gallery_is_the_solution_on_its_page(gallery: Any) -> None:

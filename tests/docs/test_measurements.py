@@ -50,12 +50,12 @@ def test_the_index_names_files_and_places_that_exist(measurements: Any) -> None:
 
 def test_a_new_file_is_listed_by_what_it_says_of_itself(measurements: Any, tmp_path: Path) -> None:
     (tmp_path / "new_one.json").write_text(
-        '{"what": "rates of a code; 5 seeds", "command": "fgnn bench new", "environment": {"device": "cpu", "cpu": "A"}}'
+        '{"what": "rates of a code; 5 seeds", "command": "fgnn bench new", "environment": {"device": "B"}}'
     )
     (tmp_path / "list.json").write_text("[1, 2]")
     index = measurements.index_markdown(tmp_path)
     assert "**Other**" in index
-    assert "| Rates of a code | A | `fgnn bench new` | [JSON](../benchmarks/results/new_one.json) |" in index
+    assert "| Rates of a code | B | `fgnn bench new` | [JSON](../benchmarks/results/new_one.json) |" in index
     assert "| List |" in index
     assert "No results are stored" in measurements.index_markdown(tmp_path / "none")
 
