@@ -100,6 +100,13 @@ def sudoku() -> str:
     return _svg(180, 180, parts, "A solved Sudoku; the digits that were given are bold", margin=2)
 
 
+def chain() -> str:
+    """A short chain like those of the paper's third data set, with its best assignment."""
+    model = fgnn.data.ChainMAP(kind=3, length=12, window=4, budget=2).sample(1, seed=3).model(0)
+    html = fgnn.draw(model, fgnn.solve(model))._repr_html_()
+    return html[html.index("<svg") : html.index("</svg>") + len("</svg>")]
+
+
 def decoding() -> str:
     """Words with an error against the signal-to-noise ratio, for the code of ``fgnn sample code``."""
     from fgnn.decoding import AWGN, noise_of, read_code, simulate
@@ -119,6 +126,7 @@ PICTURES: dict[str, Callable[[], str]] = {
     "marginals": marginals,
     "denoising": denoising,
     "sudoku": sudoku,
+    "chain": chain,
     "decoding": decoding,
 }
 

@@ -87,7 +87,7 @@ def test_pictures_have_no_background_of_their_own(built: Path, views: Any) -> No
     checked = 0
     for scheme in ("light", "dark"):
         view = views(1400, scheme)
-        for name in ("theorem", "layers", "problems/denoising", "segmenting"):
+        for name in ("theorem", "layers", "problems/denoising", "problems/chains", "segmenting"):
             view.goto((built / f"{name}.html").as_uri())
             background = view.evaluate("getComputedStyle(document.body).backgroundColor")
             paper = tuple(int(part) for part in background[4:-1].split(","))
