@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 
 from fgnn import GraphicalModel
-from fgnn.pgm.convert import to_networkx
 from tests.strategies import models
 
 networkx = pytest.importorskip("networkx")
@@ -16,7 +15,7 @@ networkx = pytest.importorskip("networkx")
 @given(models())
 def test_a_model_can_be_rebuilt_from_its_networkx_graph(model: GraphicalModel) -> None:
     model.constant = 0.5
-    graph = to_networkx(model)
+    graph = model.to_networkx()
     assert networkx.is_bipartite(graph)
     by_kind = {
         kind: [d for _, d in graph.nodes(data=True) if d["kind"] == kind] for kind in ("variable", "table", "budget")
@@ -36,7 +35,7 @@ def test_edges_join_a_factor_to_its_scope_with_the_axis() -> None:
     model = GraphicalModel([2, 3, 2])
     model.add_table((1, 0), np.zeros((3, 2)))
     model.add_budget((0, 2), at_most=1)
-    graph = to_networkx(model)
+    graph = model.to_networkx()
     assert {v: graph.edges[("table", 0), v]["axis"] for v in graph[("table", 0)]} == {
         ("variable", 1): 0,
         ("variable", 0): 1,

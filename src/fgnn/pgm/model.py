@@ -202,6 +202,12 @@ class GraphicalModel:
         twin._structured_chunks = list(self._structured_chunks)
         return twin
 
+    def to_networkx(self) -> Any:
+        """The factor graph as a networkx graph, with cardinalities, log-potentials and scopes as attributes."""
+        from fgnn.pgm.convert import to_networkx
+
+        return to_networkx(self)
+
     # ---- reading ------------------------------------------------------------------------------------------
 
     @property

@@ -14,7 +14,6 @@ from fgnn.infer import best_assignments, sample
 from fgnn.models.map.featurise import featurise
 from fgnn.pgm import ModelBatch
 from fgnn.pgm.conditionals import conditionals
-from fgnn.pgm.convert import to_networkx
 from fgnn.pgm.factors import AllDifferent
 from fgnn.pgm.lowering import lower
 from fgnn.theory import max_product_network, sum_product_network
@@ -136,7 +135,7 @@ def test_files_graphs_and_pictures(tmp_path: Path) -> None:
         fgnn.write_model(wide, tmp_path / "wide.uai")
     fgnn.write_model(wide, tmp_path / "wide.fgm")
     assert fgnn.read_model(tmp_path / "wide.fgm") == wide
-    graph = to_networkx(model)
+    graph = model.to_networkx()
     assert graph.nodes["parity", 0]["value"] == 1
     assert graph.nodes["linear", 0]["at_most"] == 1
     assert fgnn.draw(model, [0, 0, 0, 0, 0]).save(tmp_path / "m.svg").stat().st_size > 1000
