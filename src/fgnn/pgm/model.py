@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,8 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fgnn.drawing import Sketch, States
-from fgnn.pgm.arrays import counted, finite_sum, integers, log_potentials
+from fgnn.pgm.arrays import finite_sum, integers, log_potentials
 from fgnn.pgm.checks import check_budgets, check_state, check_tables, checked_scopes, checked_variable, common_shape
+from fgnn.pgm.describe import describe
 from fgnn.pgm.factors import AllDifferent, Kind, Linear, Parity, Pattern
 from fgnn.pgm.factors.budgets import Budget, BudgetChunk, BudgetGroup, group_budgets
 from fgnn.pgm.factors.kind import (
@@ -309,18 +309,7 @@ class GraphicalModel:
         return model_html(self)
 
     def __repr__(self) -> str:
-        cards = self._cardinalities
-        states = "-".join(map(str, sorted({cards.min(), cards.max()}))) if cards.size else "no"
-        parts = [f"{counted(self.num_variables, 'variable')} of {states} state{'' if states == '1' else 's'}"]
-        if self.num_tables:
-            arity = max(g.scopes.shape[1] for g in self.table_groups)
-            parts.append(f"{counted(self.num_tables, 'table')} of arity <= {arity}")
-        if self.num_budgets:
-            size = max(g.scopes.shape[1] for g in self.budget_groups)
-            parts.append(f"{counted(self.num_budgets, 'budget')} over <= {counted(size, 'variable')}")
-        counts = Counter(factor.kind.name for factor in self.structured())
-        parts += [f"{count} {name}" for name, count in counts.items()]
-        return f"GraphicalModel({', '.join(parts)})"
+        return f"GraphicalModel({describe(self)})"
 
     def _grouped(self) -> tuple[tuple[TableGroup, ...], tuple[BudgetGroup, ...], tuple[StructuredGroup, ...]]:
         if self._groups is None:

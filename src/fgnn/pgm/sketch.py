@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from fgnn.drawing import Drawing, FactorMark, Sketch, States
 from fgnn.drawing.fragment import figure_and_facts
 from fgnn.drawing.sketch import BROKEN_COLOUR, CONSTRAINT_COLOUR, INLINE_NODES, check_nodes
+from fgnn.pgm.describe import size_of
 from fgnn.pgm.factors.budgets import Budget
 from fgnn.pgm.factors.kind import StructuredFactor
 from fgnn.pgm.factors.tables import Table
@@ -67,21 +67,16 @@ def _constraint(scope: tuple[int, ...], kind: str, label: str, detail: str, kept
 
 def model_html(model: GraphicalModel) -> str:
     """The size of a model, and a drawing of a small one."""
-    cards = Counter(model.cardinalities.tolist())
+    size = size_of(model)
     facts = [("variables", f"{model.num_variables:,}")]
-    if cards:
-        low, high = min(cards), max(cards)
+    if model.num_variables:
+        low, high = size.fewest_states, size.most_states
         facts.append(("states", str(low) if low == high else f"{low} to {high}"))
     if model.num_tables:
-        arity = max(group.scopes.shape[1] for group in model.table_groups)
-        facts.append(("tables", f"{model.num_tables:,} over at most {arity} variables"))
+        facts.append(("tables", f"{model.num_tables:,} over at most {size.arity} variables"))
     if model.num_budgets:
-        size = max(group.scopes.shape[1] for group in model.budget_groups)
-        facts.append(("budgets", f"{model.num_budgets:,} over at most {size} variables"))
-    kinds: Counter[str] = Counter()
-    for group in model.structured_groups:
-        kinds[group.kind.name] += len(group.scopes)
-    facts += [(name, f"{count:,}") for name, count in kinds.items()]
+        facts.append(("budgets", f"{model.num_budgets:,} over at most {size.budget} variables"))
+    facts += [(name, f"{count:,}") for name, count in size.kinds.items()]
     small = 0 < num_nodes(model) <= INLINE_NODES
     picture = Drawing(sketch_model(model, States()))._repr_html_() if small else ""
     return figure_and_facts("GraphicalModel", facts, picture)
