@@ -45,7 +45,8 @@ myst_heading_anchors = 3
 myst_update_mathjax = False
 suppress_warnings = ["mystnb.unknown_mime_type"]
 
-# Notebooks are shown with their stored outputs; `make notebooks` makes them, and a test finds stale ones.
+# Notebooks are shown with their stored outputs; `make notebooks` makes them, and a test
+# finds stale ones.
 nb_execution_mode = "off"
 nb_merge_streams = True
 
