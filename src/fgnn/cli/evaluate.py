@@ -14,6 +14,7 @@ from fgnn.errors import InputError
 if TYPE_CHECKING:
     from fgnn.report import Table
     from fgnn.tasks.evaluate_map import Evaluation
+    from fgnn.tasks.recipe import ChainData
 
 
 def evaluate(
@@ -58,7 +59,6 @@ def evaluate(
     from fgnn.runtime.devices import pick_device
     from fgnn.tasks import GridData
     from fgnn.tasks.evaluate_map import evaluate as evaluate_weights
-    from fgnn.tasks.recipe import ChainData
     from fgnn.weights.cards import read_card
 
     if read_card(weights).task == "points":
@@ -69,16 +69,12 @@ def evaluate(
     if data is not None or protocol is not None:
         raise InputError("Expected a point network for --data and --protocol (got one for graphical models)")
     count = count or 1000
-    chain = None
-    if kind or length is not None or window is not None:
-        kinds = tuple(kind) if kind else (1, 2, 3)
-        chain = ChainData(kinds, length=length or 30, window=window or 8)
     results = evaluate_weights(
         weights,
         instances=count,
         seed=seed,
         device=pick_device(device),
-        chain=chain,
+        chain=_chain(kind, length, window),
         grid=GridData(*_size(grid)) if grid else None,
         samples=samples,
     )
@@ -87,6 +83,15 @@ def evaluate(
         return
     caption = f"{Path(weights).name}, {count} fresh instances each" + (" (± over batches of 32)" if count >= 64 else "")
     print(_table(results, caption).text())
+
+
+def _chain(kinds: list[int] | None, length: int | None, window: int | None) -> ChainData | None:
+    """The chains that options ask for; None without any of them."""
+    from fgnn.tasks.recipe import ChainData
+
+    if not kinds and length is None and window is None:
+        return None
+    return ChainData(tuple(kinds or (1, 2, 3)), length=length or 30, window=window or 8)
 
 
 def _table(results: dict[str, Evaluation], caption: str) -> Table:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.points.cloud import Cloud, CloudReader
+from fgnn.points.spool import Spool
 
 # Mapped pages are released after every this many tiles.
 _RELEASE_EVERY = 64
@@ -98,7 +99,7 @@ class TileStore:
             raise
 
     def _build(self, extra_width: int, points: int, grow: float) -> None:
-        self._spool = _Spool(Path(self._folder.name) / "spool", extra_width)
+        self._spool = Spool(Path(self._folder.name) / "spool", extra_width)
         low, high, self.count, self.valid = self._measure()
         self._divide(low, high)
         if grow > 1 and self.valid:
@@ -284,29 +285,6 @@ class TileStore:
     def _progress(self, stage: str, done: int) -> None:
         if self._report is not None:
             self._report(stage, done, self.reader.header.count)
-
-
-class _Spool:
-    """The valid points in a plain file, chunk by chunk, so that a compressed scan is decompressed only once."""
-
-    def __init__(self, file: Path, width: int) -> None:
-        self.file, self.width = file, width
-        self.counts: list[int] = []
-        file.touch()
-
-    def add(self, xyz: NDArray[np.float64], point: NDArray[np.int64], extra: NDArray[np.float32] | None) -> None:
-        with self.file.open("ab") as out:
-            for array in (xyz, point) if extra is None else (xyz, point, extra):
-                out.write(np.ascontiguousarray(array).data)
-        self.counts.append(len(xyz))
-
-    def __iter__(self) -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float32]]]:
-        """Of each chunk: coordinates (n, 3), positions in the scan (n,) and extra features (n, F)."""
-        with self.file.open("rb") as source:
-            for count in self.counts:
-                xyz = np.fromfile(source, np.float64, 3 * count).reshape(-1, 3)
-                point = np.fromfile(source, np.int64, count)
-                yield xyz, point, np.fromfile(source, np.float32, self.width * count).reshape(count, self.width)
 
 
 def _key_counts(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +23,7 @@ from fgnn.tasks.settings import MOST_STEPS
 from fgnn.train.checkpoint import State, restore, save_state
 from fgnn.train.run_folder import RunFolder
 from fgnn.train.step import Step
+from fgnn.train.stop_signals import stop_signals
 from fgnn.train.update import Update, rate_factor
 from fgnn.weights import save_weights
 from fgnn.weights.cards import read_card
@@ -117,7 +117,7 @@ class _Trainer:
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)  # loss and correct labels since the last log
         window_start = self.warm = time.perf_counter()
         self.parallel.train()
-        with _stop_signals() as stopped:
+        with stop_signals() as stopped:
             while not state.finished:
                 batch = task.batch(state.step)
                 rate = settings.optimiser.rate * rate_factor(
@@ -288,31 +288,6 @@ def _origin(place: str) -> dict[str, Any]:
     except InputError:  # deleted since; the run no longer needs them
         return {"name": place}
     return {key: card[key] for key in ("name", "instances_seen", "hours", "began_with") if key in card}
-
-
-@contextmanager
-def _stop_signals() -> Iterator[Callable[[], int]]:
-    """Record SIGINT and SIGTERM instead of raising; a second one acts as usual.
-
-    Yields a function that returns the first, or 0.
-    """
-    received: list[int] = []
-    handlers: dict[int, Any] = {}
-
-    def record(number: int, frame: Any) -> None:
-        received.append(number)
-        signal.signal(number, handlers[number])
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        try:
-            handlers[number] = signal.signal(number, record)
-        except ValueError:  # not the main thread, which alone may handle signals
-            break
-    try:
-        yield lambda: received[0] if received else 0
-    finally:
-        for replaced, handler in handlers.items():
-            signal.signal(replaced, handler)
 
 
 def _tensorboard(folder: RunFolder) -> Any:
