@@ -2,7 +2,7 @@
 
 Networks with the choices of the authors' code, one at a time and all together, are trained by the recipe of the paper's
 protocol on the authors' windows of 9, with the same data in the same order, and scored on the same fresh instances.
-Results are added to the file, so that runs can be divided.
+Results are added to the file, so that runs can be divided; ``--join`` adds those of runs that had files of their own.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ VARIANTS: dict[str, tuple[int, str, Choices | int | None]] = {
     "neighbours-1-8": (1, "no factors, 8 neighbours", 8),
 }
 
+_ORDER = {name: i for i, name in enumerate(VARIANTS)}
+
 
 def train_variant(
     name: str, changes: list[str], device: torch.device, instances: int, seconds: float | None = None
@@ -88,6 +90,17 @@ def train_variant(
     }  # fmt: skip
 
 
+def _results(file: Path) -> dict[str, dict[str, Any]]:
+    """Rows by name, by label."""
+    results: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return results
+
+
+def _write(results: dict[str, dict[str, Any]], file: Path) -> None:
+    with atomic_write(file) as handle:
+        handle.write(json.dumps(results, indent=1) + "\n")
+
+
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Variants; all by default.")] = None,
     out: Annotated[Path, typer.Option(help="The results file.")] = Path("benchmarks/results/paper_differences.json"),
@@ -96,17 +109,24 @@ def main(
     instances: Annotated[int, typer.Option(help="Fresh instances to score.")] = 10_000,
     label: Annotated[str, typer.Option(help="Under which the results are stored.")] = "full",
     seconds: Annotated[float | None, typer.Option(help="Stop each training after this time.")] = None,
+    join: Annotated[list[Path] | None, typer.Option(help="Only add the results of this file. Repeatable.")] = None,
 ) -> None:
     """Train and score variants, and add them to the results."""
+    if join:
+        results = _results(out)
+        for more in join:
+            for group, rows in _results(more).items():
+                results[group] = dict(sorted((results.get(group, {}) | rows).items(), key=lambda row: _ORDER[row[0]]))
+        _write(results, out)
+        return
     unknown = set(names or ()) - set(VARIANTS)
     if unknown:
         raise InputError(f"Expected variants among {', '.join(VARIANTS)} (got {sorted(unknown)[0]!r})")
     for name in names or VARIANTS:
         row = train_variant(name, changes or [], pick_device(device), instances, seconds)
-        results = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else {}
+        results = _results(out)
         results.setdefault(label, {})[name] = row
-        with atomic_write(out) as file:
-            file.write(json.dumps(results, indent=1) + "\n")
+        _write(results, out)
         quality = row["quality"]
         print(
             f"{label} {name}: {100 * quality['agreement']:.1f} %, {row['steps']} steps, {row['seconds']} s", flush=True

@@ -102,3 +102,15 @@ def test_a_run_adds_its_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (row["steps"], row["epochs"], row["quality"]["count"]) == (2, 1, 64)
     with pytest.raises(InputError, match="Expected variants among"):
         main(["none"], out, "cpu", changes, 64, "tiny")
+
+
+def test_results_of_divided_runs_are_joined(tmp_path: Path) -> None:
+    parts = {
+        "a.json": {"gpu": {"neighbours-1-4": {"steps": 1}}},
+        "b.json": {"gpu": {"ours-3": {"steps": 2}}, "cpu": {}},
+    }
+    for name, rows in parts.items():
+        (tmp_path / name).write_text(json.dumps(rows))
+    main(join=[tmp_path / name for name in parts], out=tmp_path / "all.json")
+    joined = json.loads((tmp_path / "all.json").read_text())
+    assert list(joined["gpu"].items()) == [("ours-3", {"steps": 2}), ("neighbours-1-4", {"steps": 1})]
