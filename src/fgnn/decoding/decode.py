@@ -17,7 +17,7 @@ from fgnn.decoding.code import Bits, Code
 from fgnn.decoding.problem import Problem
 from fgnn.errors import need
 from fgnn.runtime.devices import check_device
-from fgnn.runtime.triton_support import can_launch
+from fgnn.runtime.nvrtc import can_compile
 
 _NO_MEMORY = np.zeros((1, 1), np.float32)
 
@@ -57,7 +57,7 @@ def decode(
         received: For a code the log-likelihood ratios log P(0) / P(1) of every bit, shape (B, bits). For a problem the
             syndromes, shape (B, checks), or (B, detectors) with those that the problem leaves out.
         method: ``min-sum``, ``sum-product``, ``memory``, ``relay``, ``osd``, ``lp`` or ``exact``.
-        device: ``cpu`` or ``cuda``; by default a GPU if its kernels can run the method.
+        device: ``cpu`` or ``cuda``; by default a GPU if there is one.
         dtype: ``float32`` or ``float64`` for messages on a CPU, ``float32`` or ``float16`` on a GPU.
         keep_words: Whether to return the words, which may be much longer than the observables they flip.
         options: Of the method; see its function in `METHODS`.
@@ -68,7 +68,7 @@ def decode(
     if method not in METHODS:
         raise ValueError(f"Expected one of the methods {', '.join(METHODS)} (got {method!r})")
     start = time.perf_counter()
-    whole, shots = _inputs(problem, received, _device(device, options), dtype)
+    whole, shots = _inputs(problem, received, _device(device), dtype)
     beliefs = METHODS[method](whole, shots, **options)
     observables = None if whole.observables is None else _flips(whole, beliefs.words)
     words = (
@@ -80,13 +80,11 @@ def decode(
     return Decoded(words, observables, converged, iterations, method, time.perf_counter() - start)
 
 
-def _device(name: str | None, options: dict[str, Any]) -> torch.device:
-    """The device asked for; by default a GPU, unless it lacks a kernel for the options."""
+def _device(name: str | None) -> torch.device:
+    """The device asked for; by default a GPU, if its kernel can be compiled."""
     if name is not None:
         return check_device(name)
-    gpu = torch.device("cuda")
-    usable = torch.cuda.is_available() and can_launch(gpu) and options.get("schedule") != "layered"
-    return gpu if usable else torch.device("cpu")
+    return torch.device("cuda" if can_compile() else "cpu")
 
 
 def _flips(problem: Problem, words: Tensor) -> Bits:

@@ -1,68 +1,117 @@
-"""Launch belief propagation on a GPU."""
+"""Launch belief propagation on a GPU; the kernel is in ``shots.cu``."""
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fgnn.runtime.triton_support import power_of_two
+from fgnn.decoding.wiring import PER_WORD, Wiring, wire
+from fgnn.runtime.nvrtc import CudaKernel
 
 if TYPE_CHECKING:
     from fgnn.decoding.belief import Schedule
     from fgnn.decoding.code import Code
 
-_TILE = 4  # edges of a check whose loads are under way together
+# Larger than any message and below the largest float16: what a bit that does not exist believes.
+_NOWHERE = 6e4
+# Threads of a multiprocessor: enough to hide latency, few enough for 48 registers each.
+_THREADS = 1280
+_PER_BLOCK = 1024  # bytes of shared memory that the hardware takes for itself
+
+Launch = Callable[[int, int, int, Sequence[Any]], None]
+Compile = Callable[[dict[str, str | int], torch.device], Launch]
+
+
+class _Problem(ctypes.Structure):
+    """`Problem` of the kernel."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in (
+            "check_bits", "bit_slots", "check_degrees", "bit_degrees", "level_starts", "order")),
+        *((name, ctypes.c_int) for name in ("N", "M", "NP", "MP", "levels")),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Wiring:
-    """The edges of a code as dense tables, -1 where there is none.
+class Layout:
+    """Where the state of a shot is, and how many threads decode it.
 
     Attributes:
-        check_bits: The bit at each place of each check.  # shape: (places, checks, padded)
-        bit_slots: Where the messages to each bit are, as indices of ``check_bits``.  # shape: (places, bits, padded)
+        post: Bytes of posteriors and syndrome.
+        checks: Bytes of the messages of the checks.
+        home: 0 if all of it is in shared memory, 1 if the checks are in global memory, 2 if all is.
+        blocks: Blocks of a multiprocessor.
+        threads: Of a block.
     """
 
-    check_bits: Tensor
-    bit_slots: Tensor
+    post: int
+    checks: int
+    home: int
+    blocks: int
+    threads: int
 
     @classmethod
-    def of(cls, code: Code, device: torch.device, block: int) -> Wiring:
-        place = np.arange(code.num_edges) - code.starts[code.checks]
-        rows = -(-max(1, int(place.max(initial=0)) + 1) // _TILE) * _TILE
-        checks = -(-code.num_checks // block) * block
-        check_bits = np.full((rows, checks), -1, np.int32)
-        check_bits[place, code.checks] = code.bits
-        starts, edges = code.by_bit
-        own = code.bits[edges]
-        turn = np.arange(code.num_edges) - starts[own]
-        bit_slots = np.full(
-            (power_of_two(int(turn.max(initial=0)) + 1), -(-code.num_bits // 1024) * 1024), -1, np.int32
-        )
-        bit_slots[turn, own] = place[edges] * checks + code.checks[edges]
-        return cls(torch.from_numpy(check_bits).to(device), torch.from_numpy(bit_slots).to(device))
+    def of(cls, wiring: Wiring, bits: int, checks: int, *, sums: bool, half: bool, room: int) -> Layout:
+        """Fit the state of a shot into ``room`` bytes of shared memory, and as many shots as go beside it."""
+        places, width = wiring.check_bits.shape
+        post = -(-(bits + 1) // 8) * 8 * (2 if half else 4) + -(-(checks + 1) // 8) * 8
+        state = 4 * width * (places if sums else 2 + -(-places // PER_WORD))
+        home = 0 if post + state + _PER_BLOCK <= room else 1 if post + _PER_BLOCK <= room else 2
+        shared = (post + state, post, 0)[home]
+        blocks = max(1, min(32, room // (shared + _PER_BLOCK)))
+        threads = min(512, max(32, _THREADS // blocks // 32 * 32), -(-bits // 32) * 32)
+        return cls(post, state, home, max(1, min(blocks, _THREADS // threads)), threads)
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory of a block."""
+        return (self.post + self.checks, self.post, 0)[self.home]
+
+    @property
+    def scratch(self) -> int:
+        """Bytes of global memory of a block."""
+        return self.post + self.checks - self.shared
+
+
+@cache
+def compile_kernel(defines: tuple[tuple[str, str | int], ...], device: torch.device) -> CudaKernel:
+    """Compile the kernel with these macros, once."""
+    source = files("fgnn.decoding").joinpath("shots.cu").read_text("utf-8")
+    # products and sums stay apart, as on a CPU
+    return CudaKernel(source, "decode_shots", ["-fmad=false", *(f"-D{k}={v}" for k, v in defines)], device)
+
+
+def _on_gpu(defines: dict[str, str | int], device: torch.device) -> Launch:
+    return compile_kernel(tuple(defines.items()), device)
 
 
 def decode_on(
-    code: Code, llr: Tensor, syndromes: Tensor | None, schedule: Schedule, *, posterior: bool, half: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return words, posteriors (or nothing), iterations and convergence of every shot, on the device of ``llr``."""
-    from fgnn.decoding.shot_kernels import decode_shots
+    code: Code, llr: Tensor, syndromes: Tensor | None, schedule: Schedule, *, posterior: bool, half: bool,
+    build: Compile = _on_gpu,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return words, posteriors (or nothing), iterations and convergence of every shot, on the device of ``llr``.
 
-    if schedule.layered:
-        raise ValueError("Expected the schedule flooding on a GPU (got layered)")
-    device = llr.device
-    shots, n, m = len(llr) if syndromes is None else len(syndromes), code.num_bits, code.num_checks
-    block = min(1024, power_of_two(m))
-    wiring = Wiring.of(code, device, block)
-    (places, checks), (degree, bits) = wiring.check_bits.shape, wiring.bit_slots.shape
-    zeros = torch.zeros(shots, m, dtype=torch.uint8, device=device) if syndromes is None else syndromes.contiguous()
+    Args:
+        build: Compiles the kernel; tests build it for the CPU.
+    """
+    device, n, m = llr.device, code.num_bits, code.num_checks
+    shots, sums = len(llr) if syndromes is None else len(syndromes), schedule.rule == "sum-product"
+    wiring = wire(code, device, schedule.layered)
+    order = wiring.bit_order.long()
+    layout = Layout.of(wiring, n, m, sums=sums, half=half, room=_room(device))
+    blocks = min(shots, layout.blocks * _processors(device))
+    nowhere = torch.full((len(llr), 1), _NOWHERE, device=device)
+    priors = torch.cat([llr.float()[:, order], nowhere], 1)
     gammas = torch.from_numpy(schedule.gammas).to(device)
-    slots = min(shots, _slots(device, places * checks))
+    gammas = gammas[:, order] if gammas.shape[1] > 1 else gammas
+    seen = None if syndromes is None else syndromes[:, wiring.check_order].contiguous()
 
     def new(*shape: int, dtype: torch.dtype) -> Tensor:
         return torch.empty(*shape, dtype=dtype, device=device)
@@ -70,22 +119,53 @@ def decode_on(
     words, ends = new(shots, n, dtype=torch.uint8), new(shots, dtype=torch.uint8)
     posteriors = new(shots if posterior else 0, n, dtype=torch.float32)
     iterations = new(shots, dtype=torch.int32)
-    decode_shots[(slots,)](
-        wiring.check_bits, wiring.bit_slots, llr.float().contiguous(), n if len(llr) > 1 else 0, gammas,
-        gammas.shape[1], int(gammas.shape[1] > 1), torch.from_numpy(schedule.lengths).to(device, torch.int32),
-        len(schedule.lengths), zeros, words, posteriors, iterations, ends,
-        new(slots, places * checks, dtype=torch.float16 if half else torch.float32),
-        new(slots, bits, dtype=torch.float32),
-        torch.zeros(1, dtype=torch.int32, device=device), shots, n, bits, m, checks, places, float(schedule.scale),
-        float(schedule.offset), schedule.solutions, SUM=schedule.rule == "sum-product", KEEP=posterior, DV=degree,
-        BC=block, BN=min(1024, power_of_two(n)), U=_TILE, num_warps=max(1, min(32, block // 32)),
-    )  # fmt: skip
+    lengths = torch.from_numpy(schedule.lengths).to(device, torch.int32)
+    scratch = new(blocks, -(-layout.scratch // 16) * 4, dtype=torch.float32)
+    queue = torch.zeros(1, dtype=torch.int32, device=device)
+    launch = build(_defines(wiring, layout, schedule, half), device)
+    if shots:
+        launch(blocks, layout.threads, layout.shared, [
+            _problem(wiring, n, m), _pointer(priors), ctypes.c_longlong(n + 1 if len(llr) > 1 else 0), _pointer(gammas),
+            ctypes.c_int(gammas.shape[1]), ctypes.c_int(gammas.shape[1] > 1), _pointer(lengths),
+            ctypes.c_int(len(lengths)), _pointer(seen), _pointer(words), _pointer(posteriors if posterior else None),
+            _pointer(iterations), _pointer(ends), _pointer(scratch), ctypes.c_longlong(scratch.shape[1]),
+            _pointer(queue), ctypes.c_int(shots), ctypes.c_float(schedule.scale), ctypes.c_float(schedule.offset),
+            ctypes.c_int(schedule.solutions),
+        ])  # fmt: skip
     return words, posteriors, iterations, ends.bool()
 
 
-def _slots(device: torch.device, edges: int) -> int:
-    """Programs at once: two per multiprocessor, more of them for small codes."""
+def _defines(wiring: Wiring, layout: Layout, schedule: Schedule, half: bool) -> dict[str, str | int]:
+    kinds = {torch.uint16: "short", torch.int32: "int"}
+    return {
+        "SUM": int(schedule.rule == "sum-product"), "LAYERED": int(schedule.layered), "HALF": int(half),
+        "HOME": layout.home, "bit_t": f"unsigned {kinds[wiring.check_bits.dtype]}",
+        "slot_t": f"unsigned {kinds[wiring.bit_slots.dtype]}", "CHECK_BITS": wiring.shift, "THREADS": layout.threads,
+        "BLOCKS": layout.blocks,
+    }  # fmt: skip
+
+
+def _problem(wiring: Wiring, n: int, m: int) -> _Problem:
+    tables = (wiring.check_bits, wiring.bit_slots, wiring.check_degrees, wiring.bit_degrees, wiring.level_starts,
+              wiring.bit_order)  # fmt: skip
+    sizes = (n, m, wiring.bit_slots.shape[1], wiring.check_bits.shape[1], len(wiring.level_starts) - 1)
+    return _Problem(*(table.data_ptr() for table in tables), *sizes)
+
+
+def _pointer(tensor: Tensor | None) -> ctypes.c_void_p:
+    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
+
+
+def _room(device: torch.device) -> int:
+    """Bytes of shared memory of a multiprocessor."""
     if device.type != "cuda":
-        return 3
-    processors: int = torch.cuda.get_device_properties(device).multi_processor_count
-    return processors * max(2, min(16, 32_768 // max(1, edges)))
+        return 16 << 10
+    room: int = torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor
+    return room
+
+
+def _processors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1
+    count: int = torch.cuda.get_device_properties(device).multi_processor_count
+    return count

@@ -1,0 +1,105 @@
+"""Compile CUDA kernels at run time: NVRTC comes with torch's CUDA builds, so that no toolkit is needed."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+
+class CudaKernel:
+    """A kernel of a CUDA source, compiled for one device.
+
+    Args:
+        source: CUDA C++ with an ``extern "C"`` kernel.
+        name: The kernel.
+        options: Of NVRTC, such as ``-DSIZE=4``.
+        device: A GPU.
+    """
+
+    def __init__(self, source: str, name: str, options: Sequence[str], device: torch.device) -> None:
+        self.device = device
+        major, minor = torch.cuda.get_device_capability(device)
+        binary = _compile(source, [f"--gpu-architecture=sm_{major}{minor}", *options])
+        self._driver = ctypes.CDLL("libcuda.so.1")
+        self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
+        with torch.cuda.device(device):
+            torch.cuda.synchronize()  # makes the context of this device current
+            self._check(self._driver.cuModuleLoadData(ctypes.byref(self._module), binary))
+            self._check(self._driver.cuModuleGetFunction(ctypes.byref(self._function), self._module, name.encode()))
+
+    def __call__(self, blocks: int, threads: int, shared: int, arguments: Sequence[Any]) -> None:
+        """Launch on the current stream; arguments are ctypes values, ``shared`` counts bytes of dynamic memory."""
+        pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
+        with torch.cuda.device(self.device):
+            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+            self._check(self._driver.cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED, shared))
+            self._check(
+                self._driver.cuLaunchKernel(self._function, blocks, 1, 1, threads, 1, 1, shared, stream, pointers, None)
+            )
+
+    def _check(self, code: int) -> None:
+        if code:
+            text = ctypes.c_char_p()
+            self._driver.cuGetErrorString(code, ctypes.byref(text))
+            raise RuntimeError(f"CUDA: {(text.value or b'unknown error').decode()}")
+
+
+def can_compile() -> bool:
+    """Whether there is a GPU and a compiler for it."""
+    if not torch.cuda.is_available() or torch.version.cuda is None:
+        return False
+    try:
+        _library()
+    except RuntimeError:
+        return False
+    return True
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    """NVRTC, from the system or beside torch."""
+    major = str(torch.version.cuda).split(".")[0]
+    beside = [
+        str(file)
+        for folder in [Path(torch.__file__).parent, *(Path(entry) / "nvidia" for entry in sys.path if entry)]
+        for file in sorted(folder.glob(f"**/libnvrtc.so.{major}"))
+    ]
+    for name in [*beside, f"libnvrtc.so.{major}", "libnvrtc.so"]:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise RuntimeError(f"no NVRTC for CUDA {torch.version.cuda} was found beside torch or on the library path")
+
+
+def _compile(source: str, options: Sequence[str]) -> bytes:
+    """Compile to machine code."""
+    library, program = _library(), ctypes.c_void_p()
+
+    def check(code: int) -> None:
+        if code:
+            size = ctypes.c_size_t()
+            library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+            log = ctypes.create_string_buffer(size.value)
+            library.nvrtcGetProgramLog(program, log)
+            raise RuntimeError(f"NVRTC error {code}: {log.value.decode()}")
+
+    check(library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None))
+    try:
+        words = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+        check(library.nvrtcCompileProgram(program, len(options), words))
+        size = ctypes.c_size_t()
+        check(library.nvrtcGetCUBINSize(program, ctypes.byref(size)))
+        binary = ctypes.create_string_buffer(size.value)
+        check(library.nvrtcGetCUBIN(program, binary))
+        return binary.raw
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))
