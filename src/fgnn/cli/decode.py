@@ -29,7 +29,7 @@ def decode(
         typer.Argument(help="What was received, .npy: log-likelihood ratios, hard bits (with --p), or syndromes."),
     ] = None,
     method: Annotated[
-        str, typer.Option("--method", "-m", help="min-sum, sum-product, memory, relay, osd, lp or exact.")
+        str, typer.Option("--method", "-m", help="min-sum, sum-product, memory, relay, osd, fgnn, lp or exact.")
     ] = "min-sum",
     shots: Annotated[int, typer.Option(help="Without WORDS: random shots to decode.")] = 10_000,
     channel: Annotated[str, typer.Option(help="Noise of a code: awgn, bsc, erasure or bursts.")] = "awgn",

@@ -82,6 +82,14 @@ class Code:
         bits = np.repeat(np.arange(len(columns)), [len(column) for column in columns])
         return cls.of_edges([c for column in columns for c in column], bits, (checks, len(columns)))
 
+    @classmethod
+    def disjoint(cls, codes: Sequence[Code]) -> Code:
+        """Build the code whose words are those of several codes, one after the other."""
+        bits, edges = (np.cumsum([0, *sizes]) for sizes in ([c.num_bits for c in codes], [c.num_edges for c in codes]))
+        starts = [code.starts[:-1] + edge for code, edge in zip(codes, edges, strict=False)]
+        moved = [code.bits + bit for code, bit in zip(codes, bits, strict=False)]
+        return cls(int(bits[-1]), np.concatenate([*starts, edges[-1:]]), np.concatenate(moved))
+
     @property
     def num_checks(self) -> int:
         """Rows of H."""

@@ -56,7 +56,7 @@ def decode(
         problem: A code, or a problem with a prior and observables, such as `read_circuit` returns.
         received: For a code the log-likelihood ratios log P(0) / P(1) of every bit, shape (B, bits). For a problem the
             syndromes, shape (B, checks), or (B, detectors) with those that the problem leaves out.
-        method: ``min-sum``, ``sum-product``, ``memory``, ``relay``, ``osd``, ``lp`` or ``exact``.
+        method: ``min-sum``, ``sum-product``, ``memory``, ``relay``, ``osd``, ``fgnn``, ``lp`` or ``exact``.
         device: ``cpu`` or ``cuda``; by default a GPU if there is one.
         dtype: ``float32`` or ``float64`` for messages on a CPU, ``float32`` or ``float16`` on a GPU.
         keep_words: Whether to return the words, which may be much longer than the observables they flip.
@@ -200,6 +200,25 @@ def osd(
     return found
 
 
+def learned(problem: Problem, shots: Shots, *, weights: str = "", iterations: int | None = None) -> Beliefs:
+    """A trained `LearnedDecoder`: ``weights`` is a file or the folder of a run; see ``fgnn train``.
+
+    ``iterations`` are those it was trained with by default. With ``weights=""`` it is untrained: sum-product.
+    """
+    from fgnn.decoding.learned import Tanner, load_decoder, run_decoder
+
+    network, trained = load_decoder(weights, shots.device)
+    count = trained if iterations is None else iterations
+    if count < 1:
+        raise ValueError(f"Expected at least one iteration (got {count})")
+    llr = torch.from_numpy(shots.llr.astype(np.float32)).to(shots.device).expand(len(shots), -1)
+    syndromes = llr.new_zeros(len(shots), problem.code.num_checks)
+    if shots.syndromes is not None:
+        syndromes = torch.from_numpy(shots.syndromes).to(llr)
+    found = run_decoder(network, Tanner.of(problem.code, shots.device), llr, syndromes, count)
+    return Beliefs((found.post < 0).to(torch.uint8), found.post, found.iterations, found.converged)
+
+
 def exact(problem: Problem, shots: Shots, *, time_limit: float | None = None) -> Beliefs:
     """The most probable word of each shot, by `fgnn.infer`'s elimination: short codes only."""
     return _by_model(problem, shots, "exact", time_limit)
@@ -231,6 +250,7 @@ METHODS: dict[str, Callable[..., Beliefs]] = {
     "memory": memory,
     "relay": relay,
     "osd": osd,
+    "fgnn": learned,
     "lp": linear_programme,
     "exact": exact,
 }

@@ -28,6 +28,8 @@ def data_digests(recipe: Recipe, task: Any) -> dict[str, str]:
         return {path.name: _of_file(path) for path in files}
     if data.samples is not None:
         return {Path(place).name: _of_file(Path(place)) for place in (data.samples.model, data.samples.file)}
+    if data.codes is not None:
+        return {Path(place).name: _of_file(Path(place)) for place in data.codes.files}
     if data.clouds:
         return {"training clouds": _of_clouds(task.loaded.train), "held-out clouds": _of_clouds(task.loaded.held_out)}
     return {}

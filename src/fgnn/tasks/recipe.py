@@ -8,12 +8,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Literal
 
+from fgnn.decoding.learned import DecoderSize
 from fgnn.errors import InputError
 from fgnn.files import is_file
 from fgnn.models import NetworkConfig, PointConfig
 from fgnn.names import as_file_name
 from fgnn.points.segment_pieces import Cut, Growth, Neighbours, PiecePoints, Thinning, Windows
-from fgnn.schema import Between, Extent, Label, Length, PathText, Positive, check_fields, parse
+from fgnn.schema import Between, Extent, Label, Length, PathText, Positive, Share, check_fields, parse
 from fgnn.tasks.settings import Optimiser as Optimiser
 from fgnn.tasks.settings import Schedule as Schedule
 from fgnn.tasks.settings import TrainingSettings
@@ -159,7 +160,36 @@ class SampleData:
         check_fields(self)
 
 
-_FAMILIES = ("chain", "grid", "folder", "shapes", "rooms", "scans", "samples")
+Decibels = Annotated[float, Between(-20, 40)]
+
+
+@dataclass(frozen=True)
+class CodeData:
+    """Words of parity-check codes over a noisy channel, for a `LearnedDecoder` that serves all of them.
+
+    Args:
+        files: The codes (see `fgnn.decoding.read_code`).
+        low: The least E_b / N_0 in decibels; every word draws its own.
+        high: The largest.
+        burst: Standard deviation of bursts, which hit 5 % of the bits; 0 for none.
+        iterations: Of the decoder while it is trained.
+        hard: Share of the words on which plain belief propagation fails.
+    """
+
+    files: Annotated[tuple[PathText, ...], Length(100, 1)]
+    low: Decibels = 2.0
+    high: Decibels = 4.0
+    burst: Annotated[float, Between(0, 100)] = 0.0
+    iterations: Annotated[int, Between(1, 1000)] = 12
+    hard: Share = 0.5
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.low > self.high:
+            raise ValueError(f"Expected low up to high (got {self.low} and {self.high})")
+
+
+_FAMILIES = ("chain", "grid", "folder", "shapes", "rooms", "scans", "samples", "codes")
 
 
 @dataclass(frozen=True)
@@ -176,6 +206,7 @@ class Data:
     rooms: RoomData | None = None
     scans: ScanData | None = None
     samples: SampleData | None = None
+    codes: CodeData | None = None
     instances: Annotated[int, Between(1, 10**8)] | None = None
     label_seconds: Annotated[float, Between(0.01, 10**6)] | None = None
 
@@ -216,7 +247,7 @@ class Soft:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(TrainingSettings):
-    """One training run: its settings, its data, and ``network`` (graphical models) or ``points`` (point clouds).
+    """One training run: its settings, its data, and ``network`` (graphical models), ``points`` or ``decoder`` (codes).
 
     ``augment`` changes the clouds of every batch at random; ``variation`` says how shapes and rooms are changed.
     """
@@ -224,6 +255,7 @@ class Recipe(TrainingSettings):
     data: Data
     network: NetworkConfig = field(default_factory=NetworkConfig)
     points: PointConfig = field(default_factory=PointConfig)
+    decoder: DecoderSize = field(default_factory=DecoderSize)
     augment: bool = False
     variation: Variation = field(default_factory=Variation)
     label_smoothing: Annotated[float, Between(0, 1, below=True)] = 0.0
@@ -242,11 +274,12 @@ class Recipe(TrainingSettings):
     @property
     def ignored(self) -> frozenset[str]:
         """The settings that the task does not read; files and cards leave them out."""
+        models, clouds = ("network", "soft"), ("points", "augment", "variation", "label_smoothing")
         if self.data.samples is not None:
-            return frozenset(("network", "soft", "points", "augment", "variation", "label_smoothing", "validation"))
-        return frozenset(
-            ("network", "soft") if self.data.clouds else ("points", "augment", "variation", "label_smoothing")
-        )
+            return frozenset((*models, *clouds, "decoder", "validation"))
+        if self.data.codes is not None:
+            return frozenset((*models, *clouds))
+        return frozenset((*(models if self.data.clouds else clouds), "decoder"))
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from fgnn.schema import parse, show
 from fgnn.tasks import Recipe, Task, plain, read_recipe
 from fgnn.tasks.crf import CRFTask
 from fgnn.tasks.data_digest import changes_in, data_digests
+from fgnn.tasks.decoding import DecodingTask
 from fgnn.tasks.map import MAPTask
 from fgnn.tasks.model_folder import folder_recipe
 from fgnn.tasks.points import PointTask
@@ -174,6 +175,8 @@ def make_task(recipe: Recipe, world: World | None = None, device: torch.device |
     """Return the task that the recipe's data calls for."""
     if recipe.data.samples is not None:
         return CRFTask(recipe, world, device)
+    if recipe.data.codes is not None:
+        return DecodingTask(recipe, world, device)
     if recipe.data.clouds:
         return PointTask(recipe, world, device)
     try:

@@ -1,0 +1,107 @@
+"""The learned decoder: belief propagation at first, and as symmetric as it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fgnn.decoding import AWGN, Code, Problem, decode
+from fgnn.decoding.learned import DecoderSize, LearnedDecoder, Tanner, load_decoder, run_decoder
+from fgnn.decoding.regular import regular_code
+from fgnn.errors import InputError
+
+RNG = np.random.default_rng(11)
+CODE = regular_code(24, 3, 6)
+RAGGED = Code.of([[1, 1, 0, 1, 1, 0, 0], [1, 0, 1, 1, 0, 1, 0], [0, 1, 1, 0, 0, 0, 1], [0, 0, 0, 0, 0, 1, 0]])
+
+
+def trained(seed: int = 0) -> LearnedDecoder:
+    """A network whose heads are no longer zero."""
+    torch.manual_seed(seed)
+    network = LearnedDecoder(DecoderSize(width=6, bases=3)).double()
+    for head in (network.edge_head, network.bit_head):
+        torch.nn.init.normal_(head.weight, std=0.1)
+        torch.nn.init.normal_(head.bias, std=0.1)
+    return network
+
+
+def noisy(code: Code, count: int, sigma: float = 0.8) -> torch.Tensor:
+    return torch.from_numpy(AWGN(sigma).llr(np.zeros((count, code.num_bits), np.uint8), RNG))
+
+
+@pytest.mark.parametrize("code", [CODE, RAGGED], ids=["regular", "ragged"])
+def test_untrained_it_is_sum_product(code: Code) -> None:
+    pytest.importorskip("numba")
+    llr = noisy(code, 200).numpy()
+    want, got = decode(code, llr, "sum-product", iterations=12, device="cpu"), decode(code, llr, "fgnn", device="cpu")
+    assert np.array_equal(got.words, want.words)
+    assert np.array_equal(got.iterations, want.iterations)
+    assert np.array_equal(got.converged, want.converged)
+    assert 0.3 < got.converged.mean() < 1
+
+
+def test_untrained_it_is_sum_product_on_syndromes() -> None:
+    pytest.importorskip("numba")
+    problem = Problem.of(CODE, RNG.uniform(0.02, 0.15, 24))
+    syndromes, _ = problem.sample(200, seed=1)
+    want, got = (decode(problem, syndromes, method, iterations=9, device="cpu") for method in ("sum-product", "fgnn"))
+    assert np.array_equal(got.words, want.words)
+    assert np.array_equal(got.iterations, want.iterations)
+
+
+def test_all_words_are_equally_hard() -> None:
+    """Adding a code word flips the priors of its ones, and the posteriors with them."""
+    network, tanner = trained(), Tanner.of(CODE)
+    llr = noisy(CODE, 50).double()
+    word = torch.from_numpy(CODE.encode(RNG.integers(0, 2, (50, CODE.dimension))))
+    sign = 1 - 2 * word.double()
+    zeros = torch.zeros(50, CODE.num_checks, dtype=torch.float64)
+    a, b = (run_decoder(network, tanner, x, zeros, 6) for x in (llr, sign * llr))
+    torch.testing.assert_close(b.post, sign * a.post)
+    assert torch.equal(a.iterations, b.iterations)
+    assert not torch.allclose(a.post, run_decoder(LearnedDecoder().double(), tanner, llr, zeros, 6).post)
+
+
+def test_codes_side_by_side_do_not_mix() -> None:
+    network, codes = trained(), [CODE, RAGGED]
+    union = Tanner.of(Code.disjoint(codes))
+    parts = [noisy(code, 8).double() for code in codes]
+    state, llr = network.begin(union, torch.cat(parts, 1)), torch.cat(parts, 1)
+    zeros = llr.new_zeros(8, CODE.num_checks + RAGGED.num_checks)
+    for _ in range(3):
+        state = network.step(union, llr, zeros, state)
+    for code, part, post in zip(codes, parts, state.post.split([24, 7], 1), strict=True):
+        alone, tanner = network.begin(Tanner.of(code), part), Tanner.of(code)
+        for _ in range(3):
+            alone = network.step(tanner, part, part.new_zeros(8, code.num_checks), alone)
+        torch.testing.assert_close(alone.post, post)
+
+
+def test_words_that_are_done_leave_and_the_others_do_not_notice() -> None:
+    network, tanner = trained(2), Tanner.of(CODE)
+    llr = noisy(CODE, 40).double()
+    zeros = llr.new_zeros(40, CODE.num_checks)
+    whole = run_decoder(network, tanner, llr, zeros, 8)
+    assert len(whole.iterations.unique()) > 2
+    for k in range(0, 40, 7):
+        alone = run_decoder(network, tanner, llr[k : k + 1], zeros[:1], 8)
+        torch.testing.assert_close(alone.post[0], whole.post[k])
+        assert alone.iterations[0] == whole.iterations[k]
+
+
+def test_every_parameter_can_learn() -> None:
+    network, tanner = trained(), Tanner.of(CODE)
+    llr = noisy(CODE, 16).double()
+    state = network.begin(tanner, llr)
+    for _ in range(3):
+        state = network.step(tanner, llr, llr.new_zeros(16, CODE.num_checks), state)
+    torch.nn.functional.softplus(-state.post).sum().backward()
+    assert all(p.grad is not None and bool(p.grad.abs().max() > 0) for p in network.parameters())
+
+
+def test_other_weights_are_refused() -> None:
+    with pytest.raises(InputError, match="weights of a decoder"):
+        load_decoder("paper-map-1")
+    with pytest.raises(ValueError, match="at least one iteration"):
+        decode(CODE, noisy(CODE, 2).numpy(), "fgnn", iterations=0, device="cpu")
