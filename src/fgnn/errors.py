@@ -27,6 +27,7 @@ _EXTRAS = {
     "ldpc": "peers",
     "relay_bp": "peers",
     "pymatching": "peers",
+    "sionna": "peers",
     "stim": "decoding",
     "sinter": "decoding",
 }

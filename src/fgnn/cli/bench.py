@@ -105,20 +105,32 @@ def knn(device: Device = "cpu", seed: Seed = 0, out: Out = None) -> None:
 
 @bench.command()
 def decoding(
+    only: Annotated[
+        list[str] | None, typer.Option(help="Tables by pattern, such as 'surface*' or '5G*'. Repeatable.")
+    ] = None,
     shots: Annotated[
-        int, typer.Option(help="Shots of each circuit; codes have fifty times as many words.", min=10)
+        int, typer.Option(help="Shots of each circuit; codes and surface codes have fifty times as many.", min=10)
     ] = 2000,
-    peer_seconds: Annotated[float, typer.Option(help="Seconds for each peer on each problem.", min=0.1)] = 30.0,
+    seconds: Annotated[float, typer.Option(help="Seconds for each decoder on each problem.", min=0.1)] = 30.0,
+    weights: Annotated[
+        list[str] | None, typer.Option(help="Learned decoders: for codes at 4 dB, then for bursts.")
+    ] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of benchmark data; FGNN_DATA by default.")] = None,
     device: Device = "cpu",
     seed: Seed = 0,
     out: Out = None,
 ) -> None:
-    """Decoders of codes and circuits on one core, against ldpc, relay-bp and PyMatching on the same shots.
+    """Decoders of codes and circuits on one core, against ldpc, relay-bp, PyMatching and Sionna on the same shots.
 
-    Example: fgnn bench decoding --shots 1000
+    Tables already in the result file are kept, so it can be run in slices.
+
+    Example: fgnn bench decoding --only 'surface*' --shots 1000
     """
-    _run("fgnn.bench.decoding", shots=shots, peer_seconds=peer_seconds, data=data, device=device, seed=seed, out=out)
+    _run(
+        "fgnn.bench.decoding.benchmark",
+        only=tuple(only or ()), shots=shots, seconds=seconds, weights=tuple(weights or ()), data=data, device=device,
+        seed=seed, out=out,
+    )  # fmt: skip
 
 
 @bench.command()

@@ -1,0 +1,1 @@
+"""Decoders against their peers on the same shots."""

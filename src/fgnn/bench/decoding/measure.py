@@ -1,0 +1,84 @@
+"""What is counted of a decoder: errors with their interval, speed, and agreement with another shot by shot."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fgnn.decoding import Code, ErrorRate, Problem, decode
+
+Answer = NDArray[Any]  # observables, or words
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Something that answers for shots ``a`` to ``b``.
+
+    Attributes:
+        answer: Their words or observables.
+        at_once: Shots of a call; peers that decode one by one get one.
+        like: The name of the decoder whose answers it is compared with.
+    """
+
+    answer: Callable[[int, int], Answer]
+    at_once: int = 1
+    like: str | None = None
+
+
+def measure(decoders: dict[str, Decoder], truth: Answer, seconds: float) -> dict[str, Any]:
+    """Let each decoder answer for ``seconds``, shot after shot, and count its errors."""
+    rows: dict[str, Any] = {}
+    answers: dict[str, Answer] = {}
+    for name, decoder in decoders.items():
+        decoder.answer(0, min(len(truth), 8))  # compiles
+        parts, at, start = [], 0, time.perf_counter()
+        while at < len(truth) and time.perf_counter() - start < seconds:
+            end = min(len(truth), at + decoder.at_once)
+            parts.append(decoder.answer(at, end))
+            at = end
+        elapsed = time.perf_counter() - start
+        answers[name] = np.concatenate(parts)
+        rows[name] = row(answers[name], truth, elapsed)
+        if decoder.like in answers:
+            rows[name]["shot by shot"] = compare(answers[name], answers[decoder.like], truth)
+    return rows
+
+
+def row(answer: Answer, truth: Answer, seconds: float) -> dict[str, Any]:
+    """Error rate with its 95 % interval, and speed."""
+    wrong = answer != truth[: len(answer)]
+    rate = ErrorRate(len(answer), int(wrong.any(1).sum()), int(wrong.sum()), truth.shape[1], seconds=seconds)
+    return {
+        **asdict(rate), "rate": rate.rate, "interval": list(rate.interval()), "shots per second": len(answer) / seconds,
+        "first shots": {str(n): float(wrong[:n].any(1).mean()) for n in (100, 1000, 10_000) if n < len(answer)},
+    }  # fmt: skip
+
+
+def compare(theirs: Answer, ours: Answer, truth: Answer) -> dict[str, Any]:
+    """How two decoders do on the shots that both saw."""
+    n = min(len(theirs), len(ours))
+    bad, own = ((x[:n] != truth[:n]).any(1) for x in (theirs, ours))
+    return {
+        "shots": n, "same answer": float((theirs[:n] == ours[:n]).all(1).mean()), "both wrong": int((bad & own).sum()),
+        "only ours wrong": int((own & ~bad).sum()), "only theirs wrong": int((bad & ~own).sum()),
+    }  # fmt: skip
+
+
+def ours(problem: Code | Problem, received: Answer, device: str, at_once: int = 2048, **options: Any) -> Decoder:
+    """A method of ours."""
+
+    def answer(a: int, b: int) -> Answer:
+        found = decode(problem, received[a:b], device=device, keep_words=isinstance(problem, Code), **options)
+        return found.words if found.observables is None else found.observables
+
+    return Decoder(answer, at_once if device == "cpu" else 1 << 17)
+
+
+def one_by_one(decode_one: Callable[[int], Answer], like: str) -> Decoder:
+    """A peer that decodes a shot at a time."""
+    return Decoder(lambda a, b: np.array([decode_one(k) for k in range(a, b)]), 1, like)
