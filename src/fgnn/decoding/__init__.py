@@ -7,6 +7,7 @@ from fgnn.decoding.channels import AWGN, BSC, Bursts, Channel, Erasure, noise_of
 from fgnn.decoding.circuit import parse_dem, read_circuit, sample_circuit
 from fgnn.decoding.code import Code
 from fgnn.decoding.decode import METHODS, Decoded, decode
+from fgnn.decoding.learned import LearnedDecoder
 from fgnn.decoding.problem import Problem
 from fgnn.decoding.read import read_code
 from fgnn.decoding.simulate import ErrorRate, simulate
@@ -22,6 +23,7 @@ __all__ = [
     "Decoded",
     "Erasure",
     "ErrorRate",
+    "LearnedDecoder",
     "Problem",
     "decode",
     "noise_of",
