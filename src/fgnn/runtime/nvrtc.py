@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, in percent
 
 
 class CudaKernel:
@@ -41,6 +42,8 @@ class CudaKernel:
         with torch.cuda.device(self.device):
             stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
             self._check(self._driver.cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED, shared))
+            if shared:  # as many blocks beside each other as fit
+                self._check(self._driver.cuFuncSetAttribute(self._function, _CARVEOUT, 100))
             self._check(
                 self._driver.cuLaunchKernel(self._function, blocks, 1, 1, threads, 1, 1, shared, stream, pointers, None)
             )
