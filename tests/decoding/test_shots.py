@@ -39,6 +39,8 @@ PRELUDE = """
 #define __syncthreads()
 #define __syncthreads_or(x) (x)
 static struct { int x; } threadIdx, blockIdx;
+struct ushort4 { unsigned short x, y, z, w; };
+struct uint4 { unsigned int x, y, z, w; };
 template <class T> T atomicAdd(T* p, T x) { T old = *p; *p += x; return old; }
 inline int __float_as_int(float x) { int i; memcpy(&i, &x, 4); return i; }
 inline float __int_as_float(int i) { float x; memcpy(&x, &i, 4); return x; }

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from fgnn.decoding.belief import Schedule
     from fgnn.decoding.code import Code
 
-# Larger than any message and below the largest float16: what a bit that does not exist believes.
+# Larger than any message: what a bit that does not exist believes.
 _NOWHERE = 6e4
-# Threads of a multiprocessor: enough to hide latency, few enough for 48 registers each.
-_THREADS = 1280
+# Threads of a multiprocessor: as many as hide latency best, with 32 registers each; and blocks.
+_THREADS = 1920
+_BLOCKS = 32
 _PER_BLOCK = 1024  # bytes of shared memory that the hardware takes for itself
 
 Launch = Callable[[int, int, int, Sequence[Any]], None]
@@ -60,13 +61,13 @@ class Layout:
     @classmethod
     def of(cls, wiring: Wiring, bits: int, checks: int, *, sums: bool, half: bool, room: int) -> Layout:
         """Fit the state of a shot into ``room`` bytes of shared memory, and as many shots as go beside it."""
-        places, width = wiring.check_bits.shape
-        post = -(-(bits + 1) // 8) * 8 * (2 if half else 4) + -(-(checks + 1) // 8) * 8
-        state = 4 * width * (places if sums else 2 + -(-places // PER_WORD))
+        places, width = 4 * len(wiring.check_bits), wiring.check_bits.shape[1]
+        post = -(-(bits + 1) // 8) * 8 * 4 + -(-(checks + 1) // 8) * 8
+        state = 4 * width * (places if sums else (1 if half else 2) + -(-places // PER_WORD))
         home = 0 if post + state + _PER_BLOCK <= room else 1 if post + _PER_BLOCK <= room else 2
         shared = (post + state, post, 0)[home]
-        blocks = max(1, min(32, room // (shared + _PER_BLOCK)))
-        threads = min(512, max(32, _THREADS // blocks // 32 * 32), -(-bits // 32) * 32)
+        blocks = max(1, min(_BLOCKS, room // (shared + _PER_BLOCK)))
+        threads = min(1024, max(32, _THREADS // blocks // 32 * 32), -(-bits // 32) * 32)
         return cls(post, state, home, max(1, min(blocks, _THREADS // threads)), threads)
 
     @property
@@ -136,11 +137,11 @@ def decode_on(
 
 
 def _defines(wiring: Wiring, layout: Layout, schedule: Schedule, half: bool) -> dict[str, str | int]:
-    kinds = {torch.uint16: "short", torch.int32: "int"}
+    kinds = {torch.uint16: "ushort4", torch.int32: "uint4"}
     return {
         "SUM": int(schedule.rule == "sum-product"), "LAYERED": int(schedule.layered), "HALF": int(half),
-        "HOME": layout.home, "bit_t": f"unsigned {kinds[wiring.check_bits.dtype]}",
-        "slot_t": f"unsigned {kinds[wiring.bit_slots.dtype]}", "CHECK_BITS": wiring.shift, "THREADS": layout.threads,
+        "HOME": layout.home, "bit4_t": kinds[wiring.check_bits.dtype], "slot4_t": kinds[wiring.bit_slots.dtype],
+        "CHECK_BITS": wiring.shift, "THREADS": layout.threads,
         "BLOCKS": layout.blocks,
     }  # fmt: skip
 

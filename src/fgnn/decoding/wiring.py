@@ -13,7 +13,7 @@ from torch import Tensor
 from fgnn.decoding.code import Code
 
 _WARP = 32
-_TILE = 4  # edges of a check whose loads are under way together
+_FOUR = 4  # edges that a thread loads at once
 PER_WORD = 16  # edges of a min-sum check in a word of codes
 
 Order = NDArray[np.int64]
@@ -26,8 +26,8 @@ class Wiring:
     Check M and bit N stand for those that a shorter row lacks.
 
     Attributes:
-        check_bits: The bits of each check.  # shape: (places, checks, padded)
-        bit_slots: The edges of each bit as ``check + (place << shift)``.  # shape: (places, bits, padded)
+        check_bits: The bits of each check, in fours.  # shape: (fours, checks, padded, 4)
+        bit_slots: The edges of each bit as ``check + (place << shift)``, in fours.  # shape: (fours, bits, padded, 4)
         check_degrees: Places of every 32 checks.
         bit_degrees: Places of every 32 bits.
         level_starts: Checks of one level share no bit; with the layered schedule only.
@@ -56,25 +56,26 @@ def wire(code: Code, device: torch.device, layered: bool) -> Wiring:
     bit_order = np.argsort(-np.diff(bit_starts), kind="stable")
     new_check, new_bit = np.argsort(check_order), np.argsort(bit_order)
     place = np.arange(code.num_edges) - code.starts[code.checks]
-    rows = _up(int(degrees.max(initial=1)), _TILE)
+    rows = _up(int(degrees.max(initial=1)), _FOUR)
     width = _up(m + 1, _WARP)
     check_bits = np.full((rows, width), n, np.int64)
     check_bits[place, new_check[code.checks]] = new_bit[code.bits]
     turn = np.arange(code.num_edges) - bit_starts[code.bits[by_bit]]
     shift = m.bit_length()
-    slots = np.full((int(turn.max(initial=0)) + 1, _up(n, _WARP)), m, np.int64)
+    slots = np.full((_up(int(turn.max(initial=0)) + 1, _FOUR), _up(n, _WARP)), m, np.int64)
     slots[turn, new_bit[code.bits[by_bit]]] = new_check[code.checks[by_bit]] + (place[by_bit] << shift)
     starts = np.searchsorted(level[check_order], np.arange(level.max(initial=0) + 2))
 
     def narrow(table: Order) -> Tensor:
         kind = np.uint16 if table.max(initial=0) < 1 << 16 else np.int32
-        return torch.from_numpy(table.astype(kind)).to(device)
+        fours = table.astype(kind).reshape(-1, _FOUR, table.shape[1]).swapaxes(1, 2)
+        return torch.from_numpy(np.ascontiguousarray(fours)).to(device)
 
     def whole(values: Order) -> Tensor:
         return torch.from_numpy(values.astype(np.int32)).to(device)
 
     return Wiring(
-        narrow(check_bits), narrow(slots), whole(-(-_by_warp(degrees[check_order]) // _TILE) * _TILE),
+        narrow(check_bits), narrow(slots), whole(-(-_by_warp(degrees[check_order]) // _FOUR) * _FOUR),
         whole(_by_warp(np.diff(bit_starts)[bit_order])), whole(starts), torch.from_numpy(check_order).to(device),
         whole(bit_order), shift,
     )  # fmt: skip
