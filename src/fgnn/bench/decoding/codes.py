@@ -30,6 +30,8 @@ def code_table(file: Path, words: int, seed: int, device: str, seconds: float, w
         "sum-product, 50": {"method": "sum-product", "iterations": 50},
         "sum-product, 100": {"method": "sum-product", "iterations": 100},
         "sum-product, 50, + OSD-CS 10": {"method": "osd", "rule": "sum-product", "iterations": 50, "order": 10},
+        "sum-product, 50, + OSD-CS 60": {"method": "osd", "rule": "sum-product", "iterations": 50, "order": 60},
+        "min-sum × 0.625, 50, + OSD-CS 60": {"method": "osd", "iterations": 50, "scale": 0.625, "order": 60},
         "relay, 20 legs": {"method": "relay", "legs": 20},
     }
     if weights:
@@ -53,11 +55,15 @@ def _ldpc(code: Code, llr: Answer) -> dict[str, Decoder]:
         return one
 
     bp = {"error_channel": [0.1] * code.num_bits, "max_iter": 50}
+    sums, minima = {"bp_method": "product_sum", **bp}, {"bp_method": "minimum_sum", **bp}
+    sweep = {"osd_method": "osd_cs"}
     peers = {
-        "min-sum, 50": ldpc.BpDecoder(matrix, bp_method="minimum_sum", ms_scaling_factor=1.0, **bp),
-        "sum-product, 50": ldpc.BpDecoder(matrix, bp_method="product_sum", **bp),
-        "sum-product, 50, + OSD-CS 10": ldpc.BpOsdDecoder(
-            matrix, bp_method="product_sum", osd_method="osd_cs", osd_order=10, **bp
+        "min-sum, 50": ldpc.BpDecoder(matrix, ms_scaling_factor=1.0, **minima),
+        "sum-product, 50": ldpc.BpDecoder(matrix, **sums),
+        "sum-product, 50, + OSD-CS 10": ldpc.BpOsdDecoder(matrix, osd_order=10, **sweep, **sums),
+        "sum-product, 50, + OSD-CS 60": ldpc.BpOsdDecoder(matrix, osd_order=60, **sweep, **sums),
+        "min-sum × 0.625, 50, + OSD-CS 60": ldpc.BpOsdDecoder(
+            matrix, osd_order=60, ms_scaling_factor=0.625, **sweep, **minima
         ),
     }
     return {f"ldpc: {name}": one_by_one(channel(decoder), f"ours: {name}") for name, decoder in peers.items()}
