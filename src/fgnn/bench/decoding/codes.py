@@ -56,14 +56,17 @@ def _ldpc(code: Code, llr: Answer) -> dict[str, Decoder]:
 
     bp = {"error_channel": [0.1] * code.num_bits, "max_iter": 50}
     sums, minima = {"bp_method": "product_sum", **bp}, {"bp_method": "minimum_sum", **bp}
-    sweep = {"osd_method": "osd_cs"}
+    sweep, most = (
+        {"osd_method": "osd_cs"},
+        code.dimension,
+    )  # ldpc never returns from a sweep over more bits than there are
     peers = {
         "min-sum, 50": ldpc.BpDecoder(matrix, ms_scaling_factor=1.0, **minima),
         "sum-product, 50": ldpc.BpDecoder(matrix, **sums),
-        "sum-product, 50, + OSD-CS 10": ldpc.BpOsdDecoder(matrix, osd_order=10, **sweep, **sums),
-        "sum-product, 50, + OSD-CS 60": ldpc.BpOsdDecoder(matrix, osd_order=60, **sweep, **sums),
+        "sum-product, 50, + OSD-CS 10": ldpc.BpOsdDecoder(matrix, osd_order=min(10, most), **sweep, **sums),
+        "sum-product, 50, + OSD-CS 60": ldpc.BpOsdDecoder(matrix, osd_order=min(60, most), **sweep, **sums),
         "min-sum × 0.625, 50, + OSD-CS 60": ldpc.BpOsdDecoder(
-            matrix, osd_order=60, ms_scaling_factor=0.625, **sweep, **minima
+            matrix, osd_order=min(60, most), ms_scaling_factor=0.625, **sweep, **minima
         ),
     }
     return {f"ldpc: {name}": one_by_one(channel(decoder), f"ours: {name}") for name, decoder in peers.items()}
