@@ -1,10 +1,7 @@
-"""Speed of marginals and log Z beside pgmpy, torch-struct and a NumPy loop, on the same numbers in one run."""
+"""Speed of marginals and log Z beside pgmpy, pyAgrum, torch-struct and a NumPy loop, on the same numbers in one run."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
 import time
 import warnings
 from collections.abc import Mapping
@@ -17,14 +14,14 @@ import torch
 from torch import Tensor
 
 from fgnn.bench.common import describe, number, show, timed, write_result
+from fgnn.bench.evidence import evidence_ratios
 from fgnn.bench.numpy_messages import numpy_sum_product
 from fgnn.infer import log_partition, marginals
 from fgnn.pgm import GraphicalModel, ModelBatch
-from fgnn.pgm.io import read_model
 from fgnn.runtime.environment import environment
 
-# Queries that pgmpy answers and models that the loop sees, one by one.
-_PGMPY_QUERIES, _LOOP_MODELS = 5, 100
+# Models that the loop sees, one by one.
+_LOOP_MODELS = 100
 # Sizes of chains: models, length, states.
 CHAINS = {"cpu": ((32, 64, 16), (32, 256, 8)), "cuda": ((256, 128, 32), (64, 512, 32), (1024, 64, 16))}
 # Expected lower bounds of the ratios.
@@ -42,7 +39,7 @@ def run(
     """Time ours and the peers that are installed, print the ratios and write them as JSON.
 
     Args:
-        network: A Bayesian network, for the comparison with pgmpy; None skips it.
+        network: A Bayesian network, for the comparison with pgmpy and pyAgrum; None skips it.
         device: Of ours and of torch-struct.
         evidences: Queries in one call.
         seed: Of the inputs.
@@ -53,7 +50,7 @@ def run(
     result: dict[str, Any] = {"benchmark": "marginals-speed", "environment": environment(device), "seed": seed}
     ratios: dict[str, Any] = {}
     if network is not None:
-        ratios |= _evidence(network, device, evidences, seed)
+        ratios |= evidence_ratios(network, device, evidences, seed, {"pgmpy": BARS["evidence"]})
     for models, length, states in CHAINS[kind]:
         ratios |= _chains(models, length, states, device, seed)
     ratios |= _sum_product(device, seed)
@@ -71,54 +68,6 @@ def _row(ours: float, peer: float, expected: float, difference: float) -> dict[s
         "expected": expected,
         "largest_difference": difference,
     }
-
-
-# ---- 10,000 evidences on a Bayesian network ------------------------------------------------------------------------
-
-
-def _evidence(network: Path, device: str, evidences: int, seed: int) -> dict[str, Any]:
-    """Marginals of all variables given random evidence on a tenth of them, drawn from the network itself."""
-    from fgnn.infer import sample
-
-    name = f"marginals of {network.name.split('.')[0]}, per evidence : pgmpy"
-    try:
-        peer, variables = _pgmpy(network)
-    except ImportError as error:
-        return {name: {"skipped": str(error)}}
-    model = read_model(network)
-    rng = np.random.default_rng(seed)
-    states = np.asarray(sample(model, evidences, seed=seed))
-    queries = np.where(rng.random(states.shape) < 0.1, states, -1)
-    taken = timed(lambda: marginals(model, "exact", evidence=queries, device=device), repeats=2, device=device)
-    ours = taken.result
-    seconds, difference = [], 0.0
-    for q in range(_PGMPY_QUERIES):
-        observed = {variables[i][0]: variables[i][1][s] for i, s in enumerate(queries[q].tolist()) if s >= 0}
-        free = [i for i in range(len(variables)) if queries[q, i] < 0]
-        start = time.perf_counter()
-        with contextlib.redirect_stderr(io.StringIO()):
-            answer = peer.query([variables[i][0] for i in free], evidence=observed, joint=False, show_progress=False)
-        seconds.append(time.perf_counter() - start)
-        for i in free:
-            theirs = answer[variables[i][0]]
-            order = [theirs.state_names[variables[i][0]].index(s) for s in variables[i][1]]
-            gap = np.abs(theirs.values[order] - ours.variables[i][q].cpu().numpy()).max()
-            difference = max(difference, float(gap))
-    return {name: _row(taken.median / evidences, float(np.mean(seconds)), BARS["evidence"], difference)}
-
-
-def _pgmpy(network: Path) -> tuple[Any, list[tuple[str, list[str]]]]:
-    """pgmpy's elimination on a network, and its variables and states in our order."""
-    import gzip
-
-    logging.getLogger("pgmpy").setLevel(logging.ERROR)
-    from pgmpy.inference import VariableElimination
-    from pgmpy.readwrite import BIFReader
-
-    text = gzip.decompress(network.read_bytes()) if network.suffix == ".gz" else network.read_bytes()
-    reader = BIFReader(string=text.decode())
-    states = reader.get_states()
-    return VariableElimination(reader.get_model()), [(name, states[name]) for name in reader.get_variables()]
 
 
 # ---- chains --------------------------------------------------------------------------------------------------------
@@ -208,8 +157,10 @@ def _print(result: Mapping[str, Any]) -> None:
         if "skipped" in r:
             print(f"skipped: {name}: {r['skipped']}")
             continue
-        reached = "yes" if r["ratio"] >= r["expected"] else "no"
+        reached = None if r["expected"] is None else "yes" if r["ratio"] >= r["expected"] else "no"
         times = (number(r["ours_ms"]), number(r["peer_ms"]), number(r["ratio"]))
+        if "peer_queries" in r:
+            print(f"{name}: mean over the first {r['peer_queries']} of {r['evidences']:,} evidences, one by one")
         rows.append((name, *times, r["expected"], reached, f"{r['largest_difference']:.1e}"))
     columns = ("ours : peer", "ours, ms", "peer, ms", "ratio", "expected", "reached", "largest difference")
     show("Times and ratios", columns, rows)

@@ -200,8 +200,8 @@ def marginals(
     data: Annotated[
         Path | None, typer.Argument(help="Folder or archive of .uai files with references .PR and .MAR.")
     ] = None,
-    speed: Annotated[bool, typer.Option("--speed", help="Measure speed beside pgmpy, torch-struct and NumPy.")] = False,
-    network: Annotated[Path | None, typer.Option(help="With --speed: a .bif network, for pgmpy.")] = None,
+    speed: Annotated[bool, typer.Option("--speed", help="Measure speed beside other packages.")] = False,
+    network: Annotated[Path | None, typer.Option(help="With --speed: a .bif network, for pgmpy and pyAgrum.")] = None,
     task: Annotated[str | None, typer.Option(help="PR or MAR alone.")] = None,
     time_limit: Annotated[float, typer.Option("--time-limit", "-t", help="Seconds for each instance.")] = 20.0,
     device: Device = "cpu",

@@ -162,9 +162,11 @@ def in_slices(
     model_bytes: int,
     *,
     threads: bool = True,
+    entries: int = _CPU_SLICE,
 ) -> None:
     """Call ``work`` on slices of models that fit in memory, at ``model_bytes`` for the results of one model besides its
-    numbers. On the CPU several slices run in parallel, unless ``threads`` is False."""
+    numbers. On the CPU several slices run in parallel, unless ``threads`` is False, and the largest result of a slice
+    has at most ``entries``."""
     models = len(batch)
     largest = max((step.shape.rows for step in plan.steps or ()), default=1)
     not_shared = [batch.unary, *(t.values for t in batch.tables if not t.shared)]
@@ -172,8 +174,8 @@ def in_slices(
     per_model = max(1, model_bytes + numbers)
     size, workers = max(1, memory // per_model), 1
     if batch.device.type == "cpu":
-        workers = torch.get_num_threads() if threads and largest <= _CPU_SLICE else 1
-        size = max(1, min(size // workers, _CPU_SLICE // largest))
+        workers = torch.get_num_threads() if threads and largest <= entries else 1
+        size = max(1, min(size // workers, entries // largest))
     parts = [slice(at, min(at + size, models)) for at in range(0, models, size)]
     if workers == 1 or len(parts) == 1:
         for part in parts:

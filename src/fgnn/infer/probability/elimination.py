@@ -21,6 +21,8 @@ from fgnn.pgm import ModelBatch
 # Joint states of a step by default, for tensor operations and for compiled loops, and seconds per state of the latter.
 _STATES, _COMPILED_STATES = 1 << 24, 1 << 31
 _STATE_SECONDS = 6e-9
+# Entries of the largest result of a slice on the CPU: exponentials weigh more than memory, so more than for maxima.
+_SLICE = 1 << 17
 # See `build_plan`.
 _COMPILED_LIST_SHARE = -8.0
 
@@ -101,7 +103,7 @@ class Elimination:
         if keep and len(self.batch) == 1 and 2 * rows * self.dtype.itemsize > self.memory:
             needed = 2 * rows * self.dtype.itemsize
             raise too_large(self.plan.width, self.plan.states, needed, self.plan.states, self.memory)
-        in_slices(run, self.plan, self.batch, self.memory, per_model, threads=threads)
+        in_slices(run, self.plan, self.batch, self.memory, per_model, threads=threads, entries=_SLICE)
 
     def log_z(self) -> Tensor:
         """log Z of every model, (B,) in float64, differentiable in every potential; its gradient is the marginals."""
