@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,8 +21,15 @@ _DEGREE = 64  # factors of a variable
 
 @dataclass(frozen=True, eq=False)
 class FusedFlooding:
-    """The structure as the kernel reads it; padded with -1."""
+    """The structure as the kernel reads it; padded with -1.
 
+    Attributes:
+        every: Iterations of a launch.
+        replaces: Whether models that have ended make room for others.
+    """
+
+    every: ClassVar[int] = 16
+    replaces: ClassVar[bool] = True
     pair_row: Tensor  # shape: (pairs, 2), int32
     budget_row: Tensor  # shape: (budgets, size), int32
     belief_of: Tensor  # shape: (Q,), int32

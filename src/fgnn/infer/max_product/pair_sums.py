@@ -9,7 +9,7 @@ from torch import Tensor
 
 # Differences within a table up to the first, with incoming ratios clamped to the second: beyond it a message has
 # reached its limit up to rounding, and no exponential overflows.
-_RANGE = {torch.float64: (100.0, 300.0), torch.float32: (20.0, 60.0)}
+RANGE = {torch.float64: (100.0, 300.0), torch.float32: (20.0, 60.0)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class PairSum:
         """From tables (2, 2, C, B or 1) without ``-inf``; None if their entries differ too much."""
         t00, t01, t10, t11 = theta.flatten(0, 1).unbind(0)
         low, high = theta.flatten(0, 1).aminmax(dim=0)
-        if theta.dtype not in _RANGE or bool((high - low > _RANGE[theta.dtype][0]).any()):
+        if theta.dtype not in RANGE or bool((high - low > RANGE[theta.dtype][0]).any()):
             return None
         return cls(
             theta,
@@ -43,7 +43,7 @@ class PairSum:
 
     def ratios(self, nu: Tensor, out: Tensor) -> Tensor:
         """The messages (2, C, B) for incoming ratios (2, C, B), which ``out`` may overwrite."""
-        limit = _RANGE[nu.dtype][1]
+        limit = RANGE[nu.dtype][1]
         power = nu.clamp(-limit, limit).exp_()
         for axis, to in enumerate(out.unbind(0)):
             incoming = power[1 - axis]

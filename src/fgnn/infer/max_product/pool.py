@@ -26,7 +26,7 @@ class Pool:
         """Models that have not begun; ``numbers`` are those of the whole batch."""
         return cls(
             models=models,
-            numbers=numbers.columns(models),
+            numbers=numbers if len(models) == numbers.unary.shape[1] else numbers.columns(models),
             messages=numbers.unary.new_zeros(rows, len(models)),
             active=torch.ones_like(models, dtype=torch.bool),
             converged=torch.zeros_like(models, dtype=torch.bool),
@@ -42,6 +42,8 @@ class Pool:
 
     def joined(self, other: Pool, numbers: Numbers) -> Pool:
         """These models and others; ``numbers`` are those of the whole batch."""
+        if not len(self.models):
+            return other
         models = torch.cat([self.models, other.models])
         progress = (torch.cat(pair, -1) for pair in zip(self._progress, other._progress, strict=True))
         return Pool(models, numbers.columns(models), *progress)

@@ -13,6 +13,7 @@ from torch import Tensor
 from fgnn.infer.max_product.fused_flooding import FusedFlooding
 from fgnn.infer.max_product.messages import LIMIT
 from fgnn.infer.max_product.numbers import Numbers, Rule
+from fgnn.infer.max_product.pair_lanes import PairLanes
 from fgnn.infer.max_product.pool import Pool
 from fgnn.infer.max_product.sweeps import Sweep
 from fgnn.infer.max_product.wiring import Wiring
@@ -26,9 +27,14 @@ _CPU_BYTES_IN_TURNS = 1 << 22
 _GPU_BYTES = 1 << 28
 # Iterations between checks for convergence, each of which waits for the device.
 _CHECK_EVERY = 8
-_CHECK_EVERY_FUSED = 16  # where these iterations are one launch
+# Messages that compiled loops update in one call, a few tenths of a second.
+_UPDATES = 1 << 26
 # Share of a pool that may be inactive before it is replaced, which costs about half an iteration.
 _MOST_INACTIVE = 0.125
+
+
+# Many iterations in one call.
+Fused = FusedFlooding | PairLanes
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class MessageRun:
         batch: ModelBatch,
         wiring: Wiring,
         sweep: Sweep,
-        fused: FusedFlooding | None,
+        fused: Fused | None,
         options: RunOptions,
         deadline: float,
         reporter: Reporter,
@@ -97,7 +103,8 @@ class MessageRun:
         """Pass messages until all models have converged, or iterations or time run out."""
         count = len(self.batch)
         every = _CHECK_EVERY if self.batch.device.type == "cuda" else 1
-        every = every if self.fused is None else _CHECK_EVERY_FUSED
+        every = every if self.fused is None else self.fused.every
+        most = 1.0 if self.fused is not None and not self.fused.replaces else _MOST_INACTIVE
         width, waiting, turn = self._width(), 0, 0
         pool = self._pool(range(0))
         while True:
@@ -108,7 +115,7 @@ class MessageRun:
                     self._stop(pool, range(waiting, count, width), late)
                     return
                 size = pool.models.shape[0]
-                if size - active >= size * _MOST_INACTIVE:
+                if size - active >= size * most:
                     self._retire(pool.at(~pool.active))
                     # In turns, all models of a pool are at the same iteration, so none may join a running pool.
                     joining = min(width - active, count - waiting) if active == 0 or not self.options.in_turns else 0
@@ -146,6 +153,8 @@ class MessageRun:
         """How many models to process at once: as many as fit with their messages and largest group of tables."""
         cells = max((math.prod(t.values.shape[1:]) for t in self.batch.tables), default=0)
         each = (len(self.wiring.belief_of) + cells + 1) * self.batch.unary.element_size()
+        if self.fused is not None and not self.fused.replaces:
+            return max(1, _UPDATES // (self.fused.every * len(self.wiring.belief_of)))
         if self.batch.device.type != "cpu":
             return max(1, _GPU_BYTES // each)
         return max(1, (_CPU_BYTES_IN_TURNS if self.options.in_turns else _CPU_BYTES) // each)

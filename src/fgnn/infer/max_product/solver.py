@@ -11,7 +11,8 @@ import torch
 from fgnn.infer.lowered import reads_structured
 from fgnn.infer.max_product.fused_flooding import fused_flooding
 from fgnn.infer.max_product.numbers import Rule, can_forbid
-from fgnn.infer.max_product.run import MessageRun, RunOptions
+from fgnn.infer.max_product.pair_lanes import PairLanes
+from fgnn.infer.max_product.run import Fused, MessageRun, RunOptions
 from fgnn.infer.max_product.sweeps import flooding, residual, sequential
 from fgnn.infer.max_product.wiring import Wiring
 from fgnn.infer.reporter import Reporter
@@ -103,8 +104,10 @@ def pass_messages(
     spans = shares(len(batch), wiring.num_messages, batch.device) if schedule == "flooding" else [slice(0, len(batch))]
     runs: list[MessageRun] = []
     for span in spans:
-        fusible = flood and not options.best and not rule.total
-        fused = fused_flooding(wiring, len(batch)) if fusible else None
+        fusible = flood and not options.best
+        fused: Fused | None = None
+        if fusible:
+            fused = PairLanes.of(wiring, batch) if rule.total else fused_flooding(wiring, len(batch))
         if flood:
             sweep = flooding(wiring, rule)
         elif schedule == "sequential":
