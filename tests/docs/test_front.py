@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tomllib
 from typing import Any
 from xml.etree import ElementTree
 
@@ -48,6 +49,21 @@ def test_map_is_expanded_where_it_is_first_used(name: str) -> None:
     text = re.sub(r"^```.*?^```$", "", (ROOT / name).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     first = re.search(r"\bMAP\b", text)
     assert first is None or "maximum a posteriori" in text[: first.end() + 40].lower(), text[first.start() - 60 :][:120]
+
+
+def test_every_page_of_the_guide_ends_with_a_next_step() -> None:
+    guide = re.search(r":caption: User guide\n:hidden:\n\n(.*?)```", LANDING.read_text(encoding="utf-8"), re.DOTALL)
+    assert guide
+    pages = [DOCS / f"{name}.md" for name in guide[1].split() if name not in ("gallery", "glossary", "command-line")]
+    for page in [*pages, *(DOCS / "problems").glob("*.md")]:
+        text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        assert "](" in text.strip().split("\n\n")[-1], page.name
+
+
+def test_getting_started_lists_every_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    rows = re.findall(r"^\| `(\w+)` \|", (DOCS / "getting-started.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(rows) == set(project["optional-dependencies"]) - {"all", "dev", "docs", "fuzz", "peers"}
 
 
 def test_the_glossary_is_in_order_and_explains_the_abbreviations() -> None:

@@ -95,6 +95,22 @@ def test_every_table_is_on_a_page_and_a_missing_file_is_reported(
 # ---- figures in prose -----------------------------------------------------------------------------------------
 
 
+def test_the_tables_of_the_readme_and_of_molecules_agree_with_the_files() -> None:
+    cells = {(cell["method"], cell["kind"]): cell["quality"]["agreement"] for cell in payload("table1")["cells"]}
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for method, about in (
+        ("FGNN, deep, sum aggregation", "deep FGNN with sum aggregation"),
+        ("FGNN, paper", "the paper's architecture"),
+        ("max-product, damped", "damped max-product"),
+    ):
+        assert " / ".join(f"{100 * cells[method, kind]:.1f}" for kind in (1, 2, 3)) + f" % ({about})" in readme
+    page = (DOCS / "problems" / "molecules.md").read_text(encoding="utf-8")
+    for name, row in payload("qm7")["networks"].items():
+        shown = f"{name} | {row['parameters']:,} | {row['validation']:.2f} | {row['test']:.2f} |"
+        assert shown in page, shown
+        assert f"{row['seconds']:.0f} s" in page
+
+
 def test_figures_in_prose_agree_with_the_files() -> None:
     aerial = payload("lidar_aerial")["summary"]
     ours, smrf = aerial["lidar-aerial"], aerial["smrf"]
