@@ -76,6 +76,18 @@ def test_every_point_gets_a_label_and_labelled_ones_keep_theirs() -> None:
         np.testing.assert_allclose(votes[~given].sum(1), 1, rtol=1e-5)
 
 
+def test_threads_do_not_change_the_result() -> None:
+    cloud = make_terrain(20000, seed=2)
+    results = []
+    for threads in (1, 3):
+        with TileStore(HeldCloud(cloud), size=20.0) as store:
+            votes = np.zeros((store.valid, 2), np.float32)
+            votes[::3, 0], votes[1::40, 1] = 1.0, 2.0
+            spread(store, votes, ground=0, threads=threads)
+            results.append(votes)
+    np.testing.assert_array_equal(*results)
+
+
 def test_a_thinned_scan_is_labelled_as_a_dense_one() -> None:
     """With a rule that knows the truth, thinning costs little; without the surface it would cost far more."""
     rng = np.random.default_rng(3)

@@ -7,17 +7,19 @@ objects for ground but is the same everywhere. A linear rule weighs both, with t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fgnn.points.ahead import in_order
 from fgnn.points.ground.raster import Raster, dilated, eroded, fill
 from fgnn.points.ground.smrf import smrf_margin
 from fgnn.points.ground_surface import Tolerance
 from fgnn.points.spread import with_ground
-from fgnn.points.tiles import TileStore
+from fgnn.points.tiles import Tile, TileStore
 from fgnn.schema import Between, Length
 
 # What the rule weighs; see `fusion_features`.
@@ -124,29 +126,42 @@ def _plane(offset: NDArray[np.float64], weight: NDArray[np.float64]) -> tuple[ND
 
 
 def block_features(
-    store: TileStore, votes: NDArray[np.float32], classes: Sequence[str]
+    store: TileStore, votes: NDArray[np.float32], classes: Sequence[str], threads: int = 1
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
     """Slots and features of the labelled points, block by block."""
-    for tile, inner in store.blocks(_INNER, _BORDER):
+
+    def features(block: tuple[Tile, NDArray[np.bool_]]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        tile, inner = block
         own = np.asarray(votes[tile.slots])
         known = own.any(1)
         wanted = inner[known]
-        if wanted.any():
-            p = own[known] / own[known].sum(1, keepdims=True)
-            yield tile.slots[known][wanted], fusion_features(tile.xyz[known], p, classes, wanted)
+        if not wanted.any():
+            return tile.slots[:0], np.zeros((0, len(FEATURES)), np.float32)
+        p = own[known] / own[known].sum(1, keepdims=True)
+        return tile.slots[known][wanted], fusion_features(tile.xyz[known], p, classes, wanted)
+
+    with ThreadPoolExecutor(threads, thread_name_prefix="fgnn-fusion") as pool:
+        yield from in_order(pool, features, store.blocks(_INNER, _BORDER), threads)
 
 
-def fuse(store: TileStore, votes: NDArray[np.float32], classes: Sequence[str], fusion: GroundFusion) -> None:
+def fuse(
+    store: TileStore,
+    votes: NDArray[np.float32],
+    classes: Sequence[str],
+    fusion: GroundFusion,
+    threads: int = 1,
+) -> None:
     """Apply the rule to the points that the network labelled, in place.
 
     Args:
         store: The scan, in metres.
         votes: Class probabilities summed over tiles, (slots, K); zeros for points without a label.
+        threads: Blocks of the scan treated at once.
     """
     ground = list(classes).index("ground")
     decided: NDArray[np.int8] = store.new_map("decided", np.int8, (len(votes),))
     weights = np.array(fusion.weights, np.float32)
-    for slots, x in block_features(store, votes, classes):
+    for slots, x in block_features(store, votes, classes, threads):
         decided[slots] = np.where(x @ weights > 0, 1, -1)
     for start in range(0, len(votes), _CHUNK):  # only now: blocks read the network's votes around them
         rows = slice(start, start + _CHUNK)

@@ -33,6 +33,12 @@ class Tolerance:
         return np.asarray(np.clip(wide, 0, max(self.base, _FARTHEST)), np.float32)
 
 
+def _along_strips(place: NDArray[np.float64]) -> NDArray[np.int64]:
+    """An order of places in which neighbours follow each other: a search for triangles starts from the last found."""
+    strip = np.floor(place[:, 1])
+    return np.lexsort((np.where(strip % 2 == 0, place[:, 0], -place[:, 0]), strip))
+
+
 class GroundSurface:
     """A triangulation of ground points, linear on each triangle; outside it, the height of the nearest point.
 
@@ -84,7 +90,8 @@ class GroundSurface:
             return np.full(len(xy), np.nan, np.float32), triangle
         place, height = xy.astype(np.float64), np.empty(len(xy))
         if self._triangles is not None:
-            triangle = self._triangles.find_simplex(place).astype(np.int64)
+            order = _along_strips(place)
+            triangle[order] = self._triangles.find_simplex(place[order])
         covered = triangle >= 0
         if self._triangles is not None and covered.any():
             found = triangle[covered]

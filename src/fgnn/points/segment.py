@@ -235,11 +235,12 @@ def _label(
         votes = _vote(store, segmenter, report, clock)
     fusion = None if isinstance(segmenter, GroundRule) else segmenter.fusion
     with clock("votes"):
+        threads = _threads()  # the network is done
         if fusion is not None:
-            fuse(store, votes, segmenter.classes, fusion)
+            fuse(store, votes, segmenter.classes, fusion, threads)
         if segmenter.cut.thin:
             ground = list(segmenter.classes).index("ground") if "ground" in segmenter.classes else None
-            spread(store, votes, ground, Tolerance() if fusion is None else fusion.tolerance)
+            spread(store, votes, ground, Tolerance() if fusion is None else fusion.tolerance, threads)
     label = store.new_map("label", np.uint8, (store.count,), fill=UNLABELLED)
     confidence = store.new_map("confidence", np.float32, (store.count,))
     tally = np.zeros(len(segmenter.classes), np.int64)
@@ -285,6 +286,13 @@ def _vote(store: TileStore, segmenter: Segmenter, report: OnChunk | None, clock:
             done += sum(int((slots >= 0).sum()) for slots in batch.slots)
             if report is not None:
                 report("labelling", min(done // segmenter.votes, store.valid), store.valid)
+
+
+def _threads() -> int:
+    """As many as torch may use, up to 8: each holds a block of the scan."""
+    import torch
+
+    return min(8, torch.get_num_threads())
 
 
 def _apply(store: TileStore, segmenter: GroundRule, report: OnChunk | None) -> NDArray[np.float32]:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fgnn.points.ahead import in_order
 from fgnn.points.cloud import Cloud
 from fgnn.points.echoes import ECHO_COLUMNS, RAW_COLUMNS, echo_features, raw_echoes
 from fgnn.points.heights import Relief, height_columns
@@ -222,8 +223,8 @@ def batches(
         allocate: Allocates the memory of a batch, e.g. pinned memory for a GPU.
     """
 
-    def prepare(spot: Spot) -> PreparedTile:
-        return PreparedTile.of(store.load(spot), cut)
+    def prepare(spot: Spot) -> tuple[Spot, PreparedTile]:
+        return spot, PreparedTile.of(store.load(spot), cut)
 
     shape = (size, cut.points, cut.columns)
     free = deque(allocate(shape) if allocate is not None else np.empty(shape, np.float32) for _ in range(1 + _AHEAD))
@@ -241,8 +242,7 @@ def batches(
         pending.append(_PendingBatch.of(free.popleft(), length))
 
     try:
-        for spot, job in _prepared(store.spots(votes), lambda spot: pool.submit(prepare, spot), threads + 1):
-            tile = job.result()
+        for spot, tile in in_order(pool, prepare, store.spots(votes), threads + 1):
             length = piece_length(len(tile.tile.slots), cut.points, _STEP if cut.thin else None)
             for piece in tile.pieces(length, np.random.default_rng([seed, *(n % (1 << 32) for n in spot.corner)])):
                 yield from room(length)
@@ -252,15 +252,3 @@ def batches(
             yield batch.finish()
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _prepared(
-    spots: Iterator[Spot], submit: Callable[[Spot], Future[PreparedTile]], ahead: int
-) -> Iterator[tuple[Spot, Future[PreparedTile]]]:
-    """The tiles in order, a few of them prepared ahead."""
-    waiting: deque[tuple[Spot, Future[PreparedTile]]] = deque()
-    for spot in spots:
-        waiting.append((spot, submit(spot)))
-        if len(waiting) > ahead:
-            yield waiting.popleft()
-    yield from waiting

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 from numpy.typing import NDArray
 
+from fgnn.points.ahead import in_order
 from fgnn.points.ground_surface import GroundSurface, Tolerance
-from fgnn.points.tiles import TileStore
+from fgnn.points.tiles import Tile, TileStore
 
 # Points labelled on their own whose probabilities are averaged.
 _NEAREST = 3
-# Width of the border that is treated by both tiles, against rounding of coordinates.
-_OVERLAP = 1e-3
+# Cells a side of the blocks that are triangulated, and of the border around them.
+_INNER, _BORDER = 6, 1
 _CHUNK = 1 << 20
 
 
@@ -20,6 +23,7 @@ def spread(
     votes: NDArray[np.float32],
     ground: int | None = None,
     tolerance: Tolerance = Tolerance(),  # noqa: B008 (frozen)
+    threads: int = 1,
 ) -> None:
     """Fill in the rows of ``votes`` that are zero, in place.
 
@@ -27,28 +31,33 @@ def spread(
     ground if it lies within the tolerance of the triangulated surface through the labelled ground, and only then.
 
     Args:
-        store: The scan; its tiles overlap, and each labels the points of its central half.
+        store: The scan.
         votes: Class probabilities summed over tiles, (slots, K).
         ground: The class of ground, if there is one.
         tolerance: In metres, as the scan.
+        threads: Blocks of the scan treated at once.
     """
     labelled: NDArray[np.bool_] = store.new_map("labelled", np.bool_, (len(votes),))
     for start in range(0, len(votes), _CHUNK):
         labelled[start : start + _CHUNK] = votes[start : start + _CHUNK].any(1)
-    reach = store.half / 2 + _OVERLAP
-    for spot in store.spots():
-        tile = store.load(spot)
+
+    def fill(block: tuple[Tile, NDArray[np.bool_]]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        tile, inner = block
         known = np.asarray(labelled[tile.slots])
-        wanted = ~known & (np.abs(tile.xyz[:, :2]) <= reach).all(1)
+        wanted = ~known & inner
         if not wanted.any() or not known.any():
-            continue
+            return tile.slots[:0], votes[:0]
         own = votes[tile.slots[known]]
         near = _nearest(tile.xyz[known], own / own.sum(1, keepdims=True), tile.xyz[wanted])
         if ground is not None:
             flat = own.argmax(1) == ground
             height, slope, edge = GroundSurface(tile.xyz[known][flat]).shape(tile.xyz[wanted, :2])
             near = by_height(near, tile.xyz[wanted, 2] - height, ground, tolerance.at(slope, edge))
-        votes[tile.slots[wanted]] = near
+        return tile.slots[wanted], near
+
+    with ThreadPoolExecutor(threads, thread_name_prefix="fgnn-spread") as pool:
+        for slots, near in in_order(pool, fill, store.blocks(_INNER, _BORDER), threads):
+            votes[slots] = near
 
 
 def _nearest(xyz: NDArray[np.float32], values: NDArray[np.float32], at: NDArray[np.float32]) -> NDArray[np.float32]:
