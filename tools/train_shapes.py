@@ -21,7 +21,7 @@ from fgnn.models.points.segmenter import load_point_network
 from fgnn.runtime.devices import device_name, pick_device
 from fgnn.runtime.environment import environment
 from fgnn.tasks import Recipe
-from fgnn.tasks.recipe import ShapeData
+from fgnn.tasks.data_settings import ShapeData
 from fgnn.tasks.shapes import score_shapes, split_shapes
 from fgnn.train import RunFolder
 from fgnn.train.run import recipe_of

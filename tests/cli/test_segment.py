@@ -16,7 +16,7 @@ from fgnn.models.points.network import PointNetwork
 from fgnn.points.cloud import Cloud, read_cloud, write_cloud
 from fgnn.points.heights import height_columns
 from fgnn.schema import plain
-from fgnn.tasks.recipe import ScanData
+from fgnn.tasks.data_settings import ScanData
 from fgnn.weights import save_weights
 from tests.cli.command import fgnn
 

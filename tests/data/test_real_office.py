@@ -22,7 +22,8 @@ from fgnn.data.scenes import make_room
 from fgnn.models.points.config import PointConfig
 from fgnn.models.points.segmenter import load_point_network
 from fgnn.points.metrics import scene_score
-from fgnn.tasks.recipe import Data, Optimiser, Recipe, RoomData, Schedule
+from fgnn.tasks.data_settings import Data, RoomData
+from fgnn.tasks.recipe import Optimiser, Recipe, Schedule
 from fgnn.tasks.room_scores import PROTOCOLS, labeller, score_rooms
 from fgnn.train.run import run
 from fgnn.weights import load_weights

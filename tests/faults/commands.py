@@ -15,7 +15,8 @@ from fgnn.data.scenes import make_terrain
 from fgnn.data.stored import load_models
 from fgnn.models.points.config import PointConfig
 from fgnn.points.cloud import read_cloud, write_cloud
-from fgnn.tasks.recipe import Data, Optimiser, Recipe, ScanData, Schedule, recipe_yaml
+from fgnn.tasks.data_settings import Data, ScanData
+from fgnn.tasks.recipe import Optimiser, Recipe, Schedule, recipe_yaml
 from fgnn.train.run import run
 from fgnn.weights import load_weights
 from tests.tasks.helpers import small_recipe

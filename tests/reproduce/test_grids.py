@@ -14,7 +14,7 @@ from fgnn.models.map.config import NetworkConfig
 from fgnn.reproduce import grids
 from fgnn.reproduce.experiment import Setting
 from fgnn.reproduce.milp import solve_milp
-from fgnn.tasks.recipe import Data, GridData
+from fgnn.tasks.data_settings import Data, GridData
 from fgnn.train.run import run
 from fgnn.train.run_folder import RunFolder
 from tests.tasks.helpers import small_recipe

@@ -31,8 +31,9 @@ from fgnn.reproduce.table3 import (
     recorded_rows,
     reproduce_table3,
 )
+from fgnn.tasks.data_settings import Data, RoomData, ScanData, ShapeData
 from fgnn.tasks.evaluate_points import evaluate_point_weights
-from fgnn.tasks.recipe import Data, Optimiser, Recipe, RoomData, ScanData, Schedule, ShapeData, read_recipe
+from fgnn.tasks.recipe import Optimiser, Recipe, Schedule, read_recipe
 from fgnn.tasks.room_scores import PROTOCOLS, Label, Protocol, score_rooms
 from fgnn.tasks.shapes import ShapeTable, draw_shapes
 from fgnn.train.run import run

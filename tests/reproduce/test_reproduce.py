@@ -24,8 +24,8 @@ from fgnn.reproduce.experiment import (
 )
 from fgnn.reproduce.transfer import reproduce_transfer
 from fgnn.reproduce.trivial import best_threshold, trivial_cells
+from fgnn.tasks.data_settings import ChainData, Data
 from fgnn.tasks.metrics import Quality
-from fgnn.tasks.recipe import ChainData, Data
 from fgnn.train.run import run
 from fgnn.train.run_folder import RunFolder
 from tests.tasks.helpers import small_recipe

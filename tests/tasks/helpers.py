@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fgnn.models.map.config import NetworkConfig
-from fgnn.tasks.recipe import ChainData, Data, Optimiser, Recipe, Schedule
+from fgnn.tasks.data_settings import ChainData, Data
+from fgnn.tasks.recipe import Optimiser, Recipe, Schedule
 
 CHAIN = ChainData((1,), length=8, window=4, budget=2)
 

@@ -11,7 +11,8 @@ from fgnn import GraphicalModel, marginals, read_model, write_model
 from fgnn.errors import InputError
 from fgnn.infer import sample
 from fgnn.tasks.crf import read_samples
-from fgnn.tasks.recipe import Data, Recipe, SampleData
+from fgnn.tasks.data_settings import Data, SampleData
+from fgnn.tasks.recipe import Recipe
 from fgnn.tasks.settings import Optimiser, Schedule
 from fgnn.train.run import run
 

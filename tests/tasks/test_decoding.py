@@ -11,8 +11,9 @@ import torch
 from fgnn.decoding import AWGN, Bursts, decode, noise_of
 from fgnn.decoding.learned import LearnedDecoder, plain_decisions
 from fgnn.decoding.regular import alist, regular_code
+from fgnn.tasks.data_settings import CodeData, Data
 from fgnn.tasks.decoding import DecodingTask, draw_words
-from fgnn.tasks.recipe import CodeData, Data, Recipe, Schedule
+from fgnn.tasks.recipe import Recipe, Schedule
 from fgnn.train.run import run
 
 

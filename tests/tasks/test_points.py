@@ -19,8 +19,9 @@ from fgnn.errors import InputError
 from fgnn.models.points.config import PointArchitecture, PointConfig
 from fgnn.points.cloud import read_cloud, write_cloud
 from fgnn.points.segment_pieces import Cut
+from fgnn.tasks.data_settings import Data, RoomData, ScanData, ShapeData
 from fgnn.tasks.points import Loaded, PointTask, allowed_classes, evaluate_points, part_mask, partial_loss
-from fgnn.tasks.recipe import Data, Optimiser, Recipe, RoomData, ScanData, Schedule, ShapeData
+from fgnn.tasks.recipe import Optimiser, Recipe, Schedule
 from fgnn.train.run import run
 from tests.data.test_shapenet import as_hdf5
 

@@ -12,9 +12,10 @@ from fgnn.data import ChainMAP
 from fgnn.errors import InputError
 from fgnn.infer.exact.max_marginals import gaps
 from fgnn.runtime.distributed import World
+from fgnn.tasks.data_settings import Data, GridData
 from fgnn.tasks.labelled_models import Endless
 from fgnn.tasks.map import MAPTask, map_loss, soft_targets
-from fgnn.tasks.recipe import Data, GridData, Recipe, Schedule, Soft, read_recipe
+from fgnn.tasks.recipe import Recipe, Schedule, Soft, read_recipe
 from fgnn.tasks.tensor_tree import clone_tensors, copy_tensors, signature, tensors_of
 from fgnn.train.run import recipe_of, run
 from fgnn.train.run_folder import RunFolder

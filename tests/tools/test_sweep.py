@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from fgnn.errors import InputError
+from fgnn.tasks.data_settings import ChainData
 from fgnn.tasks.evaluate_map import evaluate
-from fgnn.tasks.recipe import ChainData, recipe_yaml
+from fgnn.tasks.recipe import recipe_yaml
 from fgnn.train.run_folder import RunFolder
 from fgnn.weights import load_weights
 from tests.tasks.helpers import small_recipe

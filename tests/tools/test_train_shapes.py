@@ -20,8 +20,9 @@ from fgnn.data.shapenet import CATEGORIES, PARTS
 from fgnn.errors import InputError
 from fgnn.models.points.config import PointConfig
 from fgnn.points.metrics import shape_score
+from fgnn.tasks.data_settings import Data, ShapeData
 from fgnn.tasks.points import PointTask
-from fgnn.tasks.recipe import Data, Optimiser, Recipe, Schedule, ShapeData, read_recipe
+from fgnn.tasks.recipe import Optimiser, Recipe, Schedule, read_recipe
 from fgnn.tasks.shapes import label_shapes, score_shapes, split_shapes
 from fgnn.tasks.variation import Variation, vary
 from fgnn.train.run import run

@@ -14,7 +14,8 @@ import torch
 
 from fgnn.models.map.config import NetworkConfig
 from fgnn.runtime.distributed import World
-from fgnn.tasks.recipe import ChainData, Data, recipe_yaml
+from fgnn.tasks.data_settings import ChainData, Data
+from fgnn.tasks.recipe import recipe_yaml
 from fgnn.train.run import run
 from fgnn.weights import load_weights
 from tests.tasks.helpers import small_recipe

@@ -13,7 +13,8 @@ from fgnn.data.scenes import make_terrain
 from fgnn.errors import InputError
 from fgnn.models import PointConfig
 from fgnn.points import Cloud, write_cloud
-from fgnn.tasks.recipe import Data, Recipe, ScanData
+from fgnn.tasks.data_settings import Data, ScanData
+from fgnn.tasks.recipe import Recipe
 from fgnn.tasks.scan_folder import scan_recipe
 from fgnn.train.loop import rate_text
 from fgnn.train.run import make_task, run, start_from

@@ -15,8 +15,9 @@ from torch import nn
 
 from fgnn.errors import InputError
 from fgnn.models.map.config import NetworkConfig
+from fgnn.tasks.data_settings import ChainData, Data
 from fgnn.tasks.map import MAPTask
-from fgnn.tasks.recipe import ChainData, Data, Schedule
+from fgnn.tasks.recipe import Schedule
 from fgnn.tasks.settings import Optimiser, TrainingSettings
 from fgnn.tasks.task import Loss
 from fgnn.train.checkpoint import load_checkpoint

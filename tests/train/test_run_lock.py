@@ -163,7 +163,7 @@ def _missing(name: str) -> None:
 def test_a_failed_start_does_not_block_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], options: dict[str, Any], error: str
 ) -> None:
-    from fgnn.tasks.recipe import ChainData, Data
+    from fgnn.tasks.data_settings import ChainData, Data
 
     if "data" in changes:
         changes = changes | {"data": Data(chain=ChainData((1,), 10**5, 4, 2))}

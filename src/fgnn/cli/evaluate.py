@@ -13,8 +13,8 @@ from fgnn.errors import InputError
 
 if TYPE_CHECKING:
     from fgnn.report import Table
+    from fgnn.tasks.data_settings import ChainData
     from fgnn.tasks.evaluate_map import Evaluation
-    from fgnn.tasks.recipe import ChainData
 
 
 def evaluate(
@@ -87,7 +87,7 @@ def evaluate(
 
 def _chain(kinds: list[int] | None, length: int | None, window: int | None) -> ChainData | None:
     """The chains that options ask for; None without any of them."""
-    from fgnn.tasks.recipe import ChainData
+    from fgnn.tasks.data_settings import ChainData
 
     if not kinds and length is None and window is None:
         return None

@@ -20,10 +20,10 @@ from fgnn.report.html import add_provenance
 from fgnn.runtime.environment import environment
 from fgnn.runtime.progress import Log
 from fgnn.tasks import Data, Quality, Recipe, read_recipe
+from fgnn.tasks.data_settings import ChainData
 from fgnn.tasks.evaluate_map import Evaluation, evaluate_network
 from fgnn.tasks.labelled_models import Examples
 from fgnn.tasks.map import data_sets, draw_many
-from fgnn.tasks.recipe import ChainData
 from fgnn.train.run import run
 from fgnn.weights import find_weights, weight_names
 from fgnn.weights.cards import weights_folder

@@ -22,7 +22,7 @@ from fgnn.reproduce.experiment import Output, Setting, is_trained, train_run, wr
 from fgnn.reproduce.paper import NAMES, TABLE2, TABLE2_BASELINE
 from fgnn.runtime.progress import Log
 from fgnn.tasks import Recipe, read_recipe
-from fgnn.tasks.recipe import RoomData
+from fgnn.tasks.data_settings import RoomData
 from fgnn.tasks.room_scores import PROTOCOLS, Protocol, labeller, score_rooms
 from fgnn.weights import load_weights
 

@@ -12,9 +12,10 @@ from fgnn.report import Page, Table, percent
 from fgnn.reproduce.experiment import Cell, Output, Setting, evaluation_cells, write_outputs
 from fgnn.runtime.progress import Log
 from fgnn.tasks import Data
+from fgnn.tasks.data_settings import ChainData
 from fgnn.tasks.evaluate_map import evaluate_network
 from fgnn.tasks.map import data_sets, draw_many
-from fgnn.tasks.recipe import ChainData, TrainedOn
+from fgnn.tasks.recipe import TrainedOn
 
 WEIGHTS = "deep-map-joint"
 # length, window, budget: first as trained; other windows keep the budget's share of ones

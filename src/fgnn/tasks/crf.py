@@ -19,7 +19,8 @@ from fgnn.pgm.conditionals import conditionals
 from fgnn.pgm.io import read_model, write_model
 from fgnn.runtime.distributed import World
 from fgnn.schema import plain
-from fgnn.tasks.recipe import Recipe, SampleData
+from fgnn.tasks.data_settings import SampleData
+from fgnn.tasks.recipe import Recipe
 from fgnn.tasks.seeds import EpochBatches, seed_for
 from fgnn.tasks.task import Loss
 

@@ -14,7 +14,8 @@ from fgnn.decoding.read import read_code
 from fgnn.models.from_card import build_within
 from fgnn.runtime.distributed import World
 from fgnn.schema import plain
-from fgnn.tasks.recipe import CodeData, Recipe
+from fgnn.tasks.data_settings import CodeData
+from fgnn.tasks.recipe import Recipe
 from fgnn.tasks.seeds import seed_for
 from fgnn.tasks.task import Loss
 

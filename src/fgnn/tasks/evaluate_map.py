@@ -12,10 +12,11 @@ from fgnn.infer.local_search.decode import decode
 from fgnn.models import MAPNetwork, load_network
 from fgnn.models.map.learned import score
 from fgnn.runtime.devices import synchronised_time
+from fgnn.tasks.data_settings import ChainData, Data, GridData
 from fgnn.tasks.labelled_models import Examples
 from fgnn.tasks.map import data_sets, draw_many
 from fgnn.tasks.metrics import Quality
-from fgnn.tasks.recipe import ChainData, Data, GridData, TrainedOn
+from fgnn.tasks.recipe import TrainedOn
 from fgnn.weights import Card
 
 

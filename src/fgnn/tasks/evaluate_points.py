@@ -14,8 +14,9 @@ from fgnn.models import PointNetwork
 from fgnn.models.points.segmenter import load_point_network
 from fgnn.points import scene_score
 from fgnn.runtime.progress import Log
+from fgnn.tasks.data_settings import RoomData, ShapeData
 from fgnn.tasks.points import evaluate_points, load_scans
-from fgnn.tasks.recipe import Recipe, RoomData, ShapeData, TrainedBy, TrainedOn
+from fgnn.tasks.recipe import Recipe, TrainedBy, TrainedOn
 from fgnn.tasks.room_scores import PROTOCOLS, labeller, score_rooms
 from fgnn.tasks.shapes import draw_shapes, score_shapes, split_shapes
 from fgnn.tasks.variation import Variation, variation_of

@@ -21,10 +21,11 @@ from fgnn.pgm import ModelBatch
 from fgnn.runtime.devices import memory_bytes
 from fgnn.runtime.distributed import World
 from fgnn.schema import plain
+from fgnn.tasks.data_settings import Data
 from fgnn.tasks.labelled_models import Endless, Examples, FixedSet, Grouped, Labelled, Source, draw
 from fgnn.tasks.metrics import Quality
 from fgnn.tasks.model_folder import read_folder, split
-from fgnn.tasks.recipe import Data, Recipe, Soft
+from fgnn.tasks.recipe import Recipe, Soft
 from fgnn.tasks.seeds import seed_for
 from fgnn.tasks.task import Loss
 from fgnn.tasks.tensor_tree import tensors_of

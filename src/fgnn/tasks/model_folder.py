@@ -13,8 +13,9 @@ from fgnn.errors import InputError
 from fgnn.models import NetworkConfig
 from fgnn.names import as_file_name
 from fgnn.pgm import GraphicalModel, ModelBatch
+from fgnn.tasks.data_settings import Data
 from fgnn.tasks.labelled_models import Examples
-from fgnn.tasks.recipe import Data, Recipe
+from fgnn.tasks.recipe import Recipe
 from fgnn.tasks.seeds import seed_for
 from fgnn.tasks.settings import Optimiser, Schedule
 

@@ -13,7 +13,8 @@ from fgnn.names import as_file_name
 from fgnn.points import open_cloud
 from fgnn.points.cloud import FORMATS, CloudReader
 from fgnn.schema import parse
-from fgnn.tasks.recipe import Data, Recipe, ScanData
+from fgnn.tasks.data_settings import Data, ScanData
+from fgnn.tasks.recipe import Recipe
 from fgnn.tasks.settings import Optimiser, Schedule
 from fgnn.weights import load_weights
 
