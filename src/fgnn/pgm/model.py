@@ -16,7 +16,6 @@ from fgnn.pgm.describe import describe
 from fgnn.pgm.factors import AllDifferent, Kind, Linear, Parity, Pattern
 from fgnn.pgm.factors.budgets import Budget, BudgetChunk, BudgetGroup, group_budgets
 from fgnn.pgm.factors.kind import (
-    StructuredChunk,
     StructuredFactor,
     StructuredGroup,
     as_tuples,
@@ -61,7 +60,7 @@ class GraphicalModel:
         self._unary = np.zeros(int(self._offsets[-1]))
         self._table_chunks: list[TableChunk] = []
         self._budget_chunks: list[BudgetChunk] = []
-        self._structured_chunks: list[StructuredChunk] = []
+        self._structured_chunks: list[StructuredGroup] = []
         self._groups: tuple[tuple[TableGroup, ...], tuple[BudgetGroup, ...], tuple[StructuredGroup, ...]] | None = None
         self.constant = 0.0
 
@@ -169,7 +168,8 @@ class GraphicalModel:
         shape = common_shape(kind, self._cardinalities[variables])
         arrays = checked_numbers(kind, len(variables), numbers)
         kind.check(shape, arrays)
-        self._structured_chunks.append(StructuredChunk(kind, shape, variables, arrays))
+        index = np.arange(len(variables)) + self.num_structured
+        self._structured_chunks.append(StructuredGroup(kind, shape, variables, arrays, index))
         self._groups = None
 
     def condition(self, evidence: Mapping[int, int]) -> GraphicalModel:

@@ -137,23 +137,13 @@ class StructuredFactor:
 
 @dataclass(frozen=True, eq=False)
 class StructuredGroup:
-    """All factors of a model with equal kinds and cardinalities."""
+    """Factors of a model with equal kinds and cardinalities: those added by one call, or all of them."""
 
     kind: Kind
     shape: Shape
     scopes: NDArray[np.int64]  # shape: (C, n)
     numbers: Mapping[str, Array]  # shape: (C, ...) each
     index: NDArray[np.int64]  # shape: (C,), the factor's insertion order
-
-
-@dataclass(frozen=True, eq=False)
-class StructuredChunk:
-    """Factors of one kind and shape as they were added."""
-
-    kind: Kind
-    shape: Shape
-    scopes: NDArray[np.int64]  # shape: (C, n)
-    numbers: Mapping[str, Array]  # shape: (C, ...) each
 
     def factors(self) -> list[StructuredFactor]:
         """One by one."""
@@ -163,24 +153,21 @@ class StructuredChunk:
         ]
 
 
-def group_structured(chunks: Sequence[StructuredChunk]) -> tuple[StructuredGroup, ...]:
-    """Group factors by kind and shape, in insertion order."""
-    groups: dict[tuple[Kind, Shape, tuple[Shape, ...]], list[tuple[StructuredChunk, Array]]] = {}
-    start = 0
-    for chunk in chunks:
-        stop = start + len(chunk.scopes)
-        key = (chunk.kind, chunk.shape, tuple(v.shape[1:] for v in chunk.numbers.values()))
-        groups.setdefault(key, []).append((chunk, np.arange(start, stop)))
-        start = stop
+def group_structured(parts: Sequence[StructuredGroup]) -> tuple[StructuredGroup, ...]:
+    """Join groups of equal kind and shape, in insertion order."""
+    alike: dict[tuple[Kind, Shape, tuple[Shape, ...]], list[StructuredGroup]] = {}
+    for part in parts:
+        key = (part.kind, part.shape, tuple(v.shape[1:] for v in part.numbers.values()))
+        alike.setdefault(key, []).append(part)
     return tuple(
         StructuredGroup(
             kind,
             shape,
-            np.concatenate([chunk.scopes for chunk, _ in parts]),
-            {name: np.concatenate([chunk.numbers[name] for chunk, _ in parts]) for name in kind.numbers},
-            np.concatenate([index for _, index in parts]),
+            np.concatenate([group.scopes for group in groups]),
+            {name: np.concatenate([group.numbers[name] for group in groups]) for name in kind.numbers},
+            np.concatenate([group.index for group in groups]),
         )
-        for (kind, shape, _), parts in groups.items()
+        for (kind, shape, _), groups in alike.items()
     )
 
 
