@@ -81,13 +81,14 @@ def test_odd_scans_are_labelled(tmp_path: Path, kind: str, colour: bool, capsys:
     cloud = odd_scans()[kind]
     model = weights(tmp_path / "w.safetensors", colour=colour, heights=(3.0, 9.0))
     write_cloud(cloud, tmp_path / "a.ply")
-    words = ("segment", tmp_path / "a.ply", "-m", model, "-o", tmp_path / "b.ply", "--html", tmp_path / "b.html")
+    words = ("segment", tmp_path / "a.ply", "-m", model, "--out", tmp_path / "b.ply", "--html", tmp_path / "b.html")
     code, out, err = fgnn(capsys, *words, "--device", "cpu")
     assert code == 0, err
     labelled = read_cloud(tmp_path / "b.ply")
     assert len(labelled) == len(cloud)
     assert ((labelled.fields["label"] == 255) == ~cloud.valid).all()
     assert f"{len(cloud):,} points" in out
+    assert out.splitlines()[-1] == f"next: python -m webbrowser {tmp_path / 'b.html'}"
     assert set(labelled.fields) == {*cloud.fields, "label", "confidence"}
 
 
@@ -110,8 +111,8 @@ def test_bad_input_gives_one_line_and_leaves_no_file(
         ((scan, "-m", "deep-map-joint"), "Expected weights of a point network"),
         ((scan, "-m", model, "--votes", "3"), "Expected --votes of 1, 2 or 4"),
         ((scan, "-m", model, "--batch", "0"), "Expected --batch of at least 1"),
-        ((scan, "-m", model, "-o", scan), "Expected another file for --out than the scan"),
-        ((scan, "-m", model, "-o", tmp_path / "nowhere" / "b.laz"), "no such folder"),
+        ((scan, "-m", model, "--out", scan), "Expected another file for --out than the scan"),
+        ((scan, "-m", model, "--out", tmp_path / "nowhere" / "b.laz"), "no such folder"),
     ]
     for words, message in cases:
         code, _, err = fgnn(capsys, "segment", *words, "--device", "cpu")
@@ -142,7 +143,7 @@ def test_no_output_overwrites_an_input_or_another_output(
         ("--html", tmp_path / "nowhere" / "a.html"): "no such folder",
         ("--html", tmp_path): "got a folder",
     }.items():
-        code, _, err = fgnn(capsys, "segment", scan, "-m", model, "-o", out, *words, "--device", "cpu")
+        code, _, err = fgnn(capsys, "segment", scan, "-m", model, "--out", out, *words, "--device", "cpu")
         assert code == 2, words
         assert message in err
         assert err.count("\n") == 1
@@ -157,7 +158,7 @@ def test_a_field_that_the_output_cannot_hold_is_refused_before_the_work(
     write_cloud(terrain.with_fields(X=np.arange(50)), tmp_path / "a.npz")
     write_cloud(Cloud(np.concatenate([terrain.xyz, [[np.nan, 0, 0]]])), tmp_path / "hole.npz")
     for name, out, message in (("a", "b.las", "'X'"), ("hole", "b.laz", "finite coordinates")):
-        words = ("segment", tmp_path / f"{name}.npz", "-m", model, "-o", tmp_path / out, "--device", "cpu")
+        words = ("segment", tmp_path / f"{name}.npz", "-m", model, "--out", tmp_path / out, "--device", "cpu")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("fgnn.points.segment._label", lambda *_: pytest.fail("it started to label"))
             code, _, err = fgnn(capsys, *words)
@@ -189,7 +190,7 @@ def test_parts_of_an_object_are_labelled_by_category(tmp_path: Path, capsys: pyt
     }  # fmt: skip
     save_weights(tmp_path / "parts.safetensors", network.state_dict(), card)
     write_cloud(make_terrain(300), tmp_path / "a.ply")
-    words = ("segment", tmp_path / "a.ply", "-m", tmp_path / "parts.safetensors", "-o", tmp_path / "b.ply")
+    words = ("segment", tmp_path / "a.ply", "-m", tmp_path / "parts.safetensors", "--out", tmp_path / "b.ply")
     code, _, err = fgnn(capsys, *words, "--category", "Chair", "--html", tmp_path / "b.html", "--device", "cpu")
     assert code == 0, err
     assert set(np.unique(read_cloud(tmp_path / "b.ply").fields["label"])) <= set(PARTS[4])

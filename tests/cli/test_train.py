@@ -23,6 +23,7 @@ def test_train_then_evaluate(tmp_path: Path) -> None:
     done = _run("train", recipe, "--out", tmp_path / "run", "--device", "cpu", "--seed", 5)
     assert done.exit_code == 0, done.output
     assert "step 10, held-out agreement" in done.output
+    assert done.output.splitlines()[-1] == f"next: fgnn evaluate {tmp_path / 'run'}"
     shown = _run("evaluate", tmp_path / "run", "--count", 40, "--device", "cpu", "--json")
     assert shown.exit_code == 0, shown.output
     metrics = json.loads(shown.stdout.splitlines()[-1])

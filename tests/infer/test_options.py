@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fgnn.cli import main
-from fgnn.cli.options import complete_method, complete_solver_option
+from fgnn.cli.complete import complete_solver, complete_solver_option
 from fgnn.infer.methods import choices, fits, named, option_kinds, parse_options
 from fgnn.schema import Between
 from fgnn.solvers import SOLVERS
@@ -120,7 +120,7 @@ def test_values_from_python_fit_by_the_same_rules() -> None:
 
 
 def test_methods_options_and_choices_are_completed() -> None:
-    assert complete_method("max") == ["max-product"]
+    assert complete_solver("max") == ["max-product"]
     context = SimpleNamespace(params={"method": "max-product"})
     assert "damping=" in complete_solver_option(context, "da")
     assert complete_solver_option(context, "schedule=f") == ["schedule=flooding"]

@@ -13,6 +13,7 @@ import torch
 from fgnn.bench.common import number, show, timed
 from fgnn.data import ChainMAP
 from fgnn.infer import solve
+from fgnn.runtime.progress import Log
 
 LENGTHS = (30, 100, 300, 1000, 3000)
 WINDOWS = (8, 12, 16, 20)
@@ -25,20 +26,32 @@ _LONG = 3.0  # seconds; longer calls are not repeated
 _METHODS = ("exact", "max-product", "ad3", "auto, one model", "toulbar2, one model")
 
 
+def growth_stages(lengths: Sequence[int] = LENGTHS, windows: Sequence[int] = WINDOWS) -> int:
+    """How many families `growth` measures."""
+    return len({(n, 8) for n in lengths} | {(100, w) for w in windows})
+
+
 def growth(
-    device: str, seed: int, toulbar2_limit: float, lengths: Sequence[int] = LENGTHS, windows: Sequence[int] = WINDOWS
+    device: str,
+    seed: int,
+    toulbar2_limit: float,
+    lengths: Sequence[int] = LENGTHS,
+    windows: Sequence[int] = WINDOWS,
+    log: Log = lambda text: None,
 ) -> dict[str, list[dict[str, Any]]]:
     """Both tables; see `table`."""
-    by_length = table([ChainMAP(2, length=n) for n in lengths], device, seed, toulbar2_limit)
+    by_length = table([ChainMAP(2, length=n) for n in lengths], device, seed, toulbar2_limit, log)
     measured = {(row["length"], row["window"]): row for row in by_length}
     by_window = [
-        measured.get((100, w)) or table([ChainMAP(2, length=100, window=w)], device, seed, toulbar2_limit)[0]
+        measured.get((100, w)) or table([ChainMAP(2, length=100, window=w)], device, seed, toulbar2_limit, log)[0]
         for w in windows
     ]
     return {"lengths": by_length, "windows": by_window}
 
 
-def table(families: Sequence[ChainMAP], device: str, seed: int, toulbar2_limit: float) -> list[dict[str, Any]]:
+def table(
+    families: Sequence[ChainMAP], device: str, seed: int, toulbar2_limit: float, log: Log = lambda text: None
+) -> list[dict[str, Any]]:
     """Seconds per model of each family: in batches, and for `auto` and toulbar2 on a single model.
 
     toulbar2 gets ``toulbar2_limit`` seconds (0: it is skipped). Once it cannot prove a chain within the limit, it
@@ -48,6 +61,7 @@ def table(families: Sequence[ChainMAP], device: str, seed: int, toulbar2_limit: 
     rows: list[dict[str, Any]] = []
     gave_up = False
     for data in families:
+        log(f"chains of {data.length:,}, windows of {data.window}")
         states = feasible_states(data.window, data.budget)
         entry: dict[str, Any] = {"length": data.length, "window": data.window, "feasible_states": states}
         models = max(1, _VARIABLES.get(kind, _VARIABLES["cpu"]) // data.length)

@@ -11,6 +11,7 @@ from torch import Tensor
 from fgnn.bench.common import describe, mib, number, show, timed, write_result
 from fgnn.points import knn
 from fgnn.runtime.environment import environment
+from fgnn.runtime.progress import Stages
 
 _LARGE = 1_000_000
 
@@ -34,9 +35,11 @@ def run(
     cube = torch.rand(1, large, 3, generator=make)
     sphere = torch.nn.functional.normalize(torch.randn(1, large, 3, generator=make), dim=2)
     result: dict[str, Any] = {"benchmark": "knn", "environment": environment(device), "seed": seed, "k": 16}
-    result["8 x 4,096"] = _compare(clouds, device, matrix=True)
-    result[f"1 x {large:,}, cube"] = _compare(cube, device, matrix=False)
-    result[f"1 x {large:,}, sphere"] = _compare(sphere, device, matrix=False)
+    sets = {"8 x 4,096": clouds, f"1 x {large:,}, cube": cube, f"1 x {large:,}, sphere": sphere}
+    with Stages("bench knn", total=len(sets), quiet=quiet) as stage:
+        for name, points in sets.items():
+            stage(name)
+            result[name] = _compare(points, device, matrix=points is clouds)
     if not quiet:
         _print(result)
     result["file"] = str(write_result(f"knn-{torch.device(device).type}", result, out))

@@ -15,6 +15,7 @@ from fgnn.bench.peers import PEERS, SAME_FUNCTION, Form, Problem, make_problem, 
 from fgnn.errors import MissingExtra
 from fgnn.nn import use_backend
 from fgnn.runtime.environment import environment
+from fgnn.runtime.progress import Stages
 
 # Minimum expected value of each figure.
 CUDA_BARS = {
@@ -55,16 +56,20 @@ def run(
     """
     cuda = torch.device(device).type == "cuda"
     result: dict[str, Any] = {"benchmark": "layer", "environment": environment(device), "seed": seed}
-    problem = make_problem(8 if cuda else 1, 4096, 16, 64, device=device, seed=seed)
-    result["size"] = {"edges": problem.incidence.num_edges, "width": 64, "bases": 16, "k": 16}
-    result |= _table(problem, compile_peers and cuda, repeats)
-    if cuda:
-        result["machine"] = _rates(device)
-        result["rate"] = _share(result, problem)
-        result["small graphs"] = small_graphs(device, seed, repeats)
-        result["point network"] = point_network(device, seed, repeats)
-    if sweep:
-        result["sweep"] = _sweep(device, seed, repeats, cuda)
+    with Stages("bench layer", total=1 + cuda + sweep, quiet=quiet) as stage:
+        problem = make_problem(8 if cuda else 1, 4096, 16, 64, device=device, seed=seed)
+        result["size"] = {"edges": problem.incidence.num_edges, "width": 64, "bases": 16, "k": 16}
+        stage("the layer and its peers")
+        result |= _table(problem, compile_peers and cuda, repeats)
+        if cuda:
+            stage("small graphs and the point network")
+            result["machine"] = _rates(device)
+            result["rate"] = _share(result, problem)
+            result["small graphs"] = small_graphs(device, seed, repeats)
+            result["point network"] = point_network(device, seed, repeats)
+        if sweep:
+            stage("larger sizes")
+            result["sweep"] = _sweep(device, seed, repeats, cuda)
     result["expected"] = _expected(result, CUDA_BARS if cuda else CPU_BARS)
     if not quiet:
         _print(result)

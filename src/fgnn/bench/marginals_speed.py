@@ -19,6 +19,7 @@ from fgnn.bench.numpy_messages import numpy_sum_product
 from fgnn.infer import log_partition, marginals
 from fgnn.pgm import GraphicalModel, ModelBatch
 from fgnn.runtime.environment import environment
+from fgnn.runtime.progress import Stages
 
 # Models that the loop sees, one by one.
 _LOOP_MODELS = 100
@@ -49,11 +50,15 @@ def run(
     kind = torch.device(device).type
     result: dict[str, Any] = {"benchmark": "marginals-speed", "environment": environment(device), "seed": seed}
     ratios: dict[str, Any] = {}
-    if network is not None:
-        ratios |= evidence_ratios(network, device, evidences, seed, {"pgmpy": BARS["evidence"]})
-    for models, length, states in CHAINS[kind]:
-        ratios |= _chains(models, length, states, device, seed)
-    ratios |= _sum_product(device, seed)
+    with Stages("bench marginals", quiet=quiet) as stage:
+        if network is not None:
+            stage("queries beside pgmpy")
+            ratios |= evidence_ratios(network, device, evidences, seed, {"pgmpy": BARS["evidence"]})
+        for models, length, states in CHAINS[kind]:
+            stage(f"{models:,} chains of {length:,}")
+            ratios |= _chains(models, length, states, device, seed)
+        stage("sum-product")
+        ratios |= _sum_product(device, seed)
     result["ratios"] = ratios
     if not quiet:
         _print(result)

@@ -15,6 +15,7 @@ from fgnn.data.labelled import PointSet
 from fgnn.models import PointConfig, PointNetwork
 from fgnn.nn import use_backend
 from fgnn.runtime.environment import environment
+from fgnn.runtime.progress import Stages
 from fgnn.tasks import Loss, read_recipe
 from fgnn.train.step import Step
 from fgnn.train.update import Update
@@ -53,12 +54,14 @@ def run(
     head = environment(here)
     batch = _clouds(size, points, seed, here)
     rows: dict[str, dict[str, Any]] = {}
-    for name in networks:
-        config, backend = NETWORKS[name]
-        with use_backend(backend):
-            rows[name] = _measure(config, batch, here, repeats, seed)
-        if here.type == "cuda":
-            torch.cuda.empty_cache()
+    with Stages("bench points", total=len(networks)) as stage:
+        for name in networks:
+            stage(name)
+            config, backend = NETWORKS[name]
+            with use_backend(backend):
+                rows[name] = _measure(config, batch, here, repeats, seed)
+            if here.type == "cuda":
+                torch.cuda.empty_cache()
     first = rows[networks[0]]
     columns = (
         "", "parameters", "training, shapes/s", "ms per step", "peak memory, MiB", "inference, shapes/s", "CUDA graph",

@@ -12,16 +12,19 @@ import torch
 from torch import Tensor
 
 from fgnn.bench.common import describe, number, show, timed, write_result
-from fgnn.bench.growth import draw_growth, growth, print_growth
+from fgnn.bench.growth import draw_growth, growth, growth_stages, print_growth
 from fgnn.bench.numpy_messages import numpy_max_product
 from fgnn.bench.pgmax_max_product import pgmax_max_product
 from fgnn.data import ChainMAP
 from fgnn.infer import SolutionBatch, solve
 from fgnn.pgm import ModelBatch
 from fgnn.runtime.environment import environment
+from fgnn.runtime.progress import Log, Stages
 
 # The number of models for slow peers and for those that take one model at a time.
 _LP_MODELS, _TOULBAR2_MODELS, _LOOP_MODELS, _PGMAX_MODELS = 200, 50, 200, 32
+
+_STAGES = 8  # of `_per_model`
 
 # Options of the solvers.
 OPTIONS: dict[str, dict[str, Any]] = {"exact": {}, "max-product": {}, "ad3": {}, "lp": {}}
@@ -56,9 +59,10 @@ def run(
     """
     head = environment(device)
     result: dict[str, Any] = {"benchmark": "solvers", "environment": head, "count": count, "kind": kind, "seed": seed}
-    result |= _per_model(count, kind, device, seed)
-    if grow:
-        result |= growth(device, seed, toulbar2_limit)
+    with Stages("bench solvers", total=_STAGES + (growth_stages() if grow else 0), quiet=quiet) as stage:
+        result |= _per_model(count, kind, device, seed, stage)
+        if grow:
+            result |= growth(device, seed, toulbar2_limit, log=stage)
     if not quiet:
         _print(result)
     file = write_result(f"solvers-{torch.device(device).type}", result, out)
@@ -67,19 +71,24 @@ def run(
     return result | {"file": str(file)}
 
 
-def _per_model(count: int, kind: int, device: str, seed: int) -> dict[str, Any]:
+def _per_model(count: int, kind: int, device: str, seed: int, log: Log) -> dict[str, Any]:
+    log(f"{count:,} models and their exact solution")
     batch = ChainMAP(kind).sample(count, seed=seed, device=device, source="cpu")
     host = batch.to("cpu")
     comparison = _Comparison(host, solve(batch, "exact"))
     for method in ("exact", "max-product", "ad3"):
+        log(f"{method}, {count:,} models")
         comparison.time_batch(method, method, batch)
+    log("LP (HiGHS)")
     comparison.time_batch("LP (HiGHS)", "lp", host.select(slice(0, _LP_MODELS)))
 
     def toulbar2(b: int) -> Tensor:
         return solve(host.select(slice(b, b + 1)), "toulbar2").assignment[0]
 
     # the median, since branch and bound takes very long on a few models
+    log("toulbar2")
     comparison.time_each("toulbar2", min(_TOULBAR2_MODELS, count), toulbar2, median)
+    log("PGMax")
     some = host.select(slice(0, _PGMAX_MODELS))
     try:
         states, seconds = pgmax_max_product(some)
@@ -87,6 +96,7 @@ def _per_model(count: int, kind: int, device: str, seed: int) -> dict[str, Any]:
         comparison.skipped["PGMax"] = f"{error} (pip install pgmax 'jax<0.7')"
     else:
         comparison.add("PGMax", states, seconds / len(some))
+    log("NumPy loop")
     models = [host.model(b) for b in range(min(_LOOP_MODELS, count))]
     comparison.time_each("NumPy loop", len(models), lambda b: torch.as_tensor(numpy_max_product(models[b])[0]), mean)
     ratios = _ratios(comparison.rows, torch.device(device).type)

@@ -16,6 +16,7 @@ from fgnn.models.map.network import PAPER
 from fgnn.nn import build, record
 from fgnn.runtime.devices import pick_device, synchronised_time
 from fgnn.runtime.environment import environment
+from fgnn.runtime.progress import Stages
 
 _LENGTH, _WINDOW = 30, 8  # the paper's chains
 Step = Callable[[], Tensor]
@@ -42,16 +43,22 @@ def run(
     """
     here = pick_device(device)
     rows: dict[str, dict[str, Any]] = {}
-    for batch in batches:
-        for form in ("eager", "recorded") if here.type == "cuda" else ("eager",):
-            rows[f"MAP, {batch:,} chains, {form}"] = _measure(_chains(notation, batch, here, seed, form), here, repeats)
-    if points:
-        for form in ("eager", "recorded") if here.type == "cuda" else ("eager",):
-            rows[f"points, 8 x {points:,}, {form}"] = _measure(_points(points, here, seed, form), here, repeats)
-    result: dict[str, Any] = {"benchmark": "step", "environment": environment(here), "seed": seed, "steps": rows}
-    if compiled:
-        result["compile"] = _compile(notation, batches, here, seed, repeats)
-        rows |= {f"MAP, {batch:,} chains, compiled": row for batch, row in result["compile"].pop("steps").items()}
+    with Stages("bench step", quiet=quiet) as stage:
+        for batch in batches:
+            for form in ("eager", "recorded") if here.type == "cuda" else ("eager",):
+                stage(f"{batch:,} chains, {form}")
+                rows[f"MAP, {batch:,} chains, {form}"] = _measure(
+                    _chains(notation, batch, here, seed, form), here, repeats
+                )
+        if points:
+            for form in ("eager", "recorded") if here.type == "cuda" else ("eager",):
+                stage(f"8 clouds of {points:,} points, {form}")
+                rows[f"points, 8 x {points:,}, {form}"] = _measure(_points(points, here, seed, form), here, repeats)
+        result: dict[str, Any] = {"benchmark": "step", "environment": environment(here), "seed": seed, "steps": rows}
+        if compiled:
+            stage("torch.compile")
+            result["compile"] = _compile(notation, batches, here, seed, repeats)
+            rows |= {f"MAP, {batch:,} chains, compiled": row for batch, row in result["compile"].pop("steps").items()}
     if not quiet:
         head = ("step", "called ms", "device ms", "launches", "first s")
         cells = [

@@ -8,12 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
+from fgnn.cli.complete import complete_device
 from fgnn.errors import InputError
 from fgnn.names import printable
 
 bench = typer.Typer(help="Benchmark against peers in one run; writes JSON and a page.", no_args_is_help=True)
 
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...", autocompletion=complete_device)]
 Out = Annotated[Path | None, typer.Option(help="JSON file or folder; benchmarks/results by default.")]
 Seed = Annotated[int, typer.Option(help="Seed of the generated inputs.")]
 
@@ -30,7 +31,7 @@ def solvers(
     ] = 0.0,
     out: Out = None,
 ) -> None:
-    """Every MAP solver on chain models: time per model, and its growth.
+    """Every solver of MAP (maximum a posteriori) inference on chain models: time per model, and its growth.
 
     Example: fgnn bench solvers --count 1000 --toulbar2-limit 60
     """

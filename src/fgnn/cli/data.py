@@ -11,7 +11,7 @@ from fgnn.names import printable
 
 data = typer.Typer(help="Generate labelled models, and check data sets that you have.", no_args_is_help=True)
 
-_Out = Annotated[Path, typer.Option("--out", "-o", help="The folder to write to.")]
+_Out = Annotated[Path, typer.Option("--out", help="The folder to write to.")]
 _Count = Annotated[int, typer.Option("--count", "-n", min=1, max=10**7, help="How many models.")]
 _Seed = Annotated[int, typer.Option("--seed", help="Seed of the set.")]
 
@@ -75,7 +75,10 @@ def check(
 
 def _write(family: Any, out: Path, count: int, seed: int) -> None:
     from fgnn.files import check_folder
+    from fgnn.runtime.progress import Stages
 
     check_folder(out)
-    stored = family.save(out, count, seed=seed)
+    with Stages("data") as stage:
+        stage(f"solving {count:,} models exactly")
+        stored = family.save(out, count, seed=seed)
     print(printable(f"{out}: {len(stored.batch)} models with exact labels, {family}, seed {seed}"))

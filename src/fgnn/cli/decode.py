@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fgnn.cli.complete import complete_decoder, complete_decoder_option, complete_device, one_of
 from fgnn.cli.options import method_options
 from fgnn.errors import InputError
-from fgnn.runtime.progress import ProgressBar, log_line
+from fgnn.runtime.progress import ProgressBar, Stages, log_line
 
 if TYPE_CHECKING:
     from fgnn.decoding import Channel, Code, ErrorRate, Problem
@@ -29,10 +30,18 @@ def decode(
         typer.Argument(help="What was received, .npy: log-likelihood ratios, hard bits (with --p), or syndromes."),
     ] = None,
     method: Annotated[
-        str, typer.Option("--method", "-m", help="min-sum, sum-product, memory, relay, osd, fgnn, lp or exact.")
+        str,
+        typer.Option(
+            "--method",
+            "-m",
+            help="min-sum, sum-product, memory, relay, osd, fgnn, lp or exact.",
+            autocompletion=complete_decoder,
+        ),
     ] = "min-sum",
     shots: Annotated[int, typer.Option(help="Without WORDS: random shots to decode.")] = 10_000,
-    channel: Annotated[str, typer.Option(help="Noise of a code: awgn, bsc, erasure or bursts.")] = "awgn",
+    channel: Annotated[
+        str, typer.Option(help="Noise of a code: awgn, bsc, erasure or bursts.", autocompletion=one_of(*_CHANNELS))
+    ] = "awgn",
     snr: Annotated[float, typer.Option(help="E_b / N_0 in decibels, for awgn and bursts.")] = 3.0,
     p: Annotated[float, typer.Option("--p", help="Probability of a flip or an erasure.")] = 0.05,
     burst: Annotated[float, typer.Option(help="Standard deviation of the bursts, which hit 5 % of the bits.")] = 3.0,
@@ -50,11 +59,18 @@ def decode(
     plot: Annotated[Path | None, typer.Option(help="Draw the rates of a sweep: .svg.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output.")] = False,
     device: Annotated[
-        str | None, typer.Option(help="cpu or cuda; a GPU by default, if its kernels can run it.")
+        str | None,
+        typer.Option(help="cpu or cuda; a GPU by default, if its kernels can run it.", autocompletion=complete_device),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seeds noise and shots.")] = 0,
     option: Annotated[
-        list[str] | None, typer.Option("--option", "-o", help="An option of the method: -o iterations=100. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--option",
+            "-o",
+            help="An option of the method: -o iterations=100. Repeatable.",
+            autocompletion=complete_decoder_option,
+        ),
     ] = None,
 ) -> None:
     """Decode words of a parity-check code, or the errors of a quantum circuit.
@@ -128,7 +144,9 @@ def _decode_file(
             raise InputError("Expected bits of zeros and ones", file=file)
         received = (1 - 2 * received.astype(np.float32)) * float(np.log((1 - p) / p))
     try:
-        found = decode(problem, received, method, **options)
+        with Stages("decode") as stage:
+            stage(f"{len(received):,} words by {method}")
+            found = decode(problem, received, method, **options)
     except ValueError as error:
         raise InputError(str(error), file=file) from None
     if out is not None:

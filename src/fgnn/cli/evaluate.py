@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fgnn.cli.complete import complete_device, complete_weights, one_of
 from fgnn.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,7 +19,12 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    weights: Annotated[str, typer.Argument(help="A run's folder, a weights file, or the name of packaged weights.")],
+    weights: Annotated[
+        str,
+        typer.Argument(
+            help="A run's folder, a weights file, or the name of packaged weights.", autocompletion=complete_weights
+        ),
+    ],
     kind: Annotated[
         list[int] | None, typer.Option("--kind", "-k", help="Kinds of chain to test on; by default those trained on.")
     ] = None,
@@ -30,7 +36,10 @@ def evaluate(
     ] = None,
     protocol: Annotated[
         str | None,
-        typer.Option(help="Shapes: one-pass or voted. Rooms: pn-sampled, all-points or voted."),
+        typer.Option(
+            help="Shapes: one-pass or voted. Rooms: pn-sampled, all-points or voted.",
+            autocompletion=one_of("one-pass", "voted", "pn-sampled", "all-points", "tiles"),
+        ),
     ] = None,
     count: Annotated[
         int | None,
@@ -46,7 +55,7 @@ def evaluate(
     samples: Annotated[
         int, typer.Option(min=0, max=4096, help="Further starting points of the decoder, sampled from the network.")
     ] = 8,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...", autocompletion=complete_device)] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
     """Score a network: on graphical models against the exact answers, on point clouds against the labels.
@@ -57,6 +66,7 @@ def evaluate(
     fgnn evaluate runs/shapes/shapes-fgnn --protocol voted
     """
     from fgnn.runtime.devices import pick_device
+    from fgnn.runtime.progress import Stages
     from fgnn.tasks import GridData
     from fgnn.tasks.evaluate_map import evaluate as evaluate_weights
     from fgnn.weights.cards import read_card
@@ -69,15 +79,13 @@ def evaluate(
     if data is not None or protocol is not None:
         raise InputError("Expected a point network for --data and --protocol (got one for graphical models)")
     count = count or 1000
-    results = evaluate_weights(
-        weights,
-        instances=count,
-        seed=seed,
-        device=pick_device(device),
-        chain=_chain(kind, length, window),
-        grid=GridData(*_size(grid)) if grid else None,
-        samples=samples,
-    )
+    size = GridData(*_size(grid)) if grid else None
+    chain = _chain(kind, length, window)
+    with Stages("evaluate") as stage:
+        results = evaluate_weights(
+            weights, instances=count, seed=seed, device=pick_device(device), chain=chain, grid=size, samples=samples,
+            log=stage,
+        )  # fmt: skip
     if as_json:
         print(json.dumps({name: asdict(result) for name, result in results.items()}))
         return
@@ -112,12 +120,14 @@ def _points(
 ) -> None:
     """Print the metrics of a point network, one column per protocol."""
     from fgnn.report import Table
-    from fgnn.runtime.progress import log_line
+    from fgnn.runtime.progress import Stages
     from fgnn.tasks.evaluate_points import evaluate_point_weights
 
-    results = evaluate_point_weights(
-        weights, data=data, protocol=protocol, count=count, device=device, seed=seed, log=log_line
-    )
+    with Stages("evaluate") as stage:
+        stage("reading the data and labelling it")
+        results = evaluate_point_weights(
+            weights, data=data, protocol=protocol, count=count, device=device, seed=seed, log=stage.show
+        )
     if as_json:
         print(json.dumps(results))
         return

@@ -9,18 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fgnn.cli.complete import complete_device, complete_marginals_method, complete_marginals_option
 from fgnn.cli.options import method_options
 from fgnn.errors import InputError
-from fgnn.runtime.progress import ProgressBar, log_line
+from fgnn.runtime.progress import Stages, log_line
 
 if TYPE_CHECKING:
-    from fgnn.infer import Marginals, Progress
+    from fgnn.infer import Marginals
 
 
 def marginals(
     model: Annotated[Path, typer.Argument(help="A model file: .uai .fg .bif .wcsp .cfn .fgm, also .gz and .xz.")],
     method: Annotated[
-        str, typer.Option("--method", "-m", help="auto, brute-force, exact, mini-bucket, sum-product or trw.")
+        str,
+        typer.Option(
+            "--method",
+            "-m",
+            help="auto, brute-force, exact, mini-bucket, sum-product or trw.",
+            autocompletion=complete_marginals_method,
+        ),
     ] = "auto",
     evidence: Annotated[
         Path | None, typer.Option("--evidence", "-e", help="Observed variables, a UAI .evid file.")
@@ -28,10 +35,16 @@ def marginals(
     pr: Annotated[bool, typer.Option("--pr", help="Print log10 Z only, in UAI's PR format.")] = False,
     time_limit: Annotated[float | None, typer.Option("--time-limit", "-t", help="Seconds.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda.", autocompletion=complete_device)] = None,
     seed: Annotated[int, typer.Option(help="Seeds the random choices of the method.")] = 0,
     option: Annotated[
-        list[str] | None, typer.Option("--option", "-o", help="An option of the method: -o damping=0.5. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--option",
+            "-o",
+            help="An option of the method: -o damping=0.5. Repeatable.",
+            autocompletion=complete_marginals_option,
+        ),
     ] = None,
 ) -> None:
     """Compute the probability of every state of every variable, and log Z.
@@ -45,26 +58,23 @@ def marginals(
     from fgnn import read_model
     from fgnn.infer.probability.api import METHODS
 
-    bar = ProgressBar(wait=True)
-
-    def show(update: Progress) -> None:
-        bar.update(f"{update.method}  {update.seconds:.1f} s  {update.note}".rstrip())
-
     try:
-        answer = compute(
-            read_model(model, evidence=evidence),
-            method,
-            time_limit=time_limit,
-            device=device,
-            seed=seed,
-            progress=show,
-            **method_options(option or [], method, METHODS, reserved=("tables",)),
-        )
+        with Stages("marginals") as stage:
+            stage(f"reading {model.name}")
+            read = read_model(model, evidence=evidence)
+            stage.show(method)
+            answer = compute(
+                read,
+                method,
+                time_limit=time_limit,
+                device=device,
+                seed=seed,
+                progress=lambda update: stage.show(f"{update.method}  {update.note}".rstrip()),
+                **method_options(option or [], method, METHODS, reserved=("tables",)),
+            )
     except ValueError as error:
         first = str(error).splitlines()[0]
         raise InputError(first if str(model) in first else f"{model}: {first}") from None
-    finally:
-        bar.close()
     log10 = answer.log_partition / math.log(10)
     if as_json:
         print(json.dumps({"file": str(model), **_as_dict(answer)}))

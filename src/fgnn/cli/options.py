@@ -21,24 +21,3 @@ def method_options(
             raise InputError(f"Expected --option name=value (got {pair!r})")
         texts[name.replace("-", "_")] = text
     return parse_options(method, named(method, methods), texts, reserved)
-
-
-def complete_solver_option(ctx: Any, incomplete: str) -> list[str]:
-    """Return the options of the method on the command line, and the values of one that has choices, for the shell."""
-    from fgnn.infer.methods import choices, named, option_kinds
-    from fgnn.solvers import SOLVERS
-
-    method = ctx.params.get("method") or "auto"
-    if method not in SOLVERS:
-        return []
-    kinds = option_kinds(named(method, SOLVERS)) or {}
-    name, equals, _ = incomplete.partition("=")
-    words = [f"{name}={text}" for text in choices(kinds.get(name))] if equals else [f"{name}=" for name in kinds]
-    return [word for word in words if word.startswith(incomplete)]
-
-
-def complete_method(incomplete: str) -> list[str]:
-    """Return the methods of ``fgnn solve`` that begin so."""
-    from fgnn.solvers import SOLVERS
-
-    return [name for name in SOLVERS if name.startswith(incomplete)]

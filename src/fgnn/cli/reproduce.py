@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import shlex
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fgnn.cli.complete import complete_device, complete_weights, one_of
 from fgnn.errors import InputError, printable
+
+if TYPE_CHECKING:
+    from fgnn.runtime.progress import Log, Stages
 
 # Experiment NAME is fgnn.reproduce.NAME.reproduce_NAME: (setting, out, log) -> Output with .tables and .seconds.
 EXPERIMENTS = ("table1", "ablation", "transfer", "depth", "table2", "table3", "grids", "ground")
 
 
 def reproduce(
-    experiment: Annotated[str, typer.Argument(help=f"One of {', '.join(EXPERIMENTS)}.")],
+    experiment: Annotated[
+        str, typer.Argument(help=f"One of {', '.join(EXPERIMENTS)}.", autocompletion=one_of(*EXPERIMENTS))
+    ],
     quick: Annotated[
         bool, typer.Option("--quick", help="Packaged weights and 1,000 instances: minutes, not hours.")
     ] = False,
@@ -29,10 +36,14 @@ def reproduce(
         typer.Option(help="The folder of S3DIS (table2), ShapeNet-Part (table3) or the ISPRS samples (ground)."),
     ] = None,
     run: Annotated[
-        str | None, typer.Option(help="A run or weights to score for table3 or ground, instead of the packaged ones.")
+        str | None,
+        typer.Option(
+            help="A run or weights to score for table3 or ground, instead of the packaged ones.",
+            autocompletion=complete_weights,
+        ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the JSON, Markdown and HTML.")] = Path("out"),
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    out: Annotated[Path, typer.Option("--out", help="Folder for the JSON, Markdown and HTML.")] = Path("out"),
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...", autocompletion=complete_device)] = "auto",
     compile: Annotated[bool, typer.Option("--compile", help="Compile the networks to train.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the test instances.")] = 0,
 ) -> None:
@@ -47,7 +58,7 @@ def reproduce(
     from fgnn.files import check_folder
     from fgnn.reproduce.experiment import Setting
     from fgnn.runtime.devices import pick_device
-    from fgnn.runtime.progress import log_line
+    from fgnn.runtime.progress import Stages
 
     if experiment not in EXPERIMENTS:
         raise InputError(f"Expected an experiment among {', '.join(EXPERIMENTS)} (got {experiment!r})")
@@ -65,7 +76,20 @@ def reproduce(
     )
     check_folder(out)
     module = import_module(f"fgnn.reproduce.{experiment}")
-    result = getattr(module, f"reproduce_{experiment}")(setting, out, log_line)
+    with Stages(experiment) as stage:
+        stage("starting")
+        result = getattr(module, f"reproduce_{experiment}")(setting, out, _logged(stage))
     for table in result.tables:
         print(table.text() + "\n")
     print(printable(f"{result.seconds:.0f} s; written to {out / experiment}.html, .json and .md"))
+    print(printable(f"next: python -m webbrowser {shlex.quote(str(out / experiment))}.html"))
+
+
+def _logged(stage: Stages) -> Log:
+    """Keep each line, and show it while what it announces goes on."""
+
+    def log(text: str) -> None:
+        stage.log(text)
+        stage.show(text)
+
+    return log

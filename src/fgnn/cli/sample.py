@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from fgnn.cli.complete import one_of
 from fgnn.errors import InputError
 from fgnn.names import printable
 
@@ -15,7 +16,7 @@ from fgnn.names import printable
 def sample(
     kind: Annotated[
         str,
-        typer.Argument(help="model, scan, recipe or code.", autocompletion=lambda incomplete: _starting(incomplete)),
+        typer.Argument(help="model, scan, recipe or code.", autocompletion=one_of("model", "scan", "recipe", "code")),
     ],
     out: Annotated[Path | None, typer.Option(help="The file to write; by default a name for its kind.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of what is drawn at random.", min=0)] = 0,
@@ -40,10 +41,6 @@ def sample(
     write(file, seed)
     print(printable(f"wrote {file}"))
     print(printable(f"next: {command.format(file=file, stem=file.stem, suffix=file.suffix)}"))
-
-
-def _starting(incomplete: str) -> list[str]:
-    return [kind for kind in _KINDS if kind.startswith(incomplete)]
 
 
 def _model(file: Path, seed: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fgnn.cli.complete import complete_device, complete_weights, one_of
 from fgnn.errors import InputError, printable
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 # Weights for scans, where none are named.
 DEFAULT = "lidar-aerial"
+_METHODS = ("network", "smrf", "pmf", "csf")
 
 
 @dataclass(frozen=True)
@@ -88,12 +91,21 @@ def segment(
     ],
     model: Annotated[
         str,
-        typer.Option("--model", "--weights", "-m", help="Packaged weights by name, a weights file or a run's folder."),
+        typer.Option(
+            "--model",
+            "--weights",
+            "-m",
+            help="Packaged weights by name, a weights file or a run's folder.",
+            autocompletion=complete_weights,
+        ),
     ] = DEFAULT,
-    method: Annotated[str, typer.Option(help="network, or a classical ground filter: smrf, pmf or csf.")] = "network",
+    method: Annotated[
+        str,
+        typer.Option(help="network, or a classical ground filter: smrf, pmf or csf.", autocompletion=one_of(*_METHODS)),
+    ] = "network",
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Output file; by default NAME.labelled.SUFFIX. For a folder, another folder."),
+        typer.Option("--out", help="Output file; by default NAME.labelled.SUFFIX. For a folder, another folder."),
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Also write an offline viewer of the labelled scan.")] = None,
     report: Annotated[
@@ -106,9 +118,15 @@ def segment(
     keep_classification: Annotated[
         bool, typer.Option("--keep-classification", help="Leave the field classification as it is.")
     ] = False,
-    units: Annotated[str, typer.Option(help="Of the coordinates: m, ft, us-ft, or auto, as the file states.")] = "auto",
+    units: Annotated[
+        str,
+        typer.Option(
+            help="Of the coordinates: m, ft, us-ft, or auto, as the file states.",
+            autocompletion=one_of("auto", "m", "ft", "us-ft"),
+        ),
+    ] = "auto",
     category: Annotated[str | None, typer.Option(help="Category of the object, for weights that label parts.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.", autocompletion=complete_device)] = "auto",
     batch: Annotated[int | None, typer.Option(help="Pieces per batch; by default 64 on a GPU and 8 elsewhere.")] = None,
     votes: Annotated[
         int,
@@ -172,6 +190,15 @@ def _segment_one(scan: Path, out: Path | None, html: Path | None, report: Path |
         name = job.model if job.method == "network" else job.method.upper()
         result = LabelledScan(scan.name, str(target), name, classes, counts, sample, seconds)
         _write_pages(result, html, report, where)
+    print(printable(f"next: {_next(scan, target, html)}"))
+
+
+def _next(scan: Path, target: Path, html: Path | None) -> str:
+    """The command that shows the labels."""
+    if html is not None:
+        return f"python -m webbrowser {shlex.quote(str(html))}"
+    names = (shlex.quote(str(path)) for path in (scan, target, scan.with_suffix(".html")))
+    return "fgnn segment {} --out {} --html {}".format(*names)
 
 
 def _segment_folder(folder: Path, out: Path | None, report: Path | None, job: SegmentJob, jobs: int) -> None:
@@ -201,6 +228,7 @@ def _segment_folder(folder: Path, out: Path | None, report: Path | None, job: Se
     points = sum(sum(r.counts.values()) for r in results if r.counts is not None)
     print(f"{printable(target)}: {len(results)} tiles, {points:,} points in {seconds:.1f} s")
     print(f"{printable(report)}: counts of every tile")
+    print(printable(f"next: python -m webbrowser {shlex.quote(str(report))}"))
 
 
 def _target(scan: Path, out: Path | None) -> Path:
@@ -239,9 +267,8 @@ def _check_outputs(inputs: dict[str, Path], outputs: dict[str, Path | None]) -> 
 
 def _check(batch: int | None, votes: int, jobs: int, dtm_cell: float, method: str) -> None:
     """Reject bad options before the work begins."""
-    methods = ("network", "smrf", "pmf", "csf")
-    if method not in methods:
-        raise InputError(f"Expected --method of {', '.join(methods)} (got {printable(method)!r})")
+    if method not in _METHODS:
+        raise InputError(f"Expected --method of {', '.join(_METHODS)} (got {printable(method)!r})")
     if jobs < 1:
         raise InputError(f"Expected --jobs of at least 1 (got {jobs})")
     if not 0 < dtm_cell < float("inf"):
@@ -279,10 +306,15 @@ def _label_scan(
     from fgnn.runtime.progress import ProgressBar
 
     bar = ProgressBar(wait=True)
+    stage_now, began = "", 0.0
 
     def progress(stage: str, done: int, total: int) -> None:
+        nonlocal stage_now, began
         share = done / total if total else 1.0
-        bar.update(f"{stage:<10} {100 * share:5.1f} %  {done:,} of {total:,} points", done, total)
+        if stage != stage_now:
+            stage_now, began = stage, time.perf_counter()
+        left = (time.perf_counter() - began) * (1 / share - 1) if share > 0 else None
+        bar.update(f"{stage:<10} {100 * share:5.1f} %  {done:,} of {total:,} points", done, total, left)
 
     result = segment_file(scan, target, segmenter, progress, keep=keep, clock=clock, output=output)
     bar.close()

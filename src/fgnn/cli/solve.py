@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fgnn.cli.advice import with_advice
-from fgnn.cli.options import complete_method, complete_solver_option, method_options
+from fgnn.cli.complete import complete_device, complete_solver, complete_solver_option
+from fgnn.cli.options import method_options
 from fgnn.errors import InputError, need
 from fgnn.names import printable
 from fgnn.runtime.progress import ProgressBar, log_line
@@ -31,7 +32,7 @@ def solve(
             "--method",
             "-m",
             help="auto, brute-force, exact, toulbar2, lp, ad3, dual, max-product, search or fgnn.",
-            autocompletion=complete_method,
+            autocompletion=complete_solver,
         ),
     ] = "auto",
     evidence: Annotated[
@@ -45,7 +46,9 @@ def solve(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per model on standard output.")] = False,
     jobs: Annotated[int, typer.Option("--jobs", "-j", help="Models to solve in parallel, one process each.")] = 1,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda, for the methods that use tensors.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu or cuda, for the methods that use tensors.", autocompletion=complete_device)
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seeds the random choices of the method.")] = 0,
     deterministic: Annotated[
         bool,
@@ -61,7 +64,7 @@ def solve(
         ),
     ] = None,
 ) -> None:
-    """Find the best assignment of each model file.
+    """Find the best assignment of each model file: maximum a posteriori (MAP) inference.
 
     Prints score (natural log), bound, status and the assignment. Exit 0: every model solved; 1: no feasible assignment
     found for some; 2: bad input; 3: out of memory.

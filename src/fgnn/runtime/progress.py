@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
 from fgnn.names import printable
 
@@ -80,6 +81,73 @@ class ProgressBar:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+
+class Stages:
+    """Long work that cannot count its steps: what it is doing, for how long, and a guess of the time left.
+
+    A thread rewrites the line of a `ProgressBar`, so that one long call shows that it goes on. Work of less than two
+    seconds shows nothing, and elsewhere than on a terminal a line appears every ten seconds.
+
+    Args:
+        name: Prefix of every line.
+        total: The number of stages, from which the time left is guessed.
+        quiet: Show nothing.
+
+    Example:
+        >>> with Stages("bench", total=2) as stage:
+        ...     stage("exact")
+        ...     stage("max-product")
+    """
+
+    def __init__(
+        self, name: str = "", total: int | None = None, *, quiet: bool = False, stream: TextIO | None = None
+    ) -> None:
+        self._bar = ProgressBar(name, quiet=quiet, wait=True, stream=stream)
+        self._total, self._begun, self._text = total, 0, ""
+        self._lock, self._stop = threading.Lock(), threading.Event()
+        self._start = time.monotonic()
+        self._thread = threading.Thread(target=self._refresh, daemon=True)
+
+    def __call__(self, text: str) -> None:
+        """Begin the next stage."""
+        with self._lock:
+            self._begun += 1
+            self._text = text
+
+    def show(self, text: str) -> None:
+        """Say more about the stage at hand."""
+        with self._lock:
+            self._text = text
+
+    def log(self, text: str) -> None:
+        """Print a line that stays."""
+        with self._lock:
+            self._bar.log(text)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._bar.close()
+
+    def _refresh(self) -> None:
+        if self._stop.wait(2.0):
+            return
+        while not self._stop.wait(0.5):
+            with self._lock:
+                self._update()
+
+    def _update(self) -> None:
+        seconds = time.monotonic() - self._start
+        done, left, count = self._begun - 1, None, ""
+        if self._total is not None and done >= 0:
+            count = f"{self._begun} of {self._total}: "
+            left = seconds / done * (self._total - done) if done > 0 else None
+        self._bar.update(f"{count}{self._text}  {clock(seconds)}".strip(), max(done, 0), self._total, left)
 
 
 def clock(seconds: float) -> str:

@@ -12,6 +12,7 @@ from fgnn.infer.local_search.decode import decode
 from fgnn.models import MAPNetwork, load_network
 from fgnn.models.map.learned import score
 from fgnn.runtime.devices import synchronised_time
+from fgnn.runtime.progress import Log
 from fgnn.tasks.data_settings import ChainData, Data, GridData
 from fgnn.tasks.labelled_models import Examples
 from fgnn.tasks.map import data_sets, draw_many
@@ -65,15 +66,18 @@ def evaluate(
     grid: GridData | None = None,
     samples: int = 8,
     both_ways: bool = False,
+    log: Log = lambda text: None,
 ) -> dict[str, Evaluation]:
     """Evaluate weights or a run by kind of data: its own, or other chains or grids; never on seeds it trained on."""
     network, card = load_network(place, device)
     evaluations = {}
     for name, data in data_to_test(card, chain, grid, place).items():
+        log(f"{name}: solving {instances:,} fresh instances exactly")
         examples = draw_many(data_sets(data), instances, seed, "test", torch.device(device))
         reason = network.family.refusal(examples.models)
         if reason is not None:
             raise InputError(f"Expected data that the weights know: {reason}", file=place)
+        log(f"{name}: the network, then local search")
         evaluations[name] = evaluate_network(network, examples, samples=samples, both_ways=both_ways)
     return evaluations
 

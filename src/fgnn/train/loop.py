@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from fgnn.errors import InputError, need
+from fgnn.report.curves import HELD_OUT, metric_label, metric_tag
 from fgnn.runtime.devices import device_name
 from fgnn.runtime.distributed import World
 from fgnn.runtime.environment import command
@@ -128,6 +129,7 @@ class _Trainer:
                 sums += torch.stack([result.loss.detach(), result.correct.detach()]).double()
                 state.step += 1
                 if state.step % settings.log_every and not state.finished:
+                    self._show_step(window_start)
                     continue
 
                 # once per log_every steps: synchronise host and device, measure, decide, write
@@ -163,6 +165,14 @@ class _Trainer:
                 window_start = time.perf_counter()
         self._close()
         return state
+
+    def _show_step(self, window_start: float) -> None:
+        """Count steps before the next line of metrics; nothing waits for the device."""
+        state = self.state
+        done = (state.step - 1) % self.settings.log_every + 1
+        pace = (time.perf_counter() - window_start) / done
+        left = None if state.total is None else (state.total - state.step) * pace
+        self.progress.update(f"step {state.step}/{state.total or '?'}", state.step, state.total, left)
 
     def _fit_steps(self, now: float, pace: float) -> None:
         """Turn ``settings.seconds`` into a number of steps, once the pace is known."""
@@ -202,12 +212,15 @@ class _Trainer:
         state = self.state
         self.folder.log(line)
         metric = self.task.metric
-        text = f"loss {line['loss']:.4f}  {metric} {100 * line[metric]:.2f} %  {rate_text(line['per_second'])}"
+        text = f"loss {line['loss']:.4f}  {metric_label(metric)} {100 * line[metric]:.2f} %  {rate_text(line['per_second'])}"
+        for name in dict.fromkeys((metric, self.task.chosen_by)):
+            if (value := line.get(f"{HELD_OUT}{name}")) is not None:
+                text += f"  held-out {metric_label(name)} {100 * value:.2f} %"
         left = None if state.total is None else (state.total - state.step) * pace
         self.progress.update(f"step {state.step}/{state.total or '?'}  {text}", state.step, state.total, left)
         if self.board:
             for name, value in line.items():
-                self.board.add_scalar(name, value, state.step)
+                self.board.add_scalar(metric_tag(name), value, state.step)
         if self.options.on_log:
             self.options.on_log(line)
         if improved:

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fgnn.errors import InputError
+from fgnn.errors import InputError, need
 from fgnn.nn import NotationError
 from fgnn.report.run_page import make_run_page
 from fgnn.runtime.distributed import World, restarted
 from fgnn.runtime.distributed import world as join_world
-from fgnn.runtime.progress import ProgressBar
+from fgnn.runtime.progress import ProgressBar, Stages
 from fgnn.schema import parse, show
 from fgnn.tasks import Recipe, Task, plain, read_recipe
 from fgnn.tasks.crf import CRFTask
@@ -61,6 +61,8 @@ def run(
         begin_with: Weights to begin with. A folder of scans takes the network and the features from them.
         changes: Top-level settings that replace the recipe's (``seed=3``).
     """
+    if tensorboard:
+        need("tensorboard")  # before the data are read and a folder is made
     recipe, folder = prepare(what, out, resume, changes, begin_with)
     resume = resume or (restarted() and folder.config.is_file())
     with join_world(device) as (world, here), folder.locked() if world.first else nullcontext():
@@ -70,7 +72,8 @@ def run(
             check_settings(recipe, folder, allow_changes)
         elif world.first:
             folder.check_new()
-        with naming(what):
+        with naming(what), Stages(recipe.name, quiet=not world.first) as stage:
+            stage("reading and labelling the data")
             task = make_task(recipe, world, here)
         if recipe.start_from is not None and not (resume and folder.checkpoint.exists()):
             start_from(task.network, recipe.start_from, task.card().get("classes", ()))

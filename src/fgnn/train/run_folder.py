@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ import torch
 
 from fgnn.errors import InputError, MissingExtra, need
 from fgnn.files import atomic_write
-from fgnn.report.run_page import task_metrics
+from fgnn.report.curves import curves_of
 from fgnn.runtime.environment import environment
 from fgnn.schema import Between, Number, convert, parse
 from fgnn.tasks import TrainingSettings
@@ -140,23 +139,19 @@ class RunFolder:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(9, 3.6), layout="constrained")
-        FigureCanvasAgg(figure)
-        left, right = figure.subplots(1, 2)
         lines = self.lines()
-        metrics = task_metrics(lines)
-        for axes, names in ((left, ["loss"]), (right, metrics)):
-            for key in (key for name in names for key in (name, f"validation_{name}")):
-                points = [(line["step"], line[key]) for line in lines if key in line and math.isfinite(line[key])]
-                if points:
-                    axes.plot(*zip(*points, strict=True), label=key.replace("_", " "), marker="." if "_" in key else "")
+        drawn = [curves for curves in curves_of(lines) if curves.small and curves.points(lines)]
+        figure = Figure(figsize=(4.5 * max(1, len(drawn)), 3.6), layout="constrained")
+        FigureCanvasAgg(figure)
+        for n, curves in enumerate(drawn, start=1):
+            axes = figure.add_subplot(1, len(drawn), n)
+            for name, points in curves.points(lines).items():
+                axes.plot(*zip(*points, strict=True), label=name, marker="" if name == "training" else ".")
             axes.set_xlabel("step")
-            if axes.lines:
-                axes.legend()
-        left.set_ylabel("cross-entropy")
-        if left.lines and min(min(line.get_ydata()) for line in left.lines) > 0:
-            left.set_yscale("log")
-        right.set_ylabel(", ".join(metrics))
+            axes.set_ylabel("cross-entropy" if curves.label == "loss" else curves.label)
+            axes.legend()
+            if curves.label == "loss" and min(y for points in curves.points(lines).values() for _, y in points) > 0:
+                axes.set_yscale("log")
         target = self.path / "curves.png"
         with atomic_write(target, "wb") as file:
             figure.savefig(file, format="png", dpi=110)

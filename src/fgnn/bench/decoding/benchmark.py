@@ -21,6 +21,7 @@ from fgnn.bench.decoding.codes import base_graph_table, burst_table, code_table
 from fgnn.errors import InputError
 from fgnn.files import is_file, read_text
 from fgnn.runtime.environment import environment
+from fgnn.runtime.progress import Stages
 
 CODES = ("aff3ct_CCSDS_64_128.alist",)
 BURSTS = "mackay_96.3.963.alist"
@@ -62,7 +63,9 @@ def run(
     torch.set_num_threads(1)
     try:
         for title in chosen:
-            result["tables"][title] = tables[title]()
+            with Stages("bench decoding", quiet=quiet) as stage:
+                stage(f"{title} ({chosen.index(title) + 1} of {len(chosen)})")
+                result["tables"][title] = tables[title]()
             result["environments"][title] = environment(device)
             if not quiet:
                 _print(title, result)
