@@ -102,6 +102,7 @@ docs: env
 dist: env
 	rm -rf dist build
 	$(PY) -m build --no-isolation --outdir dist .
+	$(PY) -m twine check --strict dist/*
 	ls -l dist
 
 clean:

@@ -22,7 +22,7 @@ from fgnn.errors import _EXTRAS
 from fgnn.infer import api, methods
 
 # Also the packages of the command line: programs that only import the library must not load them.
-OPTIONAL = {*_EXTRAS, "triton", "typer", "rich", "yaml", "scipy.optimize", "scipy.spatial", "IPython", "PIL"}
+OPTIONAL = {*_EXTRAS, "numba", "triton", "typer", "rich", "yaml", "scipy.optimize", "scipy.spatial", "IPython", "PIL"}
 
 PROGRAM = """
 import json, sys, time

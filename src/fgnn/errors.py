@@ -11,7 +11,6 @@ from fgnn.names import printable as printable
 _EXTRAS = {
     "pytoulbar2": "solvers",
     "joblib": "solvers",
-    "numba": "solvers",
     "h5py": "points",
     "laspy": "points",
     "trimesh": "points",
@@ -71,5 +70,5 @@ def need(module: str) -> Any:
         return import_module(module)
     except ImportError as error:
         package = module.split(".")[0]
-        extra = _EXTRAS[package]
-        raise MissingExtra(f"{package} is needed here: pip install 'fgnn[{extra}]'") from error
+        what = f"'fgnn[{_EXTRAS[package]}]'" if package in _EXTRAS else package
+        raise MissingExtra(f"{package} is needed here: pip install {what}") from error

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
 import time
 import venv
 import zipfile
+from collections.abc import Iterator
+from email import message_from_string
+from email.message import Message
 from pathlib import Path
 
 import pytest
 
+from fgnn.errors import _EXTRAS
 from tests.docs.pages import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-OPTIONAL = (
-    "pytoulbar2", "joblib", "h5py", "laspy", "trimesh", "pypcd4", "torch_geometric", "matplotlib", "plotly", "networkx",
-    "numba", "tensorboard", "typer", "rich", "yaml",
-)  # fmt: skip
+EXTRAS = set(_EXTRAS)
+OPTIONAL = (*sorted(EXTRAS), "numba", "typer", "rich", "yaml")
 MODEL = "MARKOV\n2\n2 2\n1\n2 0 1\n4  1.0 0.5  0.5 2.0\n"
 
 
@@ -30,7 +33,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this working tree, built offline from a copy so that no build folder is left behind."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
     listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "src", "pyproject.toml", "README.md", "LICENSE"],
+        ["git", "ls-files", "-co", "--exclude-standard", "src", "setup.py", "pyproject.toml", "README.md", "LICENSE"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
     for name in listed.stdout.splitlines():
@@ -74,6 +77,74 @@ def test_the_wheel_holds_all_files_the_package_reads(wheel: Path) -> None:
     for path in [*files, ROOT / "src" / "fgnn" / "py.typed"]:
         assert path.relative_to(ROOT / "src").as_posix() in names, path.name
     assert not [n for n in names if n.startswith(("tests", "docs", "examples"))]
+
+
+def metadata(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+        return message_from_string(archive.read(name).decode())
+
+
+def test_the_page_of_the_package_has_an_author_urls_and_no_dead_link(wheel: Path) -> None:
+    head = metadata(wheel)
+    assert head["Author"] == "the fgnn authors"
+    assert head.get_all("Project-URL")
+    assert head["Description-Content-Type"].startswith("text/markdown")
+    page = head.get_payload()
+    assert isinstance(page, str)
+    assert "## Solve a model" in page
+    targets = re.findall(r"\]\(([^)\s]+)\)", page)
+    assert not [t for t in targets if not t.startswith(("https://", "#"))]
+
+
+def test_twine_accepts_the_wheel(wheel: Path) -> None:
+    pytest.importorskip("twine")
+    subprocess.run([sys.executable, "-m", "twine", "check", "--strict", str(wheel)], check=True)
+
+
+# Keeps everything out that the core does not depend on.
+CORE_ONLY = f"""
+import sys
+
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {sorted(EXTRAS)!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+
+sys.meta_path.insert(0, Missing())
+"""
+
+
+@pytest.fixture
+def core(home: Path) -> Iterator[Path]:
+    """The environment without the packages of the extras."""
+    site = next(home.glob("lib/python*/site-packages"))
+    (site / "core_only.py").write_text(CORE_ONLY)
+    (site / "core_only.pth").write_text("import core_only\n")
+    yield home
+    (site / "core_only.pth").unlink()
+
+
+def test_the_core_alone_does_every_core_job(core: Path) -> None:
+    assert call(core, "python", "-c", "import matplotlib").returncode == 1
+    jobs = (
+        "sample model", "solve grid.uai --time-limit 20", "marginals grid.uai --time-limit 20 --pr",
+        "sample scan", "segment scan.ply --out labelled.ply --html scan.html --device cpu",
+        "sample code", "decode code.alist --snr 3 --shots 100",
+        "sample recipe", "train recipe.yaml --device cpu --time-budget 5",
+        "evaluate deep-map-joint --count 20 --kind 1",
+        "data chain --count 5 --out chains", "info", "demo --quick --count 20",
+    )  # fmt: skip
+    for job in jobs:
+        done = call(core, "fgnn", *job.split())
+        assert done.returncode == 0, f"fgnn {job}: {done.stderr}"
+    draw = "import fgnn; fgnn.draw(fgnn.read_model('tiny.uai')).save('a.svg')"
+    (core / "tiny.uai").write_text(MODEL)
+    assert call(core, "python", "-c", draw).returncode == 0
+    image = call(core, "python", "-c", draw.replace("a.svg", "a.png"))
+    assert image.stderr.splitlines()[-1].endswith("matplotlib is needed here: pip install 'fgnn[viz]'")
 
 
 def test_the_command_works_outside_the_repository(home: Path) -> None:
