@@ -212,7 +212,8 @@ class _Trainer:
         state = self.state
         self.folder.log(line)
         metric = self.task.metric
-        text = f"loss {line['loss']:.4f}  {metric_label(metric)} {100 * line[metric]:.2f} %  {rate_text(line['per_second'])}"
+        correct = f"{metric_label(metric)} {100 * line[metric]:.2f} %"
+        text = f"loss {line['loss']:.4f}  {correct}  {rate_text(line['per_second'])}"
         for name in dict.fromkeys((metric, self.task.chosen_by)):
             if (value := line.get(f"{HELD_OUT}{name}")) is not None:
                 text += f"  held-out {metric_label(name)} {100 * value:.2f} %"
