@@ -108,7 +108,7 @@ COMMANDS = {
     "info --jsn": "'--json'?",
     "--verison": "'--verison'…'--version'?…'fgnn --help'",
     "solve": "'models'…'fgnn solve --help'",
-    "data chain --count 3": "'--out' / '-o'…'fgnn data chain --help'",
+    "data chain --count 3": "'--out'…'fgnn data chain --help'",
     "solve tiny.uai --time-limit soon": "'--time-limit'…'fgnn solve --help'",
     "solve tiny.uai --time-limit -3": "time limit…(got -3.0)",
     "solve tiny.uai --jobs 0": "--jobs…(got 0)",
@@ -152,7 +152,7 @@ COMMANDS = {
     "train notation.yaml": "network.architecture: line 1, column 11: …FGNN, FC, MLP",
     "train wide.yaml": "wide.yaml: network: …100,000,000 numbers",
     "train batch.yaml": "batch.yaml: …(got 7)",
-    "train nothing.yaml": "chain, grid, folder, shapes, rooms, scans, samples (got none)",
+    "train nothing.yaml": "chain, grid, folder, shapes, rooms, scans, samples, codes (got none)",
     "train folder": "folder: …(got none)",
     "train tiny --resume": "config.yaml…--resume",
     "evaluate deep-map-join": "'deep-map-joint'?",
@@ -199,7 +199,7 @@ def test_a_group_without_a_command_shows_its_help(here: Path) -> None:
         ("pytoulbar2", "solve tiny.uai --method toulbar2", "solvers"),
         ("joblib", "solve tiny.uai tiny.uai --jobs 2", "solvers"),
         ("laspy", "segment scan.las", "points"),
-        ("matplotlib", "demo --count 1 --out shown", "viz"),
+        ("matplotlib", "solve tiny.uai --plot curve.png", "viz"),
     ],
 )
 def test_a_missing_extra_is_named(
