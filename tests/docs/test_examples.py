@@ -152,6 +152,19 @@ def test_sudoku_data_obey_the_rules_and_puzzles_have_one_solution() -> None:
     assert all(module._fill(q, rng, limit=2)[0] == 1 for q in questions)
 
 
+def test_all_puzzles_are_solved_in_one_batch() -> None:
+    pytest.importorskip("numba")
+    pytest.importorskip("pytoulbar2")
+    module = example("learn_sudoku")
+    rng = np.random.default_rng(1)
+    solved = module.solved_grids(3, rng)
+    model = fgnn.GraphicalModel([9] * 81)
+    for i, j in module.PAIRS:
+        if i // 9 == j // 9 or i % 9 == j % 9 or (i // 27, i % 9 // 3) == (j // 27, j % 9 // 3):
+            model.add_table((i, j), np.where(np.eye(9) > 0, -np.inf, 0.0))
+    np.testing.assert_array_equal(module.solve(model, module.puzzles(solved, rng)), solved)
+
+
 @pytest.mark.slow
 def test_sudoku_is_learned_from_a_thousand_grids(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
