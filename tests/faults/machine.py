@@ -134,7 +134,9 @@ def _exhausted_training(server: ForkServer, reference: Reference) -> Callable[[P
         assert status == 3, stderr
         assert stderr.splitlines()[-1].startswith("fgnn: out of memory on the device (CUDA out of memory"), stderr
         assert "Traceback" not in stderr
-        assert server.run(list(command.again), folder) == 0
+        # a start that failed before its first checkpoint leaves no folder that would block the next
+        again = command.again if (folder / "run").exists() else command.arguments
+        assert server.run(list(again), folder) == 0, (folder / "stderr").read_text(encoding="utf-8")
         for name in ("last", "best"):
             one, two = (load_weights(f / "run" / f"{name}.safetensors").tensors for f in (folder, whole))
             assert same_tensors(one, two)
