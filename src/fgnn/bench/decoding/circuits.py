@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fgnn.bench.decoding.measure import Answer, Decoder, measure, one_by_one, ours
+from fgnn.bench.decoding.measure import Answer, Decoder, measure, one_by_one, ours, peer
 from fgnn.decoding import Problem, read_circuit, sample_circuit
 from fgnn.decoding.circuit import parse_dem
 from fgnn.errors import need
@@ -33,29 +33,29 @@ def circuit_table(file: Path, shots: int, seed: int, device: str, seconds: float
 def _peers(problem: Problem, syndromes: Answer) -> dict[str, Decoder]:
     from scipy.sparse import csr_matrix
 
-    ldpc, relay = need("ldpc"), need("relay_bp")
     matrix, p = problem.code.matrix(), 1 / (1 + np.exp(problem.prior))
     setting = {"error_channel": list(p), "max_iter": 80, "bp_method": "minimum_sum", "ms_scaling_factor": 0.0}
-    bp = ldpc.BpDecoder(matrix, **setting)
-    osd = ldpc.BpOsdDecoder(matrix, osd_method="osd_cs", osd_order=10, **setting)
-    relay_bp = relay.RelayDecoderF32(
-        csr_matrix(matrix), error_priors=p, gamma0=0.125, pre_iter=80, num_sets=300, set_max_iter=60,
-        gamma_dist_interval=(-0.24, 0.66), stop_nconv=5,
-    )  # fmt: skip
+    peers: dict[str, tuple[Any, str]] = {}
+    if (ldpc := peer("ldpc")) is not None:
+        osd = ldpc.BpOsdDecoder(matrix, osd_method="osd_cs", osd_order=10, **setting)
+        peers["ldpc: min-sum, 80"] = ldpc.BpDecoder(matrix, **setting), "ours: min-sum, 80"
+        peers["ldpc: min-sum, 80, + OSD-CS 10"] = osd, "ours: min-sum, 80, + OSD-CS 10"
+    if (relay := peer("relay_bp")) is not None:
+        decoder = relay.RelayDecoderF32(
+            csr_matrix(matrix), error_priors=p, gamma0=0.125, pre_iter=80, num_sets=300, set_max_iter=60,
+            gamma_dist_interval=(-0.24, 0.66), stop_nconv=5,
+        )  # fmt: skip
+        peers["relay-bp"] = decoder, "ours: relay"
 
     def flips(decoder: Any) -> Callable[[int], Answer]:
         return lambda k: problem.flips(decoder.decode(syndromes[k])[None])[0]
 
-    return {
-        "ldpc: min-sum, 80": one_by_one(flips(bp), "ours: min-sum, 80"),
-        "ldpc: min-sum, 80, + OSD-CS 10": one_by_one(flips(osd), "ours: min-sum, 80, + OSD-CS 10"),
-        "relay-bp": one_by_one(flips(relay_bp), "ours: relay"),
-    }
+    return {name: one_by_one(flips(decoder), like) for name, (decoder, like) in peers.items()}
 
 
 def surface_table(distance: int, shots: int, seed: int, device: str, seconds: float) -> dict[str, Any]:
     """A rotated surface code under circuit noise, beside minimum-weight matching."""
-    stim, pymatching = need("stim"), need("pymatching")
+    stim, pymatching = need("stim"), peer("pymatching")
     p = _SURFACE_NOISE
     circuit = stim.Circuit.generated(
         "surface_code:rotated_memory_z", distance=distance, rounds=distance, after_clifford_depolarization=p,
@@ -71,7 +71,8 @@ def surface_table(distance: int, shots: int, seed: int, device: str, seconds: fl
         ),
     }
     dem = circuit.detector_error_model(decompose_errors=True)
-    for name, options in (("PyMatching", {}), ("PyMatching, correlated", {"enable_correlations": True})):
+    ways: dict[str, dict[str, Any]] = {"PyMatching": {}, "PyMatching, correlated": {"enable_correlations": True}}
+    for name, options in ways.items() if pymatching is not None else ():
         matching = pymatching.Matching.from_detector_error_model(dem, **options)
 
         def answer(a: int, b: int, matching: Any = matching, options: Any = options) -> Answer:

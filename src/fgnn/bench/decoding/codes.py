@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from fgnn.bench.decoding.measure import Answer, Decoder, measure, one_by_one, ours
+from fgnn.bench.decoding.measure import Answer, Decoder, measure, one_by_one, ours, peer
 from fgnn.decoding import AWGN, Bursts, Channel, Code, noise_of, read_code
-from fgnn.errors import need
 
 
 def words_of(code: Code, channel: Channel, count: int, seed: int) -> Answer:
@@ -41,7 +41,9 @@ def code_table(file: Path, words: int, seed: int, device: str, seconds: float, w
 
 
 def _ldpc(code: Code, llr: Answer) -> dict[str, Decoder]:
-    ldpc = need("ldpc")
+    ldpc = peer("ldpc")
+    if ldpc is None:
+        return {}
     hard, matrix = (llr < 0).astype(np.uint8), code.matrix()
     syndromes = code.syndrome(hard)
 
@@ -98,32 +100,35 @@ def base_graph_table(file: Path, words: int, seed: int, device: str, seconds: fl
 
     Sionna always runs all iterations; ours stop when a word satisfies the checks. At -4 dB both do the same work.
     """
-    need("sionna")
-    from sionna.phy.fec.ldpc import LDPCBPDecoder
-
     code, rows = read_code(file, lifting=384), dict[str, Any]()
     truth = np.zeros((words, code.num_bits), np.uint8)
-    peer = LDPCBPDecoder(_sparse(code), cn_update="minsum", num_iter=20, llr_max=1e4, device=device)
+    sionna = _sionna(code, device)
     for decibels in (2.0, -4.0):
         llr = words_of(code, AWGN(noise_of(decibels, code.rate)), words, seed)
-        logits = torch.from_numpy(-llr).to(device)  # Sionna's ratios are log p(1) / p(0)
-
-        def answer(a: int, b: int, logits: torch.Tensor = logits) -> Answer:
-            with torch.no_grad():
-                return np.asarray(peer(logits[a:b]).cpu().numpy(), np.uint8)
-
         options: dict[str, Any] = {"method": "min-sum", "iterations": 20, "scale": 1.0}
         at_once = 32 if device == "cpu" else 256
         decoders = {
             "ours: min-sum, 20": ours(code, llr, device, at_once=at_once, **options),
             "ours: min-sum, 20, layered": ours(code, llr, device, at_once=at_once, schedule="layered", **options),
-            "Sionna: min-sum, 20": Decoder(answer, at_once, "ours: min-sum, 20"),
         }
+        if sionna is not None:
+            decoders["Sionna: min-sum, 20"] = Decoder(partial(sionna, llr), at_once, "ours: min-sum, 20")
         rows |= {f"{decibels:g} dB, {name}": counted for name, counted in measure(decoders, truth, seconds).items()}
     return rows
 
 
-def _sparse(code: Code) -> Any:
+def _sionna(code: Code, device: str) -> Callable[[Answer, int, int], Answer] | None:
+    if peer("sionna") is None:
+        return None
     from scipy.sparse import csr_matrix
+    from sionna.phy.fec.ldpc import LDPCBPDecoder
 
-    return csr_matrix((np.ones(code.num_edges), code.bits, code.starts), (code.num_checks, code.num_bits))
+    matrix = csr_matrix((np.ones(code.num_edges), code.bits, code.starts), (code.num_checks, code.num_bits))
+    decoder = LDPCBPDecoder(matrix, cn_update="minsum", num_iter=20, llr_max=1e4, device=device)
+
+    @torch.no_grad()
+    def answer(llr: Answer, a: int, b: int) -> Answer:
+        logits = torch.from_numpy(-llr[a:b]).to(device)  # Sionna's ratios are log p(1) / p(0)
+        return np.asarray(decoder(logits).cpu().numpy(), np.uint8)
+
+    return answer

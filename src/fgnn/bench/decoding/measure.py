@@ -11,8 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.decoding import Code, ErrorRate, Problem, decode
+from fgnn.errors import MissingExtra, need
+from fgnn.runtime.progress import log_line
 
 Answer = NDArray[Any]  # observables, or words
+
+
+def peer(module: str) -> Any:
+    """A peer's module, or None, with a line that says so, where it is not installed."""
+    try:
+        return need(module)
+    except MissingExtra as error:
+        log_line(f"left out: {error}")
+        return None
 
 
 @dataclass(frozen=True)
