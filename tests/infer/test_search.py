@@ -25,7 +25,9 @@ from fgnn.infer.search.anneal import descend, evaluate, fill_field, move
 from fgnn.infer.search.chance import generator
 from fgnn.infer.search.crossover import cross
 from fgnn.infer.search.eliminate import improve, solve_subgraph
+from fgnn.infer.search.guide import beliefs, fill_doubt, sample
 from fgnn.infer.search.pool import Penalised, Pool
+from fgnn.infer.search.propagate import propagate
 from fgnn.infer.search.subgraph import plan_subgraph, random_ball, workspace
 from fgnn.infer.search.tabu import tabu_memory, tabu_search
 from fgnn.infer.search.worker import Worker
@@ -196,6 +198,71 @@ def test_tabu_search_is_used_where_most_variables_have_no_conflict() -> None:
 
 def test_tabu_search_alone_satisfies_clauses() -> None:
     assert solve(clauses(200, 780, 1.0), "search", rounds=40, workers=1, moves=("tabu",)).score == 0.0
+
+
+@settings(max_examples=40)
+@given(models())
+def test_constraints_alone_cost_how_far_an_assignment_is_from_feasible(model: GraphicalModel) -> None:
+    p = penalised(model)
+    m, none = p.constraints(), (np.zeros(len(p.far_values)), np.zeros(len(p.far_sums)))
+    for seed in range(4):
+        x = random_states(m, seed)
+        if all(p.arrays.unary[m.states[i] + x[i]] > p.ban for i in range(len(x))):
+            assert evaluate(m, x, *none)[0] == p.rank(x)[0]
+
+
+def test_propagation_follows_a_chain_of_constraints_to_its_end() -> None:
+    model = GraphicalModel([3] * 30)
+    model.add_unaries(np.random.default_rng(0).normal(size=90))
+    forbidden = np.where(np.roll(np.eye(3), 1, 1) > 0, 0.0, -np.inf)  # the next state is the next one round
+    model.add_tables([(i, i + 1) for i in range(29)], np.broadcast_to(forbidden, (29, 3, 3)))
+    p = penalised(model)
+    for seed in range(5):
+        x = propagate(p.constraints(), p.arrays.unary, generator(seed))
+        assert model.score(x) > -np.inf
+
+
+def test_propagation_keeps_budgets_while_it_takes_the_best_states() -> None:
+    model = GraphicalModel([2] * 12)
+    model.add_unaries(np.stack([np.zeros(12), np.arange(1.0, 13.0)], 1).ravel())
+    model.add_budget(range(12), 3, at_least=3)
+    p = penalised(model)
+    for seed in range(5):
+        assert propagate(p.constraints(), p.arrays.unary, generator(seed)).sum() == 3
+
+
+def test_hard_clauses_are_satisfied_against_the_unaries_and_stay_so() -> None:
+    model = clauses(150, 540, np.inf)
+    model.add_unaries(np.random.default_rng(1).normal(size=300))
+    scores = [solve(model, "search", rounds=rounds, workers=1).score for rounds in (4, 40)]
+    assert -np.inf < scores[0] < scores[1]
+
+
+def test_a_guide_says_where_to_start_and_what_to_free() -> None:
+    model = glass(6)
+    m = penalised(model).arrays
+    scores = torch.zeros(36, 2)
+    scores[:, 1] = 5.0  # sure of ones, but for variable 7
+    scores[7] = 0.0
+    belief = beliefs(scores, m.cards)
+    drawn, doubt = np.zeros(36, np.int64), np.zeros(36)
+    sample(m, belief, drawn, generator(0))
+    assert drawn.mean() > 0.9
+    fill_doubt(m, belief, np.ones(36, np.int64), doubt)
+    weights = np.diff(doubt, prepend=0.0)
+    assert weights.argmax() == 7
+    ws = workspace(m, 64, 4096)
+    ws.doubt[:] = np.where(np.arange(36) >= 7, 1.0, 0.0)  # all of the weight on variable 7
+    assert {int(random_ball(m, ws, 1, generator(seed))[0]) for seed in range(8)} == {7}
+
+
+def test_a_guide_with_the_optimum_leads_there() -> None:
+    model = glass(9)
+    best = solve(model, "exact")
+    scores = torch.nn.functional.one_hot(torch.from_numpy(best.assignment), 2)[None].double() * 8
+    assert solve(model, "search", rounds=30, workers=1, guide=scores).score == pytest.approx(best.score, abs=1e-9)
+    with pytest.raises(ValueError, match="guide"):
+        solve(model, "search", rounds=1, guide=scores[0])
 
 
 def test_the_seed_determines_the_answer_of_a_number_of_rounds() -> None:

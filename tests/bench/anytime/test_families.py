@@ -51,5 +51,5 @@ def test_the_same_name_is_the_same_model_and_names_differ() -> None:
 
 
 def test_a_pattern_that_matches_nothing_is_refused_with_the_families() -> None:
-    with pytest.raises(InputError, match=r"glass, potts, colouring, sat, protein, budgets.*got chess/\*"):
+    with pytest.raises(InputError, match=r"glass, potts, graph, colouring, sat, protein, budgets.*got chess/\*"):
         instances(["chess/*"], data="nowhere")

@@ -71,7 +71,7 @@ def run(
         for method in chosen
         for limit in _limits(method, seconds)
         if method not in skipped
-        and fnmatch(name, METHODS[method].only)
+        and any(fnmatch(name, pattern) for pattern in METHODS[method].only)
         and (run := Run(name, method, limit, cores, seed)).key not in kept
     ]
     result["known"] |= {i.name: i.best_known for i in named.values() if i.best_known is not None}

@@ -14,12 +14,29 @@ _CLASH = 20.0  # lost by two side chains that overlap
 def glass(side: int, seed: int) -> GraphicalModel:
     """A spin glass on a square grid: couplings N(0, 1) and fields N(0, 0.3²) on spins of ±1."""
     rng = np.random.default_rng([seed, side, 1])
-    model = GraphicalModel([2] * side**2)
-    field = 0.3 * rng.normal(size=side**2)
-    model.add_unaries(np.stack([-field, field], 1).ravel())
     pairs = grid_pairs(side)
-    coupling = rng.normal(size=len(pairs))[:, None, None]
-    model.add_tables(pairs, coupling * np.array([[1.0, -1.0], [-1.0, 1.0]]))
+    return ising(pairs, 0.3 * rng.normal(size=side**2), rng.normal(size=len(pairs)))
+
+
+def graph_glass(nodes: int, degree: int, seed: int) -> GraphicalModel:
+    """The same on a random graph in which nearly all nodes have this degree."""
+    rng = np.random.default_rng([seed, nodes, 6, degree])
+    pairs = random_graph(nodes, degree, rng)
+    return ising(pairs, 0.3 * rng.normal(size=nodes), rng.normal(size=len(pairs)))
+
+
+def random_graph(nodes: int, degree: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """The pairs of a random graph: stubs of the nodes matched at random, loops and repeats dropped."""
+    stubs = rng.permutation(np.repeat(np.arange(nodes), degree))
+    pairs = np.sort(stubs[: len(stubs) // 2 * 2].reshape(-1, 2), 1)
+    return np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
+
+
+def ising(pairs: NDArray[np.int64], field: NDArray[np.float64], coupling: NDArray[np.float64]) -> GraphicalModel:
+    """Spins of ±1 with a field each and a coupling for every pair."""
+    model = GraphicalModel([2] * len(field))
+    model.add_unaries(np.stack([-field, field], 1).ravel())
+    model.add_tables(pairs, coupling[:, None, None] * np.array([[1.0, -1.0], [-1.0, 1.0]]))
     return model
 
 

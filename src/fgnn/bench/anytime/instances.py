@@ -80,6 +80,8 @@ def _generated() -> Iterator[Instance]:
         for side, seeds in ((50, (0, 1)), (100, (0,)), (200, (0,))):
             for seed in seeds:
                 yield Instance(f"{name}/{side}x{side}-s{seed}", partial(make, side, seed))
+    for nodes, degree in ((500, 3), (1000, 3), (500, 4), (500, 6)):
+        yield Instance(f"graph/{nodes}n{degree}d-s0", partial(families.graph_glass, nodes, degree, 0))
     for seed in range(3):
         yield Instance(f"colouring/250n5c-s{seed}", partial(families.colouring, 250, seed))
     for seed in range(3):

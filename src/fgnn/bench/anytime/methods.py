@@ -82,7 +82,7 @@ class Method:
     ours: bool = False
     warm: tuple[str, ...] = ()  # of our solvers, which `warm_up` runs
     needs: str = ""  # a package
-    only: str = "*"  # the instances it can read, by pattern
+    only: tuple[str, ...] = ("*",)  # the instances it can read, by pattern
 
 
 def _solver(method: str, **options: Any) -> Callable[[Recorder, float, int, int], Outcome]:
@@ -113,10 +113,12 @@ def _run_highs(recorder: Recorder, time_limit: float, threads: int, seed: int) -
     return Outcome(answer[0].tolist() if found else None, seconds, proved=bool(proved[0]))
 
 
+# What the packaged networks read: pairs of binary variables, and budgets.
+_BINARY = ("glass/*", "graph/*", "budgets/*", "uai2012/Grids/*", "uai2014/Grids*")
 METHODS: dict[str, Method] = {
     "auto": Method(_solver("auto"), ours=True, warm=("auto",)),
     "search": Method(_solver("search"), ours=True, warm=("search",)),
-    "guided search": Method(_solver("fgnn", search=True), ours=True, warm=("search",), only="budgets/*"),
+    "guided search": Method(_solver("fgnn", search=True), ours=True, warm=("search",), only=_BINARY),
     "tree moves alone": Method(_solver("search", moves=("trees",)), by_limit=False, warm=("search",)),
     "annealing alone": Method(_solver("search", moves=("anneal",)), warm=("search",)),
     "dual": Method(_solver("dual"), by_limit=False, warm=("dual",)),

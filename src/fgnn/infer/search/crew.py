@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fgnn.infer.search.arrays import arrays_of
+from fgnn.infer.search.guide import beliefs
 from fgnn.infer.search.pool import Penalised, Pool
 from fgnn.infer.search.worker import Worker
 from fgnn.pgm import ModelBatch
@@ -20,11 +21,17 @@ _FIRST = 64.0  # slices that are expected to follow the first
 
 
 class Crew:
-    """Workers on model ``b`` of a batch, which begin with an assignment (N,)."""
+    """Workers on model ``b`` of a batch, which begin with an assignment (N,).
 
-    def __init__(self, batch: ModelBatch, b: int, start: Tensor, seed: int, moves: Sequence[str]) -> None:
+    ``guide`` holds a network's scores (N, K) of all states.
+    """
+
+    def __init__(
+        self, batch: ModelBatch, b: int, start: Tensor, seed: int, moves: Sequence[str], guide: Tensor | None = None
+    ) -> None:
         self._seed, self._moves = (seed, b), moves
         self.model = Penalised.of(*arrays_of(batch, b))
+        self._belief = None if guide is None else beliefs(guide, self.model.arrays.cards)
         self.pool = Pool()
         self.workers: list[Worker] = []
         self._threads: list[Thread] = []
@@ -49,7 +56,8 @@ class Crew:
     def hire(self, count: int) -> None:
         """Add workers."""
         for _ in range(count):
-            worker = Worker(self.model.copy(), self.pool, (*self._seed, len(self.workers)), self._moves)
+            seed = (*self._seed, len(self.workers))
+            worker = Worker(self.model.copy(), self.pool, seed, self._moves, self._belief)
             self.pool.offer(worker.start, self.model.rank(worker.start))
             self.workers.append(worker)
 

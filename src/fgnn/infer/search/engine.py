@@ -14,6 +14,7 @@ from fgnn.infer.reporter import Reporter
 from fgnn.infer.search.anneal import anneal, descend, fill_field
 from fgnn.infer.search.arrays import Ints, arrays_of
 from fgnn.infer.search.crew import Crew
+from fgnn.infer.search.guide import sample
 from fgnn.infer.search.pool import Penalised, Pool
 from fgnn.infer.search.worker import MOVES, Worker
 from fgnn.pgm import GraphicalModel, ModelBatch
@@ -26,11 +27,20 @@ class Engine:
 
     In a round every worker makes one slice; what it offers to the pool counts from the next round on, in the order of
     the workers. So the seed determines the result, whatever the threads do. Without rounds, workers do not wait for
-    each other.
+    each other. ``guide`` holds a network's scores (B, N, K).
     """
 
-    def __init__(self, seed: int, rounds: int | None, workers: int, moves: Sequence[str], reporter: Reporter) -> None:
+    def __init__(
+        self,
+        seed: int,
+        rounds: int | None,
+        workers: int,
+        moves: Sequence[str],
+        reporter: Reporter,
+        guide: Tensor | None = None,
+    ) -> None:
         self.seed, self.rounds, self.workers, self.moves, self.reporter = seed, rounds, workers, moves, reporter
+        self.guide = guide
         self.slices: Counter[str] = Counter()
 
     def run(self, batch: ModelBatch, best: Tensor, deadline: float) -> tuple[Tensor, bool]:
@@ -42,7 +52,8 @@ class Engine:
             if now >= deadline or interrupted:
                 break
             end = now + (deadline - now) / (len(batch) - b)
-            crew = Crew(batch, b, best[b], self.seed, self.moves)
+            guide = None if self.guide is None else self.guide[b]
+            crew = Crew(batch, b, best[b], self.seed, self.moves, guide)
             crew.hire(self.workers)
             try:
                 if self.rounds is not None:
@@ -89,10 +100,13 @@ def warm_up() -> None:
     other: Ints = np.zeros(4, np.int64)
     pool.offer(other, penalised.rank(other))
     for move in MOVES:  # alone, none is left out
-        worker = Worker(penalised, pool, (0,), (move,))
+        worker = Worker(penalised, pool, (0,), (move,), np.full(len(penalised.arrays.unary), 0.5))
         strategy = worker.strategies[move]
         strategy.step(1.0)
         worker.offer(other, strategy)
+    assert worker.repair is not None  # for the budget
+    worker.repair.step(1.0)
+    sample(worker.m, penalised.arrays.unary, other, worker.rng)
     fill_field(worker.m, other, worker.field, worker.sums)
     descend(worker.m, other, worker.field, worker.sums, 0.0, 1, worker.rng)
     anneal(worker.m, other, worker.field, worker.sums, 1.0, 0.5, 1, 1, worker.rng, worker.scratch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -24,7 +24,9 @@ class Penalised:
     far_values: Floats  # how far each entry of arrays.values is from allowed
     far_sums: Floats
     penalty: float
+    ban: float  # what a forbidden state of a variable costs
     hard: bool = False
+    strict: bool = False  # whether the penalty exceeds everything else, see `strictly`
     _cells: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     _totals: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
@@ -47,7 +49,7 @@ class Penalised:
             values=model.values.copy() if len(cells) else model.values,
             sums=model.sums.copy(),
         )
-        made = cls(arrays, far_values, far_sums, penalty, bool(len(cells) or len(totals)), cells, totals)
+        made = cls(arrays, far_values, far_sums, penalty, ban, bool(len(cells) or len(totals)), False, cells, totals)
         made.set_penalty(penalty)
         return made
 
@@ -56,12 +58,29 @@ class Penalised:
         if not self.hard:
             return self
         arrays = self.arrays._replace(values=self.arrays.values.copy(), sums=self.arrays.sums.copy())
-        return Penalised(arrays, self.far_values, self.far_sums, self.penalty, True, self._cells, self._totals)
+        return replace(self, arrays=arrays)
+
+    def constraints(self) -> Arrays:
+        """The constraints alone: what is forbidden costs its distance from allowed, everything else nothing."""
+        ban = 1.0 + float(self.far_values.sum() + self.far_sums.sum())
+        unary = np.where(self.arrays.unary <= self.ban, -ban, 0.0)
+        return self.arrays._replace(unary=unary, values=-self.far_values, sums=-self.far_sums)
 
     def set_penalty(self, penalty: float) -> None:
         self.penalty = penalty
         self.arrays.values[self._cells] = -penalty * self.far_values[self._cells]
         self.arrays.sums[self._totals] = -penalty * self.far_sums[self._totals]
+
+    @contextmanager
+    def strictly(self, strict: bool) -> Iterator[None]:
+        """If ``strict``, let violations cost more than all else for a while, so that what is feasible stays so."""
+        penalty, self.strict = self.penalty, strict
+        if strict:
+            self.set_penalty(-self.ban)
+        yield
+        self.strict = False
+        if strict:
+            self.set_penalty(penalty)
 
     def penalised(self, x: Ints) -> float:
         """The score with penalties."""

@@ -37,6 +37,7 @@ def solve_search(
     workers: int | None = None,
     moves: Sequence[str] = DEFAULT_MOVES,
     starts: Sequence[Tensor] = (),
+    guide: Tensor | None = None,
     batched: bool | None = None,
 ) -> Answer:
     """Search for the best assignment until the time is over.
@@ -66,6 +67,8 @@ def solve_search(
         workers: Threads per model; by default as many as torch uses.
         moves: One or more of ``anneal``, ``trees``, ``subgraphs`` and ``tabu``.
         starts: Assignments (B, N) to begin with.
+        guide: A network's scores (B, N, K) of all states. Subgraphs are freed where it doubts the assignment at hand,
+            and some climbs start from samples of it. `fgnn.solve(model, "fgnn", search=True)` provides them.
         batched: Whether to search all models at once by tensor operations, annealing first, then subgraphs; by default
             on a GPU. ``moves`` and ``workers`` do not apply then.
     """
@@ -74,6 +77,8 @@ def solve_search(
     for name, value in (("rounds", rounds), ("workers", workers)):
         if value is not None and value < 1:
             raise ValueError(f"Expected {name} of at least 1 (got {value})")
+    if guide is not None and (guide.dim() != 3 or len(guide) != len(batch)):
+        raise ValueError(f"Expected a guide of shape (B, N, K) for {len(batch)} models (got {tuple(guide.shape)})")
     reporter = Reporter("search", progress)
     began = time.perf_counter()
     if rounds is None and time_limit is None:
@@ -94,7 +99,7 @@ def solve_search(
         if kernels.wait(0.0):
             from fgnn.infer.search.engine import Engine
 
-            engine = Engine(seed, rounds, workers or torch.get_num_threads(), moves, reporter)
+            engine = Engine(seed, rounds, workers or torch.get_num_threads(), moves, reporter, guide)
             best, interrupted = engine.run(batch, best, deadline)
             info["slices"] = engine.slices
         else:

@@ -11,6 +11,8 @@ from fgnn.infer.search.anneal import anneal, descend, fill_field
 from fgnn.infer.search.arrays import Ints
 from fgnn.infer.search.chance import uniform
 from fgnn.infer.search.eliminate import improve
+from fgnn.infer.search.guide import fill_doubt, sample
+from fgnn.infer.search.propagate import propagate
 from fgnn.infer.search.subgraph import workspace
 from fgnn.infer.search.tabu import tabu_memory, tabu_search
 
@@ -124,6 +126,37 @@ class TabuSearch(Strategy):
             self.x = None
 
 
+class Repair(Strategy):
+    """Tabu search by the constraints alone, from starts that propagate them, until an assignment is feasible."""
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(worker)
+        self.m = worker.model.constraints()
+        self.memory = tabu_memory(self.m)
+        self.patience = _PATIENCE * len(self.m.cards)
+
+    def _begin(self) -> Ints:
+        self.since, self.top = 0, -np.inf
+        self.memory.until[:] = 0
+        self.memory.counts[1] = 0
+        return propagate(self.m, self.w.m.unary, self.w.rng)
+
+    def step(self, left: float) -> None:
+        w = self.w
+        if self.x is None:
+            self.x = self._begin()
+            w.submit(self.x, self)
+        score = fill_field(self.m, self.x, w.field, w.sums)
+        lead = max(0.0, self.top - score)
+        top, since = tabu_search(self.m, self.x, w.field, w.sums, self.memory, lead, WORK, w.rng, w.scratch)
+        if top > lead:
+            w.submit(w.scratch, self)
+        self.since = since if top > lead else self.since + since
+        self.top = score + top
+        if not self.memory.counts[0] or self.since > self.patience:
+            self.x = None
+
+
 class Climb(Strategy):
     """Solve one random subgraph after another, small ones first; when none helps any more, start again elsewhere."""
 
@@ -151,6 +184,9 @@ class Climb(Strategy):
             return best.copy()
         if self.runs % 3 == 0:  # a new start
             x = w.start.copy()
+            if w.belief is not None and self.runs % 2 == 1:
+                sample(w.m, w.belief, x, w.rng)
+                return x
             fill_field(w.m, x, w.field, w.sums)
             ratio = (w.cold / w.hot) ** (1 / _SWEEPS) if w.hot > 0 else 1.0
             anneal(w.m, x, w.field, w.sums, w.hot, ratio, _SWEEPS, 2 * WORK, w.rng, w.scratch)
@@ -175,7 +211,17 @@ class Climb(Strategy):
         w = self.w
         if self.x is None:
             self.x = self._begin()
-        x, level, n = self.x, self.level, len(self.x)
+            self.strict = w.model.hard and w.model.rank(self.x)[0] == 0.0 and self.runs % 4 != 0
+            if w.belief is not None:  # every other climb, as a guide may be wrong where it is sure
+                self.ws.doubt[:] = 0.0
+                if self.runs % 2 == 1:
+                    fill_doubt(w.m, w.belief, self.x, self.ws.doubt)
+        with w.model.strictly(self.strict):
+            self._climb(self.x)
+
+    def _climb(self, x: Ints) -> None:
+        """Solve subgraphs for a slice, larger ones where the small ones gain nothing."""
+        w, level, n = self.w, self.level, len(x)
         before = w.model.penalised(x)
         whole = self.trees and uniform(w.rng) < 0.5
         size = float(n) if whole else self.sizes[level]

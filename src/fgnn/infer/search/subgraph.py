@@ -37,6 +37,7 @@ class Workspace(NamedTuple):
     dim: Ints
     queue: Ints
     taken: Ints  # shape: (C,), zeros
+    doubt: Floats  # shape: (N,), running sums of the weights by which balls are placed; all of them alike where 0
     # of one step, and of all steps
     joint: Floats
     messages: Floats
@@ -50,14 +51,14 @@ def workspace(m: Arrays, cells: int, most: int) -> Workspace:
     return Workspace(
         status=np.zeros(n, np.int8), degree=zeros.copy(), after=minus.copy(), before=minus.copy(),
         fill_head=minus.copy(), mark=zeros.copy(), clique=zeros.copy(), place=minus.copy(), dim=zeros.copy(),
-        queue=zeros.copy(), taken=np.zeros(len(m.count_first) - 1, np.int64),
+        queue=zeros.copy(), taken=np.zeros(len(m.count_first) - 1, np.int64), doubt=np.zeros(n),
         joint=np.empty(cells), messages=np.empty(most), argmax=np.empty(most, np.int32),
     )  # fmt: skip
 
 
 @compiled
 def random_ball(m: Arrays, ws: Workspace, size: int, rng: State) -> Ints:
-    """About ``size`` variables around a random one, in breadth-first order.
+    """About ``size`` variables around a random one, in breadth-first order; ``ws.doubt`` says where.
 
     At most one variable of each large counter is among them.
     """
@@ -66,10 +67,10 @@ def random_ball(m: Arrays, ws: Workspace, size: int, rng: State) -> Ints:
     count = head = tail = tries = 0
     while count < size and head < n:
         if head == tail:
-            i = below(rng, n)
+            i = _centre(ws.doubt, rng)
             tries += 1
             while seen[i] != 0 and tries < 64:
-                i = below(rng, n)
+                i = _centre(ws.doubt, rng)
                 tries += 1
             if seen[i] != 0:  # nearly all are taken
                 i = 0
@@ -104,6 +105,15 @@ def random_ball(m: Arrays, ws: Workspace, size: int, rng: State) -> Ints:
         for e in range(m.counters[i], m.counters[i + 1]):
             ws.taken[m.counter[e]] = 0
     return ws.clique[:count].copy()
+
+
+@compiled
+def _centre(doubt: Floats, rng: State) -> int:
+    """A random variable, by its weight."""
+    n = len(doubt)
+    if doubt[n - 1] <= 0.0:
+        return below(rng, n)
+    return min(n - 1, int(np.searchsorted(doubt, uniform(rng) * doubt[n - 1], side="right")))
 
 
 @compiled

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fgnn.infer.search.anneal import best_alone, descend, energy_gaps, fill_field
-from fgnn.infer.search.arrays import Ints
+from fgnn.infer.search.arrays import Floats, Ints
 from fgnn.infer.search.chance import State, generator, uniform
 from fgnn.infer.search.crossover import cross
 from fgnn.infer.search.pool import Penalised, Pool
-from fgnn.infer.search.strategies import LEAST, Annealing, Climb, Strategy, TabuSearch
+from fgnn.infer.search.strategies import LEAST, Annealing, Climb, Repair, Strategy, TabuSearch
 from fgnn.infer.search.tabu import share_in_conflict
 
 _REPAIRS = 6
@@ -19,6 +19,7 @@ _FLOOR = 0.15  # share of every strategy; one whose results come closest to the 
 _EVEN = 12  # slices of every strategy before gains count
 _FLAT = 0.5  # share of variables in conflict below which tabu search pays off
 _FAVOUR = 8.0  # how much more it then gets
+_REPAIRING = 0.5  # share of the time for constraints alone, until there is a feasible assignment
 _MEMORY = 0.99  # weight of the past, per slice
 
 MOVES: dict[str, Callable[[Worker], Strategy]] = {
@@ -38,10 +39,18 @@ class Worker:
         seed: Of all random choices.
         moves: ``anneal``, ``trees``, ``subgraphs`` and ``tabu``, or some of them. Beside others, ``tabu`` is used only
             where the first assignment leaves most variables without conflict, and then most of all.
+        belief: Probabilities of all states, see `fgnn.infer.search.guide`.
     """
 
-    def __init__(self, model: Penalised, pool: Pool, seed: Sequence[int], moves: Sequence[str]) -> None:
-        self.model, self.pool = model, pool
+    def __init__(
+        self,
+        model: Penalised,
+        pool: Pool,
+        seed: Sequence[int],
+        moves: Sequence[str],
+        belief: Floats | None = None,
+    ) -> None:
+        self.model, self.pool, self.belief = model, pool, belief
         self.m = m = model.arrays
         self.rng = generator(*seed)
         self.field = np.empty(len(m.unary))
@@ -50,9 +59,11 @@ class Worker:
         self.order = seed[-1]
         self.start = self._start()
         self.slices = 0
+        self.enough = False  # whether the penalty has led to a feasible assignment
         self.flat = share_in_conflict(m, self.start, self.field) < _FLAT
         used = [name for name in moves if name != "tabu" or self.flat or len(moves) == 1]
         self.strategies = {name: MOVES[name](self) for name in used}
+        self.repair = Repair(self) if model.hard else None
 
     def _start(self) -> Ints:
         """Set temperatures and return a first assignment."""
@@ -81,6 +92,9 @@ class Worker:
 
     def slice(self, left: float) -> None:
         """Search for some 15 ms; about ``left`` more slices will follow."""
+        if self.repair is not None and self.pool.best().rank[0] < 0 and uniform(self.rng) < _REPAIRING:
+            self.repair.step(left)
+            return
         strategies = list(self.strategies.values())
         weights = [_FAVOUR if self.flat and name == "tabu" else 1.0 for name in self.strategies]
         self.slices += 1
@@ -110,8 +124,9 @@ class Worker:
         gain = sum(cross(self.m, child, elite.x, self.rng) for elite in self.pool.elites)
         if gain > 0:
             rank = self.submit(child, strategy)
-        if self.model.hard:
-            self.model.set_penalty(self.model.penalty * (1.3 if rank[0] < 0 else 0.97))
+        if self.model.hard and not self.model.strict:
+            self.enough = self.enough or rank[0] == 0.0
+            self.model.set_penalty(self.model.penalty * (0.97 if rank[0] == 0.0 else 1.3 if self.enough else 2.5))
 
     def submit(self, x: Ints, strategy: Strategy) -> tuple[float, float]:
         """Offer an assignment to the pool as it is, and credit what it gains to the strategy."""

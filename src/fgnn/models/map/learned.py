@@ -83,7 +83,7 @@ def solve_fgnn(
         samples: Further starting points drawn from the scores.
         rounds: Rounds of `fgnn.infer.local_search.refine` after decoding; None continues until the time limit.
         both_ways: Average the scores over the model and its mirror image, where the structure has one.
-        search: Continue with the method ``search`` from the decoded assignment, for the rest of the time limit.
+        search: Guide the method ``search`` by the scores, for the rest of the time limit, instead of decoding them.
     """
     start = time.perf_counter()
     place = str(weights) if weights is not None else choose_weights(batch)
@@ -94,16 +94,16 @@ def solve_fgnn(
     scores = score(network, batch, both_ways=both_ways)
     answer = scores.argmax(2)
     timed_out = False
-    if decode:
+    if search:
+        left = _left(start, time_limit)
+        found = solve(batch, "search", time_limit=left, seed=seed, progress=progress, starts=[answer], guide=scores)
+        answer = found.assignment
+    elif decode:
         answer = decode_scores(batch, scores, samples=samples, seed=seed, time_limit=_left(start, time_limit))
-        if search:
-            left = _left(start, time_limit)
-            found = solve(batch, "search", time_limit=left, seed=seed, progress=progress, starts=[answer])
-            answer = found.assignment
-        elif rounds != 0:
+        if rounds != 0:
             left = _left(start, time_limit)
             answer = refine(batch, answer, scores, rounds=rounds, seed=seed, time_limit=left)
-        timed_out = time_limit is not None and time.perf_counter() - start > time_limit
+    timed_out = time_limit is not None and time.perf_counter() - start > time_limit
     return Answer.of(
         answer,
         timed_out=torch.full((len(batch),), timed_out, device=batch.device),
