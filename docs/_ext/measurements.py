@@ -54,6 +54,7 @@ ABOUT: dict[str, dict[str, tuple[str, str]]] = {
         "solvers-cuda": ("MAP solvers on batches on a GPU", "speed.md"),
         "solvers-cpu": ("MAP solvers on a CPU, beside toulbar2, HiGHS and PGMax", "speed.md"),
         "marginals-speed-cuda": ("Marginals of many models on a GPU", "speed.md"),
+        "marginals-speed-cpu": ("Marginals of many models on a CPU", "speed.md"),
         "training-cuda": ("Training steps on fresh chains", "speed.md#training-on-fresh-chains"),
         "points-cuda": ("Training and labelling by point networks", "speed.md#point-networks"),
         "segment": ("Scans from file to file on a CPU", "speed.md#segmenting-a-scan-on-a-cpu"),
