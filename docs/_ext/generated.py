@@ -136,6 +136,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
 
 
+def folded(summary: str, text: str) -> str:
+    """Markdown that a reader unfolds."""
+    return f"<details><summary>{summary}</summary>\n\n{text}\n</details>\n"
+
+
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 

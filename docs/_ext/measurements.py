@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from generated import RESULTS, add_directives, table
+from generated import RESULTS, add_directives, folded, table
 from sphinx.application import Sphinx
 
 from fgnn.report import Table, lines
@@ -229,7 +229,7 @@ def aerial_scans(payload: Mapping[str, Any]) -> str:
         ours = results["lidar-aerial"]
         errors = [*(results[m]["total"] for m in methods), ours["type_1"], ours["type_2"]]
         rows.append([scan, f"{ours['points']:,}", *(f"{100 * error:.1f}" for error in errors)])
-    return _folded("Errors by scan, in percent", Table(head, rows).markdown())
+    return folded("Errors by scan, in percent", Table(head, rows).markdown())
 
 
 def aerial_classes(payload: Mapping[str, Any]) -> str:
@@ -238,11 +238,7 @@ def aerial_classes(payload: Mapping[str, Any]) -> str:
     classes = list(iou["all"])
     names = {"all": "all", "towns": "IGN towns"} | {f"fold-{k}": f"fold {k + 1}" for k in range(5)}
     rows = [[names[f], *(f"{100 * iou[f][c]:.0f}" if c in iou[f] else "–" for c in classes)] for f in names if f in iou]
-    return _folded("IoU by class, in percent", Table(["scans", *classes], rows).markdown())
-
-
-def _folded(summary: str, text: str) -> str:
-    return f"<details><summary>{summary}</summary>\n\n{text}\n</details>\n"
+    return folded("IoU by class, in percent", Table(["scans", *classes], rows).markdown())
 
 
 def _chart(svg: str) -> str:
