@@ -2,7 +2,7 @@
 
 From a fresh clone and from a wheel, each in an empty environment and an empty folder. What is timed is what a reader
 pastes: the installation once, then a model, a scan and a network. Times include downloads, so they depend on the
-package index and the network.
+package index and the network; CPU seconds depend less on other work of the machine.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -56,33 +57,34 @@ def steps(readme: str) -> tuple[str, dict[str, list[list[str]]]]:
     return install, users
 
 
-def measure(place: Path, install: str, users: dict[str, list[list[str]]]) -> dict[str, float]:
-    """Seconds of the installation and of each user, in an environment of its own under ``place``."""
-    seconds = {"environment": timed([sys.executable, "-m", "venv", ".venv"], place)}
-    seconds["install"] = timed(["sh", "-ec", install], place)
+def measure(place: Path, install: str, users: dict[str, list[list[str]]]) -> dict[str, dict[str, float]]:
+    """Wall and CPU seconds of the installation and of each user, in an environment of its own under ``place``."""
+    seconds = {"install": timed([[sys.executable, "-m", "venv", ".venv"], ["sh", "-ec", install]], place)}
     for name, commands in users.items():
         folder = place / f"user-{name}"
         folder.mkdir()
-        seconds[name] = sum(timed(command, folder, place) for command in commands)
+        seconds[name] = timed(commands, folder, place)
     return seconds
 
 
-def timed(command: Sequence[str], folder: Path, place: Path | None = None) -> float:
-    """Seconds of a command with the environment of ``place`` first on the path."""
+def timed(commands: Sequence[Sequence[str]], folder: Path, place: Path | None = None) -> dict[str, float]:
+    """Wall and CPU seconds of commands with the environment of ``place`` first on the path."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "FGNN", "COV", "OMP"))}
     path = f"{(place or folder) / '.venv' / 'bin'}{os.pathsep}{kept.get('PATH', '')}"
-    start = time.perf_counter()
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=kept | {"PATH": path, "PIP_NO_CACHE_DIR": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)[:200]}: exit {done.returncode}\n{(done.stdout + done.stderr)[-2000:]}")
-    return time.perf_counter() - start
+    environ = kept | {"PATH": path, "PIP_NO_CACHE_DIR": "1"}
+    start, before = time.perf_counter(), _cpu_seconds()
+    for command in commands:
+        done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(
+                f"{' '.join(command)[:200]}: exit {done.returncode}\n{(done.stdout + done.stderr)[-2000:]}"
+            )
+    return {"wall": time.perf_counter() - start, "cpu": _cpu_seconds() - before}
+
+
+def _cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def clone(place: Path) -> None:
@@ -100,6 +102,10 @@ def wheel(place: Path) -> str:
         (place / "constraints").mkdir()
         (place / "constraints" / "cpu.txt").write_text(constraints.read_text(encoding="utf-8"), encoding="utf-8")
     return f"./{next(place.glob('*.whl')).name}"
+
+
+def _minutes(seconds: dict[str, float]) -> str:
+    return f"{seconds['wall'] / 60:.1f} min ({seconds['cpu'] / 60:.1f} min of CPU)"
 
 
 def main(
@@ -126,10 +132,11 @@ def main(
                 line = install.replace("'.[", f"'{wheel(place)}[")
             seconds = measure(place, line, users)
         result["seconds"][source] = seconds
-        ready = seconds["environment"] + seconds["install"]
-        print(f"{source}: installed in {ready / 60:.1f} min", flush=True)
+        ready = seconds["install"]
+        print(f"{source}: installed in {_minutes(ready)}", flush=True)
         for name in users:
-            print(f"{source}: first {name} after {(ready + seconds[name]) / 60:.1f} min", flush=True)
+            total = {key: ready[key] + seconds[name][key] for key in ready}
+            print(f"{source}: first {name} after {_minutes(total)}", flush=True)
     if out is not None:
         with atomic_write(out) as file:
             json.dump(result, file, indent=1)

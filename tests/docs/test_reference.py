@@ -18,6 +18,7 @@ from fgnn.infer.api import SOLVERS, solver_named
 from fgnn.pgm.io import READERS, WRITERS
 from fgnn.points.cloud import FORMATS
 from fgnn.tasks import recipe as recipes
+from fgnn.tasks.data_settings import ScanData
 from tests.docs.pages import DOCS, ROOT, all_pages, blocks
 
 LINK = re.compile(r"(?<!\!)\[[^\]\n]*\]\(([^)\s]+)\)|!\[[^\]\n]*\]\(([^)\s]+)\)")
@@ -71,7 +72,7 @@ def test_the_page_of_training_has_every_key_of_a_recipe() -> None:
     for kind, prefix in ((recipes.Recipe, ""), (recipes.Data, "data.")):
         for field in dataclasses.fields(kind):
             assert f"`{prefix}{field.name}" in page or f"`{field.name}`" in page, f"{prefix}{field.name}"
-    for field in dataclasses.fields(recipes.ScanData):
+    for field in dataclasses.fields(ScanData):
         assert f"`{field.name}`" in page, f"data.scans.{field.name}"
 
 

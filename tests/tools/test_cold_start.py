@@ -24,10 +24,10 @@ def test_it_runs_the_lines_of_the_readme() -> None:
 def test_it_times_every_user_in_a_folder_of_their_own(tmp_path: Path) -> None:
     users = {"model": [["sh", "-ec", "echo 1 > made"]], "scan": [["sh", "-ec", "test ! -e made"]]}
     seconds = cold_start.measure(tmp_path, "test -x .venv/bin/python", users)
-    assert set(seconds) == {"environment", "install", "model", "scan"}
-    assert all(value > 0 for value in seconds.values())
+    assert set(seconds) == {"install", "model", "scan"}
+    assert all(value["wall"] > 0 and value["cpu"] >= 0 for value in seconds.values())
     with pytest.raises(SystemExit, match="exit 3"):
-        cold_start.timed(["sh", "-ec", "exit 3"], tmp_path)
+        cold_start.timed([["sh", "-ec", "exit 3"]], tmp_path)
 
 
 @pytest.mark.slow
