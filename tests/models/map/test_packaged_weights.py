@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
+from fgnn import ModelBatch, solve
 from fgnn.data import ChainMAP, GridMAP
-from fgnn.models.map.learned import load_network
+from fgnn.models.map.learned import choose_weights, load_network, score
 from fgnn.tasks.evaluate_map import data_to_test, evaluate_network
 from fgnn.tasks.map import data_sets, draw_many
 from fgnn.weights import load_weights, weight_names
 from fgnn.weights.cards import weights_folder
+from tools.guide_models import draw, structures
 
-MAP = [name for name in weight_names() if load_weights(name).card.get("task") == "map"]
+MAP = [name for name in weight_names() if load_weights(name).card.get("task") == "map" and name != "guide-pairs"]
 
 
 def test_all_weights_together_are_small() -> None:
@@ -40,6 +43,23 @@ def test_map_weights_are_as_accurate_as_their_card_states(name: str) -> None:
         slack = 4 * stated["deviation"] + 0.005  # the card's ± is that of means over 32 instances
         assert measured.raw.agreement == pytest.approx(stated["agreement"], abs=slack)
         assert measured.decoded.feasible == 1.0
+
+
+def test_the_guide_is_as_accurate_on_fresh_models_as_its_card_states() -> None:
+    network, card = load_network("guide-pairs")
+    rng = np.random.default_rng(99)
+    shares = []
+    for count, pairs in structures(rng)[::4]:  # grids and graphs
+        batch = ModelBatch.stack([draw(count, pairs, rng) for _ in range(24)])
+        shares.append((score(network, batch).argmax(2) == solve(batch, "exact").assignment).double().mean().item())
+    assert np.mean(shares) == pytest.approx(card["metrics"]["agreement"], abs=0.05)
+
+
+def test_pairs_without_budgets_are_given_to_the_guide() -> None:
+    rng = np.random.default_rng(0)
+    for count, pairs in structures(rng)[:3]:
+        assert choose_weights(ModelBatch.stack([draw(count, pairs, rng)])) == "guide-pairs"
+    assert choose_weights(GridMAP(8, 8).sample(1, seed=0)) == "deep-grid"
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,13 @@ def graph_glass(nodes: int, degree: int, seed: int) -> GraphicalModel:
     return ising(pairs, 0.3 * rng.normal(size=nodes), rng.normal(size=len(pairs)))
 
 
+def ferromagnet(side: int, seed: int) -> GraphicalModel:
+    """Equal couplings of 1 on a grid in a random field N(0, 1.5²): neighbours agree, the field pulls."""
+    rng = np.random.default_rng([seed, side, 7])
+    pairs = grid_pairs(side)
+    return ising(pairs, 1.5 * rng.normal(size=side**2), np.ones(len(pairs)))
+
+
 def random_graph(nodes: int, degree: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """The pairs of a random graph: stubs of the nodes matched at random, loops and repeats dropped."""
     stubs = rng.permutation(np.repeat(np.arange(nodes), degree))

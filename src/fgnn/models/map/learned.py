@@ -149,7 +149,7 @@ def score(network: nn.Module, batch: ModelBatch, *, both_ways: bool = False) -> 
 
 def choose_weights(batch: ModelBatch) -> str:
     """The packaged weights for the models of a batch: among those whose family they are of, the weights trained on the
-    most similar models (by tables per variable, then by sizes of budgets), then those with the best results."""
+    most similar models (by tables per variable, then by budgets and their sizes), then those with the best results."""
     reasons = []
     candidates: list[tuple[float, int, float, str]] = []
     density = Family.of(batch).density
@@ -165,7 +165,8 @@ def choose_weights(batch: ModelBatch) -> str:
             # the share of instances solved to optimality after decoding, over the data sets on the card
             shares = [float(result["decoded"]["optimal"]) for result in card.get("results", {}).values()]
             solved = statistics.fmean(shares or [0.0])
-            candidates.append((distance, -len(sizes & set(family.budgets)), -solved, name))
+            unlike = bool(family.budgets) if not sizes else -len(sizes & set(family.budgets))
+            candidates.append((distance, unlike, -solved, name))
         else:
             reasons.append(f"{name} expects {reason}")
     if not candidates:
