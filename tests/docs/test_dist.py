@@ -14,9 +14,11 @@ import zipfile
 from collections.abc import Iterator
 from email import message_from_string
 from email.message import Message
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from fgnn.errors import _EXTRAS
 from tests.docs.pages import ROOT
@@ -102,29 +104,33 @@ def test_twine_accepts_the_wheel(wheel: Path) -> None:
     subprocess.run([sys.executable, "-m", "twine", "check", "--strict", str(wheel)], check=True)
 
 
-# Keeps everything out that the core does not depend on.
-CORE_ONLY = f"""
-import sys
-
-
-class Missing:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {sorted(EXTRAS)!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-
-
-sys.meta_path.insert(0, Missing())
-"""
+def core_packages(wheel: Path) -> set[Path]:
+    """Files and folders of the packages that the core needs, and of what those need."""
+    todo: list[str] = metadata(wheel).get_all("Requires-Dist") or []
+    places: dict[str, set[Path]] = {}
+    while todo:
+        need = Requirement(todo.pop())
+        if need.name in places or (need.marker is not None and not need.marker.evaluate({"extra": ""})):
+            continue
+        package = distribution(need.name)
+        tops = {file.parts[0] for file in package.files or () if file.parts[0] not in ("..", "__pycache__")}
+        places[need.name] = {Path(str(package.locate_file(top))) for top in tops}
+        todo += package.requires or ()
+    return set().union(*places.values())
 
 
 @pytest.fixture
-def core(home: Path) -> Iterator[Path]:
+def core(home: Path, wheel: Path) -> Iterator[Path]:
     """The environment without the packages of the extras."""
-    site = next(home.glob("lib/python*/site-packages"))
-    (site / "core_only.py").write_text(CORE_ONLY)
-    (site / "core_only.pth").write_text("import core_only\n")
+    (borrowed,) = home.glob("lib/python*/site-packages/borrowed.pth")
+    everything = borrowed.read_text()
+    links = home / "core-packages"
+    links.mkdir()
+    for place in core_packages(wheel):
+        (links / place.name).symlink_to(place)
+    borrowed.write_text(f"{links}\n")
     yield home
-    (site / "core_only.pth").unlink()
+    borrowed.write_text(everything)
 
 
 def test_the_core_alone_does_every_core_job(core: Path) -> None:

@@ -26,6 +26,7 @@ SHOWN: dict[str, Callable[[], Any]] = {
     "graph": lambda: fgnn.FactorGraph(3, {"pair": fgnn.FactorGroup([[0, 1], [1, 2]])}),
     "solution": lambda: fgnn.solve(ring()),
     "solutions": lambda: fgnn.solve(fgnn.ModelBatch.stack([ring()] * 3)),
+    "marginals": lambda: fgnn.marginals(ring()),
     "network": lambda: fgnn.nn.build(
         "FGNN(8) - Res[FC(8)] - FGNN(2)", variable_in=2, factor_in={"pair": 4}, edge_in={"pair": 2}
     ),
@@ -129,3 +130,13 @@ def test_a_png_is_what_other_programs_read() -> None:
 def test_clouds_without_points_or_classes_are_shown() -> None:
     assert "points" in Cloud(np.zeros((0, 3)))._repr_html_()
     assert "coloured by height" in Cloud(torch.rand(20, 3).double().numpy())._repr_html_()
+
+
+def test_marginals_show_log_z_and_the_first_variables() -> None:
+    model = fgnn.GraphicalModel([2, 3] * 10)
+    model.add_unary(1, [0.0, 0.0, np.log(2.0)])
+    text = fgnn.marginals(model)._repr_html_()
+    assert "exact" in text
+    assert f"{10 * np.log(2) + 9 * np.log(3) + np.log(4):.8g}" in text
+    assert "0.2500" in text
+    assert "and 8 more variables" in text

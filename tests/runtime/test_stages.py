@@ -34,10 +34,14 @@ def test_it_says_what_it_does_how_far_it_is_and_what_is_left(monkeypatch: pytest
     stages.show("ad3, 5 of 9 chunks")
     clock.now += 90
     stages._update()
+    stages.show("ad3", seconds_left=30.0)
+    clock.now += 10
+    stages._update()
     assert stream.getvalue().splitlines() == [
         "bench: 1 of 4: exact  0:15",
         "bench: 2 of 4: ad3\\x1b[2J  0:30  1:30 left",
         "bench: 2 of 4: ad3, 5 of 9 chunks  2:00  6:00 left",
+        "bench: 2 of 4: ad3  2:10  0:20 left",
     ]
 
 

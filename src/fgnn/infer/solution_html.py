@@ -1,4 +1,4 @@
-"""Solutions as HTML, for notebooks."""
+"""Solutions and marginals as HTML, for notebooks."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from fgnn.drawing import draw
-from fgnn.drawing.fragment import figure_and_facts
+from fgnn.drawing.fragment import figure_and_facts, grid
 from fgnn.drawing.sketch import INLINE_NODES
 from fgnn.pgm.sketch import num_nodes
 
 if TYPE_CHECKING:
+    from fgnn.infer.probability.result import Marginals
     from fgnn.infer.solution import Solution, SolutionBatch
 
 _MOST_STATES = 60  # written out in a line
+_MOST_ROWS, _MOST_COLUMNS = 12, 8  # of a table of probabilities
 
 
 def solution_html(solution: Solution) -> str:
@@ -40,3 +42,18 @@ def batch_html(solutions: SolutionBatch) -> str:
         facts.append(("score", f"{score.min():.6g} to {score.max():.6g}, mean {score.mean():.6g}"))
     facts += [("method", solutions.method), ("time", f"{solutions.seconds:.3g} s")]
     return figure_and_facts(f"SolutionBatch of {len(solutions):,} models", facts)
+
+
+def marginals_html(answer: Marginals) -> str:
+    """log Z, and the probabilities of the first variables."""
+    shown = answer.variables[:_MOST_ROWS]
+    states = min(max(map(len, shown), default=0), _MOST_COLUMNS)
+    rows = [
+        (str(i), *(f"{p[k]:.4f}" if k < len(p) else "" for k in range(states)), "…" if len(p) > states else "")
+        for i, p in enumerate(shown)
+    ]
+    above = f" (at most {answer.bound:.8g})" if not answer.exact else ""
+    title = f"Marginals: {answer.status}, log Z = {answer.log_partition:.8g}{above}, by {answer.method}"
+    more = len(answer.variables) - len(shown)
+    heading = ("variable", *(f"p({k})" for k in range(states)), "")
+    return grid(title, heading, rows, f"and {more:,} more variables" if more else "")

@@ -105,6 +105,7 @@ class Stages:
     ) -> None:
         self._bar = ProgressBar(name, quiet=quiet, wait=True, stream=stream)
         self._total, self._begun, self._text = total, 0, ""
+        self._left: float | None = None
         self._lock, self._stop = threading.Lock(), threading.Event()
         self._start = time.monotonic()
         self._thread = threading.Thread(target=self._refresh, daemon=True)
@@ -113,12 +114,13 @@ class Stages:
         """Begin the next stage."""
         with self._lock:
             self._begun += 1
-            self._text = text
+            self._text, self._left = text, None
 
-    def show(self, text: str) -> None:
-        """Say more about the stage at hand."""
+    def show(self, text: str, seconds_left: float | None = None) -> None:
+        """Say more about the stage at hand, and how long it may take if that is known."""
         with self._lock:
             self._text = text
+            self._left = None if seconds_left is None else time.monotonic() + seconds_left
 
     def log(self, text: str) -> None:
         """Print a line that stays."""
@@ -147,6 +149,8 @@ class Stages:
         if self._total is not None and done >= 0:
             count = f"{self._begun} of {self._total}: "
             left = seconds / done * (self._total - done) if done > 0 else None
+        if self._left is not None:
+            left = self._left - time.monotonic()
         self._bar.update(f"{count}{self._text}  {clock(seconds)}".strip(), max(done, 0), self._total, left)
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fgnn.infer.per_model import cat_rows, count_statuses, fill_rows
+from fgnn.infer.solution_html import marginals_html
 from fgnn.pgm import ModelBatch
 
 Status = Literal["exact", "approximate", "infeasible", "time-limit"]
@@ -80,6 +81,9 @@ class Marginals:
     def exact(self) -> bool:
         """Whether the answer is right up to rounding."""
         return self.status in ("exact", "infeasible")
+
+    def _repr_html_(self) -> str:
+        return marginals_html(self)
 
 
 @dataclass(frozen=True, eq=False)
