@@ -11,6 +11,7 @@ import torch
 
 from fgnn import GraphicalModel, ModelBatch, marginals
 from fgnn.bench.marginals_speed import grid_models
+from fgnn.infer.max_product import pair_lanes
 from fgnn.infer.max_product.pair_lanes import PairLanes
 from fgnn.infer.max_product.wiring import Wiring
 
@@ -72,3 +73,15 @@ def test_products_that_could_overflow_are_left_to_logarithms() -> None:
 def test_a_time_limit_ends_lanes() -> None:
     answer = marginals(grid_models(2_000, 12, seed=0), "sum-product", time_limit=1e-3, tolerance=0.0, iterations=10**6)
     assert set(answer.status) == {"time-limit"}
+
+
+def test_lanes_that_do_not_load_in_time_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow:
+        def wait(self, seconds: float) -> bool:
+            return seconds > 100
+
+    batch = grid_models(20, 3, seed=0)
+    monkeypatch.setitem(pair_lanes._LOADING, torch.float64, Slow())
+    wiring = Wiring.of(batch, full=False)
+    assert PairLanes.of(wiring, batch, seconds=1.0) is None
+    assert PairLanes.of(wiring, batch) is not None

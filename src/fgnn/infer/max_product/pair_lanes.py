@@ -11,8 +11,9 @@ where :math:`\rho` is the share of an update that is taken. Products must stay w
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import ClassVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fgnn.infer.exact.dense_sums import has_numba
+from fgnn.infer.jit import Background
 from fgnn.infer.max_product.numbers import Numbers
 from fgnn.infer.max_product.pair_sums import RANGE, PairSum
 from fgnn.infer.max_product.pool import Pool
@@ -44,12 +46,15 @@ class PairLanes:
     belief_of: NDArray[np.int64]  # shape: (Q,)
 
     @classmethod
-    def of(cls, wiring: Wiring, batch: ModelBatch) -> PairLanes | None:
-        """None if the models are too few, or not binary pairs of moderate numbers on a CPU."""
+    def of(cls, wiring: Wiring, batch: ModelBatch, seconds: float = math.inf) -> PairLanes | None:
+        """None if the models are too few, not binary pairs of moderate numbers on a CPU, or the loops take longer than
+        ``seconds`` to load."""
         pairs = wiring.ratios_only and all(g.form == "table" and len(g.states) == 2 for g in wiring.groups)
         if not pairs or not wiring.groups or batch.device.type != "cpu" or len(batch) < _FEWEST_MODELS:
             return None
         if batch.dtype not in RANGE or not has_numba() or not _moderate(batch):
+            return None
+        if not _LOADING[batch.dtype].wait(seconds):
             return None
         return wiring.derived("pair lanes", lambda: cls._compile(wiring))
 
@@ -95,3 +100,20 @@ def _moderate(batch: ModelBatch) -> bool:
         for axis in range(2):
             reach = reach.index_add(1, t.scopes[:, axis], span.expand(len(batch), -1))
     return bool((reach <= total).all())
+
+
+def _load(dtype: torch.dtype) -> None:
+    """Load the loops, or compile them the first time in an installation: a call without models."""
+    nothing = torch.zeros(1, 0, dtype=dtype)
+    pair = PairSum.of(torch.zeros(2, 2, 1, 1, dtype=dtype))
+    assert pair is not None
+    empty = torch.zeros(0, dtype=torch.int64)
+    flags = empty.bool()
+    pool = Pool(
+        empty, Numbers(nothing, (pair,)), nothing.expand(2, -1).contiguous(), flags, flags.clone(), empty.clone()
+    )
+    lanes = PairLanes(np.array([[0, 1]]), np.array([0, 0]))
+    lanes.run(pool, nothing.clone(), torch.tensor([0.5, 0.0]), own=False, iterations=0, steps=0)
+
+
+_LOADING = {dtype: Background(partial(_load, dtype)) for dtype in RANGE}

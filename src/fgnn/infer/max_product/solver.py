@@ -102,12 +102,12 @@ def pass_messages(
     rule, name = options.rule, "sum-product" if options.rule.total else "max-product"
     flood = schedule == "flooding" or not wiring.groups
     spans = shares(len(batch), wiring.num_messages, batch.device) if schedule == "flooding" else [slice(0, len(batch))]
+    fused: Fused | None = None
+    if flood and not options.best:
+        left = deadline - time.perf_counter()
+        fused = PairLanes.of(wiring, batch, left / 2) if rule.total else fused_flooding(wiring, len(batch))
     runs: list[MessageRun] = []
     for span in spans:
-        fusible = flood and not options.best
-        fused: Fused | None = None
-        if fusible:
-            fused = PairLanes.of(wiring, batch) if rule.total else fused_flooding(wiring, len(batch))
         if flood:
             sweep = flooding(wiring, rule)
         elif schedule == "sequential":
