@@ -57,22 +57,23 @@ def run(
     if not chosen:
         raise InputError(f"Expected tables among {', '.join(tables)} (got none that match)")
     name = f"decoding-{torch.device(device).type}"
-    result = earlier(out, name) or {"benchmark": "decoding", "tables": {}, "environments": {}}
-    result["environment"], result["seed"] = environment(device), seed
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         for title in chosen:
             with Stages("bench decoding", quiet=quiet) as stage:
                 stage(f"{title} ({chosen.index(title) + 1} of {len(chosen)})")
-                result["tables"][title] = tables[title]()
-            result["environments"][title] = environment(device)
+                rows = tables[title]()
+            # read now: another slice may have been written meanwhile
+            result = earlier(out, name) or {"benchmark": "decoding", "tables": {}, "environments": {}}
+            result["tables"][title], result["environments"][title] = rows, environment(device)
+            result |= {"environment": result["environments"][title], "seed": seed}
             if not quiet:
                 _print(title, result)
-            result["file"] = str(write_result(name, result, out))
+            file = write_result(name, result, out)
     finally:
         torch.set_num_threads(threads)
-    return result
+    return {**result, "file": str(file)}
 
 
 def make_tables(
