@@ -142,7 +142,7 @@ def _sum_product(graph: Graph, lanes: Lanes, c: int, most: float, layered: bool)
     """Update the messages of one check; tanh(r/2) is the product of tanh(q/2) over the others."""
     post, r, before, tanh, after = lanes.post, lanes.r, lanes.before, lanes.tanh, lanes.least
     width, first = r.shape[1], graph.starts[c]
-    one = r.dtype.type(1)
+    one, two = r.dtype.type(1), r.dtype.type(2)
     for k in range(width):
         after[k] = one - 2 * lanes.syndrome[c, k]
     for e in range(first, graph.starts[c + 1]):
@@ -151,7 +151,7 @@ def _sum_product(graph: Graph, lanes: Lanes, c: int, most: float, layered: bool)
             q = post[v, k] - r[e, k]
             before[e - first, k] = after[k]
             r[e, k] = q
-            tanh[e - first, k] = np.tanh(q / 2)
+            tanh[e - first, k] = one - two / (np.exp(q) + one)  # tanh(q / 2); exp is the fastest of these functions
             after[k] *= tanh[e - first, k]
     for k in range(width):
         after[k] = one
@@ -160,7 +160,7 @@ def _sum_product(graph: Graph, lanes: Lanes, c: int, most: float, layered: bool)
         for k in range(width):
             q = r[e, k]
             p = min(max(before[e - first, k] * after[k], -most), most)
-            message = np.log1p(p) - np.log1p(-p)
+            message = np.log((one + p) / (one - p))
             after[k] *= tanh[e - first, k]
             r[e, k] = message
             if layered:
