@@ -107,7 +107,7 @@ def earlier(out: str | Path | None, name: str) -> dict[str, Any] | None:
             raise ValueError
     except (ValueError, KeyError, TypeError) as error:
         raise InputError("Expected the result of an earlier run; name another --out", file=file) from error
-    return dict(value)
+    return {key: value[key] for key in ("benchmark", "tables", "environments") if key in value}
 
 
 def _print(title: str, result: dict[str, Any]) -> None:
