@@ -29,7 +29,7 @@ def code_cells(path: Path) -> list[Any]:
 def shown(cell: Any) -> list[tuple[str, str]]:
     """Kind and content of everything below a cell."""
     streams = [("stream", output.text) for output in cell.outputs if output.output_type == "stream"]
-    return streams + [pair for output in cell.outputs for pair in output.get("data", {}).items()]
+    return streams + [pair for output in cell.outputs for pair in sorted(output.get("data", {}).items())]
 
 
 def test_there_is_one_for_each_use() -> None:
