@@ -91,6 +91,7 @@ def test_it_names_the_methods_used_and_why_others_were_skipped(without: Callable
 def test_search_gets_the_rest_of_the_time_on_wide_models() -> None:
     pytest.importorskip("numba")
     model = complete(0, variables=60)
+    solve(grid(3), "search", rounds=1)  # loads the compiled loops
     began = time.perf_counter()
     solution = solve(model, "auto", time_limit=3, **NARROW)
     assert time.perf_counter() - began < 6  # a busy machine

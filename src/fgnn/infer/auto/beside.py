@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 DELAY = 0.05  # seconds in which a narrow model is solved without a search
 POLL = 0.02
+_REST, _MOST_REST = 0.02, 0.05  # share of the time, and seconds, to end the last slices in
 
 
 class Beside:
@@ -36,7 +37,8 @@ class Beside:
     def __init__(self, batch: ModelBatch, deadline: float, seed: int, delay: float = DELAY) -> None:
         self.began = time.perf_counter()
         self.error = ""
-        self._batch, self._deadline, self._seed, self._delay = batch, deadline, seed, delay
+        self._batch, self._seed, self._delay = batch, seed, delay
+        self._deadline = deadline - min(_MOST_REST, _REST * (deadline - self.began))
         self._threads = torch.get_num_threads()
         self._stop, self._lock = Event(), Lock()
         self._crew: Crew | None = None

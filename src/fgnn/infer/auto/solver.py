@@ -213,6 +213,7 @@ class _Run:
                 beside.offer(assignment)
             if (found := beside.best()) is not None:
                 best.take("search", Answer.of(found, bound=0.0))
+                best.report_progress("auto:search", "")
             if best.is_done() or best.interrupted or self._is_over():
                 break
             if method != "toulbar2" or _may_be_proved(best):
