@@ -1,4 +1,4 @@
-"""`auto`: exact where elimination can finish, sum-product elsewhere."""
+"""`auto`: exact where elimination can finish, sum-product conditioned on a few variables elsewhere."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from fgnn.infer.exact.plan import TooLarge
 from fgnn.infer.lowered import reads_structured
 from fgnn.infer.probability.attach import potentials_of
 from fgnn.infer.probability.barren import without_barren
+from fgnn.infer.probability.conditioned import conditioned
 from fgnn.infer.probability.counting import log_z_by_counting
 from fgnn.infer.probability.exact import log_partition_exact, marginals_exact
 from fgnn.infer.probability.exchangeable import marginals_exchangeable
@@ -33,6 +34,9 @@ _CALMER: tuple[dict[str, Any], ...] = (
 # Seconds to count solutions where there is no time limit.
 _COUNT_SECONDS = 30.0
 _COUNT_SHARE = 0.4
+# Time for conditioning: seconds where there is no time limit, and a share of what sum-product leaves.
+_CUT_SECONDS = 5.0
+_CUT_SHARE = 0.75
 # Seconds for each bound where there is no time limit.
 _BOUND_SECONDS = 5.0
 # Share of the time limit that elimination may take; sum-product has the rest.
@@ -104,6 +108,9 @@ def _approximate(
 
     beliefs = _converged(batch, left, common)
     if bounded and len(batch) == 1 and not bool(beliefs.exact):
+        seconds = left(_CUT_SHARE)
+        beliefs = conditioned(batch, beliefs, _CUT_SECONDS if seconds is None else seconds, **common)
+    if bounded and len(batch) == 1 and not bool(beliefs.exact):
         beliefs = _within_bounds(batch, beliefs, left(0.8), common["seed"])
     # A share of the limit ended the messages; they are an answer all the same.
     late = beliefs.timed_out & ~beliefs.log_z.isfinite()
@@ -112,11 +119,11 @@ def _approximate(
 
 def _converged(batch: ModelBatch, left: Callable[[float], float | None], common: dict[str, Any]) -> Beliefs:
     """Pass messages with more and more damping until they converge."""
-    beliefs = marginals_sum_product(batch, time_limit=left(1 / 3), iterations=500, **common)
+    beliefs = marginals_sum_product(batch, time_limit=left(1 / 5), iterations=500, **common)
     for settings in _CALMER:
         if len(batch) > 1 or bool(beliefs.converged.all()):
             break
-        again = marginals_sum_product(batch, time_limit=left(1 / 2), **settings, **common)
+        again = marginals_sum_product(batch, time_limit=left(1 / 5), **settings, **common)
         beliefs = again if bool(again.converged.all()) else beliefs
     return beliefs
 
