@@ -222,14 +222,14 @@ class _Run:
         if beside.error:
             best.skipped["search"] = beside.error
             return self._stages(best) if not best.is_done() else False
-        if not best.is_done():
+        if not best.is_done() and not best.interrupted:
             self._finish(best, beside)
         beside.stop()
         rows = torch.arange(1)
         if (found := beside.best()) is not None:
             score, bound = best.take("search", Answer.of(found, bound=0.0))
             best.note("search", score, bound, rows, beside.began)
-        return not best.is_done() and self._is_over()
+        return not best.is_done()  # the search ends with the time, a little early to keep the limit
 
     def _finish(self, best: Best, beside: Beside) -> None:
         """Search on all cores until the end."""
