@@ -103,7 +103,7 @@ def test_ctrl_c_prints_the_best_so_far(tmp_path: Path) -> None:
     hard_model(tmp_path / "hard.uai")
     command = [sys.executable, "-m", "fgnn", "solve", str(tmp_path / "hard.uai"), "--json", "--time-limit", "100"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(25)
+    time.sleep(12)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err

@@ -59,6 +59,7 @@ def test_valid_files_stay_within_their_bounds(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.slow
 def test_hostile_files_are_refused_in_one_line_with_little_memory_and_time(tmp_path: Path) -> None:
     files = []
     for k, (_, name, suffix, make) in enumerate(HOSTILE):
