@@ -93,7 +93,7 @@ def fit(net: nn.Module, samples: list[fgnn.Data], epochs: int, seed: int) -> nn.
         for batch in loader:
             loss = nn.functional.cross_entropy(net(*batch.inputs), batch.y)
             optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimiser.step()
             schedule.step()
     return net.eval()

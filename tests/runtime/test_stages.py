@@ -54,7 +54,7 @@ def test_short_work_shows_nothing() -> None:
 
 def test_a_long_call_shows_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
-    stream.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(stream, "isatty", lambda: True)
     monkeypatch.setattr(progress.Stages, "_refresh", quick_refresh)
     before = threading.active_count()
     with Stages("solve", stream=stream) as stage:
