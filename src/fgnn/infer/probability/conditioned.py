@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fgnn.infer.exact.order import graph_of
 from fgnn.infer.probability.evidence import with_evidence
 from fgnn.infer.probability.result import Beliefs
 from fgnn.infer.probability.sum_product import marginals_sum_product
@@ -73,7 +74,7 @@ def choose_cut(batch: ModelBatch, belief: Tensor, states: int) -> dict[int, list
     """
     likely = (belief > _SURE).sum(1)
     entropy = -(belief * belief.clamp(min=_SURE).log()).sum(1)  # shape: (N,)
-    near = _neighbours(batch)
+    near = graph_of(batch.num_variables, _scopes(batch))
     cut: dict[int, list[int]] = {}
     while math.prod(len(s) for s in cut.values()) < states:
         weight = [len(near[i]) * e if likely[i] > 1 and i not in cut else 0.0 for i, e in enumerate(entropy.tolist())]
@@ -114,16 +115,6 @@ def _mixed(
         ),
         info={"cut": len(cut), "states of the cut": len(joint)},
     )
-
-
-def _neighbours(batch: ModelBatch) -> list[set[int]]:
-    near: list[set[int]] = [set() for _ in range(batch.num_variables)]
-    for scope in _scopes(batch):
-        for i in scope:
-            near[i].update(scope)
-    for i, others in enumerate(near):
-        others.discard(i)
-    return near
 
 
 def _scopes(batch: ModelBatch) -> Iterator[list[int]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fgnn.infer.exact.order import graph_of
 from fgnn.infer.exact.run import run_plan
 from fgnn.infer.exact.solver import TooLarge, exact_plan
 from fgnn.infer.local_search.decode import search as descend
@@ -135,12 +136,9 @@ class BatchedSearch:
 
 def _neighbours(batch: ModelBatch) -> list[list[int]]:
     """Who shares a factor with whom."""
-    found: list[set[int]] = [set() for _ in range(batch.num_variables)]
-    for scopes in [t.scopes for t in batch.tables] + [u.scopes for u in batch.budgets]:
-        for scope in scopes.tolist():
-            for i in scope:
-                found[i].update(scope)
-    return [sorted(others - {i}) for i, others in enumerate(found)]
+    groups = [t.scopes for t in batch.tables] + [u.scopes for u in batch.budgets]
+    scopes = (scope for group in groups for scope in group.tolist())
+    return [sorted(others) for others in graph_of(batch.num_variables, scopes)]
 
 
 def _colour_classes(batch: ModelBatch) -> Tensor:
