@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from fgnn.decoding import AWGN, Code, Problem, decode
-from fgnn.decoding.learned import DecoderSize, LearnedDecoder, Tanner, load_decoder, run_decoder
+from fgnn.decoding.learned import DecoderSize, LearnedDecoder, load_decoder, run_decoder, run_plain
 from fgnn.decoding.regular import regular_code
+from fgnn.decoding.tanner import Tanner
 from fgnn.errors import InputError
 
 RNG = np.random.default_rng(11)
@@ -16,10 +17,10 @@ CODE = regular_code(24, 3, 6)
 RAGGED = Code.of([[1, 1, 0, 1, 1, 0, 0], [1, 0, 1, 1, 0, 1, 0], [0, 1, 1, 0, 0, 0, 1], [0, 0, 0, 0, 0, 1, 0]])
 
 
-def trained(seed: int = 0) -> LearnedDecoder:
+def trained(seed: int = 0, turns: int = 1, plain: int = 0) -> LearnedDecoder:
     """A network whose heads are no longer zero."""
     torch.manual_seed(seed)
-    network = LearnedDecoder(DecoderSize(width=6, bases=3)).double()
+    network = LearnedDecoder(DecoderSize(width=6, bases=3, turns=turns, plain=plain)).double()
     for head in (network.edge_head, network.bit_head):
         torch.nn.init.normal_(head.weight, std=0.1)
         torch.nn.init.normal_(head.bias, std=0.1)
@@ -50,6 +51,45 @@ def test_untrained_it_is_sum_product_on_syndromes() -> None:
     assert np.array_equal(got.iterations, want.iterations)
 
 
+@pytest.mark.parametrize("plain", [0, 3])
+def test_untrained_with_a_turn_for_each_check_it_is_layered_sum_product(plain: int) -> None:
+    pytest.importorskip("numba")
+    llr = noisy(RAGGED, 200)
+    want = decode(RAGGED, llr.numpy(), "sum-product", iterations=6, schedule="layered", device="cpu")
+    network = LearnedDecoder(DecoderSize(turns=RAGGED.num_checks, plain=plain))
+    tanner = Tanner.of(RAGGED, turns=network.size.turns)
+    got = run_decoder(network, tanner, llr, llr.new_zeros(200, RAGGED.num_checks), 6)
+    assert np.array_equal((got.post < 0).numpy(), want.words)
+    assert np.array_equal(got.iterations.numpy(), want.iterations)
+    flooding = decode(RAGGED, llr.numpy(), "sum-product", iterations=6, device="cpu")
+    assert not np.array_equal(flooding.iterations, want.iterations)
+
+
+def test_turns_see_the_syndrome_of_their_checks() -> None:
+    """Checks of codes side by side are reordered by turn; a syndrome is not."""
+    llr, both = noisy(CODE, 50), Code.disjoint([CODE, CODE])
+    syndrome = torch.from_numpy(RNG.integers(0, 2, (50, CODE.num_checks))).float()
+    network, alone = LearnedDecoder(DecoderSize(turns=3)), Tanner.of(CODE, turns=3)
+    union = Tanner.of(CODE, CODE, turns=3)
+    assert not torch.equal(union.order, torch.arange(both.num_checks))
+    want = run_decoder(network, alone, llr, syndrome, 3)
+    got = run_decoder(network, union, torch.cat([llr, llr], 1), torch.cat([syndrome, syndrome], 1), 3)
+    same = want.iterations == got.iterations
+    torch.testing.assert_close(got.post[same][:, :24], want.post[same])
+    assert same.all()
+
+
+def test_what_the_plain_iterations_solve_never_reaches_the_network() -> None:
+    network, tanner = trained(plain=3), Tanner.of(CODE)
+    llr = noisy(CODE, 200).double()
+    zeros = llr.new_zeros(200, CODE.num_checks)
+    early = run_plain(tanner, llr, zeros, network.begin(tanner, llr), 3)[1]
+    found, other = (run_decoder(n, tanner, llr, zeros, 8) for n in (network, trained(1, plain=3)))
+    assert torch.equal(found.iterations <= 3, early)
+    assert torch.equal(found.post[early], other.post[early])
+    assert not torch.allclose(found.post[~early], other.post[~early])
+
+
 def test_all_words_are_equally_hard() -> None:
     """Adding a code word flips the priors of its ones, and the posteriors with them."""
     network, tanner = trained(), Tanner.of(CODE)
@@ -63,16 +103,18 @@ def test_all_words_are_equally_hard() -> None:
     assert not torch.allclose(a.post, run_decoder(LearnedDecoder().double(), tanner, llr, zeros, 6).post)
 
 
-def test_codes_side_by_side_do_not_mix() -> None:
-    network, codes = trained(), [CODE, RAGGED]
-    union = Tanner.of(Code.disjoint(codes))
+@pytest.mark.parametrize("turns", [1, 3])
+def test_codes_side_by_side_do_not_mix(turns: int) -> None:
+    network, codes = trained(turns=turns), [CODE, RAGGED]
+    union = Tanner.of(*codes, turns=turns)
     parts = [noisy(code, 8).double() for code in codes]
     state, llr = network.begin(union, torch.cat(parts, 1)), torch.cat(parts, 1)
     zeros = llr.new_zeros(8, CODE.num_checks + RAGGED.num_checks)
     for _ in range(3):
         state = network.step(union, llr, zeros, state)
     for code, part, post in zip(codes, parts, state.post.split([24, 7], 1), strict=True):
-        alone, tanner = network.begin(Tanner.of(code), part), Tanner.of(code)
+        tanner = Tanner.of(code, turns=turns)
+        alone = network.begin(tanner, part)
         for _ in range(3):
             alone = network.step(tanner, part, part.new_zeros(8, code.num_checks), alone)
         torch.testing.assert_close(alone.post, post)
@@ -90,8 +132,9 @@ def test_words_that_are_done_leave_and_the_others_do_not_notice() -> None:
         assert alone.iterations[0] == whole.iterations[k]
 
 
-def test_every_parameter_can_learn() -> None:
-    network, tanner = trained(), Tanner.of(CODE)
+@pytest.mark.parametrize("turns", [1, 4])
+def test_every_parameter_can_learn(turns: int) -> None:
+    network, tanner = trained(turns=turns), Tanner.of(CODE, turns=turns)
     llr = noisy(CODE, 16).double()
     state = network.begin(tanner, llr)
     for _ in range(3):

@@ -205,7 +205,8 @@ def learned(problem: Problem, shots: Shots, *, weights: str = "", iterations: in
 
     ``iterations`` are those it was trained with by default. With ``weights=""`` it is untrained: sum-product.
     """
-    from fgnn.decoding.learned import Tanner, load_decoder, run_decoder
+    from fgnn.decoding.learned import load_decoder, run_decoder
+    from fgnn.decoding.tanner import Tanner
 
     network, trained = load_decoder(weights, shots.device)
     count = trained if iterations is None else iterations
@@ -215,7 +216,8 @@ def learned(problem: Problem, shots: Shots, *, weights: str = "", iterations: in
     syndromes = llr.new_zeros(len(shots), problem.code.num_checks)
     if shots.syndromes is not None:
         syndromes = torch.from_numpy(shots.syndromes).to(llr)
-    found = run_decoder(network, Tanner.of(problem.code, shots.device), llr, syndromes, count)
+    tanner = Tanner.of(problem.code, turns=network.size.turns, device=shots.device)
+    found = run_decoder(network, tanner, llr, syndromes, count)
     return Beliefs((found.post < 0).to(torch.uint8), found.post, found.iterations, found.converged)
 
 

@@ -5,24 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fgnn.decoding.code import Code
+from fgnn.decoding.tanner import GROUP, Tanner, Turn, gather, select, sum_product, violated, violations
 from fgnn.errors import InputError
-from fgnn.graph import FactorGraph, FactorGroup
 from fgnn.models.from_card import load_into
 from fgnn.nn import FGNNLayer
 from fgnn.schema import Between, check_fields
 from fgnn.weights import load_weights
-
-_MOST = 1 - 1e-7  # the largest product of tanh; 1 would be infinite
-_TINY = 1e-30
-_GROUP = "check"
-
-Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -32,50 +23,18 @@ class DecoderSize:
     Attributes:
         width: Length of the features of bits and checks.
         bases: Matrices of which Q is a sum.
+        turns: Parts of an iteration: checks of a part see the posteriors that the part before left. One is the
+            flooding schedule.
+        plain: Iterations of sum-product before the network takes over from it.
     """
 
     width: Annotated[int, Between(1, 1024)] = 16
     bases: Annotated[int, Between(1, 256)] = 8
+    turns: Annotated[int, Between(1, 1000)] = 1
+    plain: Annotated[int, Between(0, 1000)] = 4
 
     def __post_init__(self) -> None:
         check_fields(self)
-
-
-class Tanner(NamedTuple):
-    """The edges of a code as tensors; edge E stands for those that a shorter row lacks.
-
-    Attributes:
-        graph: The factor graph, whose edges are in the order of the code.
-        bits: The bit of each edge.  # shape: (E,)
-        checks: The check of each edge.  # shape: (E,)
-        by_check: The edges of each check.  # shape: (C, A)
-        by_bit: The edges of each bit.  # shape: (N, D)
-    """
-
-    graph: FactorGraph
-    bits: Tensor
-    checks: Tensor
-    by_check: Tensor
-    by_bit: Tensor
-
-    @classmethod
-    def of(cls, code: Code, device: torch.device | str = "cpu") -> Tanner:
-        order = code.by_bit[1]
-        by_check = _rows(code.checks, np.arange(code.num_edges), code.num_checks)
-        by_bit = _rows(code.bits[order], order, code.num_bits)
-        scopes = torch.from_numpy(code.bits), torch.from_numpy(code.starts)
-        graph = FactorGraph(code.num_bits, {_GROUP: FactorGroup.ragged(*scopes)})
-        tensors = (torch.from_numpy(a).to(device) for a in (code.bits, code.checks, by_check, by_bit))
-        return cls(graph.to(device), *tensors)
-
-
-def _rows(owner: Numbers, number: Numbers, count: int) -> Numbers:
-    """A table of the edges of each owner, padded with the number of edges; owners ascend."""
-    degree = np.bincount(owner, minlength=count)
-    starts = np.concatenate([[0], np.cumsum(degree)])
-    table = np.full((count, max(1, degree.max(initial=1))), len(owner))
-    table[owner, np.arange(len(owner)) - starts[owner]] = number
-    return table
 
 
 class LearnedDecoder(nn.Module):
@@ -94,6 +53,8 @@ class LearnedDecoder(nn.Module):
 
     where :math:`\alpha, \delta, \gamma` are linear in what the layer leaves on edges and bits. They begin as zero, so
     that the network begins as sum-product; α are the weights of neural belief propagation, γ the memory of relay.
+    With several turns an iteration does this for one part of the checks after the other (the layered schedule).
+    The first iterations are sum-product in any case: most words need no more, and the network learns from the others.
     All inputs are seen from the present decision s. Adding a code word flips signs on both sides, so that the network
     fails on every word sent with the same probability, and zeros are enough to train and to test it.
     """
@@ -103,7 +64,7 @@ class LearnedDecoder(nn.Module):
         self.size = size
         d = size.width
         self.layer = FGNNLayer(
-            d + 2, {_GROUP: 1}, {_GROUP: 2}, d, q="basis", aggregate="sum", norm="rms", activation="relu",
+            d + 2, {GROUP: 1}, {GROUP: 2}, d, q="basis", aggregate="sum", norm="rms", activation="relu",
             q_options={"bases": size.bases, "hidden": (16,)},
         )  # fmt: skip
         self.on_edge = nn.Linear(2, d)
@@ -117,29 +78,40 @@ class LearnedDecoder(nn.Module):
 
     def begin(self, tanner: Tanner, llr: Tensor) -> State:
         """The state before the first iteration.  # llr: (B, N)"""
-        return State(llr, llr.new_zeros(len(llr), len(tanner.bits)), llr.new_zeros(*llr.shape, self.size.width))
+        return State(llr, llr, llr.new_zeros(len(llr), tanner.edges), llr.new_zeros(*llr.shape, self.size.width))
 
     def step(self, tanner: Tanner, llr: Tensor, syndrome: Tensor, state: State) -> State:
         """One iteration.
 
         Args:
             llr: Priors.  # shape: (B, N)
-            syndrome: Zeros and ones.  # shape: (B, C)
+            syndrome: Zeros and ones, in the order of the Tanner graph.  # shape: (B, C)
         """
-        post, r, hidden = state
+        post, base, r, hidden = state
+        messages = []
+        for turn in tanner.turns:
+            old = r[:, turn.edge_span]
+            new, f = self._messages(turn, llr, syndrome[:, turn.check_span], State(post, base, old, hidden))
+            remembered = llr + self.bit_head(f)[..., 0] * (post - llr)
+            post = post + (remembered - base) + gather(new - old, turn.by_bit).sum(-1)
+            base, hidden = remembered, hidden + f
+            messages.append(new)
+        return State(post, base, torch.cat(messages, 1), hidden)
+
+    def _messages(self, turn: Turn, llr: Tensor, syndrome: Tensor, state: State) -> tuple[Tensor, Tensor]:
+        """New messages from the checks of a turn, and what the layer says about bits.  # shape: (B, E), (B, N, d)"""
+        post, _, r, hidden = state
         sign = torch.where(post < 0, -1.0, 1.0)
-        q = post[:, tanner.bits] - r
-        message = _sum_product(tanner, q, syndrome)
-        side = sign[:, tanner.bits]
+        q = select(post, turn.bits) - r
+        message = sum_product(turn, q, syndrome)
+        side = select(sign, turn.bits)
         t = _squash(torch.stack([side * message, side * q], -1))  # shape: (B, E, 2)
         f = torch.cat([_squash(torch.stack([sign * post, sign * llr], -1)), hidden], -1)
-        violated = violations(tanner, post, syndrome).to(llr.dtype)[..., None]
-        f, gs = self.layer(tanner.graph, f, {_GROUP: violated}, {_GROUP: t})
-        on_edge = self.on_edge(t) + self.on_bit(f)[:, tanner.bits] + self.on_check(gs[_GROUP])[:, tanner.checks]
+        g = violated(turn, post, syndrome).to(llr.dtype)[..., None]
+        f, gs = self.layer(turn.graph, f, {GROUP: g}, {GROUP: t})
+        on_edge = self.on_edge(t) + select(self.on_bit(f), turn.bits) + select(self.on_check(gs[GROUP]), turn.checks)
         weight, shift = self.edge_head(torch.relu(on_edge)).unbind(-1)
-        r = (1 + weight) * message + side * shift
-        memory = self.bit_head(f)[..., 0] * (post - llr)
-        return State(llr + memory + _gather(r, tanner.by_bit).sum(-1), r, hidden + f)
+        return (1 + weight) * message + side * shift, f
 
 
 @dataclass(frozen=True)
@@ -162,9 +134,17 @@ def load_decoder(weights: str, device: torch.device | str = "cpu") -> tuple[Lear
 
 
 class State(NamedTuple):
-    """Between two iterations: posteriors (B, N), messages from checks (B, E), features of bits (B, N, width)."""
+    """Between two iterations.
+
+    Attributes:
+        post: Posteriors M.  # shape: (B, N)
+        base: What they are without messages: the priors, and what bits remember.  # shape: (B, N)
+        r: Messages from checks.  # shape: (B, E)
+        hidden: Features of bits.  # shape: (B, N, width)
+    """
 
     post: Tensor
+    base: Tensor
     r: Tensor
     hidden: Tensor
 
@@ -189,7 +169,8 @@ def run_decoder(network: LearnedDecoder, tanner: Tanner, llr: Tensor, syndrome: 
         llr: Priors.  # shape: (B, N)
         syndrome: Zeros and ones.  # shape: (B, C)
     """
-    step = max(64, _AT_ONCE // max(1, len(tanner.bits)))
+    step = max(64, _AT_ONCE // max(1, tanner.edges))
+    syndrome = syndrome[:, tanner.order]
     parts = [
         _run_together(network, tanner, llr[a : a + step], syndrome[a : a + step], iterations)
         for a in range(0, len(llr), step)
@@ -202,7 +183,8 @@ def _run_together(network: LearnedDecoder, tanner: Tanner, llr: Tensor, syndrome
     done = torch.zeros(len(llr), dtype=torch.bool, device=llr.device)
     rows, state = torch.arange(len(llr), device=llr.device), network.begin(tanner, llr)
     for k in range(iterations):
-        state = network.step(tanner, llr, syndrome, state)
+        step = plain_step if k < network.size.plain else network.step
+        state = step(tanner, llr, syndrome, state)
         solved = ~violations(tanner, state.post, syndrome).any(1)
         final[rows] = state.post
         steps[rows[solved]], done[rows[solved]] = k + 1, True
@@ -215,38 +197,30 @@ def _run_together(network: LearnedDecoder, tanner: Tanner, llr: Tensor, syndrome
 
 
 @torch.no_grad()
-def plain_decisions(tanner: Tanner, llr: Tensor, syndrome: Tensor, iterations: int) -> Tensor:
-    """Whether plain sum-product satisfies all checks within some iterations.  # shape: (B,)"""
-    post, r = llr, llr.new_zeros(len(llr), len(tanner.bits))
-    done = ~violations(tanner, post, syndrome).any(1)
+def run_plain(tanner: Tanner, llr: Tensor, syndrome: Tensor, state: State, iterations: int) -> tuple[State, Tensor]:
+    """Some iterations of sum-product, and whether a word satisfied all checks after any.  # shape: (B,)
+
+    Args:
+        syndrome: Zeros and ones, in the order of the Tanner graph.  # shape: (B, C)
+    """
+    done = torch.zeros(len(llr), dtype=torch.bool, device=llr.device)
     for _ in range(iterations):
-        r = _sum_product(tanner, post[:, tanner.bits] - r, syndrome)
-        post = llr + _gather(r, tanner.by_bit).sum(-1)
-        done |= ~violations(tanner, post, syndrome).any(1)
-    return done
+        state = plain_step(tanner, llr, syndrome, state)
+        done |= ~violations(tanner, state.post, syndrome).any(1)
+    return state, done
 
 
-def violations(tanner: Tanner, post: Tensor, syndrome: Tensor) -> Tensor:
-    """Whether the decisions violate each check.  # shape: (B, C)"""
-    ones = _gather((post < 0).to(syndrome.dtype)[:, tanner.bits], tanner.by_check).sum(-1)
-    return (ones + syndrome) % 2 != 0
-
-
-def _gather(edges: Tensor, rows: Tensor) -> Tensor:
-    """The values of edges in rows, zero where a row is shorter.  # shape: (B, E) -> (B, *rows)"""
-    return nn.functional.pad(edges, (0, 1))[:, rows]
+def plain_step(tanner: Tanner, llr: Tensor, syndrome: Tensor, state: State) -> State:
+    """One iteration of sum-product."""
+    post, messages = state.post, []
+    for turn in tanner.turns:
+        old = state.r[:, turn.edge_span]
+        new = sum_product(turn, select(post, turn.bits) - old, syndrome[:, turn.check_span])
+        post = post + gather(new - old, turn.by_bit).sum(-1)
+        messages.append(new)
+    return State(post, llr, torch.cat(messages, 1), state.hidden)
 
 
 def _squash(x: Tensor) -> Tensor:
     """Log-likelihood ratios to (-2, 2)."""
     return 2 * torch.tanh(x / 8)
-
-
-def _sum_product(tanner: Tanner, q: Tensor, syndrome: Tensor) -> Tensor:
-    """The messages of sum-product from checks.  # shape: (B, E) -> (B, E)"""
-    size = torch.tanh(0.5 * q.abs()).clamp(_TINY, _MOST).log()
-    negative = (q < 0).to(syndrome.dtype)
-    total = _gather(size, tanner.by_check).sum(-1)[:, tanner.checks]
-    parity = (_gather(negative, tanner.by_check).sum(-1) + syndrome)[:, tanner.checks] + negative
-    product = (total - size).exp().clamp(max=_MOST)
-    return torch.where(parity % 2 != 0, -2.0, 2.0) * torch.atanh(product)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fgnn.points.segment_pieces import Cut, Growth, Neighbours, PiecePoints, Thinning, Windows
-from fgnn.schema import Between, Extent, Label, Length, PathText, Positive, Share, check_fields
+from fgnn.schema import Between, Extent, Label, Length, PathText, Positive, check_fields
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,6 @@ class CodeData:
         high: The largest.
         burst: Standard deviation of bursts, which hit 5 % of the bits; 0 for none.
         iterations: Of the decoder while it is trained.
-        hard: Share of the words on which plain belief propagation fails.
     """
 
     files: Annotated[tuple[PathText, ...], Length(100, 1)]
@@ -167,7 +166,6 @@ class CodeData:
     high: Decibels = 4.0
     burst: Annotated[float, Between(0, 100)] = 0.0
     iterations: Annotated[int, Between(1, 1000)] = 12
-    hard: Share = 0.5
 
     def __post_init__(self) -> None:
         check_fields(self)

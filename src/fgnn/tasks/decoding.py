@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fgnn.decoding.code import Code
-from fgnn.decoding.learned import LearnedDecoder, Tanner, plain_decisions, run_decoder, violations
+from fgnn.decoding.learned import LearnedDecoder, run_decoder, run_plain
 from fgnn.decoding.read import read_code
+from fgnn.decoding.tanner import Tanner, violations
+from fgnn.errors import InputError
 from fgnn.models.from_card import build_within
 from fgnn.runtime.distributed import World
 from fgnn.schema import plain
@@ -19,7 +22,9 @@ from fgnn.tasks.recipe import Recipe
 from fgnn.tasks.seeds import seed_for
 from fgnn.tasks.task import Loss
 
-_POOL = 4  # words drawn for each that is kept, if those on which belief propagation fails are sought
+_POOL = 1024  # words drawn for each of a batch, to find those that plain belief propagation does not solve
+_PERIOD = 64  # steps that share what was found
+_CHUNK = 1 << 16
 _BURST_RATE = 0.05
 
 
@@ -34,8 +39,9 @@ class _Setting(NamedTuple):
 class DecodingTask:
     """Train a `LearnedDecoder` on one or several codes at once.
 
-    The word sent is zero, which is as hard as any other: channel and decoder are symmetric. The codes of a batch are
-    one graph, their disjoint union.
+    The word sent is zero, which is as hard as any other: channel and decoder are symmetric. All words are ones that the
+    plain iterations at the beginning do not solve, which are those that the network sees when it decodes. The codes of
+    a batch are one graph, their disjoint union.
 
     Args:
         recipe: Names the codes, the channel and the network.
@@ -43,73 +49,92 @@ class DecodingTask:
         device: The device of data and network.
     """
 
-    metric, chosen_by = "bits", "words"
+    metric, chosen_by = "words", "words"
     epoch_steps: int | None = None
 
     def __init__(self, recipe: Recipe, world: World | None = None, device: torch.device | str = "cpu") -> None:
         assert recipe.data.codes is not None
         self.recipe, self.data, self.device = recipe, recipe.data.codes, torch.device(device)
         self.share = (world or World()).share(recipe.batch)
+        size = recipe.decoder
+        if self.data.iterations <= size.plain:
+            raise InputError(f"Expected more iterations than the {size.plain} plain ones (got {self.data.iterations})")
         codes = [read_code(place) for place in self.data.files]
-        self.settings = [_Setting(code, code.rate, Tanner.of(code, self.device)) for code in codes]
-        self.union = Tanner.of(Code.disjoint(codes), self.device)
+        self.settings = [_Setting(c, c.rate, Tanner.of(c, turns=size.turns, device=self.device)) for c in codes]
+        self.union = Tanner.of(*codes, turns=size.turns, device=self.device)
+        owner = np.repeat(np.arange(len(codes)), [c.num_checks for c in codes])[self.union.order.cpu().numpy()]
+        self._checks = [torch.from_numpy(np.flatnonzero(owner == k)).to(self.device) for k in range(len(codes))]
+        self._bank: tuple[int, list[Tensor]] = -1, []
         torch.manual_seed(seed_for(recipe.seed, "network") % (1 << 32))
         self.network: nn.Module = build_within(lambda: LearnedDecoder(recipe.decoder)).to(self.device)
 
     def batch(self, step: int) -> Tensor:
         """Log-likelihood ratios of the words of all codes.  # shape: (B, bits of all codes)"""
-        random = self._random("words", step)
-        return torch.cat([self._words(setting, random)[self.share] for setting in self.settings], 1)
+        period = step // _PERIOD
+        if period != self._bank[0]:
+            random = self._random("words", period)
+            self._bank = period, [self._unsolved(setting, random) for setting in self.settings]
+        random = self._random("choice", step)
+        rows = [
+            torch.randint(len(words), (self.recipe.batch,), generator=random, device=self.device)[self.share]
+            for words in self._bank[1]
+        ]
+        return torch.cat([words[row] for words, row in zip(self._bank[1], rows, strict=True)], 1)
 
     def _random(self, purpose: str, step: int) -> torch.Generator:
         return torch.Generator(self.device).manual_seed(seed_for(self.recipe.seed, purpose, step))
 
-    def _words(self, setting: _Setting, random: torch.Generator) -> Tensor:
-        count, hard = self.recipe.batch, round(self.recipe.batch * self.data.hard)
-        if not hard:
-            return draw_words(setting.code, setting.rate, count, self.data, random)
-        pool = draw_words(setting.code, setting.rate, _POOL * count, self.data, random)
-        solved = plain_decisions(setting.tanner, pool, _zeros(pool, setting.code), self.data.iterations)
-        first = torch.argsort(solved.byte(), stable=True)[:hard]  # those that failed, if there are enough
-        return torch.cat([pool[first], pool[hard - count :]]) if hard < count else pool[first]
+    def _unsolved(self, setting: _Setting, random: torch.Generator) -> Tensor:
+        """Words that the plain iterations do not solve; any words if they solve all."""
+        network, found = self.network, []
+        assert isinstance(network, LearnedDecoder)
+        for start in range(0, _POOL * self.recipe.batch, _CHUNK):
+            count = min(_CHUNK, _POOL * self.recipe.batch - start)
+            words = draw_words(setting.code, setting.rate, count, self.data, random)
+            state = network.begin(setting.tanner, words)
+            solved = run_plain(setting.tanner, words, _zeros(words, setting.code), state, network.size.plain)[1]
+            found.append(words[~solved])
+        unsolved = torch.cat(found)
+        return unsolved if len(unsolved) else words
 
     def loss(self, network: nn.Module, batch: Tensor) -> Loss:
-        """The cross-entropy of the bits, over the iterations that a word needs."""
-        assert isinstance(network, LearnedDecoder)
-        syndrome = batch.new_zeros(len(batch), len(self.union.by_check))
-        state = network.begin(self.union, batch)
-        total, weight = batch.new_zeros(()), batch.new_zeros(())
-        for _ in range(self.data.iterations):
-            alive = self._alive(violations(self.union, state.post, syndrome))
-            state = network.step(self.union, batch, syndrome, state)
-            total = total + (alive * nn.functional.softplus(-state.post)).sum()
-            weight = weight + alive.sum()
-        return Loss(total / weight.clamp(min=1), (state.post >= 0).float().mean())
+        r"""The mean over words and iterations of log(1 + Σ_i softplus(-M_i)), until a word satisfies its checks.
 
-    def _alive(self, violated: Tensor) -> Tensor:
-        """The bits of the codes whose word still violates a check.  # shape: (B, C) -> (B, N)"""
-        parts, at = [], 0
-        for setting in self.settings:
-            checks = setting.code.num_checks
-            alive = violated[:, at : at + checks].any(1, keepdim=True).float()
-            parts.append(alive.expand(-1, setting.code.num_bits))
-            at += checks
-        return torch.cat(parts, 1)
+        The logarithm keeps words that are beyond repair from deciding the gradient. Later iterations count more.
+        """
+        assert isinstance(network, LearnedDecoder)
+        syndrome = batch.new_zeros(len(batch), len(self.union.order))
+        state = run_plain(self.union, batch, syndrome, network.begin(self.union, batch), network.size.plain)[0]
+        learned = self.data.iterations - network.size.plain
+        total = batch.new_zeros(())
+        alive = self._alive(state.post, syndrome)
+        for k in range(learned):
+            state = network.step(self.union, batch, syndrome, state)
+            wrong = nn.functional.softplus(-state.post).split([s.code.num_bits for s in self.settings], 1)
+            each = torch.stack([part.sum(1).log1p() for part in wrong], 1)  # shape: (B, codes)
+            total = total + (k + 1) * (alive * each).mean()
+            alive = alive * self._alive(state.post, syndrome)
+        return Loss(2 * total / (learned * (learned + 1)), 1 - alive.mean())
+
+    def _alive(self, post: Tensor, syndrome: Tensor) -> Tensor:
+        """Whether the word of each code violates a check.  # shape: (B, codes)"""
+        wrong = violations(self.union, post, syndrome).to(post.dtype)
+        return torch.stack([wrong[:, checks].amax(1) for checks in self._checks], 1)
 
     @torch.no_grad()
     def validate(self, network: nn.Module) -> dict[str, float]:
-        """The share of words that are right, and the loss of their bits, over all codes at all levels of noise."""
+        """Of the words that the plain iterations do not solve, the share that is right in the end; over all codes."""
         assert isinstance(network, LearnedDecoder)
-        right, bits, loss = [], [], []
+        right, loss = [], []
         for setting in self.settings:
             random = self._random("validation", 0)
             llr = draw_words(setting.code, setting.rate, self.recipe.validation, self.data, random)
             found = run_decoder(network, setting.tanner, llr, _zeros(llr, setting.code), self.data.iterations)
-            right.append((found.post >= 0).all(1).float().mean())
-            bits.append((found.post >= 0).float().mean())
-            loss.append(nn.functional.softplus(-found.post).mean())
-        mean = [float(torch.stack(values).mean()) for values in (right, bits, loss)]
-        return {"words": mean[0], "bits": mean[1], "loss": mean[2]}
+            rest = ~found.converged | (found.iterations > network.size.plain)
+            post = found.post[rest] if bool(rest.any()) else found.post
+            right.append((post >= 0).all(1).float().mean())
+            loss.append(nn.functional.softplus(-post).sum(1).log1p().mean())
+        return {"words": float(torch.stack(right).mean()), "loss": float(torch.stack(loss).mean())}
 
     def card(self) -> dict[str, Any]:
         return {
