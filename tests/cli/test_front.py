@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,24 @@ def test_the_help_of_every_command_has_an_example_of_it(words: str) -> None:
     text = " ".join(shown.output.split())
     assert re.search(rf"Examples?: .*fgnn {words}\b", text), text
     assert re.search(r"--\w", text)
+
+
+def shows_progress(source: str) -> bool:
+    return re.search(r"\b(Stages|ProgressBar)\(", source) is not None
+
+
+@pytest.mark.parametrize("words", sorted({*every_command()} - {"info", "sample", "play", "bench page"}))
+def test_every_long_job_shows_progress(words: str) -> None:
+    """In the command, or in the benchmarks and the training that it calls."""
+    command: Any = typer.main.get_command(build_app())
+    for word in words.split():
+        command = command.commands[word]
+    own = inspect.getsource(command.callback)
+    called = re.findall(r"\bfgnn\.(?:bench\.[\w.]+|train\.run)\b", own)
+    source = own if words.startswith("bench ") else inspect.getsource(inspect.getmodule(command.callback))
+    assert shows_progress(source) or (
+        called and all(shows_progress(inspect.getsource(import_module(m))) for m in called)
+    )
 
 
 def test_help_breaks_its_lines_where_the_terminal_ends() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import select
 import signal
 import subprocess
 import sys
@@ -13,6 +16,7 @@ import numpy as np
 import pytest
 
 from fgnn import GraphicalModel, write_model
+from tests.cli.command import fgnn as in_process
 
 
 def fgnn(*words: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:
@@ -47,27 +51,28 @@ def test_json_has_the_documented_fields(small: Path) -> None:
     assert set(result) >= {"file", "bound", "feasible", "converged", "iterations", "seconds", "method"}
 
 
-def test_a_whole_number_may_be_written_as_a_float(small: Path) -> None:
-    done = fgnn("solve", small, "--method", "ad3", "-o", "iterations=1e3", "-o", "tolerance=1e-3", "--json")
-    assert json.loads(done.stdout)["score"] == pytest.approx(2.5)
+def test_a_whole_number_may_be_written_as_a_float(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("-o", "iterations=1e3", "-o", "tolerance=1e-3")
+    _, out, _ = in_process(capsys, "solve", small, "--method", "ad3", *options, "--json")
+    assert json.loads(out)["score"] == pytest.approx(2.5)
 
 
-def test_evidence_is_respected(small: Path) -> None:
+def test_evidence_is_respected(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evidence = small.with_suffix(".evid")
     evidence.write_text("1 0 0\n")
-    result = json.loads(fgnn("solve", small, "--json", "--evidence", evidence).stdout)
-    assert result["assignment"] == [0, 2]
+    _, out, _ = in_process(capsys, "solve", small, "--json", "--evidence", evidence)
+    assert json.loads(out)["assignment"] == [0, 2]
 
 
-def test_a_model_without_a_feasible_assignment_exits_with_1(tmp_path: Path) -> None:
+def test_a_model_without_a_feasible_assignment_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = GraphicalModel([2, 2])
     model.add_budget((0, 1), at_least=2)
     model.add_table((0, 1), [[0, 0], [0, -np.inf]])
     write_model(model, tmp_path / "none.fgm")
-    done = fgnn("solve", tmp_path / "none.fgm", "--json")
-    assert done.returncode == 1
-    assert json.loads(done.stdout)["status"] == "infeasible"
-    assert json.loads(done.stdout)["score"] is None
+    code, out, _ = in_process(capsys, "solve", tmp_path / "none.fgm", "--json")
+    assert code == 1
+    assert json.loads(out)["status"] == "infeasible"
+    assert json.loads(out)["score"] is None
 
 
 def test_several_files_in_several_processes_and_one_of_them_broken(small: Path, tmp_path: Path) -> None:
@@ -99,14 +104,29 @@ def hard_model(path: Path) -> None:
     write_model(model, path)
 
 
-def test_ctrl_c_prints_the_best_so_far(tmp_path: Path) -> None:
+def read_until(terminal: int, pattern: bytes, seconds: float) -> bytes:
+    """What appears on a terminal until a pattern does."""
+    shown, end = b"", time.monotonic() + seconds
+    while time.monotonic() < end and not re.search(pattern, shown):
+        if select.select([terminal], [], [], 0.1)[0]:
+            shown += os.read(terminal, 4096)
+    return shown
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
+def test_a_terminal_shows_score_and_time_left_and_ctrl_c_prints_the_best_so_far(tmp_path: Path) -> None:
     hard_model(tmp_path / "hard.uai")
     command = [sys.executable, "-m", "fgnn", "solve", str(tmp_path / "hard.uai"), "--json", "--time-limit", "100"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(12)
+    ours, its = os.openpty()
+    environ = os.environ | {"COLUMNS": "200", "TERM": "xterm"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=its, text=True, env=environ)
+    shown = read_until(ours, rb"score \d.*bound .*1:\d\d left", 60)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
+    out, _ = process.communicate(timeout=60)
+    os.close(its)
+    os.close(ours)
+    assert re.search(rb"score \d", shown), shown[-500:]
+    assert process.returncode == 0
     result = json.loads(out)
     assert result["interrupted"]
     assert result["feasible"]
@@ -124,16 +144,17 @@ def test_a_time_limit_is_kept_with_the_best_so_far(tmp_path: Path) -> None:
     assert result["bound"] is None or result["bound"] >= result["score"]
 
 
-def test_the_curve_is_written_and_other_uses_are_refused_before_solving(small: Path, tmp_path: Path) -> None:
-    done = fgnn("solve", small, "--plot", tmp_path / "curve.html", "--json")
-    assert done.returncode == 0, done.stderr
+def test_the_curve_is_written_and_other_uses_are_refused_before_solving(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = in_process(capsys, "solve", small, "--plot", tmp_path / "curve.html", "--json")
+    assert code == 0, err
     assert "score and bound of small.uai" in (tmp_path / "curve.html").read_text()
-    assert json.loads(done.stdout)["status"] == "optimal"
+    assert json.loads(out)["status"] == "optimal"
     for words, message in (
         ((small, small, "--plot", tmp_path / "b.html"), "one model with --plot (got 2)"),
         ((small, "--plot", tmp_path / "b.pdf"), "b.pdf: Expected --plot with a suffix"),
     ):
-        done = fgnn("solve", *words)
-        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
-        assert message in done.stderr
-        assert done.stdout == ""
+        code, out, err = in_process(capsys, "solve", *words)
+        assert (code, len(err.splitlines()), out) == (2, 1, "")
+        assert message in err

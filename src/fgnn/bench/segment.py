@@ -16,6 +16,7 @@ from fgnn.errors import InputError
 from fgnn.models.points.segmenter import usual_batch
 from fgnn.points.segment import STAGES
 from fgnn.runtime.environment import environment
+from fgnn.runtime.progress import Stages
 
 # Runs the command and prints its peak resident memory.
 _MEASURED = """
@@ -78,13 +79,15 @@ def run(
     """Label generated scans of these sizes and write ``segment.json`` (``segment-cuda.json``)."""
     head = environment(device)
     rows = []
-    with tempfile.TemporaryDirectory(prefix="fgnn-segment-") as folder:
+    with tempfile.TemporaryDirectory(prefix="fgnn-segment-") as folder, Stages("bench segment") as stage:
         for count in points:
             scan = Path(folder) / f"scan{suffix}"
+            stage(f"writing a scan of {count:,} points")
             write_terrain(scan, count, seed=1)
             for each in votes:
+                stage(f"labelling {count:,} points, {each} votes")
                 rows.append(measure(scan, count, model, device, each, batch))
-                print(f"{count:,} points, {each} votes: {rows[-1].seconds:.0f} s", file=sys.stderr, flush=True)
+                stage.log(f"{count:,} points, {each} votes: {rows[-1].seconds:.0f} s")
             scan.unlink()
     payload = {
         "benchmark": "segment",

@@ -11,6 +11,7 @@ import typer
 from fgnn.cli.complete import complete_device
 from fgnn.errors import InputError
 from fgnn.names import printable
+from fgnn.runtime.progress import Stages
 
 bench = typer.Typer(help="Benchmark against peers in one run; writes JSON and a page.", no_args_is_help=True)
 
@@ -190,7 +191,9 @@ def training(
     for recipe in recipes:
         for size in batch or [0]:
             changes: dict[str, Any] = {"batch": size} if size else {}
-            times = bench_training(recipe, device=device, steps=steps, compile=compile, profile=profile, **changes)
+            with Stages("bench training") as stage:
+                stage(f"{recipe}, {steps} steps" + (f" of {size:,}" if size else ""))
+                times = bench_training(recipe, device=device, steps=steps, compile=compile, profile=profile, **changes)
             typer.echo(report(times))
             results.append(times)
     _print_place(keep(results, device, out))

@@ -16,7 +16,7 @@ from fgnn.cli.complete import complete_device, complete_solver, complete_solver_
 from fgnn.cli.options import method_options
 from fgnn.errors import InputError, need
 from fgnn.names import printable
-from fgnn.runtime.progress import ProgressBar, log_line
+from fgnn.runtime.progress import Stages, log_line
 from fgnn.runtime.resource_errors import out_of_memory
 
 if TYPE_CHECKING:
@@ -121,12 +121,14 @@ def _solve_one(
         deterministic()
     if path.is_dir():
         return f"{path}: Expected a model file (got a folder; name the files in it, as {path}/*.uai)"
-    bar = ProgressBar(quiet=not live, wait=True)
     try:
-        model = read_model(path, evidence=evidence)
-        curve = SolveCurve()
-        show = partial(_show_progress, bar, curve, options["time_limit"])
-        solution = solve_model(model, method, progress=show, **options)
+        with Stages("solve", quiet=not live) as stage:
+            stage(f"reading {path.name}")
+            model = read_model(path, evidence=evidence)
+            stage(f"{path.name}  {method}")
+            curve = SolveCurve()
+            show = partial(_show_progress, stage, curve, options["time_limit"])
+            solution = solve_model(model, method, progress=show, **options)
         if plot is not None:
             curve.end(solution)
             write_curve(curve, solution, path.name, plot)
@@ -142,8 +144,6 @@ def _solve_one(
         if message is None:
             raise
         return _OutOfMemory(f"{path}: {message}")
-    finally:
-        bar.close()
 
 
 def _print_outcome(path: Path, outcome: Solution | str, as_json: bool, many: bool) -> int:
@@ -186,10 +186,9 @@ def _as_dict(solution: Solution) -> dict[str, Any]:
     }
 
 
-def _show_progress(bar: ProgressBar, curve: SolveCurve, limit: float | None, update: Progress) -> None:
+def _show_progress(stage: Stages, curve: SolveCurve, limit: float | None, update: Progress) -> None:
     """Show the best score, the lowest bound and the gap between them so far."""
     curve.progress(update)
     best = f"score {curve.score:.8g}  bound {curve.bound:.8g}  gap {curve.gap:.3g}"
-    seconds = curve.points[-1][0]
-    left = None if limit is None else limit - seconds
-    bar.update(f"{update.method}  {seconds:.1f} s  {best}  {update.note}".rstrip(), seconds, limit, left)
+    left = None if limit is None else limit - curve.points[-1][0]
+    stage.show(f"{update.method}  {best}  {update.note}".rstrip(), left)

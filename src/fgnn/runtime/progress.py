@@ -150,8 +150,12 @@ class Stages:
             count = f"{self._begun} of {self._total}: "
             left = seconds / done * (self._total - done) if done > 0 else None
         if self._left is not None:
-            left = self._left - time.monotonic()
-        self._bar.update(f"{count}{self._text}  {clock(seconds)}".strip(), max(done, 0), self._total, left)
+            left = max(0.0, self._left - time.monotonic())
+        text = f"{count}{self._text}  {clock(seconds)}".strip()
+        if self._total is None and left is not None:  # no stages to count: a bar of the time
+            self._bar.update(text, seconds, seconds + left, left)
+        else:
+            self._bar.update(text, max(done, 0), self._total, left)
 
 
 def clock(seconds: float) -> str:
