@@ -16,6 +16,7 @@ README = (cold_start.ROOT / "README.md").read_text(encoding="utf-8")
 def test_it_runs_the_lines_of_the_readme() -> None:
     install, users = cold_start.steps(README)
     assert install.startswith("pip install -c constraints/cpu.txt '.[")
+    assert users["demo"] == [["sh", "-ec", "fgnn demo --quick"]]
     assert [command[-1] for command in users["model"]] == ["fgnn sample model", "fgnn solve grid.uai"]
     assert [command[-1].split()[:2] for command in users["scan"]] == [["fgnn", "sample"], ["fgnn", "segment"]]
     assert any("fgnn.nn.build(" in command[-1] for command in users["network"])
@@ -40,4 +41,4 @@ def test_from_nothing_to_a_first_result(source: str) -> None:
         pytest.skip("no package index can be reached from here")
     assert done.returncode == 0, done.stderr[-2000:]
     print(done.stdout)
-    assert all(f"{source}: first {user} after" in done.stdout for user in ("model", "scan", "network"))
+    assert all(f"{source}: first {user} after" in done.stdout for user in ("demo", "model", "scan", "network"))
