@@ -17,6 +17,7 @@ from fgnn.infer.search.batched import BatchedSearch
 from fgnn.infer.search.ready import Kernels
 from fgnn.infer.solution import Answer, OnProgress
 from fgnn.pgm import ModelBatch
+from fgnn.runtime.nvrtc import can_compile
 
 MOVES = ("anneal", "trees", "subgraphs", "tabu")
 DEFAULT_MOVES = ("anneal", "subgraphs", "tabu")
@@ -69,7 +70,7 @@ def solve_search(
         starts: Assignments (B, N) to begin with.
         guide: A network's scores (B, N, K) of all states. Subgraphs are freed where it doubts the assignment at hand,
             and some climbs start from samples of it. `fgnn.solve(model, "fgnn", search=True)` provides them.
-        batched: Whether to search all models at once by tensor operations, annealing first, then subgraphs; by default
+        batched: Whether to search all models at once, annealing first, then subgraphs; by default
             on a GPU. ``moves`` and ``workers`` do not apply then.
     """
     if not moves or set(moves) - set(MOVES):
@@ -90,7 +91,7 @@ def solve_search(
     interrupted = False
     info: dict[str, Any] = {"slices": {}}
     if len(batch) and (batched if batched is not None else batch.device.type != "cpu"):
-        best = BatchedSearch(batch, seed, reporter, rounds).run(best, deadline)
+        best = _all_at_once(batch, best, seed, rounds, reporter, deadline)
     elif len(batch):
         kernels = Kernels.load()
         if not kernels.wait(min(_PATIENCE, deadline - time.perf_counter()) if time_limit is not None else None):
@@ -113,6 +114,20 @@ def solve_search(
         timed_out=~done if late or interrupted else torch.zeros_like(done),
         info={**info, "interrupted": interrupted},
     )
+
+
+def _all_at_once(
+    batch: ModelBatch, best: Tensor, seed: int, rounds: int | None, reporter: Reporter, deadline: float
+) -> Tensor:
+    """Search all models at once: by the kernel where it can read them, else by tensor operations."""
+    if batch.device.type == "cuda" and can_compile():
+        from fgnn.infer.search.sampler import unsupported
+
+        if unsupported(batch) is None:
+            from fgnn.infer.search.sampled import SampledSearch
+
+            return SampledSearch(batch, seed, reporter, rounds).run(best, deadline)
+    return BatchedSearch(batch, seed, reporter, rounds).run(best, deadline)
 
 
 def _better(batch: ModelBatch, points: Sequence[Tensor]) -> Tensor:
