@@ -17,8 +17,9 @@ Array = NDArray[Any]
 
 # A check of one bit is certain about it; a larger value would lose the fraction of other messages in float32.
 CERTAIN = 1e4
-# Several vectors' worth, so that the start of a loop costs little beside it.
-_MOST_LANES = 64
+# Several vectors' worth, so that the start of a loop costs little beside it; not a power of two, which would put the
+# rows that a check reads into the same few sets of the cache.
+_MOST_LANES = 48
 
 
 class Graph(NamedTuple):

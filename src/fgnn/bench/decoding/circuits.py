@@ -26,7 +26,7 @@ def circuit_table(file: Path, shots: int, seed: int, device: str, seconds: float
         "min-sum, 80, + OSD-CS 10": {"method": "osd", "iterations": 80, "order": 10},
         "relay": {"method": "relay"},
     }
-    decoders = {f"ours: {name}": ours(problem, kept, device, at_once=256, **way) for name, way in ways.items()}
+    decoders = {f"ours: {name}": ours(problem, kept, device, **way) for name, way in ways.items()}
     return measure(decoders | _peers(problem, kept), truth, seconds)
 
 
@@ -65,10 +65,8 @@ def surface_table(distance: int, shots: int, seed: int, device: str, seconds: fl
     syndromes, truth = seen.astype(np.uint8), flipped.astype(np.uint8)
     problem = parse_dem(str(circuit.detector_error_model()))
     decoders = {
-        "ours: relay": ours(problem, syndromes, device, at_once=512, method="relay"),
-        "ours: min-sum, 30, + OSD-CS 10": ours(
-            problem, syndromes, device, at_once=512, method="osd", iterations=30, order=10
-        ),
+        "ours: relay": ours(problem, syndromes, device, 256 if device == "cpu" else 1 << 13, method="relay"),
+        "ours: min-sum, 30, + OSD-CS 10": ours(problem, syndromes, device, method="osd", iterations=30, order=10),
     }
     dem = circuit.detector_error_model(decompose_errors=True)
     ways: dict[str, dict[str, Any]] = {"PyMatching": {}, "PyMatching, correlated": {"enable_correlations": True}}

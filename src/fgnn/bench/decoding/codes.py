@@ -36,7 +36,10 @@ def code_table(file: Path, words: int, seed: int, device: str, seconds: float, w
     }
     if weights:
         ways["fgnn"] = {"method": "fgnn", "weights": weights}
-    decoders = {f"ours: {name}": ours(code, llr, device, **options) for name, options in ways.items()}
+    decoders = {
+        f"ours: {name}": ours(code, llr, device, 4096 if options["method"] == "osd" else None, **options)
+        for name, options in ways.items()
+    }
     return measure(decoders | _ldpc(code, llr), np.zeros((words, code.num_bits), np.uint8), seconds)
 
 
@@ -85,7 +88,9 @@ def burst_table(file: Path, words: int, seed: int, device: str, seconds: float, 
         decoders = {
             "sum-product, 50": ours(code, received[True], device, method="sum-product", iterations=50),
             "sum-product, 50, bursts unknown": ours(code, received[False], device, method="sum-product", iterations=50),
-            "+ OSD-CS 10": ours(code, received[True], device, method="osd", rule="sum-product", order=10),
+            "min-sum × 0.625, 50, + OSD-CS 40": ours(
+                code, received[True], device, 4096, method="osd", iterations=50, scale=0.625, order=40
+            ),
             "relay, 20 legs": ours(code, received[True], device, method="relay", legs=20),
         }
         if weights:
@@ -108,8 +113,8 @@ def base_graph_table(file: Path, words: int, seed: int, device: str, seconds: fl
         options: dict[str, Any] = {"method": "min-sum", "iterations": 20, "scale": 1.0}
         at_once = 32 if device == "cpu" else 256
         decoders = {
-            "ours: min-sum, 20": ours(code, llr, device, at_once=at_once, **options),
-            "ours: min-sum, 20, layered": ours(code, llr, device, at_once=at_once, schedule="layered", **options),
+            "ours: min-sum, 20": ours(code, llr, device, at_once, **options),
+            "ours: min-sum, 20, layered": ours(code, llr, device, at_once, schedule="layered", **options),
         }
         if sionna is not None:
             decoders["Sionna: min-sum, 20"] = Decoder(partial(sionna, llr), at_once, "ours: min-sum, 20")

@@ -61,11 +61,12 @@ def measure(decoders: dict[str, Decoder], truth: Answer, seconds: float) -> dict
 
 
 def row(answer: Answer, truth: Answer, seconds: float) -> dict[str, Any]:
-    """Error rate with its 95 % interval, and speed."""
+    """Error rates, that of words with its 95 % interval, and speed."""
     wrong = answer != truth[: len(answer)]
     rate = ErrorRate(len(answer), int(wrong.any(1).sum()), int(wrong.sum()), truth.shape[1], seconds=seconds)
     return {
-        **asdict(rate), "rate": rate.rate, "interval": list(rate.interval()), "shots per second": len(answer) / seconds,
+        **asdict(rate), "rate": rate.rate, "interval": list(rate.interval()), "bit rate": rate.bit_rate,
+        "shots per second": len(answer) / seconds,
         "first shots": {str(n): float(wrong[:n].any(1).mean()) for n in (100, 1000, 10_000) if n < len(answer)},
     }  # fmt: skip
 
@@ -80,14 +81,19 @@ def compare(theirs: Answer, ours: Answer, truth: Answer) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def ours(problem: Code | Problem, received: Answer, device: str, at_once: int = 2048, **options: Any) -> Decoder:
+# Shots of a call on a CPU and on a GPU, by method: enough to fill the machine, few enough to stop in time.
+_AT_ONCE = {"relay": (256, 1 << 18), "osd": (256, 256), "fgnn": (256, 1 << 14)}
+
+
+def ours(problem: Code | Problem, received: Answer, device: str, at_once: int | None = None, **options: Any) -> Decoder:
     """A method of ours."""
 
     def answer(a: int, b: int) -> Answer:
         found = decode(problem, received[a:b], device=device, keep_words=isinstance(problem, Code), **options)
         return found.words if found.observables is None else found.observables
 
-    return Decoder(answer, at_once if device == "cpu" else 1 << 17)
+    usual = _AT_ONCE.get(options["method"], (2048, 1 << 18))
+    return Decoder(answer, at_once or usual[device != "cpu"])
 
 
 def one_by_one(decode_one: Callable[[int], Answer], like: str) -> Decoder:
