@@ -35,7 +35,7 @@ def execute(path: Path) -> Any:
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
         client = nbclient.NotebookClient(
-            notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": folder}}
+            notebook, timeout=600, startup_timeout=300, kernel_name="python3", resources={"metadata": {"path": folder}}
         )
         client.execute()
     for cell in notebook.cells:

@@ -122,4 +122,38 @@ def test_figures_in_prose_agree_with_the_files() -> None:
     found = [grids[f"{name} + decode + refine"]["optimal %"] for name in ("FGNN", "max-product", "AD3")]
     assert f"finds the proved optimum of {found[0]:.0f} %" in PAGES
     assert f"max-product finds {found[1]:.0f} % and AD3 {found[2]:.0f} %" in PAGES
+    alone = [grids[name]["optimal %"] for name in ("LP (HiGHS)", "AD3", "max-product, damped")]
+    assert "LP, AD3 and damped max-product find {:.0f}, {:.0f} and {:.0f} %".format(*alone) in PAGES
     assert f"{found[0]:.0f} % | {found[1]:.0f} % (max-product with local search), {found[2]:.0f} % (AD3" in readme
+
+
+def test_figures_of_larger_grids_agree_with_the_file() -> None:
+    stored, text = payload("map_grids"), " ".join(PAGES.split())
+    middle, large = (
+        {row["method"].removesuffix(" + decode + refine"): row["score lost to the best"] for row in stored[key]}
+        for key in ("20 x 20, 5 s each, 5 grids", "50 x 50, 15 s each, 4 grids")
+    )
+    assert f"(losing {middle['FGNN']} of the score on average)" in text
+    assert f"toulbar2 loses {float(middle['toulbar2']):.1f}" in text
+    assert f"max-product ({float(large['max-product']):.1f} lost) and AD3 ({float(large['AD3']):.1f})" in text
+    assert float(large["FGNN"]) == 0
+
+
+def test_figures_of_airborne_scans_agree_with_the_file() -> None:
+    stored, text = payload("lidar_aerial"), " ".join(PAGES.split())
+    errors = {scan: {name: 100 * row[name]["total"] for name in row} for scan, row in stored["results"].items()}
+    won = sum(min(row, key=lambda name: row[name]) == "lidar-aerial" for row in errors.values())
+    assert f"best of the three on {won} of the {len(errors)} scans" in text
+    for scan, peer, shown in (
+        ("eucalypt_forest", "smrf", "({:.1f} against {:.1f}), where it misses"),
+        ("samp41", "smrf", "samp41 {:.1f} against {:.1f}"),
+        ("ign_bat", "pmf", "ign_bat {:.1f} against {:.1f}"),
+        ("laspy_autzen_trim", "pmf", "autzen {:.1f} against {:.1f}"),
+    ):
+        assert shown.format(errors[scan]["lidar-aerial"], errors[scan][peer]) in text, scan
+    towns = stored["iou"]["towns"]
+    assert f"{towns['ground']:.2f} for ground, {towns['building']:.2f} for building" in text
+    assert f"{towns['high vegetation']:.2f} for high vegetation, {towns['low vegetation']:.2f} for low" in text
+    assert f"{towns['other']:.2f} for other" in text
+    isprs = [100 * stored["summary"][name]["isprs_mean"] for name in ("lidar-aerial", "smrf")]
+    assert "{:.1f} % on the mean, against {:.1f} % for SMRF".format(*isprs) in text
