@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,6 +63,34 @@ def test_a_sweep_continues_and_is_drawn(fgnn: Run, code: Path, tmp_path: Path) -
     assert (tmp_path / "r.json").stat().st_mtime_ns == before  # nothing was measured again
     assert len(json.loads((tmp_path / "r.json").read_text())["points"]) == 3
     assert (tmp_path / "r.svg").read_text().startswith("<svg")
+
+
+def test_a_sweep_goes_on_within_a_point(fgnn: Run, code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupted point, or one that gets more shots, ends with the counts of a sweep that never stopped."""
+    counting: Any = sys.modules["fgnn.decoding.simulate"]  # the package has a function of this name
+    monkeypatch.setattr(counting, "_BATCH", 64)
+    monkeypatch.setattr("fgnn.cli.decode._KEEP_EVERY", 0.0)
+
+    def sweep(name: str, shots: int) -> list[dict[str, Any]]:
+        file = tmp_path / name
+        assert fgnn("decode", code, "--sweep", "0:2:2", "--shots", str(shots), "--out", file)[0] == 0
+        points = json.loads(file.read_text())["points"]
+        return [{**p["counted"], "seconds": 0, "snr": p["snr"]} for p in points]
+
+    whole = sweep("whole.json", 640)
+    assert sweep("parts.json", 128) != whole
+    asked, count = list[int](), counting._count
+
+    def counted(problem: Code, shots: int, *rest: Any) -> Any:
+        asked.append(shots)
+        return count(problem, shots, *rest)
+
+    monkeypatch.setattr(counting, "_count", counted)
+    stored = json.loads((tmp_path / "parts.json").read_text())
+    stored["points"] = stored["points"][:1]  # stopped in its first point
+    (tmp_path / "parts.json").write_text(json.dumps(stored))
+    assert sweep("parts.json", 640) == whole
+    assert sum(asked) == 2 * 640 - 128
 
 
 def test_a_circuit_is_decoded(fgnn: Run, tmp_path: Path) -> None:

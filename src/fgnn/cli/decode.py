@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 _CHANNELS = ("awgn", "bsc", "erasure", "bursts")
 _MOST_WORDS = 4 << 30  # bytes of a file of words
+_KEEP_EVERY = 5.0  # seconds
 
 
 def decode(
@@ -54,7 +57,10 @@ def decode(
         bool, typer.Option("--all-detectors", help="Decode both bases of a CSS circuit together.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Decoded words as .npy, or the rates as .json; a sweep continues from it.")
+        Path | None,
+        typer.Option(
+            help="Decoded words as .npy, or the rates as .json; a sweep continues from it, also with more shots."
+        ),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the rates of a sweep: .svg.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output.")] = False,
@@ -88,20 +94,37 @@ def decode(
     if words is not None:
         _decode_file(problem, words, p, method, options, out, as_json)
         return
-    values = [None] if sweep is None else _values(sweep)
-    setting = {"channel": channel, "snr": snr, "p": p, "burst": burst}
     points = _known(out, sweep)
-    for value in values:
-        chosen = _at(setting, value)
-        row = {"code": code.name, "method": method, "options": {k: str(v) for k, v in options.items()},
-               "shots asked": shots, "seed": seed, **_noise(problem, chosen)}  # fmt: skip
-        if not any({key: point.get(key) for key in row} == row for point in points):
-            rate = _measure(problem, code, chosen, shots, method, options, seed, max_errors)
-            points.append({**row, **_record(rate)})
+    for value in [None] if sweep is None else _values(sweep):
+        chosen = _at({"channel": channel, "snr": snr, "p": p, "burst": burst}, value)
+        row = {"code": code.name, "method": method, "options": {k: str(v) for k, v in options.items()}, "seed": seed,
+               **_noise(problem, chosen)}  # fmt: skip
+        at = next((k for k, q in enumerate(points) if {key: q.get(key) for key in row} == row), len(points))
+        goal = _Goal(method, options, shots, seed, max_errors)
+        begin = _counted(points[at]) if at < len(points) else None
+
+        def keep(rate: ErrorRate, at: int = at, row: dict[str, Any] = row) -> None:
+            points[at:] = [{**row, **_record(rate)}, *points[at + 1 :]]
             _write(points, out)
-        _print(next(q for q in points if {key: q.get(key) for key in row} == row), as_json)
+
+        if begin is None or not goal.reached(begin):
+            keep(_measure(problem, code, chosen, goal, begin, keep))
+        _print(points[at], as_json)
     if plot is not None:
         _draw(points, plot)
+
+
+class _Goal(NamedTuple):
+    """How to decode, and how much."""
+
+    method: str
+    options: dict[str, Any]
+    shots: int
+    seed: int
+    max_errors: int | None
+
+    def reached(self, rate: ErrorRate) -> bool:
+        return rate.shots >= self.shots or (self.max_errors is not None and rate.errors >= self.max_errors)
 
 
 def _read(file: Path, lifting: int | None, all_detectors: bool) -> Code | Problem:
@@ -206,24 +229,32 @@ def _channel(code: Code, setting: dict[str, Any]) -> Channel:
 
 
 def _measure(
-    problem: Code | Problem, file: Path, setting: dict[str, Any], shots: int, method: str, options: dict[str, Any],
-    seed: int, max_errors: int | None,
+    problem: Code | Problem, file: Path, setting: dict[str, Any], goal: _Goal, begin: ErrorRate | None,
+    keep: Callable[[ErrorRate], None],
 ) -> ErrorRate:  # fmt: skip
+    """Count errors; what was counted so far is kept every few seconds."""
     from fgnn.decoding import Code, sample_circuit, simulate
 
-    bar, start = ProgressBar("decode", wait=True), time.monotonic()
+    bar, start, before = ProgressBar("decode", wait=True), time.monotonic(), begin.shots if begin else 0
+    kept = start
 
     def show(rate: ErrorRate) -> None:
-        left = (time.monotonic() - start) * (shots - rate.shots) / rate.shots
-        bar.update(f"{rate.errors} errors in {rate.shots} shots", rate.shots, shots, left)
+        nonlocal kept
+        now = time.monotonic()
+        left = (now - start) * (goal.shots - rate.shots) / (rate.shots - before)
+        bar.update(f"{rate.errors} errors in {rate.shots} shots", rate.shots, goal.shots, left)
+        if now - kept > _KEEP_EVERY:
+            keep(rate)
+            kept = now
 
     channel = _channel(problem, setting) if isinstance(problem, Code) else None
     circuit = not isinstance(problem, Code) and ".stim" in file.suffixes
     sample = (lambda count, number: sample_circuit(file, count, number)) if circuit else None
     try:
         return simulate(
-            problem, shots, channel, method, seed=seed, most_errors=max_errors, sample=sample, progress=show, **options
-        )
+            problem, goal.shots, channel, goal.method, seed=goal.seed, most_errors=goal.max_errors, sample=sample,
+            progress=show, begin=begin, **goal.options,
+        )  # fmt: skip
     except ValueError as error:
         raise InputError(str(error)) from None
     finally:
@@ -237,8 +268,15 @@ def _record(rate: ErrorRate) -> dict[str, Any]:
     return {
         "shots": rate.shots, "errors": rate.errors, "rate": rate.rate, "interval": [low, high],
         "bit rate": rate.bit_rate, "violating words": rate.failures, "mean iterations": rate.iterations / rate.shots,
-        "shots per second": round(rate.shots / max(rate.seconds, 1e-9), 1), "environment": environment(),
+        "shots per second": round(rate.shots / max(rate.seconds, 1e-9), 1), "counted": asdict(rate),
+        "environment": environment(),
     }  # fmt: skip
+
+
+def _counted(point: dict[str, Any]) -> ErrorRate:
+    from fgnn.decoding import ErrorRate
+
+    return ErrorRate(**point["counted"])
 
 
 def _known(out: Path | None, sweep: str | None) -> list[dict[str, Any]]:
@@ -249,8 +287,11 @@ def _known(out: Path | None, sweep: str | None) -> list[dict[str, Any]]:
         return []
     try:
         points = json.loads(read_text(out, 16 << 20))["points"]
-        if not all(isinstance(point["rate"], float) and len(point["interval"]) == 2 for point in points):
-            raise ValueError
+        for point in points:
+            counted = asdict(_counted(point))
+            if not all(isinstance(n, int | float) and n >= 0 for n in counted.values()) or counted["shots"] < 1:
+                raise ValueError
+            point |= _record(_counted(point)) | {"environment": point["environment"]}
     except (ValueError, KeyError, TypeError) as error:
         raise InputError("Expected the results of an earlier sweep; name another --out", file=out) from error
     return list(points)

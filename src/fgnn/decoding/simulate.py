@@ -74,6 +74,7 @@ def simulate(
     most_errors: int | None = None,
     sample: Callable[[int, int], Any] | None = None,
     progress: Callable[[ErrorRate], None] | None = None,
+    begin: ErrorRate | None = None,
     **options: Any,
 ) -> ErrorRate:
     """Decode random shots and count the errors.
@@ -84,21 +85,22 @@ def simulate(
 
     Args:
         most_errors: Stop after the batch that reaches this many errors.
+        begin: Continue from what an earlier call with the same arguments had counted; its shots are not drawn again.
     """
     if shots < 1:
         raise ValueError(f"Expected at least one shot (got {shots})")
     if isinstance(problem, Code) == (channel is None):
         raise ValueError("Expected a channel for a code, and none for a problem with a prior of its own")
     bits = problem.num_bits if isinstance(problem, Code) else problem.code.num_bits
-    batch = max(64, min(shots, _BATCH, _BATCH_BITS // max(1, bits)))
-    total = ErrorRate()
-    for number, start in enumerate(range(0, shots, batch)):
-        count = min(batch, shots - start)
-        total = total + _count(problem, count, channel, method, [seed, number], sample, options)
+    batch = max(64, min(_BATCH, _BATCH_BITS // max(1, bits)))
+    total = ErrorRate() if begin is None else begin
+    while total.shots < shots and (most_errors is None or total.errors < most_errors):
+        number = -(-total.shots // batch)
+        total = total + _count(
+            problem, min(batch, shots - total.shots), channel, method, [seed, number], sample, options
+        )
         if progress is not None:
             progress(total)
-        if most_errors is not None and total.errors >= most_errors:
-            break
     return total
 
 
