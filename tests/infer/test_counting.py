@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import time
 
 import numpy as np
 import pytest
 
 from fgnn import GraphicalModel, ModelBatch, log_partition
+from fgnn.infer.probability import counting
 from fgnn.infer.probability.counting import as_clauses, log_z_by_counting
 
 pytest.importorskip("numba")
@@ -59,3 +61,18 @@ def test_tables_with_scores_are_not_clauses() -> None:
     model.add_table((0, 1), [[0.0, 1.0], [2.0, 0.0]])
     assert as_clauses(ModelBatch.stack([model])) is None
     assert as_clauses(ModelBatch.stack([GraphicalModel([3])])) is None
+
+
+def test_counting_ends_with_its_time() -> None:
+    model = formula(300, 600, 0, parity=False)
+    log_z_by_counting(ModelBatch.stack([formula(4, 2, 0)]), None)  # loads the loops
+    begin = time.perf_counter()
+    assert log_z_by_counting(ModelBatch.stack([model]), 0.5) is None
+    assert time.perf_counter() - begin < 3.0
+
+
+def test_loops_that_still_compile_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = []
+    monkeypatch.setattr(counting.LOOPS, "wait", lambda seconds: waited.append(seconds))
+    assert log_z_by_counting(ModelBatch.stack([formula(4, 2, 0)]), 2.0) is None
+    assert 0.0 < waited[0] < 2.0

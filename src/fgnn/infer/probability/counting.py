@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 
 import numpy as np
@@ -19,9 +19,12 @@ import torch
 from numpy.typing import NDArray
 
 from fgnn.infer.exact.order import OutOfTime, graph_of, min_fill
+from fgnn.infer.jit import Background
 from fgnn.infer.probability.result import Beliefs
 from fgnn.pgm import ModelBatch
 
+# Of the time, to wait for compiled loops: the first time they compile for seconds.
+_LOADING = 0.5
 # Forbidden entries of a table; more are not clauses but a table.
 _MOST_CLAUSES = 64
 # Variables whose values are propagated before one is chosen.
@@ -94,11 +97,12 @@ def log_z_by_counting(batch: ModelBatch, time_limit: float | None) -> Beliefs | 
     """log Z of a model of clauses; None if it is another one, or time or memory ran out."""
     if not _has_numba():
         return None
+    deadline = math.inf if time_limit is None else time.perf_counter() + time_limit
     clauses = as_clauses(batch)
-    if clauses is None:
+    if clauses is None or not LOOPS.wait(_LOADING * (deadline - time.perf_counter())):
         return None
     try:
-        value = _Counter(clauses, time_limit).log_count()
+        value = _Counter(clauses, deadline).log_count()
     except (OutOfTime, MemoryError, RecursionError):
         return None
     empty = batch.unary.new_zeros(len(batch), 0, 0)
@@ -106,13 +110,18 @@ def log_z_by_counting(batch: ModelBatch, time_limit: float | None) -> Beliefs | 
     return Beliefs.of(empty, log_z, exact=True, method="counting")
 
 
-def _late_elimination(clauses: Clauses) -> NDArray[np.float64]:
+def _check(deadline: float) -> None:
+    if time.perf_counter() > deadline:
+        raise OutOfTime
+
+
+def _late_elimination(clauses: Clauses, deadline: float) -> NDArray[np.float64]:
     """A preference for variables that a good elimination order leaves to the end: setting them splits what remains."""
     n = len(clauses.weight) // 2
     if n > _MOST_ORDERED:
         return np.zeros(n)
     scopes = [(row >> 1).tolist() for row in np.split(clauses.literals, clauses.starts[1:-1])]
-    order = min_fill(graph_of(n, scopes))
+    order = min_fill(graph_of(n, scopes), check=partial(_check, deadline))
     prior = np.zeros(n)
     prior[list(order.sequence)] = _PRIOR * np.arange(n) / max(1, n)
     return prior
@@ -121,7 +130,7 @@ def _late_elimination(clauses: Clauses) -> NDArray[np.float64]:
 class _Counter:
     """The search. ``value`` of a component is the log of the weighted number of its solutions."""
 
-    def __init__(self, clauses: Clauses, time_limit: float | None) -> None:
+    def __init__(self, clauses: Clauses, deadline: float) -> None:
         from fgnn.infer.probability import clause_kernels
 
         self.kernels = clause_kernels
@@ -134,11 +143,11 @@ class _Counter:
         self.trail = np.zeros(n + 1, np.int64)
         self.size = 0
         self.seen, self.mark = np.zeros(n, np.int64), np.zeros(max(1, len(clauses.starts) - 1), np.int64)
-        self.prior, self.score = _late_elimination(clauses), np.zeros(n)
+        self.prior, self.score = _late_elimination(clauses, deadline), np.zeros(n)
         self.stamp = 0
         self.known: dict[bytes, float] = {}
         self.room = _CACHE_BYTES
-        self.deadline = math.inf if time_limit is None else time.perf_counter() + time_limit
+        self.deadline = deadline
 
     def log_count(self) -> float:
         literals, starts = self.structure[:2]
@@ -178,8 +187,7 @@ class _Counter:
         value = self.known.get(key)
         if value is not None:
             return value
-        if time.perf_counter() > self.deadline:
-            raise OutOfTime
+        _check(self.deadline)
         value = self._branch(members, active)
         self.room -= len(key) + 100
         if self.room < 0:  # forget everything rather than grow
@@ -208,3 +216,12 @@ class _Counter:
             self.kernels.retract(self.state, self.trail, after, before)
             self.size = before
         return total
+
+
+def _warm_up() -> None:
+    # Two components, one of which needs a choice.
+    literals, starts = np.array([0, 2, 1, 3, 4, 6], np.int32), np.array([0, 2, 4, 6], np.int64)
+    _Counter(Clauses(np.zeros(8), 0.0, literals, starts), math.inf).log_count()
+
+
+LOOPS = Background(_warm_up)
