@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, TypeVar
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from fgnn.infer.certificate import certify
 from fgnn.infer.solution import Answer, OnProgress, Progress
-from fgnn.pgm import ModelBatch
+from fgnn.pgm import Kind, ModelBatch
 from fgnn.pgm.lowering import Lowered, lower
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -24,10 +25,18 @@ def reads_structured(method: Function) -> Function:
     return method
 
 
-def lowers(solver: Callable[..., Answer], *, local: bool = False) -> Callable[..., Answer]:
+# Which kinds a solver can do with itself, on a batch and within a time limit.
+Keep = Callable[[ModelBatch, float | None], Callable[[Kind], bool]]
+
+
+def _none(batch: ModelBatch, time_limit: float | None) -> Callable[[Kind], bool]:
+    return lambda kind: False
+
+
+def lowers(solver: Callable[..., Answer], *, local: bool = False, keep: Keep = _none) -> Callable[..., Answer]:
     """Let a solver work on tables and budgets: auxiliary variables are added before it and dropped after it.
 
-    ``local`` is for solvers that change one variable at a time, see `lower`.
+    ``local`` is for solvers that change one variable at a time, see `lower`. Kinds to ``keep`` stay as they are.
     """
 
     @reads_structured
@@ -35,7 +44,10 @@ def lowers(solver: Callable[..., Answer], *, local: bool = False) -> Callable[..
     def solve(batch: ModelBatch, *, progress: OnProgress | None = None, **options: Any) -> Answer:
         if not batch.structured:
             return solver(batch, progress=progress, **options)
-        lowered = lower(batch, local=local)
+        begin, limit = time.perf_counter(), options.get("time_limit")
+        lowered = lower(batch, local=local, keep=keep(batch, limit))
+        if limit is not None:
+            options["time_limit"] = max(1e-3, limit - (time.perf_counter() - begin))
         starts = {name: _completed(lowered, batch, value) for name, value in options.items()}
         answer = solver(lowered.batch, progress=_own_progress(lowered, progress), **starts)
         whole = lowered.complete(answer.assignment[:, : batch.num_variables])
@@ -51,6 +63,11 @@ def lowers(solver: Callable[..., Answer], *, local: bool = False) -> Callable[..
 def lowers_locally(solver: Callable[..., Answer]) -> Callable[..., Answer]:
     """As `lowers`, for solvers that change one variable at a time: auxiliary variables are avoided where possible."""
     return lowers(solver, local=True)
+
+
+def lowers_except(keep: Keep) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
+    """As `lowers`, for solvers that ask some kinds themselves."""
+    return partial(lowers, keep=keep)
 
 
 def taking(solver: Callable[..., Answer], batch: ModelBatch) -> Callable[..., Answer]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fgnn.graph import Structure
 from fgnn.pgm.batch import ModelBatch, model_structure
+from fgnn.pgm.factors import Kind
 from fgnn.pgm.factors.gadget import FORBIDDEN, FREE, Gadget, table_values
 from fgnn.pgm.group_batches import BudgetBatch, StructuredBatch, TableBatch
 
@@ -26,15 +27,16 @@ class Lowered:
     complete: Callable[[Tensor], Tensor]  # assignments (..., N) to (..., N + M)
 
 
-def lower(batch: ModelBatch, *, local: bool = False) -> Lowered:
-    """The batch without structured factors. Its structure is compiled once.
+def lower(batch: ModelBatch, *, local: bool = False, keep: Callable[[Kind], bool] = lambda kind: False) -> Lowered:
+    """The batch without structured factors, but for those of kinds to ``keep``. Its structure is compiled once.
 
     ``local`` avoids auxiliary variables, at the price of larger tables and weaker relaxations.
     """
-    if not batch.structured:
+    kept = tuple(keep(f.kind) for f in batch.structured)
+    if all(kept):
         return Lowered(batch, batch.num_variables, lambda x: x)
     kinds = tuple((f.kind, f.shape) for f in batch.structured)
-    plan = batch.structure.derived(("lowered", kinds, local), lambda: _Plan.of(batch, local))
+    plan = batch.structure.derived(("lowered", kinds, local, kept), lambda: _Plan.of(batch, local, kept))
     return Lowered(plan.numbers(batch), batch.num_variables, plan.complete)
 
 
@@ -59,15 +61,16 @@ class _Plan:
     """The lowered structure, and where its numbers come from."""
 
     structure: Structure
-    gadgets: tuple[Gadget, ...]
+    kept: tuple[bool, ...]  # of each structured group, whether it stays as it is
+    gadgets: tuple[Gadget, ...]  # of each structured group; those of kept ones are empty
     scopes: tuple[Tensor, ...]  # shape: (C, n), of each structured group
     indicators: tuple[Tensor, Tensor]  # shape: (I,) each: the variable and the state of each indicator
     tables: tuple[_Tables, ...]
     budgets: tuple[_Budgets, ...]
 
     @classmethod
-    def of(cls, batch: ModelBatch, local: bool) -> _Plan:
-        build = _Builder(batch, local)
+    def of(cls, batch: ModelBatch, local: bool, kept: tuple[bool, ...]) -> _Plan:
+        build = _Builder(batch, local, kept)
         for source, f in enumerate(batch.structured):
             build.add(f, source)
         return build.plan()
@@ -111,7 +114,7 @@ class _Plan:
             unary=torch.cat([unary, fresh.expand(models, -1, -1)], 1),
             tables=tuple(tables),
             budgets=tuple(budgets),
-            structured=(),
+            structured=tuple(f for f, kept in zip(batch.structured, self.kept, strict=True) if kept),
         )
         return lowered.with_structure(self.structure)
 
@@ -119,8 +122,8 @@ class _Plan:
 class _Builder:
     """Collects the auxiliary variables, tables and budgets of all structured factors."""
 
-    def __init__(self, batch: ModelBatch, local: bool) -> None:
-        self.batch, device = batch, batch.device
+    def __init__(self, batch: ModelBatch, local: bool, kept: tuple[bool, ...]) -> None:
+        self.batch, self.kept, device = batch, kept, batch.device
         self.gadgets: list[Gadget] = []
         self.tables: list[_Tables] = []
         self.fixed: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = {}  # by shape: scopes and entries
@@ -129,8 +132,8 @@ class _Builder:
         widest = int(cards.max())
         # Indicators come first, so that factors over the same variables share them.
         wanted = [cards.new_zeros(0)]
-        for f in batch.structured:
-            gadget = f.kind.local_gadget(f.shape) if local else f.kind.gadget(f.shape)
+        for f, keep in zip(batch.structured, kept, strict=True):
+            gadget = Gadget() if keep else f.kind.local_gadget(f.shape) if local else f.kind.gadget(f.shape)
             self.gadgets.append(gadget)
             wanted += [f.scopes[:, a] * widest + s for a, s in gadget.indicators]
         keys = torch.unique(torch.cat(wanted))  # ascending
@@ -187,6 +190,9 @@ class _Builder:
             torch.cat(self.cards),
             [t.scopes for t in batch.tables] + [t.scopes for t in self.tables],
             [u.scopes for u in batch.budgets] + [u.scopes for u in budgets],
+            [(f.kind.name, f.scopes) for f, kept in zip(batch.structured, self.kept, strict=True) if kept],
         )
         of_factors = tuple(f.scopes for f in batch.structured)
-        return _Plan(structure, tuple(self.gadgets), of_factors, self.indicators, tuple(self.tables), budgets)
+        return _Plan(
+            structure, self.kept, tuple(self.gadgets), of_factors, self.indicators, tuple(self.tables), budgets
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fgnn.infer.ad3.kinds import kind_maxima
 from fgnn.infer.ad3.layout import BudgetLayout, Layout, PairLayout, TableLayout, along_axis, fold
 from fgnn.infer.ad3.numbers import BudgetNumbers, Numbers, PairNumbers
 
@@ -47,6 +48,8 @@ def dual_value(
         value = value + _table_maxima(table, theta, multipliers).sum(0)
     for budget, y, tau in zip(layout.budgets, numbers.budgets, thresholds, strict=True):
         value = value + _budget_bounds(budget, y, tau, multipliers, bounds).sum((0, 1))
+    for f, w in zip(layout.kinds, numbers.kinds, strict=True):
+        value = value + kind_maxima(f, w, multipliers[f.edges]).sum(0)
     value = value + _rounding(layout, numbers, multipliers, thresholds)
     value = value.masked_fill(~value.isfinite(), torch.inf)  # multipliers that have overflowed
     return value.masked_fill(numbers.infeasible, -torch.inf), reduced

@@ -32,7 +32,7 @@ class Fused:
     def of(cls, layout: Layout, device: torch.device) -> Fused | None:
         """None if the kernel does not support the structure."""
         widest = max((b.size for b in layout.budgets), default=1)
-        if layout.tables or layout.many or layout.padded is None or not layout.num_edges:
+        if layout.tables or layout.kinds or layout.many or layout.padded is None or not layout.num_edges:
             return None
         if max(widest, layout.padded.shape[1]) > _WIDEST:
             return None

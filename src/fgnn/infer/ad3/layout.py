@@ -15,7 +15,9 @@ from torch import Tensor
 from fgnn.graph import Structure, padded_width, slots_by_target
 from fgnn.graph.derived import Derived
 from fgnn.infer.map_tensors import map_tensors
-from fgnn.pgm import ModelBatch, TableBatch
+from fgnn.pgm import Kind, ModelBatch, TableBatch
+
+Shape = tuple[int, ...]
 
 _ALONE = 1e-6  # the degree of a variable without factors: almost nothing keeps it from its best state
 
@@ -51,6 +53,27 @@ class BudgetLayout:
 
 
 @dataclass(frozen=True, eq=False)
+class KindLayout:
+    """Factors of one structured kind and shape."""
+
+    group: int  # which group of the batch's structured factors
+    kind: Kind
+    shape: tuple[int, ...]
+    scopes: Tensor  # shape: (C, n)
+    edges: slice  # axis by axis: C of them, of width 1 (binary) or k (more states) or 0 (one state)
+
+    @property
+    def count(self) -> int:
+        """C."""
+        return len(self.scopes)
+
+    @property
+    def soft(self) -> bool:
+        """Whether the factors have log-potentials of their own, rather than forbid or allow."""
+        return float in self.kind.numbers.values()
+
+
+@dataclass(frozen=True, eq=False)
 class Layout(Derived):
     """Rows are p_i(1) of the binary variables, then all states of the others, by cardinality."""
 
@@ -64,6 +87,7 @@ class Layout(Derived):
     pairs: tuple[PairLayout, ...]
     tables: tuple[TableLayout, ...]
     budgets: tuple[BudgetLayout, ...]
+    kinds: tuple[KindLayout, ...]
     edge_row: Tensor  # shape: (E,)
     degree: Tensor  # shape: (V, 1)
     padded: Tensor | None  # shape: (V, degree), the edges of each row, padded with E; None: mostly padding, scatter
@@ -87,8 +111,14 @@ def build_layout(batch: ModelBatch) -> Layout:
     """The layout of a batch, compiled once for its structure and for which binary pairs are finite in all models."""
     shapes = tuple(t.shape for t in batch.tables)
     finite = tuple(_finite_pairs(t) for t in batch.tables)
-    key = shapes, tuple(mask.numpy().tobytes() for mask in finite)
-    return batch.structure.recent("ad3 layouts", key, lambda: _compile(batch.structure, shapes, finite))
+    kinds = tuple((f.kind, f.shape) for f in batch.structured)
+    key = shapes, tuple(mask.numpy().tobytes() for mask in finite), kinds
+    return batch.structure.recent("ad3 layouts", key, lambda: _compile(batch.structure, shapes, finite, kinds))
+
+
+def edge_width(states: int) -> int:
+    """The rows of a variable: p(1) of a binary one, all states of one with more, none if there is no choice."""
+    return states if states > 2 else states - 1
 
 
 def _finite_pairs(t: TableBatch) -> Tensor:
@@ -111,7 +141,12 @@ class _Edges:
         return slice(self.count - rows.numel(), self.count)
 
 
-def _compile(structure: Structure, shapes: tuple[tuple[int, ...], ...], finite: tuple[Tensor, ...]) -> Layout:
+def _compile(
+    structure: Structure,
+    shapes: tuple[Shape, ...],
+    finite: tuple[Tensor, ...],
+    kinds: tuple[tuple[Kind, Shape], ...],
+) -> Layout:
     assert structure.cardinalities is not None
     cards = tuple(structure.cardinalities.tolist())
     row, binary, many, height = _variable_rows(cards)
@@ -132,16 +167,22 @@ def _compile(structure: Structure, shapes: tuple[tuple[int, ...], ...], finite: 
         if not mask.all():
             others, sizes = (~mask).nonzero().squeeze(1), tuple(shape[a] for a in axes)
             spans = tuple(
-                edges.add(starts[:, None] + torch.arange(1 if k == 2 else k))
+                edges.add(starts[:, None] + torch.arange(edge_width(k)))
                 for starts, k in zip(rows[others].unbind(1), sizes, strict=True)
             )
             end = cells + len(others) * prod(sizes)
             tables.append(TableLayout(g, others, sizes, spans, slice(cells, end)))
             cells = end
     budgets = []
-    for g in range(len(structure.groups) - len(shapes)):
+    for g in range(len(structure.groups) - len(shapes) - len(kinds)):
         scopes = structure.groups[f"budget{g}"].scopes.cpu()
         budgets.append(BudgetLayout(g, scopes.shape[1], edges.add(row[scopes])))
+    structured = []
+    for g, (kind, shape) in enumerate(kinds):
+        scopes, begin = structure.groups[f"{kind.name}{g}"].scopes.cpu(), edges.count
+        for starts, k in zip(row[scopes].unbind(1), shape, strict=True):
+            edges.add(starts[:, None] + torch.arange(edge_width(k)))
+        structured.append(KindLayout(g, kind, shape, scopes, slice(begin, edges.count)))
     edge_row = torch.cat(edges.rows)
     degree = padded_width(edge_row, height)
     few = degree * height <= 4 * edges.count + 1024
@@ -157,6 +198,7 @@ def _compile(structure: Structure, shapes: tuple[tuple[int, ...], ...], finite: 
         pairs=tuple(pairs),
         tables=tuple(tables),
         budgets=tuple(budgets),
+        kinds=tuple(structured),
         edge_row=edge_row,
         degree=torch.bincount(edge_row, minlength=height).double().clamp(min=_ALONE)[:, None],
         padded=slots_by_target(edge_row, height) if few else None,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fgnn.infer.ad3.layout import Layout, TableLayout, along_axis
+from fgnn.infer.ad3.kinds import KindNumbers, best_values
+from fgnn.infer.ad3.layout import KindLayout, Layout, TableLayout, along_axis
 from fgnn.pgm import ModelBatch
 
 PUSH = 1e4  # added to the target of a variable with one allowed state, which then projects to that state
@@ -48,6 +49,7 @@ class Numbers:
     pairs: tuple[PairNumbers, ...]
     tables: tuple[Tensor, ...]  # shape: (C, k_1, ..., k_A, B) each
     budgets: tuple[BudgetNumbers, ...]
+    kinds: tuple[KindNumbers, ...]
     constant: Tensor  # shape: (B,)
     scale: Tensor  # shape: (B,), so that the mean range of the factors is 1
     size: Tensor  # shape: (B,), a bound on the sum of the absolute values of all factors
@@ -76,16 +78,20 @@ def build_numbers(batch: ModelBatch, layout: Layout, scale: Tensor | None = None
         most = allowed[:, u.scopes, 1].sum(2)
         infeasible = infeasible | ((fewest > u.at_most) | (most < u.at_least)).any(1)
         budgets.append(BudgetNumbers(*(x.T.double()[:, None].contiguous() for x in (u.at_least, u.at_most))))
+    kinds = [_kind_numbers(batch, f, allowed) for f in layout.kinds]
+    for f, y in zip(layout.kinds, kinds, strict=True):
+        infeasible = infeasible | (best_values(f, y, y.live) == -torch.inf).any(0)
+    soft = [y.theta for f, y in zip(layout.kinds, kinds, strict=True) if f.soft]
     if scale is None:
         ranges = [_finite(theta).abs()]
         ranges += [g.abs() + a.abs().maximum(b.abs()) for a, b, g in pairs]
-        scale = _mean([*ranges, *(_range(v) for v in tables)])
+        scale = _mean([*ranges, *(_range(v) for v in [*tables, *soft])])
         scale = torch.where(scale > 0, scale, 1.0)
     terms = [
         constant[None],
         theta,
         *(x for p in pairs for x in p),
-        *(_finite(v).flatten(1, -2).amin(1) for v in tables),
+        *(_finite(v).flatten(1, -2).amin(1) for v in [*tables, *(y.theta for y in kinds)]),
     ]
     size = sum((_finite(x).abs().sum(0) for x in terms), torch.zeros_like(scale))
     return Numbers(
@@ -94,6 +100,7 @@ def build_numbers(batch: ModelBatch, layout: Layout, scale: Tensor | None = None
         pairs=tuple(PairNumbers(*((x / scale).contiguous() for x in p)) for p in pairs),
         tables=tuple((v / scale).contiguous() for v in tables),
         budgets=tuple(budgets),
+        kinds=tuple(KindNumbers((y.theta / scale).contiguous(), y.live) for y in kinds),
         constant=constant / scale,
         scale=scale,
         size=size / scale,
@@ -142,6 +149,15 @@ def _table_values(batch: ModelBatch, table: TableLayout, allowed: Tensor) -> Ten
         ok = allowed[:, t.scopes[table.tables, axis], : table.shape[place]].permute(1, 2, 0)  # shape: (C, k, B)
         values = values.masked_fill(~along_axis(ok, table, place), -torch.inf)
     return values
+
+
+def _kind_numbers(batch: ModelBatch, f: KindLayout, allowed: Tensor) -> KindNumbers:
+    factors = batch.structured[f.group]
+    theta = factors.potentials(torch.float64).expand(len(batch), -1, -1).permute(1, 2, 0).contiguous()
+    ok = allowed[:, factors.scopes, : max(f.shape)].permute(1, 2, 3, 0)  # shape: (C, n, K, B)
+    return KindNumbers(
+        theta, torch.zeros(ok.shape, dtype=theta.dtype, device=theta.device).masked_fill(~ok, -torch.inf)
+    )
 
 
 def _finite(values: Tensor) -> Tensor:

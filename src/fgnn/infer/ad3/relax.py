@@ -208,7 +208,10 @@ def _is_solved(
         torn = torn + (force * apart).double().sum(0)
         residual = torch.maximum(residual, apart.abs().amax(0))
     primal = objective_rows(layout, exact, state.p.double(), state.q.double(), state.s.double())
+    for sets in state.sets:
+        primal = primal + sets.value.sum(0) * RHO
     factors = [x.tables for x in layout.pairs] + [x.tables for x in layout.tables]
+    factors += [f.scopes for f in layout.kinds if f.soft]
     ranges = layout.num_rows + sum(map(len, factors))  # on average, each is 1
     allowed = _SHARE * tolerance * ranges
     met = ((bound - primal).abs() <= allowed) & (value - primal + torn <= allowed)
@@ -224,7 +227,7 @@ def _lowest_score(layout: Layout, numbers: Numbers) -> Tensor:
     for x in numbers.pairs:
         zero = torch.zeros_like(x.alpha)
         total = total + torch.stack([zero, x.alpha, x.beta, x.alpha + x.beta + x.gamma]).amin(0).sum(0)
-    for theta in numbers.tables:
+    for theta in [*numbers.tables, *(w.theta for w in numbers.kinds)]:
         total = total + _lowest_finite(theta.flatten(1, -2)).sum(0)
     return total - 1e-6 * (1.0 + total.abs())
 

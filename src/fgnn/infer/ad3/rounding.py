@@ -55,11 +55,18 @@ def score_rows(layout: Layout, numbers: Numbers, x: Tensor) -> Tensor:
     for budget, z in zip(layout.budgets, numbers.budgets, strict=True):
         ones = fold(edge[budget.edges], -1, budget.size).sum(1, keepdim=True)
         total = total.masked_fill(((ones < z.low) | (ones > z.high)).any(0).any(0), -torch.inf)
+    if layout.kinds:
+        states = rows_to_states(layout, x)
+        for f, w in zip(layout.kinds, numbers.kinds, strict=True):
+            total = total + f.kind.score(f.shape, states[:, f.scopes], w.theta.permute(2, 0, 1)).sum(1)
     return total.masked_fill(numbers.infeasible, -torch.inf)
 
 
 def objective_rows(layout: Layout, numbers: Numbers, p: Tensor, q: Tensor, s: Tensor) -> Tensor:
-    """The objective of the relaxation (B,) at p of the variables, q of the pairs and s of the cells."""
+    """The objective of the relaxation (B,) at p of the variables, q of the pairs and s of the cells.
+
+    Structured factors are left out.
+    """
     total = numbers.constant + torch.where(p > 0, numbers.unary * p, 0.0).sum(0)
     for pair, y in zip(layout.pairs, numbers.pairs, strict=True):
         u, v = q[pair.first], q[pair.second]

@@ -9,13 +9,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from fgnn.infer.ad3.kinds import asked
 from fgnn.infer.ad3.layout import Layout, build_layout
 from fgnn.infer.ad3.numbers import build_numbers
 from fgnn.infer.ad3.relax import Limits, Relaxed, Warm, relax
 from fgnn.infer.ad3.rounding import rows_to_states
 from fgnn.infer.ad3.search import search, unsolved
 from fgnn.infer.certificate import certified, proof_tolerance
-from fgnn.infer.lowered import lowers
+from fgnn.infer.lowered import lowers_except
 from fgnn.infer.reporter import Reporter
 from fgnn.infer.solution import Answer, OnProgress
 from fgnn.infer.threads import shares, side_by_side, worth_threads
@@ -28,7 +29,7 @@ _NUMBER_SECONDS = 1e-6  # to set up and to evaluate a number of a model
 _FIRST_WAVE = 400  # iterations after which the remaining models of all chunks are gathered
 
 
-@lowers
+@lowers_except(asked)
 @certified
 def solve_ad3(
     batch: ModelBatch,

@@ -21,6 +21,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from fgnn.infer.ad3.kinds import ActiveSets, KindNumbers, project_kind
 from fgnn.infer.ad3.layout import Layout, fold
 from fgnn.infer.ad3.numbers import BudgetNumbers, Fixed, Numbers
 from fgnn.infer.ad3.projections import (
@@ -48,6 +49,7 @@ class Terms:
     pairs: tuple[PairTerms, ...]
     tables: tuple[Tensor, ...]  # shape: (C, K, B) each, θ_c / (ρ ω)
     budgets: tuple[BudgetNumbers, ...]
+    kinds: tuple[KindNumbers, ...]  # θ_c / ρ, float64
 
     @classmethod
     def of(cls, layout: Layout, numbers: Numbers, dtype: torch.dtype) -> Terms:
@@ -67,6 +69,7 @@ class Terms:
             tuple(PairTerms.of(*(cast(x / RHO) for x in (y.alpha, y.beta, y.gamma))) for y in numbers.pairs),
             tuple(cast(x.flatten(1, -2) / (RHO * cell_weight(t))) for t, x in tables),
             budgets,
+            tuple(KindNumbers(y.theta / RHO, y.live) for y in numbers.kinds),
         )
 
 
@@ -81,12 +84,13 @@ class State:
     mu: Tensor  # shape: (cells, B)
     s: Tensor  # shape: (cells, B)
     taus: list[Tensor]  # shape: (., 1, B) each: of the budgets, then the tables, then the variables of many states
+    sets: list[ActiveSets]  # of each structured kind; shared with twins, since any set is a start for any point
     reflected: Tensor  # shape: (E + 1, B), with a last row of zeros for padding
 
     def twin(self, z: Tensor, cells: Tensor) -> State:
         """A state at another point, with the same thresholds."""
         copies = (self.q.clone(), self.p, cells, self.mu.clone(), self.s.clone())
-        return State(z, *copies, list(self.taus), self.reflected)
+        return State(z, *copies, list(self.taus), self.sets, self.reflected)
 
 
 def initial_state(layout: Layout, terms: Terms) -> State:
@@ -106,7 +110,8 @@ def initial_state(layout: Layout, terms: Terms) -> State:
     counts = [(b.edges.stop - b.edges.start) // b.size for b in layout.budgets]
     counts += [len(t.tables) for t in layout.tables] + [len(members) for _, members, _ in layout.many]
     taus = [new(count)[:, None] for count in counts]
-    return State(z, z.clone(), p, cells, cells.clone(), cells.clone(), taus, new(layout.num_edges + 1))
+    sets = [ActiveSets.of(f, batch, device) for f in layout.kinds]
+    return State(z, z.clone(), p, cells, cells.clone(), cells.clone(), taus, sets, new(layout.num_edges + 1))
 
 
 def factor_step(layout: Layout, terms: Terms, state: State) -> None:
@@ -117,6 +122,8 @@ def factor_step(layout: Layout, terms: Terms, state: State) -> None:
     for k, (budget, y) in enumerate(zip(layout.budgets, terms.budgets, strict=True)):
         target, out = (fold(x[budget.edges], -1, budget.size) for x in (a, state.q))
         state.taus[k] = project_budgets(target, y.low, y.high, state.taus[k], out)
+    for f, w, sets in zip(layout.kinds, terms.kinds, state.sets, strict=True):
+        project_kind(f, w, state.z[f.edges], a[f.edges], sets, state.q[f.edges])
     for t in layout.tables:
         cells = fold(state.cells[t.cells], -1, *t.shape)
         edges_of = [fold(state.z[axis], len(t.tables), -1) for axis in t.axes]

@@ -61,6 +61,13 @@ class AllDifferent(AutomatonKind):
                 taken, steps[-1] = np.zeros(1, dtype=np.int64), np.full_like(steps[-1], -1)
         return tuple(steps)
 
+    def best(self, shape: Shape, theta: Tensor, nu: Tensor) -> tuple[Tensor, Tensor]:
+        from fgnn.pgm.factors.best_matchings import best_matchings
+
+        value, x = nu.new_empty(len(nu)), torch.zeros(nu.shape[:2], dtype=torch.int64)
+        best_matchings(np.array(shape), nu.contiguous().numpy(), value.numpy(), x.numpy())
+        return value + theta[:, 0], x
+
     def local_gadget(self, shape: Shape) -> Gadget:
         """A table over every pair of variables."""
         tables = []

@@ -64,6 +64,14 @@ class AutomatonKind(Kind):
                 before = step.collect((before[:, None] + message).flatten(0, 1), total)
         return sent
 
+    def best(self, shape: Shape, theta: Tensor, nu: Tensor) -> tuple[Tensor, Tensor]:
+        from fgnn.pgm.factors.best_paths import best_paths
+
+        value, x = nu.new_empty(len(nu)), torch.zeros(nu.shape[:2], dtype=torch.int64)
+        arrays = (a.contiguous().numpy() for a in (theta, nu, value, x))
+        best_paths(*_flat(self, shape), np.array(shape), *arrays)
+        return value, x
+
     def local_gadget(self, shape: Shape) -> Gadget:
         """One table, unless it would be large."""
         return self._table(shape) if prod(shape) <= _LOCAL_TABLE else self.gadget(shape)
@@ -105,6 +113,19 @@ def automaton_steps(kind: AutomatonKind, shape: Shape) -> Steps:
     if states > _MOST_STATES:
         raise ValueError(f"Expected a {kind.name} factor of at most {_MOST_STATES:,} states (got {states:,})")
     return steps
+
+
+@lru_cache(maxsize=256)
+def _flat(kind: AutomatonKind, shape: Shape) -> Steps:
+    """The transitions as one array, where each position begins, and the states before each and after the last."""
+    steps = automaton_steps(kind, shape)
+    begin = np.cumsum([0, *(step.size for step in steps[:-1])])
+    return np.concatenate([step.ravel() for step in steps]), begin, np.array(_sizes(steps))
+
+
+def _sizes(steps: Steps) -> list[int]:
+    """The number of states before each position, and after the last."""
+    return [len(step) for step in steps] + [int(steps[-1].max(initial=0)) + 1]
 
 
 def _final_states(steps: Steps) -> NDArray[np.int64]:
@@ -161,8 +182,7 @@ class _Step:
 @lru_cache(maxsize=256)
 def _compiled(kind: AutomatonKind, shape: Shape, device: torch.device) -> tuple[_Step, ...]:
     steps = automaton_steps(kind, shape)
-    sizes = [len(step) for step in steps[1:]] + [int(steps[-1].max(initial=0)) + 1]
-    return tuple(_Step.of(step, states, device) for step, states in zip(steps, sizes, strict=True))
+    return tuple(_Step.of(step, states, device) for step, states in zip(steps, _sizes(steps)[1:], strict=True))
 
 
 def _reduce(values: Tensor, axis: int, total: bool) -> Tensor:

@@ -36,7 +36,9 @@ class Kind(ABC):
 
     - ``score``, which is all that ``brute-force`` needs;
     - ``messages``, for ``max-product`` and ``sum-product``;
-    - ``gadget``: tables and budgets over auxiliary variables, for every other method.
+    - ``best``, for ``ad3``, which projects with ``project`` or, on a CPU, with a few best joint states;
+    - ``gadget``: tables and budgets over auxiliary variables, for every other method, and for ``ad3`` where it cannot
+      project.
 
     A method refuses a kind that lacks the part it needs (`LackingPart`). Fields are integers or nested tuples of them.
 
@@ -76,6 +78,28 @@ class Kind(ABC):
         sent = self.messages(theta, [torch.stack([torch.zeros_like(r), r]) for r in nu.unbind(0)], total=total)
         return torch.stack([m[1] - m[0] for m in sent])
 
+    def best(self, shape: Shape, theta: Tensor, nu: Tensor) -> tuple[Tensor, Tensor]:
+        r"""The largest :math:`\theta_c(x_c) + \sum_i \nu_i(x_i)` of P factors, and a joint state that has it.
+
+        Args:
+            shape: The cardinalities.
+            theta: Shape (P, S), float64.
+            nu: Shape (P, n, K), float64; ``-inf`` for states that are forbidden or beyond a variable's own.
+
+        Returns:
+            Values (P,), ``-inf`` where nothing is allowed, and joint states (P, n).
+        """
+        raise LackingPart(f"Expected factors that know their best joint state (got {self.name}, a kind that does not)")
+
+    def project(self, theta: Tensor, z: Tensor) -> Tensor:
+        """The nearest point to z in the convex hull of the allowed joint states, for constraints on binary variables.
+
+        Args:
+            theta: Shape (S, C, B).
+            z: Shape (n, C, B), of state 1; so is the result.
+        """
+        raise LackingPart(f"Expected factors with a projection (got {self.name}, a kind without)")
+
     def gadget(self, shape: Shape) -> Gadget:
         """Tables and budgets over the scope and auxiliary variables that say the same."""
         raise LackingPart(f"Expected factors made of tables and budgets (got {self.name}, a kind that is not)")
@@ -83,6 +107,10 @@ class Kind(ABC):
     def local_gadget(self, shape: Shape) -> Gadget:
         """As `gadget`, if possible without auxiliary variables, for methods that change one variable at a time."""
         return self.gadget(shape)
+
+    def has(self, part: str) -> bool:
+        """Whether the kind has a part that not all kinds have, such as ``best``."""
+        return getattr(type(self), part) is not getattr(Kind, part)
 
     # ---- for all kinds --------------------------------------------------------------------------------------------
 

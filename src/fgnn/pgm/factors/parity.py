@@ -61,6 +61,33 @@ class Parity(AutomatonKind):
     def ratios(self, theta: Tensor, nu: Tensor, *, total: bool) -> Tensor:
         return _others_even(-nu, total).mul_(-self._sign(theta))
 
+    def best(self, shape: Shape, theta: Tensor, nu: Tensor) -> tuple[Tensor, Tensor]:
+        """Every variable at its best, and the one that loses least changed if the parity is wrong."""
+        value, x = nu.max(2)
+        loss = torch.where(value > -torch.inf, value - nu.amin(2), torch.inf)
+        least, place = loss.min(1)
+        wrong = (x.sum(1) % 2 == 1) != (theta[:, 1] > theta[:, 0])
+        flipped = x.scatter(1, place[:, None], 1 - x.gather(1, place[:, None]))
+        total = value.sum(1) + theta.amax(1)
+        return torch.where(wrong, total - least, total), torch.where(wrong[:, None], flipped, x)
+
+    def project(self, theta: Tensor, z: Tensor) -> Tensor:
+        r"""Onto the parity polytope, in O(n log n) (Zhang and Siegel, 2013).
+
+        Of the inequalities :math:`\sum_{i \in V} (1 - q_i) + \sum_{i \notin V} q_i \ge 1`, one for each set V of the
+        wrong parity, z violates at most one. With :math:`1 - z_i` in place of :math:`z_i` for i in V, the nearest point
+        of its facet is on the simplex.
+        """
+        inside = z.clamp(0.0, 1.0)
+        ones = inside > 0.5
+        place = (inside - 0.5).abs().argmin(0, keepdim=True)
+        right = (ones.sum(0, keepdim=True) % 2 == 1) == (theta[1] > theta[0])  # shape: (1, C, B)
+        ones.scatter_(0, place, ones.gather(0, place) ^ right)
+        violated = torch.where(ones, 1.0 - inside, inside).sum(0) < 1.0
+        flipped = torch.where(ones, 1.0 - z, z)
+        nearest = _nearest_in_simplex(flipped)
+        return torch.where(violated, torch.where(ones, 1.0 - nearest, nearest), inside)
+
     def _sign(self, theta: Tensor) -> Tensor:
         """1 for even factors, -1 for odd ones.  # shape: (C, B)"""
         return 1 - 2 * (theta[1] > theta[0]).to(theta.dtype)
@@ -100,6 +127,15 @@ def _box_plus(a: Tensor, b: Tensor) -> Tensor:
     difference = (a - b).abs().nan_to_num(nan=0.0, posinf=torch.inf)
     total = (a + b).abs().nan_to_num(nan=0.0, posinf=torch.inf)
     return least + torch.log1p(torch.exp(-total)) - torch.log1p(torch.exp(-difference))
+
+
+def _nearest_in_simplex(y: Tensor) -> Tensor:
+    """The nearest point to y (n, ...) that is nowhere negative and has the sum 1."""
+    ordered = y.sort(0, descending=True).values
+    excess = ordered.cumsum(0) - 1.0
+    count = torch.arange(1, len(y) + 1, device=y.device, dtype=y.dtype).view(-1, *(1 for _ in y.shape[1:]))
+    kept = (ordered * count > excess).sum(0, keepdim=True).clamp(min=1)
+    return (y - excess.gather(0, kept - 1) / kept).clamp(min=0.0)
 
 
 def _sum_of_others(values: Tensor) -> Tensor:
