@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from fgnn.infer import log_partition, marginals, sample, solve
+from fgnn.infer import best_assignments, log_partition, marginals, sample, solve
 from fgnn.pgm import GraphicalModel, Kind, ModelBatch, read_model, write_model
 from fgnn.pgm.factors.kind import LackingPart
 
@@ -28,7 +28,7 @@ def check_factor(
 
     The models have a factor over variables of the cardinalities ``shape``, random unaries, and tables that join these
     variables to another. Scores of all assignments, files, optima, bounds, beliefs, marginals, log Z and samples are
-    compared.
+    compared, by every method of `solve` and `marginals`.
 
     Args:
         kind: The kind; it must be in ``fgnn.pgm.KINDS`` for its file to be read.
@@ -115,9 +115,28 @@ def _file(own: GraphicalModel, other: GraphicalModel) -> None:
     _check(again == own, "the same model from a file, as", again, own)
 
 
-def _optimum(method: str) -> Compare:
+def _best_joint_state(own: GraphicalModel, other: GraphicalModel) -> None:
+    (factor,) = own.structured()
+    *_, table = other.tables()
+    rng, shape = np.random.default_rng(0), factor.shape
+    nu = np.full((4, len(shape), max(shape)), -np.inf)
+    for a, k in enumerate(shape):
+        nu[:, a, :k] = rng.normal(size=(4, k))
+    nu[1:, 0, 0] = -np.inf  # a forbidden state
+    theta = factor.kind.potentials({name: torch.as_tensor(v)[None, None] for name, v in factor.numbers.items()})
+    value, x = factor.kind.best(shape, theta[0].double().expand(4, -1), torch.from_numpy(nu))
+    for p in range(4):
+        joint = table.values
+        for a, k in enumerate(shape):
+            joint = joint + nu[p, a, :k].reshape(k, *(1 for _ in shape[a + 1 :]))
+        _close(value[p], joint.max(), "the value of the best joint state")
+        if joint.max() > -np.inf:
+            _close(joint[tuple(x[p].tolist())], joint.max(), "the best joint state")
+
+
+def _optimum(method: str, **options: Any) -> Compare:
     def compare(own: GraphicalModel, other: GraphicalModel) -> None:
-        a, b = solve(own, method), solve(other, "brute-force")
+        a, b = solve(own, method, **options), solve(other, "brute-force")
         _check(a.status == b.status, "the status", a.status, b.status)
         _close(a.score, b.score, "the optimum")
 
@@ -150,9 +169,35 @@ def _marginals(method: str) -> Compare:
     return compare
 
 
-def _above(own: GraphicalModel, other: GraphicalModel) -> None:
-    bound, log_z = marginals(own, "trw").bound, log_partition(other, "brute-force").value
-    _check(bound >= log_z - _TOLERANCE, "a bound above log Z", bound, log_z)
+def _above_optimum(method: str) -> Compare:
+    def compare(own: GraphicalModel, other: GraphicalModel) -> None:
+        bound, score = solve(own, method).bound, solve(other, "brute-force").score
+        _check(bound >= score - _TOLERANCE * (1 + abs(score)), "a bound above the optimum", bound, score)
+
+    return compare
+
+
+def _below_optimum(method: str, **options: Any) -> Compare:
+    def compare(own: GraphicalModel, other: GraphicalModel) -> None:
+        a, b = solve(own, method, **options), solve(other, "brute-force")
+        _close(a.score, other.score(np.asarray(a.assignment)), "the score")
+        _check(a.score <= b.score + _TOLERANCE, "a score up to the optimum", a.score, b.score)
+
+    return compare
+
+
+def _above_log_z(method: str) -> Compare:
+    def compare(own: GraphicalModel, other: GraphicalModel) -> None:
+        bound, log_z = marginals(own, method).bound, log_partition(other, "brute-force").value
+        _check(bound >= log_z - _TOLERANCE * (1 + abs(log_z)), "a bound above log Z", bound, log_z)
+
+    return compare
+
+
+def _best_assignments(own: GraphicalModel, other: GraphicalModel) -> None:
+    a, b = (best_assignments(model, 4)[1] for model in (own, other))
+    _check(len(a) == len(b), "as many best assignments, of scores", a, b)
+    _close(a, b, "the best scores")
 
 
 def _sample(own: GraphicalModel, other: GraphicalModel) -> None:
@@ -169,11 +214,18 @@ CHECKS: dict[str, Compare] = {
     "toulbar2": _optimum("toulbar2"),
     "auto": _optimum("auto"),
     "lp": _bound("lp", 1e-6),
+    "best joint state": _best_joint_state,
     "ad3": _bound("ad3", _RELAXED),
+    "ad3, branch and bound": _optimum("ad3", branch_and_bound=True),
+    "dual": _above_optimum("dual"),
+    "search": _below_optimum("search", rounds=2),
+    "best assignments": _best_assignments,
     "max-product": _beliefs(iterations=20),
     "max-product, not normalised": _beliefs(iterations=5, normalise=False, damping=0.0),
     "marginals": _marginals("exact"),
     "sum-product": _marginals("sum-product"),
-    "trw": _above,
+    "marginals, auto": _marginals("auto"),
+    "trw": _above_log_z("trw"),
+    "mini-bucket": _above_log_z("mini-bucket"),
     "sample": _sample,
 }
