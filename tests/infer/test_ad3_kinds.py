@@ -113,10 +113,10 @@ def test_a_factor_is_relaxed_as_its_table_is(first: Case, second: Case, seed: in
             else:
                 model.add_factors(kind, [scope], **{k: np.asarray(v)[None] for k, v in numbers.items()})
         models.append(model)
-    own, table = (fgnn.solve(model, "ad3", tolerance=1e-6) for model in models)
-    assert own.bound == pytest.approx(table.bound, rel=1e-4, abs=1e-4)
+    own, other = (fgnn.solve(model, "ad3", tolerance=1e-6) for model in models)
+    assert own.bound == pytest.approx(other.bound, rel=1e-4, abs=1e-4)
     assert own.converged
-    assert own.status == table.status or "infeasible" not in (own.status, table.status)
+    assert own.status == other.status or "infeasible" not in (own.status, other.status)
 
 
 def test_large_factors_need_no_auxiliary_variables() -> None:

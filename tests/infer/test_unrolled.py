@@ -60,9 +60,34 @@ def test_after_convergence_the_gradient_is_that_of_the_fixed_point() -> None:
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
 
 
-def test_constraints_are_refused() -> None:
+def test_gradients_pass_through_constraints_and_the_scores_of_patterns() -> None:
+    rng = np.random.default_rng(3)
+    model = GraphicalModel([2, 2, 2, 2, 3])
+    model.add_unaries(rng.normal(size=11))
+    model.add_budget((0, 1, 2, 3), at_most=3, at_least=1)
+    model.add_parity((0, 2, 3), 1)
+    model.add_linear((1, 3, 4), [1, 2, 1], at_most=4)
+    model.add_pattern((0, 1, 4), [(0, 0, 0), (1, 1, 2)], rng.normal(size=2), default=0.3)
+    batch = ModelBatch.stack([model])
+    (at,) = (g for g, f in enumerate(batch.structured) if f.kind.name == "pattern")
+    pattern = batch.structured[at]
+
+    def function(unary: Tensor, scores: Tensor, default: Tensor) -> Tensor:
+        own = replace(pattern, numbers={"scores": scores, "default": default})
+        structured = (*batch.structured[:at], own, *batch.structured[at + 1 :])
+        models = replace(batch, unary=torch.where(batch.state_mask, unary, -torch.inf), structured=structured)
+        result: Tensor = log_partition(models, "sum-product", unroll=True, iterations=3, damping=0.2).value
+        return result
+
+    learned = [numbers(batch)[0], *(pattern.numbers[name].clone().requires_grad_(True) for name in pattern.numbers)]
+    assert torch.autograd.gradcheck(function, learned)
+    long = log_partition(model, "sum-product", unroll=True, iterations=200).value
+    assert long == pytest.approx(log_partition(model, "sum-product", iterations=1000).value, abs=1e-6)
+
+
+def test_forbidden_states_are_refused() -> None:
     model = GraphicalModel([2, 2])
-    model.add_budget((0, 1), at_most=1)
+    model.add_budget((0, 1), at_most=0)
     with pytest.raises(ValueError, match="unroll"):
         log_partition(model, "sum-product", unroll=True)
 

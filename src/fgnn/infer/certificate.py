@@ -36,14 +36,12 @@ _LEAST_WIDTH, _MOST_WIDTH = 0.5, 2.0**100
 
 def num_factors(batch: ModelBatch) -> int:
     """The number of terms of a score."""
-    factors = sum(len(t.scopes) for t in batch.tables) + sum(len(f.scopes) for f in batch.structured)
-    return batch.num_variables + factors
+    return batch.num_variables + sum(f.num_terms for f in batch.factors)
 
 
 def _potentials(batch: ModelBatch) -> list[Tensor]:
-    """All log-potentials, (B or 1, C, ...) each: of variables, of tables, of structured factors."""
-    structured = [f.potentials(batch.dtype) for f in batch.structured]
-    return [batch.unary, *(t.distinct("values") for t in batch.tables), *structured]
+    """All log-potentials, (B or 1, C, ...) each: of variables, then of factors."""
+    return [batch.unary, *(f.potentials(batch.dtype) for f in batch.factors)]
 
 
 def rounding(batch: ModelBatch, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -94,11 +92,10 @@ class StandardForm:
         offset, size = constant.clone(), constant.abs()
         width = torch.zeros_like(constant)
         centred: list[Tensor] = []
-        last = len(batch.tables)
         for g, values in enumerate(_potentials(batch)):
             allowed = values
-            if 0 < g <= last and some_forbidden and len(values) == len(batch):
-                allowed = _with_live_states(batch, g - 1, live)
+            if g and some_forbidden and len(values) == len(batch):
+                allowed = batch.factors[g - 1].potentials(batch.dtype, live)
             peak = _finite(allowed.flatten(2).amax(2)) if values.numel() else values.new_zeros(values.shape[:2])
             part = values - peak.view(*peak.shape, *(1 for _ in values.shape[2:]))
             centred.append(part.clamp_(max=0.0) if allowed is not values else part)
@@ -108,18 +105,9 @@ class StandardForm:
                 if bool((lowest == -torch.inf).any()):
                     lowest = _finite(part).flatten(1).amin(1)
                 width = torch.maximum(width, -lowest)
-        standard = replace(
-            batch,
-            unary=centred[0],
-            tables=tuple(
-                replace(t, values=part.expand(len(batch), *part.shape[1:]))
-                for t, part in zip(batch.tables, centred[1 : last + 1], strict=True)
-            ),
-            constant=batch.constant - constant,
-            structured=tuple(
-                replace(f, theta=part) for f, part in zip(batch.structured, centred[last + 1 :], strict=True)
-            ),
-        )
+        factors = zip(batch.factors, centred[1:], strict=True)
+        standard = batch.with_factors([f.with_potentials(part, len(batch)) for f, part in factors])
+        standard = replace(standard, unary=centred[0], constant=batch.constant - constant)
         form = cls(standard, offset, torch.ones_like(width), size, torch.zeros_like(width))
         extreme = (width > 0) & ((width < _LEAST_WIDTH) | (width > _MOST_WIDTH))
         return form._rescaled(torch.where(extreme, width, 0.75)) if bool(extreme.any()) else form
@@ -136,9 +124,8 @@ class StandardForm:
             lost = torch.where((scaled * by != values).flatten(1).any(1), num_factors(self.batch) * 2.0**-1073, lost)
             return scaled
 
-        tables = tuple(replace(t, values=scale(t.values), shared=frozenset()) for t in self.batch.tables)
-        structured = tuple(replace(f, theta=scale(f.potentials(torch.float64))) for f in self.batch.structured)
-        batch = replace(self.batch, unary=scale(self.batch.unary), tables=tables, structured=structured)
+        factors = [f.with_potentials(scale(f.potentials(torch.float64)), len(unit)) for f in self.batch.factors]
+        batch = replace(self.batch.with_factors(factors), unary=scale(self.batch.unary))
         return replace(self, batch=batch, unit=unit, lost=lost)
 
     def scores(self, standard: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
@@ -216,15 +203,3 @@ def certify(batch: ModelBatch, answer: Answer) -> Answer:
 
 def _finite(values: Tensor) -> Tensor:
     return values.masked_fill(values == -torch.inf, 0.0)
-
-
-def _with_live_states(batch: ModelBatch, group: int, live: Tensor) -> Tensor:
-    """The tables of a group, -inf where a state of the cell is forbidden.  # shape: (B, C, k_1, ..., k_A)"""
-    table = batch.tables[group]
-    values = table.values
-    for axis, k in enumerate(table.shape):
-        ok = live[:, table.scopes[:, axis], :k]  # shape: (B, C, k)
-        spread = [1] * len(table.shape)
-        spread[axis] = k
-        values = values.masked_fill(~ok.view(*ok.shape[:2], *spread), -torch.inf)
-    return values

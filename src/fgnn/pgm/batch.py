@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fgnn.graph import FactorGroup, Structure
-from fgnn.pgm.group_batches import BudgetBatch, StructuredBatch, TableBatch
+from fgnn.pgm.group_batches import BudgetBatch, FactorBatch, StructuredBatch, TableBatch, by_form
 from fgnn.pgm.model import GraphicalModel
 
 Index = slice | Tensor
@@ -142,6 +142,11 @@ class ModelBatch:
         return int(self.unary.shape[1])
 
     @property
+    def factors(self) -> tuple[FactorBatch, ...]:
+        """All groups of factors, in the order of the structure."""
+        return (*self.tables, *self.budgets, *self.structured)
+
+    @property
     def cardinalities(self) -> Tensor:
         """The number of states of each variable.  # shape: (N,), int64"""
         assert self.structure.cardinalities is not None
@@ -217,6 +222,11 @@ class ModelBatch:
             ),
         )
 
+    def with_factors(self, factors: Sequence[FactorBatch]) -> ModelBatch:
+        """The same structure with other numbers of its factors."""
+        tables, budgets, structured = by_form(factors)
+        return replace(self, tables=tables, budgets=budgets, structured=structured)
+
     def model(self, b: int) -> GraphicalModel:
         """Model ``b`` alone. Factors come out group by group."""
         if not -len(self) <= b < len(self):
@@ -246,19 +256,8 @@ class ModelBatch:
         x = x[:, None] if x.dim() == 2 else x  # shape: (B, S, N)
         unary = self.unary[:, None].expand(-1, x.shape[1], -1, -1)
         total = unary.gather(3, x[..., None]).squeeze(3).double().sum(2) + self.constant.double()[:, None]
-        for t in self.tables:
-            cell = torch.zeros(*x.shape[:2], len(t.scopes), dtype=torch.int64, device=self.device)
-            for axis, states in enumerate(t.shape):
-                cell = cell * states + x[:, :, t.scopes[:, axis]]
-            flat = t.values.flatten(2)[:, None].expand(-1, x.shape[1], -1, -1)
-            total = total + flat.gather(3, cell[..., None]).squeeze(3).double().sum(2)
-        for u in self.budgets:
-            ones = x[:, :, u.scopes].sum(3)  # shape: (B, S, C)
-            kept = (ones >= u.at_least[:, None]) & (ones <= u.at_most[:, None])
-            total = total.masked_fill(~kept.all(2), -torch.inf)
-        for f in self.structured:
-            theta = f.potentials(self.dtype)[:, None]
-            total = total + f.kind.score(f.shape, x[:, :, f.scopes], theta).sum(2)
+        for factors in self.factors:
+            total = total + factors.score(x)
         return total.squeeze(1) if assignment.dim() == 2 else total
 
     def __repr__(self) -> str:

@@ -1,15 +1,21 @@
-"""Factors of one shape in a batch: the scopes of the structure and the numbers of B models."""
+"""Factors of one shape in a batch: the scopes of the structure and the numbers of B models.
+
+Tables, budgets and structured kinds answer the same questions: ``score``, ``potentials``, ``can_forbid``. Methods that
+ask no others need not know which is which.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
 from fgnn.pgm.factors.kind import Kind, Shape
+
+Form = Literal["table", "budget", "structured"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -61,11 +67,50 @@ class TableBatch(_Numbers):
     scopes: Tensor  # shape: (C, A), int64
     values: Tensor  # shape: (B, C, k_1, ..., k_A)
     names: ClassVar[tuple[str, ...]] = ("values",)
+    form: ClassVar[Form] = "table"
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """The cardinalities (k_1, ..., k_A) of the axes."""
         return tuple(self.values.shape[2:])
+
+    @property
+    def num_terms(self) -> int:
+        """How many log-potentials other than 0 and ``-inf`` a score has."""
+        return len(self.scopes)
+
+    def score(self, x: Tensor) -> Tensor:
+        """The sum of the log-potentials of assignments, in float64: (B, S, N) to (B, S)."""
+        cell = torch.zeros(*x.shape[:2], len(self.scopes), dtype=torch.int64, device=x.device)
+        for axis, states in enumerate(self.shape):
+            cell = cell * states + x[:, :, self.scopes[:, axis]]
+        flat = self.values.flatten(2)[:, None].expand(-1, x.shape[1], -1, -1)
+        return flat.gather(3, cell[..., None]).squeeze(3).double().sum(2)
+
+    def potentials(self, dtype: torch.dtype, live: Tensor | None = None) -> Tensor:
+        """The log-potentials, (B or 1, C, ...); ``-inf`` where a state is not ``live`` (B, N, K), if that is given."""
+        if live is None:
+            return self.distinct("values").to(dtype)
+        values = self.values.to(dtype)
+        for axis, k in enumerate(self.shape):
+            ok = live[:, self.scopes[:, axis], :k]  # shape: (B, C, k)
+            spread = [k if a == axis else 1 for a in range(len(self.shape))]
+            values = values.masked_fill(~ok.view(*ok.shape[:2], *spread), -torch.inf)
+        return values
+
+    def with_potentials(self, theta: Tensor, models: int) -> TableBatch:
+        """The same factors with other log-potentials, (B or 1, C, ...), for so many models."""
+        shared = frozenset(("values",)) if len(theta) == 1 and (models > 1 or self.shared) else frozenset[str]()
+        return replace(self, values=theta.expand(models, *theta.shape[1:]), shared=shared)
+
+    def some(self, at: Tensor) -> TableBatch:
+        """The factors at an index tensor."""
+        parts = self.changed(len(self.values), lambda numbers: numbers.index_select(1, at))
+        return replace(parts, scopes=self.scopes[at])
+
+    def can_forbid(self, dtype: torch.dtype) -> bool:
+        """Whether a state of a variable can become impossible."""
+        return bool(self.distinct("values").isneginf().any())
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +121,31 @@ class BudgetBatch(_Numbers):
     at_least: Tensor  # shape: (B, C), int64
     at_most: Tensor  # shape: (B, C), int64
     names: ClassVar[tuple[str, ...]] = ("at_least", "at_most")
+    form: ClassVar[Form] = "budget"
+    num_terms: ClassVar[int] = 0
+
+    @property
+    def shape(self) -> Shape:
+        return (2,) * self.scopes.shape[1]
+
+    def score(self, x: Tensor) -> Tensor:
+        ones = x[:, :, self.scopes].sum(3)  # shape: (B, S, C)
+        kept = (ones >= self.at_least[:, None]) & (ones <= self.at_most[:, None])
+        total = torch.zeros(x.shape[:2], dtype=torch.float64, device=x.device)
+        return total.masked_fill(~kept.all(2), -torch.inf)
+
+    def potentials(self, dtype: torch.dtype, live: Tensor | None = None) -> Tensor:
+        return torch.zeros(1, len(self.scopes), 1, dtype=dtype, device=self.scopes.device)
+
+    def with_potentials(self, theta: Tensor, models: int) -> BudgetBatch:
+        return self  # allowed is 0, in whatever unit
+
+    def some(self, at: Tensor) -> BudgetBatch:
+        parts = self.changed(len(self.at_most), lambda numbers: numbers.index_select(1, at))
+        return replace(parts, scopes=self.scopes[at])
+
+    def can_forbid(self, dtype: torch.dtype) -> bool:
+        return bool(((self.at_most == 0) | (self.at_least == self.scopes.shape[1])).any())
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +160,7 @@ class StructuredBatch:
     scopes: Tensor  # shape: (C, n), int64
     numbers: Mapping[str, Tensor]  # shape: (B or 1, C, ...) each
     theta: Tensor | None = None  # shape: (B or 1, C, S), potentials that replace those of the numbers
+    form: ClassVar[Form] = "structured"
 
     def changed(self, change: Callable[[Tensor], Tensor], once: Callable[[Tensor], Tensor]) -> StructuredBatch:
         """The same with ``change`` applied to the numbers of every model, and ``once`` to those that models share."""
@@ -100,10 +171,31 @@ class StructuredBatch:
         numbers = {name: either(tensor) for name, tensor in self.numbers.items()}
         return replace(self, numbers=numbers, theta=None if self.theta is None else either(self.theta))
 
-    def potentials(self, dtype: torch.dtype) -> Tensor:
+    @property
+    def num_terms(self) -> int:
+        return len(self.scopes)
+
+    def score(self, x: Tensor) -> Tensor:
+        theta = self.potentials(torch.float64)[:, None]
+        return self.kind.score(self.shape, x[:, :, self.scopes], theta).sum(2)
+
+    def potentials(self, dtype: torch.dtype, live: Tensor | None = None) -> Tensor:
         """The log-potentials that the factors select from.  # shape: (B or 1, C, S)"""
         theta = self.kind.potentials(self.numbers) if self.theta is None else self.theta
         return theta.to(self.scopes.device, dtype).expand(-1, len(self.scopes), -1)
+
+    def with_potentials(self, theta: Tensor, models: int) -> StructuredBatch:
+        return replace(self, theta=theta)
+
+    def some(self, at: Tensor) -> StructuredBatch:
+        numbers = {name: tensor.index_select(1, at) for name, tensor in self.numbers.items()}
+        theta = None if self.theta is None else self.theta.expand(-1, len(self.scopes), -1).index_select(1, at)
+        return replace(self, scopes=self.scopes[at], numbers=numbers, theta=theta)
+
+    def can_forbid(self, dtype: torch.dtype) -> bool:
+        theta = self.potentials(dtype).permute(2, 1, 0)
+        nothing = [theta.new_zeros(k, *theta.shape[1:]) for k in self.shape]
+        return any(bool((m == -torch.inf).any()) for m in self.kind.messages(theta, nothing, total=False))
 
     @classmethod
     def concat(cls, parts: Sequence[StructuredBatch], sizes: Sequence[int]) -> StructuredBatch:
@@ -113,3 +205,17 @@ class StructuredBatch:
             [p.numbers[n].expand(b, *p.numbers[n].shape[1:]) for p, b in zip(parts, sizes, strict=True)] for n in names
         ]
         return replace(parts[0], numbers=dict(zip(names, map(torch.cat, stacked), strict=True)))
+
+
+FactorBatch = TableBatch | BudgetBatch | StructuredBatch
+
+
+def by_form(
+    factors: Sequence[FactorBatch],
+) -> tuple[tuple[TableBatch, ...], tuple[BudgetBatch, ...], tuple[StructuredBatch, ...]]:
+    """Groups sorted into tables, budgets and structured kinds."""
+    return (
+        tuple(f for f in factors if isinstance(f, TableBatch)),
+        tuple(f for f in factors if isinstance(f, BudgetBatch)),
+        tuple(f for f in factors if isinstance(f, StructuredBatch)),
+    )

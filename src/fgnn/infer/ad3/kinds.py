@@ -103,15 +103,15 @@ def project_kind(f: KindLayout, y: KindNumbers, z: Tensor, pushed: Tensor, sets:
     q = target.clone()
     for turn in range(_ROUNDS + 1):
         nu, threshold = theta.new_empty(len(columns), *live.shape[1:3]), theta.new_empty(len(columns))
-        to = (t.numpy() for t in (nu, threshold, sets.value))
+        to = nu.numpy(), threshold.numpy(), sets.value.numpy()
         improve(columns.numpy(), shape, target.numpy(), q.numpy(), live, sets.arrays(), *to)
         if turn == _ROUNDS:
             break
         best, x = f.kind.best(f.shape, theta[columns], nu)
         sets.make_room()
         joined = torch.zeros(len(columns), dtype=torch.bool)
-        found = (t.numpy() for t in (columns, x, best, nu, threshold))
-        join(*found, sets.arrays(), joined.numpy())
+        found = x.numpy(), best.numpy(), nu.numpy(), threshold.numpy()
+        join(columns.numpy(), *found, sets.arrays(), joined.numpy())
         columns = columns[joined]
         if not len(columns):
             break

@@ -31,14 +31,15 @@ def budget_sums(nu: Tensor, at_least: Bound, at_most: Bound) -> Tensor:
         The messages, shape (n, 2, C, B).
     """
     rest = _in_bounds_after(nu, at_least, at_most)
-    before = torch.full_like(rest[0], -torch.inf)  # shape: (n + 1, C, B)
+    none = _none(nu)
+    before = torch.full_like(rest[0], none)  # shape: (n + 1, C, B)
     before[0] = 0.0
     messages = []
     for i, ratios in enumerate(nu.unbind(0)):
         after = rest[i + 1]
-        shifted = torch.cat([after[1:], torch.full_like(after[:1], -torch.inf)])
+        shifted = torch.cat([after[1:], torch.full_like(after[:1], none)])
         messages.append(torch.stack([(before + after).logsumexp(0), (before + shifted).logsumexp(0)]))
-        one_more = torch.cat([torch.full_like(before[:1], -torch.inf), before[:-1]])
+        one_more = torch.cat([torch.full_like(before[:1], none), before[:-1]])
         before = torch.logaddexp(before + ratios[0], one_more + ratios[1])
     return torch.stack(messages)
 
@@ -50,12 +51,17 @@ def budget_total(nu: Tensor, at_least: Bound, at_most: Bound) -> Tensor:
 
 def _in_bounds_after(nu: Tensor, at_least: Bound, at_most: Bound) -> list[Tensor]:
     """R_1, ..., R_{n+1}, each of shape (n + 1, C, B)."""
-    n = int(nu.shape[0])
+    n, none = int(nu.shape[0]), _none(nu)
     counts = torch.arange(n + 1, device=nu.device).view(-1, 1, 1)
     outside = (counts < at_least) | (counts > at_most)
-    last = torch.zeros(n + 1, *nu.shape[2:], dtype=nu.dtype, device=nu.device).masked_fill(outside, -torch.inf)
+    last = torch.zeros(n + 1, *nu.shape[2:], dtype=nu.dtype, device=nu.device).masked_fill(outside, none)
     rest = [last]
     for ratios in reversed(nu.unbind(0)):
-        one_more = torch.cat([rest[-1][1:], torch.full_like(last[:1], -torch.inf)])
+        one_more = torch.cat([rest[-1][1:], torch.full_like(last[:1], none)])
         rest.append(torch.logaddexp(rest[-1] + ratios[0], one_more + ratios[1]))
     return rest[::-1]
+
+
+def _none(nu: Tensor) -> float:
+    """The logarithm of nothing; finite with gradients, since that of log-sum-exp is undefined if all terms are -inf."""
+    return -1e30 if nu.requires_grad else -torch.inf

@@ -12,6 +12,7 @@ from fgnn.infer.kernel_tiles import MODELS, ROWS, index_rows, worth_fusing
 from fgnn.infer.max_product.messages import Bound, PairClamp
 from fgnn.infer.max_product.numbers import Numbers
 from fgnn.infer.max_product.pool import Pool
+from fgnn.infer.max_product.potentials import BudgetPotentials
 from fgnn.infer.max_product.wiring import Wiring, incident_rows
 from fgnn.runtime.triton_support import can_launch, power_of_two
 
@@ -76,7 +77,7 @@ class FusedFlooding:
 
         numbers, messages, count = pool.numbers, pool.messages, len(pool.models)
         (sign, shift, low, high), shared_pairs = _pair_numbers(numbers, messages)
-        bounds = [x for x in numbers.factors if isinstance(x, tuple)]
+        bounds = [(x.at_least, x.at_most) for x in numbers.factors if isinstance(x, BudgetPotentials)]
         shared_bounds = all(isinstance(b, int) for pair in bounds for b in pair)
         width = 1 if shared_bounds else count
         least, most = (self._stacked_bounds([pair[side] for pair in bounds], width) for side in (0, 1))

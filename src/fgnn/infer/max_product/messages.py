@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fgnn.infer.max_product.ranking import ranked
+from fgnn.infer.max_product.wiring import Group, Out
 
 # A bound of budgets: one number for a whole group, or a tensor of shape (C, B) or (C, 1).
 Bound = int | Tensor
@@ -99,6 +100,10 @@ class PairClamp:
             low=(torch.minimum(*ends[0]), torch.minimum(*ends[1])),
             high=(torch.maximum(*ends[0]), torch.maximum(*ends[1])),
         )
+
+    def send(self, group: Group, nu: Tensor, *, full: bool, normalise: bool, total: bool, out: Out = None) -> Tensor:
+        """As other potentials, see `potentials`."""
+        return self.ratios(nu, torch.empty_like(nu) if out is None else out)
 
     def ratios(self, nu: Tensor, out: Tensor) -> Tensor:
         """The messages (2, C, B) for incoming ratios (2, C, B), which ``out`` may overwrite."""

@@ -8,15 +8,9 @@ import torch
 from torch import Tensor
 
 from fgnn.infer.map_tensors import map_tensors, take_models
-from fgnn.infer.max_product.budget_sums import budget_sums
-from fgnn.infer.max_product.messages import Bound, PairClamp, budget_messages, budget_ratios, table_messages
-from fgnn.infer.max_product.pair_sums import PairSum
-from fgnn.infer.max_product.structured import StructuredPotentials, forbids
-from fgnn.infer.max_product.wiring import Group, Wiring, subtract_best
+from fgnn.infer.max_product.potentials import Potentials, potentials_of
+from fgnn.infer.max_product.wiring import Group, Wiring
 from fgnn.pgm import ModelBatch
-
-# Potentials of a group: tables (k_1, ..., k_A, C, B or 1), binary pairs, bounds (at_least, at_most), or of a kind.
-Potentials = Tensor | PairClamp | PairSum | tuple[Bound, Bound] | StructuredPotentials
 
 
 @dataclass(frozen=True)
@@ -47,15 +41,7 @@ class Numbers:
         if wiring.full:
             impossible = unary == -torch.inf
             unary = torch.cat([unary.masked_fill(impossible, 0.0), impossible.to(unary.dtype)])
-        factors: list[Potentials] = []
-        for t in batch.tables:
-            theta = _models_last(t.distinct("values"))
-            pair = None
-            if t.shape == (2, 2) and not wiring.full and not theta.requires_grad:
-                pair = PairSum.of(theta) if total else PairClamp.of(theta)
-            factors.append(theta if pair is None else pair)
-        factors += [(_bound(u.distinct("at_least")), _bound(u.distinct("at_most"))) for u in batch.budgets]
-        factors += [StructuredPotentials.of(f, batch.dtype) for f in batch.structured]
+        factors = (potentials_of(f, batch.dtype, full=wiring.full, total=total) for f in batch.factors)
         return cls(unary, tuple(factors))
 
     def columns(self, which: Tensor) -> Numbers:
@@ -71,57 +57,16 @@ def group_messages(
     group: Group, potentials: Potentials, nu: Tensor, full: bool, rule: Rule, out: Tensor | None = None
 ) -> Tensor:
     """The messages that factors of a group send, as value rows: (height, C, B) in and out."""
-    out = torch.empty_like(nu) if out is None else out
-    if isinstance(potentials, PairClamp | PairSum):
-        return potentials.ratios(nu, out)
-    normalise = full and rule.normalise
-    if isinstance(potentials, StructuredPotentials):
-        if full:
-            return out.copy_(potentials.messages(group, nu, normalise=normalise, total=rule.total))
-        return out.copy_(potentials.ratios(group, nu, total=rule.total))
-    if isinstance(potentials, Tensor):
-        sent = table_messages(potentials, list(torch.split(nu, list(group.states))), full=full, total=rule.total)
-        return torch.cat([subtract_best(m) for m in sent] if normalise else sent, out=out)
-    if rule.total:
-        sums = budget_sums(by_state(group, nu, full), *potentials)
-        if not full:
-            return torch.sub(sums[:, 1], sums[:, 0], out=out)
-        sums = torch.stack([subtract_best(m) for m in sums]) if normalise else sums
-        return out.copy_(sums.flatten(0, 1))
-    if not full:
-        return budget_ratios(nu, *potentials, out=out)
-    return out.copy_(budget_messages(by_state(group, nu, full), *potentials, normalise=rule.normalise).flatten(0, 1))
-
-
-def by_state(group: Group, nu: Tensor, full: bool) -> Tensor:
-    """The incoming messages of budgets (height, C, B) as (n, 2, C, B)."""
-    if full:
-        return nu.view(len(group.states), 2, *nu.shape[1:])
-    return torch.stack([torch.zeros_like(nu), nu], 1)
+    return potentials.send(group, nu, full=full, normalise=rule.normalise, total=rule.total, out=out)
 
 
 def can_forbid(batch: ModelBatch) -> bool:
     """Whether a state can ever become impossible: there is a ``-inf``, or a constraint that leaves no choice."""
     if bool((batch.unary.isneginf() & batch.state_mask).any()):
         return True
-    if any(bool(t.distinct("values").isneginf().any()) for t in batch.tables):
-        return True
-    if any(bool(((u.at_most == 0) | (u.at_least == u.scopes.shape[1])).any()) for u in batch.budgets):
-        return True
-    return any(forbids(f, batch.dtype) for f in batch.structured)
+    return any(f.can_forbid(batch.dtype) for f in batch.factors)
 
 
 def _ratios(batch: ModelBatch) -> Tensor:
     """The unaries of states 1, 2, ... relative to state 0."""
     return (batch.unary[..., 1:] - batch.unary[..., :1])[:, batch.state_mask[:, 1:]]
-
-
-def _models_last(values: Tensor) -> Tensor:
-    """(B, C, k_1, ..., k_A) to (k_1, ..., k_A, C, B)."""
-    return values.permute(*range(2, values.dim()), 1, 0).contiguous()
-
-
-def _bound(bound: Tensor) -> Bound:
-    if bound.numel() and bool((bound == bound.flatten()[0]).all()):
-        return int(bound.flatten()[0])
-    return bound.t().contiguous()

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fgnn.infer.max_product.wiring import Group, Out
+
 # Differences within a table up to the first, with incoming ratios clamped to the second: beyond it a message has
 # reached its limit up to rounding, and no exponential overflows.
 RANGE = {torch.float64: (100.0, 300.0), torch.float32: (20.0, 60.0)}
@@ -40,6 +42,10 @@ class PairSum:
             alpha=((t11 - t10).exp(), (t11 - t01).exp()),
             beta=((t01 - t00).exp(), (t10 - t00).exp()),
         )
+
+    def send(self, group: Group, nu: Tensor, *, full: bool, normalise: bool, total: bool, out: Out = None) -> Tensor:
+        """As other potentials, see `potentials`."""
+        return self.ratios(nu, torch.empty_like(nu) if out is None else out)
 
     def ratios(self, nu: Tensor, out: Tensor) -> Tensor:
         """The messages (2, C, B) for incoming ratios (2, C, B), which ``out`` may overwrite."""

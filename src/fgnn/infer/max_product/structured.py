@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fgnn.infer.max_product.messages import LIMIT
-from fgnn.infer.max_product.wiring import Group
+from fgnn.infer.max_product.wiring import Group, Out, filled
 from fgnn.pgm import Kind, StructuredBatch
 
 
@@ -23,19 +23,23 @@ class StructuredPotentials:
     def of(cls, factors: StructuredBatch, dtype: torch.dtype) -> StructuredPotentials:
         return cls(factors.kind, factors.potentials(dtype).permute(2, 1, 0).contiguous())
 
-    def ratios(self, group: Group, nu: Tensor, *, total: bool) -> Tensor:
-        """Messages relative to state 0, (height, C, B) in and out. They can diverge on loops and are clamped."""
+    def send(self, group: Group, nu: Tensor, *, full: bool, normalise: bool, total: bool, out: Out = None) -> Tensor:
+        """The messages of the factors as value rows, (height, C, B) in and out."""
+        return filled(out, self._messages(group, nu, normalise, total) if full else self._ratios(group, nu, total))
+
+    def _ratios(self, group: Group, nu: Tensor, total: bool) -> Tensor:
+        """Messages relative to state 0. They can diverge on loops and are clamped."""
         if max(group.states) == min(group.states) == 1:
             sent = self.kind.ratios(self.theta, nu, total=total)
         else:
-            messages = self.kind.messages(self.theta, self.by_axis(group, nu, full=False), total=total)
+            messages = self.kind.messages(self.theta, self._by_axis(group, nu, full=False), total=total)
             sent = torch.cat([m[1:] - m[:1] for m in messages])
         limit = LIMIT[nu.dtype]
-        return sent.clamp_(-limit, limit)
+        return sent.clamp(-limit, limit) if sent.requires_grad else sent.clamp_(-limit, limit)
 
-    def messages(self, group: Group, nu: Tensor, *, normalise: bool, total: bool) -> Tensor:
-        """Messages of all states, (height, C, B) in and out; ``normalise`` sets the best state of each to 0."""
-        sent = self.kind.messages(self.theta, self.by_axis(group, nu, full=True), total=total)
+    def _messages(self, group: Group, nu: Tensor, normalise: bool, total: bool) -> Tensor:
+        """Messages of all states; ``normalise`` sets the best state of each to 0."""
+        sent = self.kind.messages(self.theta, self._by_axis(group, nu, full=True), total=total)
         if not normalise:
             return torch.cat(sent)
         best = [m.amax(0) for m in sent]
@@ -44,19 +48,11 @@ class StructuredPotentials:
 
     def log_total(self, group: Group, nu: Tensor, *, full: bool) -> Tensor:
         """log Σ exp of the factor and its incoming messages over all joint states, shape (C, B)."""
-        incoming = self.by_axis(group, nu, full=full)
+        incoming = self._by_axis(group, nu, full=full)
         sent = self.kind.messages(self.theta, incoming, total=True)
         return (sent[0] + incoming[0]).logsumexp(0)
 
-    def by_axis(self, group: Group, nu: Tensor, *, full: bool) -> list[Tensor]:
+    def _by_axis(self, group: Group, nu: Tensor, *, full: bool) -> list[Tensor]:
         """Incoming messages of all states, (k_a, C, B) by axis."""
         parts = torch.split(nu, list(group.states))
         return list(parts) if full else [torch.nn.functional.pad(p, (0, 0, 0, 0, 1, 0)) for p in parts]
-
-
-def forbids(factors: StructuredBatch, dtype: torch.dtype) -> bool:
-    """Whether some state of a variable is impossible whatever the other variables do."""
-    potentials = StructuredPotentials.of(factors, dtype)
-    count, models = potentials.theta.shape[1:]
-    nothing = [potentials.theta.new_zeros(k, count, models) for k in factors.shape]
-    return any(bool((m == -torch.inf).any()) for m in factors.kind.messages(potentials.theta, nothing, total=False))

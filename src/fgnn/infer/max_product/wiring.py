@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,8 +16,9 @@ from torch import Tensor
 from fgnn.graph import Structure, padded_width, slots_by_target
 from fgnn.graph.derived import Derived
 from fgnn.pgm import ModelBatch
+from fgnn.pgm.group_batches import Form
 
-Form = Literal["table", "budget", "structured"]
+Out = Tensor | None  # where to write a message, if not to a new tensor
 
 # Largest size of a padded table of message rows, as a multiple of the rows in it.
 _MOST_PADDING = 4
@@ -81,9 +81,7 @@ class Wiring(Derived):
         ``full`` is needed if states can be impossible or messages must not be normalised.
         """
         structure = batch.structure
-        forms: list[tuple[Form, tuple[int, ...]]] = [("table", t.shape) for t in batch.tables]
-        forms += [("budget", (2,) * u.scopes.shape[1]) for u in batch.budgets]
-        forms += [("structured", f.shape) for f in batch.structured]
+        forms = [(f.form, f.shape) for f in batch.factors]
         return structure.derived(("wiring", full, tuple(forms)), lambda: cls._compile(structure, forms, full))
 
     @classmethod
@@ -167,6 +165,11 @@ def incident_rows(belief_of: Tensor, count: int) -> Tensor | None:
     if rows == 0 or padded_width(belief_of, count) * count > _MOST_PADDING * rows:
         return None
     return slots_by_target(belief_of, count)
+
+
+def filled(out: Out, message: Tensor) -> Tensor:
+    """The message itself, or copied to where it belongs."""
+    return message if out is None else out.copy_(message)
 
 
 def subtract_best(message: Tensor) -> Tensor:

@@ -153,8 +153,7 @@ def _lowest(batch: ModelBatch) -> Tensor:
     """The least that log Z can be if there is a feasible assignment: as if every factor had its least finite value."""
     unary = batch.unary.detach().double()
     total = batch.constant.detach().double() + unary.masked_fill(unary == -torch.inf, torch.inf).amin(2).sum(1)
-    for t in batch.tables:
-        values = t.values.detach().double().flatten(2)
+    for f in batch.factors:
+        values = f.potentials(torch.float64).detach().flatten(2)
         total = total + values.masked_fill(values == -torch.inf, torch.inf).amin(2).sum(1)
-    usable = total.isfinite() & (not batch.structured)
-    return torch.where(usable, total, -torch.inf)
+    return torch.where(total.isfinite(), total, -torch.inf)

@@ -118,8 +118,8 @@ def _mixed(
 
 
 def _scopes(batch: ModelBatch) -> Iterator[list[int]]:
-    for scopes in (g.scopes for groups in (batch.tables, batch.budgets, batch.structured) for g in groups):
-        yield from scopes.tolist()
+    for factors in batch.factors:
+        yield from factors.scopes.tolist()
 
 
 def _message_entries(batch: ModelBatch) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fgnn.pgm import ModelBatch, StructuredBatch
-from fgnn.pgm.group_batches import BudgetBatch, TableBatch
+from fgnn.pgm import ModelBatch
+from fgnn.pgm.group_batches import by_form
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,24 +81,6 @@ def acyclic(variables: int, scopes: Sequence[Sequence[int]], order: NDArray[np.i
 
 def some_factors(batch: ModelBatch, members: Sequence[Tensor], unary: Tensor) -> ModelBatch:
     """The batch with other unaries (B, N, K) and, of each group, only the factors at an index tensor."""
-    which, models = iter(members), len(batch)
-
-    def table(t: TableBatch, at: Tensor) -> TableBatch:
-        return replace(t.changed(models, lambda numbers: numbers.index_select(1, at)), scopes=t.scopes[at])
-
-    def budget(u: BudgetBatch, at: Tensor) -> BudgetBatch:
-        return replace(u.changed(models, lambda numbers: numbers.index_select(1, at)), scopes=u.scopes[at])
-
-    def structured(f: StructuredBatch, at: Tensor) -> StructuredBatch:
-        theta = f.potentials(batch.dtype)[:, at]
-        numbers = {name: tensor.index_select(1, at) for name, tensor in f.numbers.items()}
-        return replace(f, scopes=f.scopes[at], numbers=numbers, theta=theta)
-
-    return ModelBatch.of(
-        batch.cardinalities,
-        unary,
-        [table(t, at) for t, at in [(t, next(which)) for t in batch.tables] if len(at)],
-        [budget(u, at) for u, at in [(u, next(which)) for u in batch.budgets] if len(at)],
-        batch.constant,
-        [structured(f, at) for f, at in [(f, next(which)) for f in batch.structured] if len(at)],
-    )
+    some = [f.some(at) for f, at in zip(batch.factors, members, strict=True) if len(at)]
+    tables, budgets, structured = by_form(some)
+    return ModelBatch.of(batch.cardinalities, unary, tables, budgets, batch.constant, structured)

@@ -10,13 +10,10 @@ import torch
 from torch import Tensor
 
 from fgnn.infer.lowered import reads_structured
-from fgnn.infer.max_product.budget_sums import budget_total
-from fgnn.infer.max_product.messages import drop_axis
-from fgnn.infer.max_product.numbers import Numbers, Rule, by_state, can_forbid
-from fgnn.infer.max_product.pair_sums import PairSum
+from fgnn.infer.max_product.numbers import Numbers, Rule, can_forbid
+from fgnn.infer.max_product.potentials import TablePotentials, with_totals
 from fgnn.infer.max_product.run import MessageRun, RunOptions
 from fgnn.infer.max_product.solver import check_settings, deadline_after, pass_messages
-from fgnn.infer.max_product.structured import StructuredPotentials
 from fgnn.infer.max_product.wiring import Wiring
 from fgnn.infer.probability.forests import acyclic
 from fgnn.infer.probability.result import Beliefs
@@ -118,40 +115,14 @@ def read_messages(
         total = total + batch.unary[:, :, 0].double().sum(1)
     by_table = []
     for g, (group, incoming) in enumerate(zip(wiring.groups, nu, strict=True)):
-        potentials = numbers.factors[g]
-        potentials = potentials.theta if isinstance(potentials, PairSum) else potentials
-        if isinstance(potentials, Tensor):
-            by_axis = list(torch.split(incoming, list(group.states)))
-            log_zc = _table_total(potentials, by_axis, wiring.full)
-            if tables:
-                by_table.append(table_beliefs(potentials, by_axis, wiring.full))
-        elif isinstance(potentials, StructuredPotentials):
-            log_zc = potentials.log_total(group, incoming, full=wiring.full)
-        else:
-            assert isinstance(potentials, tuple)
-            log_zc = budget_total(by_state(group, incoming, wiring.full), *potentials)
+        potentials = with_totals(numbers.factors[g])
+        log_zc = potentials.log_total(group, incoming, full=wiring.full)
+        if tables and isinstance(potentials, TablePotentials):
+            by_table.append(potentials.joint(group, incoming, full=wiring.full))
         total = total + log_zc.double().sum(0)
         degree.index_add_(0, group.scopes.flatten(), torch.ones_like(degree[:1]).expand(group.scopes.numel()))
     weighted = torch.where(degree == 1, 0.0, (1 - degree) * log_zi)
     return log_beliefs, log_zi, total + weighted.sum(1), by_table
-
-
-def _table_total(theta: Tensor, incoming: list[Tensor], full: bool) -> Tensor:
-    """log Z_c of each table, shape (C, B)."""
-    for axis in reversed(range(len(incoming))):
-        theta = drop_axis(theta, axis, incoming[axis], full=full, total=True)
-    return theta
-
-
-def table_beliefs(theta: Tensor, incoming: list[Tensor], full: bool) -> Tensor:
-    """p(x_c) of each table, shape (B, C, k_1, ..., k_A)."""
-    joint, arity = theta, len(incoming)
-    for axis, message in enumerate(incoming):
-        states = message if full else torch.nn.functional.pad(message, (0, 0, 0, 0, 1, 0))  # the ratio of state 0 is 0
-        joint = joint + states.reshape(*[1] * axis, states.shape[0], *[1] * (arity - axis - 1), *states.shape[1:])
-    flat = joint.flatten(0, arity - 1).double()
-    p = (flat - flat.logsumexp(0).clamp_min(torch.finfo(torch.float64).min)).exp()
-    return p.view(*joint.shape).permute(arity + 1, arity, *range(arity))
 
 
 def _is_forest(batch: ModelBatch) -> bool:

@@ -25,9 +25,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -35,7 +33,7 @@ from torch import Tensor
 from fgnn.infer.exact.plan import TooLarge
 from fgnn.infer.lowered import reads_structured
 from fgnn.infer.max_product.numbers import Numbers, Rule, can_forbid
-from fgnn.infer.max_product.pair_sums import PairSum
+from fgnn.infer.max_product.potentials import TablePotentials, with_totals
 from fgnn.infer.max_product.run import MessageRun, RunOptions
 from fgnn.infer.max_product.solver import check_settings, deadline_after
 from fgnn.infer.max_product.sweeps import reweighted
@@ -43,7 +41,6 @@ from fgnn.infer.max_product.wiring import Wiring
 from fgnn.infer.probability.exact import log_partition_exact
 from fgnn.infer.probability.forests import Forests, some_factors
 from fgnn.infer.probability.result import Beliefs
-from fgnn.infer.probability.sum_product import table_beliefs
 from fgnn.infer.reporter import Reporter
 from fgnn.infer.solution import OnProgress
 from fgnn.pgm import ModelBatch
@@ -129,10 +126,8 @@ def _seconds(batch: ModelBatch) -> float:
 def highest(batch: ModelBatch) -> Tensor:
     """An upper bound on log Z (B,) that costs nothing: as if every factor had its largest value everywhere."""
     total = batch.constant.detach().double() + batch.unary.detach().double().logsumexp(2).sum(1)
-    for t in batch.tables:
-        total = total + t.values.detach().double().flatten(2).amax(2).sum(1)
-    for f in batch.structured:
-        total = total + f.potentials(torch.float64).detach().amax(2).sum(1)
+    for f in batch.factors:
+        total = total + f.potentials(torch.float64).detach().flatten(2).amax(2).sum(1)
     return total
 
 
@@ -151,16 +146,10 @@ class _Reweighted:
         def weighed(values: Tensor, rho: Tensor) -> Tensor:
             return values / rho.view(1, -1, *(1 for _ in values.shape[2:]))
 
-        tables = [
-            t.changed(len(batch), partial(weighed, rho=rho))
-            for t, rho in zip(batch.tables, cover.appearance, strict=False)
-        ]
-        others = cover.appearance[len(tables) + len(batch.budgets) :]  # a budget is 0 or -inf
-        structured = [
-            replace(f, theta=weighed(f.potentials(batch.dtype), rho))
-            for f, rho in zip(batch.structured, others, strict=True)
-        ]
-        scaled = replace(batch, tables=tuple(tables), structured=tuple(structured))
+        factors = zip(batch.factors, cover.appearance, strict=True)
+        scaled = batch.with_factors(
+            [f.with_potentials(weighed(f.potentials(batch.dtype), rho), len(batch)) for f, rho in factors]
+        )
         wiring = Wiring.of(scaled, full=can_forbid(scaled))
         rows = [rho.expand(g.height, -1).flatten() for g, rho in zip(wiring.groups, cover.appearance, strict=True)]
         appearance = torch.cat([batch.unary.new_zeros(0), *rows])
@@ -200,9 +189,8 @@ class _Reweighted:
             nu = self.wiring.beliefs(self.numbers.unary, messages).index_select(0, self.wiring.belief_of)
             nu[: len(self.appearance)] -= messages[: len(self.appearance)] / self.appearance[:, None]
             incoming = self.wiring.by_group(self.wiring.values(nu))
-            for group, theta, nu_c in zip(self.wiring.groups, self.numbers.factors, incoming, strict=True):
-                values: Any = theta.theta if isinstance(theta, PairSum) else theta
-                if group.form == "table":
-                    parts = list(torch.split(nu_c, list(group.states)))
-                    by_table.append(table_beliefs(values, parts, self.wiring.full))
+            for group, factors, nu_c in zip(self.wiring.groups, self.numbers.factors, incoming, strict=True):
+                potentials = with_totals(factors)
+                if isinstance(potentials, TablePotentials):
+                    by_table.append(potentials.joint(group, nu_c, full=self.wiring.full))
         return unary, tuple(by_table)

@@ -9,9 +9,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from fgnn.infer.lowered import reads_structured
-from fgnn.infer.max_product.messages import table_messages
 from fgnn.infer.max_product.numbers import Numbers, can_forbid
-from fgnn.infer.max_product.pair_sums import PairSum
+from fgnn.infer.max_product.potentials import with_totals
 from fgnn.infer.max_product.solver import check_settings
 from fgnn.infer.max_product.wiring import Wiring
 from fgnn.infer.probability.attach import potentials_of
@@ -69,24 +68,23 @@ def log_partition_sum_product(
 
 def _unrolled(batch: ModelBatch, iterations: int, damping: float) -> Beliefs:
     check_settings(iterations, damping)
-    if batch.budgets or batch.structured or can_forbid(batch.detach()):
-        raise ValueError("Expected tables without forbidden states for unroll=True (got constraints)")
+    if can_forbid(batch.detach()):
+        raise ValueError("Expected factors that leave every state possible for unroll=True (got forbidden states)")
     wiring = Wiring.of(batch, full=False)
     numbers = Numbers.of(batch, wiring, total=True)
-    factors = [f.theta if isinstance(f, PairSum) else f for f in numbers.factors if isinstance(f, Tensor | PairSum)]
+    factors = [with_totals(f) for f in numbers.factors]
 
-    def step(messages: Tensor, unary: Tensor, *tables: Tensor) -> Tensor:
-        nu = wiring.beliefs(unary, messages).index_select(0, wiring.belief_of) - messages
+    def step(messages: Tensor) -> Tensor:
+        nu = wiring.beliefs(numbers.unary, messages).index_select(0, wiring.belief_of) - messages
         sent = [
-            torch.cat(table_messages(theta, list(torch.split(incoming, list(g.states))), full=False, total=True))
-            for g, theta, incoming in zip(wiring.groups, tables, wiring.by_group(nu), strict=True)
+            f.send(group, incoming, full=False, normalise=False, total=True).flatten(0, 1)
+            for group, f, incoming in zip(wiring.groups, factors, wiring.by_group(nu), strict=True)
         ]
-        proposed = torch.cat([rows.flatten(0, 1) for rows in sent]) if sent else messages
-        return torch.lerp(proposed, messages, damping)
+        return torch.lerp(torch.cat(sent), messages, damping) if sent else messages
 
     messages = numbers.unary.new_zeros(len(wiring.belief_of), len(batch))
     for _ in range(iterations):
-        messages = checkpoint(step, messages, numbers.unary, *factors, use_reentrant=False)
+        messages = checkpoint(step, messages, use_reentrant=False)
     log_beliefs, log_zi, bethe, _ = read_messages(batch, wiring, numbers, messages)
     unary = (log_beliefs - log_zi[..., None]).exp().masked_fill(~batch.state_mask, 0.0)
     return Beliefs.of(unary.detach(), bethe, converged=False, iterations=iterations)

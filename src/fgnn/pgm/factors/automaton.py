@@ -68,8 +68,8 @@ class AutomatonKind(Kind):
         from fgnn.pgm.factors.best_paths import best_paths
 
         value, x = nu.new_empty(len(nu)), torch.zeros(nu.shape[:2], dtype=torch.int64)
-        arrays = (a.contiguous().numpy() for a in (theta, nu, value, x))
-        best_paths(*_flat(self, shape), np.array(shape), *arrays)
+        given = theta.contiguous().numpy(), nu.contiguous().numpy()
+        best_paths(*_flat(self, shape), np.array(shape), *given, value.numpy(), x.numpy())
         return value, x
 
     def local_gadget(self, shape: Shape) -> Gadget:
@@ -116,7 +116,7 @@ def automaton_steps(kind: AutomatonKind, shape: Shape) -> Steps:
 
 
 @lru_cache(maxsize=256)
-def _flat(kind: AutomatonKind, shape: Shape) -> Steps:
+def _flat(kind: AutomatonKind, shape: Shape) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """The transitions as one array, where each position begins, and the states before each and after the last."""
     steps = automaton_steps(kind, shape)
     begin = np.cumsum([0, *(step.size for step in steps[:-1])])
