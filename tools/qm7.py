@@ -263,7 +263,8 @@ class Job:
     def __call__(self) -> dict[str, Any]:
         """Train; the errors, and that of the linear fit."""
         torch.set_num_threads(1)
-        split = make_split(torch.load(self.samples, weights_only=True), self.seed)
+        with torch.serialization.safe_globals([fgnn.Data]):  # a new process has not imported it yet
+            split = make_split(torch.load(self.samples, weights_only=True), self.seed)
         torch.manual_seed(self.seed)
         net = sized(NETWORKS[self.network], self.parameters)
         row = train_network(

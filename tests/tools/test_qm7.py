@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import tarfile
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 import torch
 
 from fgnn.errors import InputError
-from tools.qm7 import NETWORKS, Molecule, make_split, read_molecules, sized, to_sample, train_network
+from tools.qm7 import NETWORKS, Job, Molecule, make_split, read_molecules, sized, to_sample, train_network
 
 
 def ring(count: int, element: str, radius: float) -> Molecule:
@@ -72,3 +74,12 @@ def test_networks_of_equal_size_train(name: str) -> None:
     result = train_network(net, split, epochs=2, batch_size=8, lr=1e-3, seed=0)
     assert abs(result["parameters"] - 20_000) < 2_000
     assert np.isfinite(result["test"])
+
+
+@pytest.mark.slow  # starts a process
+def test_a_process_of_its_own_reads_the_samples(tmp_path: Path) -> None:
+    samples = [to_sample(ring(3 + k % 6, "C", 1.4)) for k in range(10)]
+    torch.save(samples * 3, tmp_path / "samples.pt")
+    job = Job("FGNN", 0, str(tmp_path / "samples.pt"), 1, 5_000, 8, 1e-3, "cpu")
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        assert np.isfinite(pool.submit(job).result()["test"])
