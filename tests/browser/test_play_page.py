@@ -482,6 +482,20 @@ def test_the_tour_has_six_steps_that_show_what_they_say(open_page: Any) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("width", "height"), [(1400, 800), (800, 900), (390, 844)])
+def test_the_card_of_the_tour_covers_no_node(open_page: Any, width: int, height: int) -> None:
+    open_page.set_viewport_size({"width": width, "height": height})
+    open_page.emulate_media(reduced_motion="reduce")
+    open_page.click("#tour-start")
+    open_page.get_by_text("step 1 of 6").wait_for()
+    open_page.wait_for_function(f"({CUT_OFF})().length === 0")
+    card, drawing = (open_page.locator(name).bounding_box() for name in ("#tour", "#drawing"))
+    assert card["x"] >= drawing["x"] + drawing["width"] or drawing["y"] >= card["y"] + card["height"]
+    assert max(box["y"] + box["height"] for box in (card, drawing)) <= height
+    assert min(drawing["width"], drawing["height"]) > 250
+    open_page.click("#tour-end")
+
+
 def test_screenshots_for_the_documentation(open_page: Any, tmp_path: Path) -> None:
     """Written to the folder that FGNN_SCREENSHOTS names, docs/img for the documentation."""
     folder = Path(os.environ.get("FGNN_SCREENSHOTS", tmp_path))
