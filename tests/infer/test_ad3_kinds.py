@@ -185,3 +185,18 @@ def test_impossible_factors_are_proved_impossible() -> None:
     model.add_unary(1, [0.0, -np.inf])
     model.add_parity((0, 1), 0)
     assert fgnn.solve(model, "ad3").status == "infeasible"
+
+
+@pytest.mark.gpu
+def test_a_gpu_relaxes_kinds_as_the_cpu_does() -> None:
+    rng = np.random.default_rng(4)
+    models = []
+    for value in (0, 1):
+        model = fgnn.GraphicalModel([2] * 8)
+        model.add_unaries(rng.normal(size=16))
+        model.add_parity(range(5), value)
+        model.add_linear(range(3, 8), [1, 2, 1, 3, 1], at_most=4)  # becomes tables on a GPU
+        models.append(model)
+    batch = ModelBatch.stack(models)
+    on_cpu, on_gpu = (fgnn.solve(batch, "ad3", device=device) for device in ("cpu", "cuda"))
+    torch.testing.assert_close(on_gpu.bound.cpu(), on_cpu.bound, rtol=1e-3, atol=1e-3)

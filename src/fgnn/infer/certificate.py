@@ -40,8 +40,8 @@ def num_factors(batch: ModelBatch) -> int:
 
 
 def _potentials(batch: ModelBatch) -> list[Tensor]:
-    """All log-potentials, (B or 1, C, ...) each: of variables, then of factors."""
-    return [batch.unary, *(f.potentials(batch.dtype) for f in batch.factors)]
+    """All log-potentials, (B or 1, C, ...) each: of variables, then of factors that have any."""
+    return [batch.unary, *(f.potentials(batch.dtype) for f in batch.factors if f.num_terms)]
 
 
 def rounding(batch: ModelBatch, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -92,10 +92,11 @@ class StandardForm:
         offset, size = constant.clone(), constant.abs()
         width = torch.zeros_like(constant)
         centred: list[Tensor] = []
+        weighed = [f for f in batch.factors if f.num_terms]
         for g, values in enumerate(_potentials(batch)):
             allowed = values
             if g and some_forbidden and len(values) == len(batch):
-                allowed = batch.factors[g - 1].potentials(batch.dtype, live)
+                allowed = weighed[g - 1].potentials(batch.dtype, live)
             peak = _finite(allowed.flatten(2).amax(2)) if values.numel() else values.new_zeros(values.shape[:2])
             part = values - peak.view(*peak.shape, *(1 for _ in values.shape[2:]))
             centred.append(part.clamp_(max=0.0) if allowed is not values else part)
@@ -105,8 +106,9 @@ class StandardForm:
                 if bool((lowest == -torch.inf).any()):
                     lowest = _finite(part).flatten(1).amin(1)
                 width = torch.maximum(width, -lowest)
-        factors = zip(batch.factors, centred[1:], strict=True)
-        standard = batch.with_factors([f.with_potentials(part, len(batch)) for f, part in factors])
+        parts = iter(centred[1:])
+        factors = [f.with_potentials(next(parts), len(batch)) if f.num_terms else f for f in batch.factors]
+        standard = batch.with_factors(factors)
         standard = replace(standard, unary=centred[0], constant=batch.constant - constant)
         form = cls(standard, offset, torch.ones_like(width), size, torch.zeros_like(width))
         extreme = (width > 0) & ((width < _LEAST_WIDTH) | (width > _MOST_WIDTH))

@@ -22,7 +22,7 @@ def check_magnitude(batch: ModelBatch) -> None:
     batch = batch.detach()
     most = _MOST_64 if batch.dtype == torch.float64 else _MOST_32
     parts = [(batch.unary, batch.num_variables)]
-    parts += [(f.potentials(batch.dtype), f.num_terms) for f in batch.factors]
+    parts += [(f.potentials(batch.dtype), f.num_terms) for f in batch.factors if f.num_terms]
     # The largest entry times the number of factors nearly always suffices and needs no sum per model.
     total = sum((_largest(values) * count for values, count in parts), _largest(batch.constant[:, None]))
     if float(total) <= most:

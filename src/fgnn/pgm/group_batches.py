@@ -131,8 +131,7 @@ class BudgetBatch(_Numbers):
     def score(self, x: Tensor) -> Tensor:
         ones = x[:, :, self.scopes].sum(3)  # shape: (B, S, C)
         kept = (ones >= self.at_least[:, None]) & (ones <= self.at_most[:, None])
-        total = torch.zeros(x.shape[:2], dtype=torch.float64, device=x.device)
-        return total.masked_fill(~kept.all(2), -torch.inf)
+        return torch.where(kept.all(2), 0.0, -torch.inf)
 
     def potentials(self, dtype: torch.dtype, live: Tensor | None = None) -> Tensor:
         return torch.zeros(1, len(self.scopes), 1, dtype=dtype, device=self.scopes.device)

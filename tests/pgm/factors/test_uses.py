@@ -74,8 +74,25 @@ def test_gradients_of_log_z_are_the_probabilities_of_patterns() -> None:
     p = np.exp(model.score(x) - fgnn.log_partition(model, "brute-force").value)
     expected = [p[(x[:, [0, 3, 4]] == pattern).all(1)].sum() for pattern in ([1, 0, 1], [0, 2, 1])]
     assert torch.allclose(scores.grad, torch.tensor([[expected]], dtype=torch.float64))
-    with pytest.raises(ValueError, match="exact"):
-        fgnn.log_partition(learned, "sum-product")
+
+
+def test_gradients_at_a_fixed_point_of_sum_product_are_those_of_elimination_on_a_tree() -> None:
+    rng = np.random.default_rng(5)
+    model = fgnn.GraphicalModel([2, 2, 2, 3])
+    model.add_unaries(rng.normal(size=9))
+    model.add_pattern((0, 1, 3), [[1, 0, 1], [0, 1, 2]], rng.normal(size=2), default=-0.4)
+    model.add_parity((1, 2), 1)
+    gradients = []
+    for method in ("exact", "sum-product"):
+        batch = ModelBatch.stack([model, model])
+        numbers = {name: v.clone().requires_grad_() for name, v in batch.structured[0].numbers.items()}
+        learned = replace(batch, structured=(replace(batch.structured[0], numbers=numbers), batch.structured[1]))
+        fgnn.log_partition(learned, method).value.sum().backward()
+        gradients.append([tensor.grad for tensor in numbers.values()])
+    for exact, messages in zip(*gradients, strict=True):
+        torch.testing.assert_close(messages, exact, atol=1e-6, rtol=1e-6)
+    with pytest.raises(ValueError, match="trw"):
+        fgnn.log_partition(learned, "trw")
 
 
 def test_samples_and_best_assignments() -> None:

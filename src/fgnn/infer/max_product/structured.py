@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -51,6 +51,16 @@ class StructuredPotentials:
         incoming = self._by_axis(group, nu, full=full)
         sent = self.kind.messages(self.theta, incoming, total=True)
         return (sent[0] + incoming[0]).logsumexp(0)
+
+    def chosen(self, group: Group, nu: Tensor, *, full: bool) -> Tensor:
+        """The probability of each log-potential, shape (B, C, S): the derivative of `log_total`."""
+        with torch.enable_grad():
+            theta = self.theta.detach().expand(-1, -1, nu.shape[2]).clone().requires_grad_()
+            total = replace(self, theta=theta).log_total(group, nu.detach(), full=full).sum()
+        if not total.requires_grad:  # a kind that only forbids or allows
+            return torch.zeros_like(theta).permute(2, 1, 0).detach()
+        (p,) = torch.autograd.grad(total, theta)
+        return p.nan_to_num().permute(2, 1, 0)
 
     def _by_axis(self, group: Group, nu: Tensor, *, full: bool) -> list[Tensor]:
         """Incoming messages of all states, (k_a, C, B) by axis."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fgnn.infer.magnitude import check_magnitude
 from fgnn.infer.methods import check_options, named
 from fgnn.infer.oom_retry import call_with_retry
-from fgnn.infer.probability.attach import potentials_of, structured_numbers, with_gradient
+from fgnn.infer.probability.attach import needs_gradient, with_gradient
 from fgnn.infer.probability.evidence import Evidence, with_evidence
 from fgnn.infer.probability.lowered import lowers_beliefs
 from fgnn.infer.probability.precision import centred, certified
@@ -124,14 +124,14 @@ def log_partition(
     start = time.perf_counter()
     batch, _ = _as_batch(model, device, evidence)
     alone = method in LOG_PARTITIONS if isinstance(method, str) else False
-    learning = torch.is_grad_enabled() and any(
-        t.requires_grad for t in (*potentials_of(batch), *structured_numbers(batch))
-    )
+    learning = needs_gradient(batch)
     methods = LOG_PARTITIONS if alone else METHODS
     fixed = {} if alone else {"tables": learning}
     beliefs = _call(batch, method, methods, fixed, time_limit, seed, progress, options)
     if learning and not beliefs.log_z.requires_grad:
-        if beliefs.tables is None and batch.tables:  # `auto` fell back on a method that approximates
+        if beliefs.tables is None and (
+            batch.tables or batch.structured
+        ):  # `auto` fell back on a method that approximates
             beliefs = _call(batch, beliefs.method, METHODS, {"tables": True}, time_limit, seed, progress, {})
         beliefs = replace(beliefs, log_z=with_gradient(batch, beliefs))
     bound = torch.where(beliefs.exact, beliefs.log_z.detach(), beliefs.bound)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fgnn.infer.exact.plan import TooLarge
 from fgnn.infer.lowered import reads_structured
-from fgnn.infer.probability.attach import potentials_of
+from fgnn.infer.probability.attach import needs_gradient
 from fgnn.infer.probability.barren import without_barren
 from fgnn.infer.probability.conditioned import conditioned
 from fgnn.infer.probability.counting import log_z_by_counting
@@ -70,7 +70,7 @@ def log_partition_auto(
     batch: ModelBatch, *, time_limit: float | None = None, seed: int = 0, progress: OnProgress | None = None
 ) -> Beliefs:
     """log Z alone, by the same rule; differentiable if it is exact."""
-    learning = torch.is_grad_enabled() and any(t.requires_grad for t in potentials_of(batch))
+    learning = needs_gradient(batch)
     counted = None if learning else marginals_exchangeable(batch)
     if counted is not None:
         return counted

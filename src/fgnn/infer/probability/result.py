@@ -34,6 +34,7 @@ class Beliefs:
     iterations: Tensor  # shape: (B,), int64
     timed_out: Tensor  # shape: (B,), bool
     tables: tuple[Tensor, ...] | None = None  # shape: (B, C, k_1, ..., k_A) by group of tables
+    structured: tuple[Tensor, ...] | None = None  # shape: (B, C, S) by group: the probability of each log-potential
     method: str = ""
     info: Mapping[str, Any] = field(default_factory=dict)
 
@@ -50,11 +51,19 @@ class Beliefs:
     def join(cls, parts: Sequence[Beliefs]) -> Beliefs:
         """Concatenate the answers for consecutive parts of a batch."""
         first = parts[0]
-        tables = None
-        if first.tables is not None:
-            groups = zip(*(part.tables or () for part in parts), strict=True)
-            tables = tuple(torch.cat(group) for group in groups)
-        return cls(**cat_rows(parts), tables=tables, method=first.method, info=first.info)
+        return cls(
+            **cat_rows(parts),
+            tables=_joined([part.tables for part in parts]),
+            structured=_joined([part.structured for part in parts]),
+            method=first.method,
+            info=first.info,
+        )
+
+
+def _joined(parts: Sequence[tuple[Tensor, ...] | None]) -> tuple[Tensor, ...] | None:
+    """The groups of consecutive parts of a batch; None if a part has none."""
+    given = [part for part in parts if part is not None]
+    return tuple(map(torch.cat, zip(*given, strict=True))) if len(given) == len(parts) else None
 
 
 @dataclass(frozen=True, eq=False)

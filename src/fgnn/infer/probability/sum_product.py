@@ -14,6 +14,7 @@ from fgnn.infer.max_product.numbers import Numbers, Rule, can_forbid
 from fgnn.infer.max_product.potentials import TablePotentials, with_totals
 from fgnn.infer.max_product.run import MessageRun, RunOptions
 from fgnn.infer.max_product.solver import check_settings, deadline_after, pass_messages
+from fgnn.infer.max_product.structured import StructuredPotentials
 from fgnn.infer.max_product.wiring import Wiring
 from fgnn.infer.probability.forests import acyclic
 from fgnn.infer.probability.result import Beliefs
@@ -86,7 +87,8 @@ def _read(run: MessageRun, tables: bool) -> Beliefs:
     """The beliefs of a finished run."""
     batch = run.batch
     assert run.messages is not None
-    log_beliefs, log_zi, bethe, by_table = read_messages(batch, run.wiring, run.numbers, run.messages, tables)
+    log_beliefs, log_zi, bethe = read_messages(batch, run.wiring, run.numbers, run.messages)
+    by_table, structured = _factor_beliefs(run) if tables else (None, None)
     infeasible = (log_zi == -torch.inf).any(1) | run.infeasible
     log_z = torch.where(infeasible, -torch.inf, bethe)
     unary = torch.where(infeasible[:, None, None], 0.0, log_beliefs - log_zi[..., None]).exp()
@@ -97,32 +99,48 @@ def _read(run: MessageRun, tables: bool) -> Beliefs:
         converged=run.converged,
         iterations=run.done,
         timed_out=run.timed_out,
-        tables=tuple(by_table) if tables else None,
+        tables=by_table,
+        structured=structured,
     )
 
 
+def _factor_beliefs(run: MessageRun) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """The marginals of tables, and the probabilities of the log-potentials of structured factors, by group."""
+    assert run.messages is not None
+    by_table, structured, full = [], [], run.wiring.full
+    incoming = _incoming(run.wiring, run.numbers, run.messages)
+    for group, factors, nu in zip(run.wiring.groups, run.numbers.factors, incoming, strict=True):
+        potentials = with_totals(factors)
+        if isinstance(potentials, TablePotentials):
+            by_table.append(potentials.joint(group, nu, full=full))
+        elif isinstance(potentials, StructuredPotentials):
+            structured.append(potentials.chosen(group, nu, full=full))
+    return tuple(by_table), tuple(structured)
+
+
+def _incoming(wiring: Wiring, numbers: Numbers, messages: Tensor) -> list[Tensor]:
+    """What the factors of each group receive, (height, C, B)."""
+    rows = wiring.beliefs(numbers.unary, messages)
+    return wiring.by_group(wiring.values(rows.index_select(0, wiring.belief_of) - messages))
+
+
 def read_messages(
-    batch: ModelBatch, wiring: Wiring, numbers: Numbers, messages: Tensor, tables: bool = False
-) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
-    """The log-beliefs (B, N, K), log Z_i (B, N), Bethe's log Z (B,), and the marginals of tables if asked for."""
+    batch: ModelBatch, wiring: Wiring, numbers: Numbers, messages: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The log-beliefs (B, N, K), log Z_i (B, N) and Bethe's log Z (B,)."""
     log_beliefs = wiring.padded_beliefs(numbers.unary, messages, normalise=False).double()  # shape: (B, N, K)
     log_zi = log_beliefs.logsumexp(2)  # shape: (B, N)
-    rows = wiring.beliefs(numbers.unary, messages)
-    nu = wiring.by_group(wiring.values(rows.index_select(0, wiring.belief_of) - messages))
+    nu = _incoming(wiring, numbers, messages)
     degree = torch.zeros(batch.num_variables, dtype=torch.float64, device=batch.device)
     total = batch.constant.double()
     if not wiring.full:  # state 0 of every variable counts as 0
         total = total + batch.unary[:, :, 0].double().sum(1)
-    by_table = []
     for g, (group, incoming) in enumerate(zip(wiring.groups, nu, strict=True)):
-        potentials = with_totals(numbers.factors[g])
-        log_zc = potentials.log_total(group, incoming, full=wiring.full)
-        if tables and isinstance(potentials, TablePotentials):
-            by_table.append(potentials.joint(group, incoming, full=wiring.full))
+        log_zc = with_totals(numbers.factors[g]).log_total(group, incoming, full=wiring.full)
         total = total + log_zc.double().sum(0)
         degree.index_add_(0, group.scopes.flatten(), torch.ones_like(degree[:1]).expand(group.scopes.numel()))
     weighted = torch.where(degree == 1, 0.0, (1 - degree) * log_zi)
-    return log_beliefs, log_zi, total + weighted.sum(1), by_table
+    return log_beliefs, log_zi, total + weighted.sum(1)
 
 
 def _is_forest(batch: ModelBatch) -> bool:

@@ -13,7 +13,7 @@ from fgnn.infer.max_product.numbers import Numbers, can_forbid
 from fgnn.infer.max_product.potentials import with_totals
 from fgnn.infer.max_product.solver import check_settings
 from fgnn.infer.max_product.wiring import Wiring
-from fgnn.infer.probability.attach import potentials_of
+from fgnn.infer.probability.attach import needs_gradient
 from fgnn.infer.probability.result import Beliefs
 from fgnn.infer.probability.sum_product import marginals_sum_product, read_messages
 from fgnn.infer.solution import OnProgress
@@ -51,7 +51,7 @@ def log_partition_sum_product(
     """
     if unroll:
         return _unrolled(batch, iterations, damping)
-    learning = torch.is_grad_enabled() and any(t.requires_grad for t in potentials_of(batch))
+    learning = needs_gradient(batch)
     return marginals_sum_product(
         batch,
         time_limit=time_limit,
@@ -85,6 +85,6 @@ def _unrolled(batch: ModelBatch, iterations: int, damping: float) -> Beliefs:
     messages = numbers.unary.new_zeros(len(wiring.belief_of), len(batch))
     for _ in range(iterations):
         messages = checkpoint(step, messages, use_reentrant=False)
-    log_beliefs, log_zi, bethe, _ = read_messages(batch, wiring, numbers, messages)
+    log_beliefs, log_zi, bethe = read_messages(batch, wiring, numbers, messages)
     unary = (log_beliefs - log_zi[..., None]).exp().masked_fill(~batch.state_mask, 0.0)
     return Beliefs.of(unary.detach(), bethe, converged=False, iterations=iterations)
