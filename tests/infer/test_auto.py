@@ -23,6 +23,7 @@ from fgnn.infer import api
 from fgnn.infer.auto import solver as auto
 from fgnn.infer.auto.portfolio import Best
 from fgnn.infer.certificate import StandardForm
+from fgnn.infer.exact.order import OutOfTime
 from fgnn.infer.solution import Answer, Progress
 from tests.infer.oracle import best_score, chain
 from tests.infer.test_exact import grid
@@ -114,6 +115,21 @@ def test_a_model_is_searched_while_an_order_is_searched_for() -> None:
     assert solution.score >= solve(model, "search", rounds=5, workers=1).score - 1e-9
     seconds = {name: spent for name, _, _, spent in solution.info["stages"]}
     assert seconds["search"] > 1.8
+
+
+def test_the_search_counts_where_planning_took_all_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    solve(grid(3), "search", rounds=1)
+
+    def plan_for_ever(*arguments: object, **options: object) -> None:
+        time.sleep(0.8)
+        raise OutOfTime
+
+    monkeypatch.setattr("fgnn.infer.auto.solver.exact_plan", plan_for_ever)
+    model = GridMAP(10, 10).sample(1, seed=0).model(0)
+    solution = solve(model, "auto", time_limit=0.7)
+    assert solution.method == "auto:search"
+    assert solution.feasible
 
 
 def test_a_time_limit_ends_the_search_in_the_background() -> None:

@@ -27,6 +27,23 @@ def test_never_worse(model: GraphicalModel, seed: int) -> None:
     assert (refined < batch.cardinalities).all()
 
 
+def test_structured_factors_are_refined_as_tables_and_budgets() -> None:
+    rng = np.random.default_rng(4)
+    model = GraphicalModel([2] * 8 + [4] * 3)
+    model.add_unaries(rng.normal(size=8 * 2 + 3 * 4))
+    model.add_parity((0, 1, 2, 3, 4), 1)
+    model.add_linear((3, 4, 5, 6), [2, 3, 1, 4], at_most=6)
+    model.add_all_different((8, 9, 10))
+    batch = ModelBatch.stack([model])
+    start = torch.tensor([[1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2]])
+    scores = torch.zeros(1, 11, 4)
+    refined = refine(batch, start, scores, rounds=20)
+    best = solve(batch, "exact").score
+    assert refined.shape == start.shape
+    assert batch.score(start) < batch.score(refined)
+    assert batch.score(refined) >= best - 0.2 * best.abs()
+
+
 @given(models(), st.integers(0, 999))
 def test_merging_is_at_least_as_good_as_either(model: GraphicalModel, seed: int) -> None:
     rng = np.random.default_rng(seed)

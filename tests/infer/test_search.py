@@ -22,13 +22,14 @@ from tests.strategies import models
 pytest.importorskip("numba")
 
 from fgnn.infer.search.anneal import descend, evaluate, fill_field, move
+from fgnn.infer.search.ball import random_ball
 from fgnn.infer.search.chance import generator
 from fgnn.infer.search.crossover import cross
 from fgnn.infer.search.eliminate import improve, solve_subgraph
 from fgnn.infer.search.guide import beliefs, fill_doubt, sample
 from fgnn.infer.search.pool import Penalised, Pool
 from fgnn.infer.search.propagate import propagate
-from fgnn.infer.search.subgraph import plan_subgraph, random_ball, workspace
+from fgnn.infer.search.subgraph import plan_subgraph, workspace
 from fgnn.infer.search.tabu import tabu_memory, tabu_search
 from fgnn.infer.search.worker import Worker
 

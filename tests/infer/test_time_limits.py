@@ -9,9 +9,9 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from fgnn import GraphicalModel, solve
-from fgnn.bench.anytime.families import glass, protein_like, random_sat
-from fgnn.infer.exact.plan import TooLarge
+from fgnn import GraphicalModel, ModelBatch, solve
+from fgnn.bench.anytime.families import glass, protein_like, random_sat, with_budgets
+from fgnn.infer.exact.solver import OutOfTime, TooLarge, exact_plan
 
 SLACK = 1.05
 
@@ -107,3 +107,13 @@ def test_planning_keeps_a_short_limit_where_orders_are_searched() -> None:
     model = protein_like(60, 0)
     solve(wide_grid(3), "auto", time_limit=1.0)
     assert elapsed(model, "auto", 2.0) < 2.0 + 0.2
+
+
+@pytest.mark.slow
+def test_planning_keeps_a_limit_where_lists_of_states_are_long() -> None:
+    """Grids with budgets: a step lists millions of states, others are full tables that a list would read."""
+    batch = ModelBatch.stack([with_budgets(20, 0)])
+    begin = time.perf_counter()
+    with suppress(TooLarge, OutOfTime):
+        exact_plan(batch, time_limit=5.0)
+    assert time.perf_counter() - begin < 5.0 * SLACK + 0.2

@@ -37,6 +37,7 @@ class Beside:
     def __init__(self, batch: ModelBatch, deadline: float, seed: int, delay: float = DELAY) -> None:
         self.began = time.perf_counter()
         self.error = ""
+        self._loaded = False
         self._batch, self._seed, self._delay = batch, seed, delay
         self._deadline = deadline - min(_MOST_REST, _REST * (deadline - self.began))
         self._threads = torch.get_num_threads()
@@ -51,9 +52,9 @@ class Beside:
         return self._stop.is_set()
 
     def ready(self, seconds: float) -> bool:
-        """Wait for it to begin, at most this long; return whether it searches."""
+        """Wait for it to begin, at most this long; return whether its compiled loops are loaded."""
         self._thread.join(max(0.0, seconds))
-        return self._crew is not None
+        return self._loaded
 
     def offer(self, assignment: Tensor) -> None:
         """Let it use another method's assignment, (1, N)."""
@@ -95,6 +96,7 @@ class Beside:
             if not Kernels.load().wait(self._deadline - time.perf_counter()):
                 self.error = "its loops were not compiled in time"
                 return
+            self._loaded = True
             from fgnn.infer.search.crew import Crew
 
             self._lowered = lower(self._batch, local=True)

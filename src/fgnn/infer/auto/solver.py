@@ -44,6 +44,7 @@ _STAGES = (
 _SOME, _MANY = 100, 1000  # variables from which on planning may take long, and takes seconds
 _LOADING, _PATIENCE = 0.3, 0.05  # of the time to wait for compiled loops, and for the search in the background
 _PROVABLE, _EASY = 4096, 512  # states of all variables up to which toulbar2 may, and does, look for a proof
+_ENTRY_SECONDS = 5e-7  # per entry of the tables, until ``dual`` has a first bound
 _EXPLAINED = 0.3  # share of the best assignment's loss that the bound must have reached for the former
 
 
@@ -193,6 +194,8 @@ class _Run:
         """Search a wide model; return True if the time limit was reached."""
         if best.is_done() or best.interrupted or self._is_over():
             _stop(beside)
+            if beside is not None:
+                self._take(best, beside)
             return not best.is_done()
         if beside is None or beside.stopped:
             beside = self._beside(best, 0.0)
@@ -225,11 +228,14 @@ class _Run:
         if not best.is_done() and not best.interrupted:
             self._finish(best, beside)
         beside.stop()
-        rows = torch.arange(1)
+        self._take(best, beside)
+        return not best.is_done()  # the search ends with the time, a little early to keep the limit
+
+    def _take(self, best: Best, beside: Beside) -> None:
+        """Keep what the search in the background has found."""
         if (found := beside.best()) is not None:
             score, bound = best.take("search", Answer.of(found, bound=0.0))
-            best.note("search", score, bound, rows, beside.began)
-        return not best.is_done()  # the search ends with the time, a little early to keep the limit
+            best.note("search", score, bound, torch.arange(1), beside.began)
 
     def _finish(self, best: Best, beside: Beside) -> None:
         """Search on all cores until the end."""
@@ -265,6 +271,9 @@ class _Run:
             options = {"decode": "best"}
             if one:  # the compiled loops of the next method load beside this one
                 KERNELS.begin()
+        elif method == "ad3" and one and _first_bound(best.batch) > (self._share(share) or math.inf):
+            best.skipped["dual"] = "the time limit is too short for a bound"
+            return None
         elif method == "ad3" and one and KERNELS.wait(_LOADING * (self._share(share) or math.inf)):
             method, options = "dual", {"start": best.assignment}  # a lower bound, but one model at a time
         elif method == "search":
@@ -287,6 +296,11 @@ class _Run:
 def _stop(beside: Beside | None) -> None:
     if beside is not None:
         beside.stop()
+
+
+def _first_bound(batch: ModelBatch) -> float:
+    """About the seconds that ``dual`` takes for a first bound of one model."""
+    return _ENTRY_SECONDS * sum(t.values[0].numel() for t in batch.tables)
 
 
 def _may_be_proved(best: Best, by_bound: bool = True) -> bool:

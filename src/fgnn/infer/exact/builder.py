@@ -13,7 +13,7 @@ from fgnn.infer.exact.dense import Table, build_dense, dense_table, entries_of_s
 from fgnn.infer.exact.listed import Item, build_listed
 from fgnn.infer.exact.problem import Limit, Problem, Relation, Source
 from fgnn.infer.exact.shapes import DenseShape, ListedShape, Shape
-from fgnn.infer.exact.states import all_states
+from fgnn.infer.exact.states import TooManyStates, all_states
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +123,8 @@ class StepBuilder:
         if isinstance(shape, ListedShape):
             states = shape.message.renamed(places)
             return Item(states, slot, len(states), np.arange(len(states)))
+        if (count := math.prod(shape.cardinalities[:-1])) > self.most:
+            raise TooManyStates(count)
         states = all_states(places, tuple(reversed(shape.cardinalities[:-1])), None)
         return Item(states, slot, len(states), flat_index(states))
 

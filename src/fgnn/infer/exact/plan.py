@@ -25,8 +25,8 @@ from fgnn.infer.map_tensors import map_tensors
 
 # Random restarts will not improve an order enough whose steps have 2^this times the states allowed for one.
 _OUT_OF_REACH = 10.0
-# States that a list can have per second it may take; building one cannot be interrupted.
-_LIST_STATES = 1e6
+# States that a list can have per second it may take, joins included; building one cannot be interrupted.
+_LIST_STATES = 4e5
 
 
 class TooLarge(ValueError):

@@ -10,6 +10,7 @@ from torch import Tensor
 from fgnn.infer.local_search.decode import search
 from fgnn.infer.local_search.moves import Moves
 from fgnn.pgm import ModelBatch
+from fgnn.pgm.lowering import lower
 
 
 @torch.no_grad()
@@ -42,6 +43,14 @@ def refine(
     """
     if rounds is None and time_limit is None:
         raise ValueError("Expected rounds or a time limit (got neither)")
+    if batch.structured:
+        lowered = lower(batch, local=True)
+        begin = lowered.complete(assignment.to(batch.device, torch.int64))
+        scores = None if scores is None else _padded(scores, lowered.batch)
+        refined = refine(
+            lowered.batch, begin, scores, rounds=rounds, copies=copies, share=share, seed=seed, time_limit=time_limit
+        )
+        return refined[:, : batch.num_variables]  # auxiliary variables have states that fit these at least as well
     deadline = None if time_limit is None else time.perf_counter() + time_limit
     moves = Moves(batch)
     best = assignment.to(batch.device, torch.int64).clone()
@@ -56,6 +65,12 @@ def refine(
             best = merge(moves, best, copy)
         done += 1
     return best
+
+
+def _padded(scores: Tensor, batch: ModelBatch) -> Tensor:
+    """Scores with zeros for variables and states that were added."""
+    states, variables = batch.unary.shape[2] - scores.shape[2], batch.num_variables - scores.shape[1]
+    return torch.nn.functional.pad(scores, (0, states, 0, variables))
 
 
 def _change_probability(batch: ModelBatch, scores: Tensor | None, share: float) -> Tensor:

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from fgnn.infer.search.arrays import Arrays, Ints, Layout
+from fgnn.infer.search.ball import random_ball
 from fgnn.infer.search.chance import generator
 from fgnn.infer.search.sampling_plan import SamplingPlan, Words, lay_out
-from fgnn.infer.search.subgraph import Workspace, plan_subgraph, random_ball, workspace
+from fgnn.infer.search.subgraph import Workspace, plan_subgraph, workspace
 from fgnn.pgm import ModelBatch
 from fgnn.runtime.nvrtc import CudaKernel
 

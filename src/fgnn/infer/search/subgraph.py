@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.infer.jit import compiled
-from fgnn.infer.search.arrays import LARGE, Arrays, Floats, Ints
-from fgnn.infer.search.chance import State, below, uniform
+from fgnn.infer.search.arrays import Arrays, Floats, Ints
+from fgnn.infer.search.chance import State, uniform
 
 Status = NDArray[np.int8]
 
@@ -57,66 +57,6 @@ def workspace(m: Arrays, cells: int, most: int) -> Workspace:
 
 
 @compiled
-def random_ball(m: Arrays, ws: Workspace, size: int, rng: State) -> Ints:
-    """About ``size`` variables around a random one, in breadth-first order; ``ws.doubt`` says where.
-
-    At most one variable of each large counter is among them.
-    """
-    n = len(m.cards)
-    queue, seen = ws.queue, ws.mark
-    count = head = tail = tries = 0
-    while count < size and head < n:
-        if head == tail:
-            i = _centre(ws.doubt, rng)
-            tries += 1
-            while seen[i] != 0 and tries < 64:
-                i = _centre(ws.doubt, rng)
-                tries += 1
-            if seen[i] != 0:  # nearly all are taken
-                i = 0
-                while seen[i] != 0:
-                    i += 1
-            seen[i] = 1
-            queue[tail] = i
-            tail += 1
-        i = queue[head]
-        head += 1
-        blocked = m.cards[i] < 2
-        for e in range(m.counters[i], m.counters[i + 1]):
-            c = m.counter[e]
-            blocked = blocked or (ws.taken[c] == 1 and m.count_first[c + 1] - m.count_first[c] > LARGE)
-        if not blocked:
-            for e in range(m.counters[i], m.counters[i + 1]):
-                ws.taken[m.counter[e]] = 1
-            ws.clique[count] = i
-            count += 1
-        begin, end = m.neighbours[i], m.neighbours[i + 1]
-        shift = below(rng, end - begin) if end > begin else 0
-        for e in range(begin, end):
-            at = e + shift
-            j = m.neighbour[at if at < end else at - (end - begin)]
-            if seen[j] == 0:
-                seen[j] = 1
-                queue[tail] = j
-                tail += 1
-    for a in range(tail):
-        i = queue[a]
-        seen[i] = 0
-        for e in range(m.counters[i], m.counters[i + 1]):
-            ws.taken[m.counter[e]] = 0
-    return ws.clique[:count].copy()
-
-
-@compiled
-def _centre(doubt: Floats, rng: State) -> int:
-    """A random variable, by its weight."""
-    n = len(doubt)
-    if doubt[n - 1] <= 0.0:
-        return below(rng, n)
-    return min(n - 1, int(np.searchsorted(doubt, uniform(rng) * doubt[n - 1], side="right")))
-
-
-@compiled
 def plan_subgraph(
     m: Arrays, ws: Workspace, ball: Ints, cells: int, most: int, rng: State
 ) -> tuple[Ints, Ints, Ints, int]:
@@ -125,18 +65,8 @@ def plan_subgraph(
     Returns the order, where the neighbours of each variable at its elimination start, the neighbours, and the total
     number of joint states, at most ``most``.
     """
-    status, degree, after, before, fill_head, clique = (
-        ws.status, ws.degree, ws.after, ws.before, ws.fill_head, ws.clique
-    )  # fmt: skip
-    for i in ball:
-        status[i] = _FREE
-    for i in ball:
-        degree[i] = 0
-        for e in range(m.neighbours[i], m.neighbours[i + 1]):
-            degree[i] += status[m.neighbour[e]] == _FREE
-    head = np.full(_BUCKETS + 1, -1, np.int64)  # variables in doubly linked lists by degree
-    for i in ball:
-        _insert(head, after, before, i, min(degree[i], _BUCKETS))
+    status, clique = ws.status, ws.clique
+    head = _begin(m, ws, ball)
     # edges that eliminations add, as linked lists
     fill_next, fill_to = np.empty(8 * len(ball) + 64, np.int64), np.empty(8 * len(ball) + 64, np.int64)
     order, first = np.empty(len(ball), np.int64), np.zeros(len(ball) + 1, np.int64)
@@ -147,13 +77,9 @@ def plan_subgraph(
         while head[low] < 0:
             low += 1
         i = head[low]
-        width, size = _live_neighbours(m, i, status, fill_head, fill_next, fill_to, clique)
-        if size > cells:  # fix the variable of this clique with the highest degree
-            out, top = i, degree[i] * (1.0 + 0.1 * uniform(rng))
-            for a in range(width):
-                key = degree[clique[a]] * (1.0 + 0.1 * uniform(rng))
-                if key > top:
-                    out, top = clique[a], key
+        width, size = _live_neighbours(m, i, status, ws.fill_head, fill_next, fill_to, clique)
+        if size > cells:
+            out = _busiest(ws.degree, i, clique[:width], rng)
             low = min(low, _remove(m, ws, out, _OUT, head, fill_next, fill_to))
             left -= 1
             continue
@@ -163,21 +89,8 @@ def plan_subgraph(
         left -= 1
         if fills + width * width > len(fill_to):
             fill_next, fill_to = _grown(fill_next, fills + width * width), _grown(fill_to, fills + width * width)
-        for a in range(width):  # its neighbours become a clique
-            j = clique[a]
-            stamp += 1
-            _mark(m, j, stamp, ws.mark, fill_head, fill_next, fill_to)
-            added = 0
-            for b in range(width):
-                if ws.mark[clique[b]] != stamp:
-                    fill_to[fills], fill_next[fills] = clique[b], fill_head[j]
-                    fill_head[j] = fills
-                    fills += 1
-                    added += 1
-            if added:
-                _take_out(head, after, before, j, min(degree[j], _BUCKETS))
-                degree[j] += added
-                _insert(head, after, before, j, min(degree[j], _BUCKETS))
+        fills = _connect(m, ws, clique[:width], head, fill_next, fill_to, fills, stamp)
+        stamp += width
         if first[done] + width > len(scope):
             scope = _grown(scope, first[done] + width)
         scope[first[done] : first[done] + width] = clique[:width]
@@ -186,13 +99,66 @@ def plan_subgraph(
         first[done] = first[done - 1] + width
         total += size
     order, first, scope = _without_fixed(order[:done], first[: done + 1], scope, status)
+    _end(m, ws, ball)
+    return order, first, scope, total
+
+
+@compiled
+def _begin(m: Arrays, ws: Workspace, ball: Ints) -> Ints:
+    """Free the variables of a ball; return where the doubly linked list of each degree starts."""
     for i in ball:
-        status[i] = _OUT
-        fill_head[i] = -1
+        ws.status[i] = _FREE
+    for i in ball:
+        ws.degree[i] = 0
+        for e in range(m.neighbours[i], m.neighbours[i + 1]):
+            ws.degree[i] += ws.status[m.neighbour[e]] == _FREE
+    head = np.full(_BUCKETS + 1, -1, np.int64)
+    for i in ball:
+        _insert(head, ws.after, ws.before, i, min(ws.degree[i], _BUCKETS))
+    return head
+
+
+@compiled
+def _end(m: Arrays, ws: Workspace, ball: Ints) -> None:
+    """Leave the workspace as it was."""
+    for i in ball:
+        ws.status[i] = _OUT
+        ws.fill_head[i] = -1
         ws.mark[i] = 0
         for e in range(m.neighbours[i], m.neighbours[i + 1]):
             ws.mark[m.neighbour[e]] = 0
-    return order, first, scope, total
+
+
+@compiled
+def _busiest(degree: Ints, i: int, clique: Ints, rng: State) -> int:
+    """The variable of highest degree among a variable and its neighbours, give or take a little."""
+    out, top = i, degree[i] * (1.0 + 0.1 * uniform(rng))
+    for j in clique:
+        key = degree[j] * (1.0 + 0.1 * uniform(rng))
+        if key > top:
+            out, top = j, key
+    return int(out)
+
+
+@compiled
+def _connect(
+    m: Arrays, ws: Workspace, clique: Ints, head: Ints, fill_next: Ints, fill_to: Ints, fills: int, stamp: int
+) -> int:
+    """Add the edges that make variables a clique; return the number of edges added so far."""
+    for j in clique:
+        stamp += 1
+        _mark(m, j, stamp, ws.mark, ws.fill_head, fill_next, fill_to)
+        before = fills
+        for k in clique:
+            if ws.mark[k] != stamp:
+                fill_to[fills], fill_next[fills] = k, ws.fill_head[j]
+                ws.fill_head[j] = fills
+                fills += 1
+        if fills > before:
+            _take_out(head, ws.after, ws.before, j, min(ws.degree[j], _BUCKETS))
+            ws.degree[j] += fills - before
+            _insert(head, ws.after, ws.before, j, min(ws.degree[j], _BUCKETS))
+    return fills
 
 
 @compiled

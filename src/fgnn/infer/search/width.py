@@ -16,7 +16,7 @@ _MOST_BITS = 40.0
 
 
 def far_too_wide(batch: ModelBatch, max_states: int) -> bool:
-    """Whether eliminating by least degree needs so many joint states in a step that no order is feasible.
+    """Whether eliminating by least degree needs so many joint states that no order is feasible.
 
     False where elimination may do better than the graph suggests: with forbidden entries, budgets or structured
     factors, and for a model of several components.
@@ -35,5 +35,6 @@ def far_too_wide(batch: ModelBatch, max_states: int) -> bool:
     if connected_components(graph[free][:, free], directed=False)[0] > 1:
         return False
     cells = int(2 ** min(_MOST_BITS, _MARGIN * np.log2(max(2, max_states)))) - 1
-    order, *_ = plan_subgraph(model, workspace(model, 1, 1), free, cells, 1 << 62, generator(0))
+    # no step is too wide for this plan, but it ends where the joint states of all steps exceed the limit
+    order, *_ = plan_subgraph(model, workspace(model, 1, 1), free, 1 << 62, cells, generator(0))
     return len(order) < len(free)
