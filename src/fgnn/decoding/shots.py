@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 
 # Larger than any message: what a bit that does not exist believes.
 _NOWHERE = 6e4
-# Threads of a multiprocessor: as many as hide latency best, with 32 registers each; and blocks.
+# Threads of a multiprocessor: as many as hide latency best, with 32 registers each; and blocks. A few large blocks are
+# faster than many small ones, since they finish the slowest shots sooner; small codes cannot fill a large one.
 _THREADS = 1920
 _BLOCKS = 32
+_LARGE_BLOCKS = 3
 _PER_BLOCK = 1024  # bytes of shared memory that the hardware takes for itself
 
 Launch = Callable[[int, int, int, Sequence[Any]], None]
@@ -67,7 +69,7 @@ class Layout:
         home = 0 if post + state + _PER_BLOCK <= room else 1 if post + _PER_BLOCK <= room else 2
         shared = (post + state, post, 0)[home]
         blocks = max(1, min(_BLOCKS, room // (shared + _PER_BLOCK)))
-        threads = min(1024, max(32, _THREADS // blocks // 32 * 32), -(-bits // 32) * 32)
+        threads = min(1024, _THREADS // min(_LARGE_BLOCKS, blocks) // 32 * 32, -(-bits // 32) * 32)
         return cls(post, state, home, max(1, min(blocks, _THREADS // threads)), threads)
 
     @property
