@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from decoding_tables import DECODING
 from generated import RESULTS, add_directives, folded, table
 from sphinx.application import Sphinx
 
@@ -254,6 +255,7 @@ TABLES: Mapping[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "fgnn-aerial": ("lidar_aerial", aerial),
     "fgnn-aerial-scans": ("lidar_aerial", aerial_scans),
     "fgnn-aerial-classes": ("lidar_aerial", aerial_classes),
+    **DECODING,
 }
 
 

@@ -58,6 +58,7 @@ def test_decoders_stop_in_time_and_are_compared_shot_by_shot() -> None:
         return np.ones((b - a, 2), np.uint8)
 
     rows = measure({"fast": Decoder(lambda a, b: truth[a:b], 100), "slow": Decoder(slow, 1, "fast")}, truth, 0.2)
+    assert rows["slow"]["shots per CPU second"] > 4 * rows["slow"]["shots per second"]  # it slept
     assert rows["fast"]["shots"] == 1000
     assert 0 < rows["slow"]["shots"] < 100
     assert rows["slow"]["shot by shot"]["only theirs wrong"] == rows["slow"]["shots"] == rows["slow"]["errors"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from tests.docs.pages import DOCS, ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
-NAMES = ("results.md", "results-chains.md", "results-points.md")
+NAMES = ("results.md", "results-chains.md", "results-points.md", "decoding.md", "decoding-circuits.md")
 PAGES = "".join((DOCS / name).read_text(encoding="utf-8") for name in NAMES)
 
 
@@ -74,6 +75,18 @@ def test_tables_have_the_numbers_of_the_files(measurements: Any) -> None:
     assert all(f"| {scan} |" in scans for scan in aerial["results"])
     small = payload("map_small_scale")
     assert all(f"| {run['network']} |" in measurements.small_scale(small) for run in small["runs"])
+
+
+def test_error_rates_have_intervals_with_the_same_exponent(measurements: Any) -> None:
+    rate = importlib.import_module("decoding_tables").rate
+    assert rate({"rate": 3.07e-3, "errors": 289, "interval": [2.73e-3, 3.44e-3]}) == "3.1e-3 (2.7–3.4)"
+    assert rate({"rate": 0.047, "errors": 94, "interval": [0.0386, 0.0572]}) == "4.70 % (3.86–5.72)"
+    assert rate({"rate": 0.0, "errors": 0, "interval": [0.0, 0.0148]}) == "0 (below 1e-02)"
+    assert rate(None) == "–"
+    stored = payload("decoding-cpu")
+    row = stored["tables"]["surface code, d = 3, p = 0.005"]["PyMatching"]
+    cells = f"| PyMatching | {row['shots']:,} | {rate(row)} | "
+    assert cells in measurements.TABLES["fgnn-decoding-cpu-surface-3"][1](stored)
 
 
 def test_charts_are_part_of_the_page(measurements: Any) -> None:

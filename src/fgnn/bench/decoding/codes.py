@@ -114,7 +114,9 @@ def base_graph_table(file: Path, words: int, seed: int, device: str, seconds: fl
         at_once = 32 if device == "cpu" else 256
         decoders = {
             "ours: min-sum, 20": ours(code, llr, device, at_once, **options),
-            "ours: min-sum, 20, layered": ours(code, llr, device, at_once, schedule="layered", **options),
+            "ours: min-sum × 0.75, 20, layered": ours(
+                code, llr, device, at_once, schedule="layered", **{**options, "scale": 0.75}
+            ),
         }
         if sionna is not None:
             decoders["Sionna: min-sum, 20"] = Decoder(partial(sionna, llr), at_once, "ours: min-sum, 20")

@@ -47,14 +47,15 @@ def measure(decoders: dict[str, Decoder], truth: Answer, seconds: float) -> dict
     answers: dict[str, Answer] = {}
     for name, decoder in decoders.items():
         decoder.answer(0, min(len(truth), 8))  # compiles
-        parts, at, start = [], 0, time.perf_counter()
+        parts, at, start, used = [], 0, time.perf_counter(), time.process_time()
         while at < len(truth) and time.perf_counter() - start < seconds:
             end = min(len(truth), at + decoder.at_once)
             parts.append(decoder.answer(at, end))
             at = end
-        elapsed = time.perf_counter() - start
+        elapsed, used = time.perf_counter() - start, time.process_time() - used
         answers[name] = np.concatenate(parts)
-        rows[name] = row(answers[name], truth, elapsed)
+        # of one thread, and the same on a machine that is busy otherwise
+        rows[name] = row(answers[name], truth, elapsed) | {"shots per CPU second": at / max(used, 1e-9)}
         if decoder.like in answers:
             rows[name]["shot by shot"] = compare(answers[name], answers[decoder.like], truth)
     return rows
