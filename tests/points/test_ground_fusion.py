@@ -49,7 +49,7 @@ def test_features_equal_plain_loops() -> None:
     p = votes / votes.sum(1, keepdims=True)
     wanted = np.zeros(len(xyz), bool)
     wanted[::50] = True
-    x = fusion_features(xyz, p, CLASSES, wanted)
+    x = fusion_features(xyz, p.argmax(1) == 0, wanted, p[wanted], CLASSES)
     exact = np.arange(len(xyz))
     for row, point in zip(x, np.flatnonzero(wanted), strict=True):
         others = xyz[ground & (exact != point)].astype(np.float64)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.points.ahead import in_order
-from fgnn.points.ground.raster import Raster, dilated, eroded, fill
+from fgnn.points.ground.raster import Raster, dilated, eroded
 from fgnn.points.ground.smrf import smrf_margin
 from fgnn.points.ground_surface import Tolerance
 from fgnn.points.spread import with_ground
@@ -32,8 +32,6 @@ _WINDOWS = (5, 20)
 # Cells of a block and of its border: the filter needs surroundings several times as wide as its largest window.
 _INNER, _BORDER = 4, 2
 _NEAREST = 12  # ground points that a plane is fitted to
-_SOFTEN = 0.25  # added to squared distances, m²
-_RIDGE = 0.05
 _CHUNK = 1 << 15
 
 Weight = Annotated[float, Between(-1e6, 1e6)]
@@ -53,14 +51,19 @@ class GroundFusion:
 
 
 def fusion_features(
-    xyz: NDArray[np.float32], probabilities: NDArray[np.float32], classes: Sequence[str], wanted: NDArray[np.bool_]
+    xyz: NDArray[np.float32],
+    ground: NDArray[np.bool_],
+    wanted: NDArray[np.bool_],
+    probabilities: NDArray[np.float32],
+    classes: Sequence[str],
 ) -> NDArray[np.float32]:
     """Features of points that a network labelled.
 
     Args:
-        xyz: The points of a place and its surroundings, (P, 3).
-        probabilities: Of the classes, (P, K).
-        wanted: Of which of these points, (P,).
+        xyz: The labelled points of a place and its surroundings, (P, 3).
+        ground: Which of them the network takes for ground, (P,).
+        wanted: Of which of them, (P,).
+        probabilities: Of the classes for those, (Q, K).
 
     Returns:
         (Q, F): the logit of ground; the slope of the plane through the ground points around; what `smrf` allows
@@ -69,19 +72,18 @@ def fusion_features(
         point of the square metre and over two openings; 1.
     """
     names = list(classes)
-    ground = names.index("ground")
-    p = np.clip(probabilities[wanted, ground], 1e-3, 1 - 1e-3)
+    p = np.clip(probabilities[:, names.index("ground")], 1e-3, 1 - 1e-3)
     logit = np.clip(np.log(p / (1 - p)), -6, 6)
-    height, slope = _over_plane(xyz, probabilities.argmax(1) == ground, wanted)
+    height, slope = _over_plane(xyz, ground, wanted)
     distance = np.clip(np.abs(height), 0, 1)
     exact = xyz.astype(np.float64)
-    raster = Raster.of(exact, 1.0, aligned=True)
-    margin = smrf_margin(exact, raster)[wanted]
-    lowest = fill(raster.lowest, np.isinf(raster.lowest))
-    surfaces = [lowest, *(dilated(eroded(lowest, radius), radius) for radius in _WINDOWS)]
-    above = (np.arcsinh(np.clip((exact[:, 2] - raster.at(surface))[wanted], -1, 20)) for surface in surfaces)
+    raster = Raster.of(exact, 1.0, aligned=True).of_points(wanted)
+    exact = exact[wanted]
+    margin = smrf_margin(exact, raster)
+    surfaces = [raster.filled, *(dilated(eroded(raster.filled, radius), radius) for radius in _WINDOWS)]
+    above = (np.arcsinh(np.clip(exact[:, 2] - raster.at(surface), -1, 20)) for surface in surfaces)
     others = (
-        probabilities[wanted, names.index(name)] if name in names else np.zeros(len(p))
+        probabilities[:, names.index(name)] if name in names else np.zeros(len(p))
         for name in ("low vegetation", "building")
     )
     columns = (
@@ -95,34 +97,15 @@ def _over_plane(
     xyz: NDArray[np.float32], ground: NDArray[np.bool_], wanted: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Height over the plane through the nearest ground points without the point itself, and the slope, at most 1."""
-    from scipy.spatial import cKDTree
+    from fgnn.points.cells import over_planes, sort_into_cells
 
-    points, index = xyz[wanted].astype(np.float64), np.flatnonzero(wanted)
-    height, slope = np.zeros(len(points)), np.zeros(len(points))
-    base, number = xyz[ground].astype(np.float64), np.flatnonzero(ground)
-    if len(base) < 4:
-        return height, slope
-    tree, k = cKDTree(base[:, :2]), min(_NEAREST + 1, len(base))
-    for start in range(0, len(points), _CHUNK):
-        rows = slice(start, start + _CHUNK)
-        distance, near = tree.query(points[rows, :2], k=k)
-        weight = np.where(number[near] == index[rows, None], 0.0, 1 / (distance**2 + _SOFTEN))
-        height[rows], slope[rows] = _plane(base[near] - points[rows, None], weight / weight.sum(1, keepdims=True))
+    (x, y, z), count = np.ascontiguousarray(xyz[wanted].T, np.float64), int(ground.sum())
+    if count < 4:
+        return np.zeros(len(x)), np.zeros(len(x))
+    cells = sort_into_cells(*np.ascontiguousarray(xyz[ground].T, np.float64))
+    own = np.where(ground, np.cumsum(ground) - 1, -1)[wanted]
+    height, slope = over_planes(cells, x, y, z, own, min(_NEAREST + 1, count))
     return height, np.minimum(slope, 1)
-
-
-def _plane(offset: NDArray[np.float64], weight: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Height of the origin over planes fitted to weighted points, and their slopes.  # shape: (Q, k, 3), (Q, k)"""
-    mean = np.einsum("qk,qki->qi", weight, offset)
-    centred = offset - mean[:, None]
-    cov = np.einsum("qk,qki,qkj->qij", weight, centred, centred)
-    # a ridge keeps planes through points on a line from tilting
-    ridge = _RIDGE * (cov[:, 0, 0] + cov[:, 1, 1]) + 1e-3
-    xx, xy, yy = cov[:, 0, 0] + ridge, cov[:, 0, 1], cov[:, 1, 1] + ridge
-    determinant = xx * yy - xy**2
-    dx = (yy * cov[:, 0, 2] - xy * cov[:, 1, 2]) / determinant
-    dy = (xx * cov[:, 1, 2] - xy * cov[:, 0, 2]) / determinant
-    return dx * mean[:, 0] + dy * mean[:, 1] - mean[:, 2], np.hypot(dx, dy)
 
 
 def block_features(
@@ -130,18 +113,26 @@ def block_features(
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
     """Slots and features of the labelled points, block by block."""
 
+    ground = list(classes).index("ground")
+    labelled: NDArray[np.bool_] = store.new_map("by_network", np.bool_, (len(votes),))
+    flat: NDArray[np.bool_] = store.new_map("flat", np.bool_, (len(votes),))
+    for start in range(0, len(votes), _CHUNK):
+        part = votes[start : start + _CHUNK]
+        labelled[start : start + _CHUNK] = known = part.any(1)
+        flat[start : start + _CHUNK] = known & (part.argmax(1) == ground)
+
     def features(block: tuple[Tile, NDArray[np.bool_]]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         tile, inner = block
-        own = np.asarray(votes[tile.slots])
-        known = own.any(1)
-        wanted = inner[known]
+        known = np.asarray(labelled[tile.slots])
+        slots, wanted = tile.slots[known], inner[known]
         if not wanted.any():
-            return tile.slots[:0], np.zeros((0, len(FEATURES)), np.float32)
-        p = own[known] / own[known].sum(1, keepdims=True)
-        return tile.slots[known][wanted], fusion_features(tile.xyz[known], p, classes, wanted)
+            return slots[:0], np.zeros((0, len(FEATURES)), np.float32)
+        own = votes[slots[wanted]]
+        p = own / own.sum(1, keepdims=True)
+        return slots[wanted], fusion_features(tile.xyz[known], np.asarray(flat[slots]), wanted, p, classes)
 
     with ThreadPoolExecutor(threads, thread_name_prefix="fgnn-fusion") as pool:
-        yield from in_order(pool, features, store.blocks(_INNER, _BORDER), threads)
+        yield from in_order(pool, features, store.blocks(_INNER, _BORDER, labelled), threads)
 
 
 def fuse(

@@ -33,12 +33,6 @@ class Tolerance:
         return np.asarray(np.clip(wide, 0, max(self.base, _FARTHEST)), np.float32)
 
 
-def _along_strips(place: NDArray[np.float64]) -> NDArray[np.int64]:
-    """An order of places in which neighbours follow each other: a search for triangles starts from the last found."""
-    strip = np.floor(place[:, 1])
-    return np.lexsort((np.where(strip % 2 == 0, place[:, 0], -place[:, 0]), strip))
-
-
 class GroundSurface:
     """A triangulation of ground points, linear on each triangle; outside it, the height of the nearest point.
 
@@ -47,17 +41,18 @@ class GroundSurface:
     """
 
     def __init__(self, ground: NDArray[np.float32]) -> None:
-        from scipy.spatial import Delaunay, QhullError, cKDTree
+        from fgnn.points.delaunay import LARGEST, triangulate
 
         self.empty = not len(ground)
         self._ground = ground.astype(np.float64)
-        self._triangles: Delaunay | None = None
+        x, y, z = np.ascontiguousarray(self._ground.T)
+        # a power of two: most coordinates in float32 are multiples of it, and remain exact
+        extent = max(float(np.abs(a).max()) for a in (x, y)) if len(x) else 0.0
+        self._step = 2.0 ** np.ceil(np.log2(extent)) / LARGEST if extent else 1.0
+        self._x, self._y, self._z = np.round(x / self._step), np.round(y / self._step), z
+        self._corner = self._twin = np.zeros(0, np.int32)
         if not self.empty:
-            self._tree = cKDTree(self._ground[:, :2])
-            try:
-                self._triangles = Delaunay(self._ground[:, :2])
-            except (QhullError, ValueError):  # fewer than three points, or all on a line
-                self._triangles = None
+            self._corner, self._twin = triangulate(self._x, self._y, self._z)
 
     def at(self, xy: NDArray[np.float32]) -> NDArray[np.float32]:
         """The height of the surface, NaN without ground.  # shape: (P, 2) -> (P,)"""
@@ -65,42 +60,32 @@ class GroundSurface:
 
     def inside(self, xy: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """The height of the surface, and whether a triangle covers the place.  # shape: (P, 2) -> (P,), (P,)"""
-        height, triangle = self._heights(xy)
-        return height, triangle >= 0
+        height, _, _, covered = self._at(xy)
+        return height, covered
 
     def shape(self, xy: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
         """Height, slope and mean edge of the triangle; level and without edges outside.  # shape: (P,), (P,), (P,)"""
-        height, triangle = self._heights(xy)
-        slope, edge = np.zeros(len(xy), np.float32), np.zeros(len(xy), np.float32)
-        covered = triangle >= 0
-        if self._triangles is not None and covered.any():
-            corners = self._ground[self._triangles.simplices]  # shape: (T, 3, 3)
-            a, b = corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]
-            normal = np.cross(a, b)
-            steep = np.hypot(normal[:, 0], normal[:, 1]) / np.maximum(np.abs(normal[:, 2]), 1e-9)
-            sides = np.stack([a, b, b - a])[..., :2]
-            mean = np.hypot(sides[..., 0], sides[..., 1]).mean(0)
-            slope[covered], edge[covered] = np.minimum(steep, 1e3)[triangle[covered]], mean[triangle[covered]]
-        return height, slope, edge
+        return self._at(xy)[:3]
 
-    def _heights(self, xy: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """The height of the surface, and the triangle at each place, -1 outside."""
-        triangle = np.full(len(xy), -1, np.int64)
+    def _at(
+        self, xy: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]:
+        from scipy.spatial import cKDTree
+
+        from fgnn.points.cells import sort_into_cells
+        from fgnn.points.delaunay import interpolate
+
         if self.empty or not len(xy):
-            return np.full(len(xy), np.nan, np.float32), triangle
-        place, height = xy.astype(np.float64), np.empty(len(xy))
-        if self._triangles is not None:
-            order = _along_strips(place)
-            triangle[order] = self._triangles.find_simplex(place[order])
-        covered = triangle >= 0
-        if self._triangles is not None and covered.any():
-            found = triangle[covered]
-            affine = self._triangles.transform[found]  # shape: (Q, 3, 2)
-            first = np.einsum("qij,qj->qi", affine[:, :2], place[covered] - affine[:, 2])
-            share = np.column_stack([first, 1 - first.sum(1)])  # barycentric coordinates
-            height[covered] = (share * self._ground[self._triangles.simplices[found], 2]).sum(1)
-            covered[covered] = np.isfinite(height[covered])  # not of triangles without area
-            triangle[~covered] = -1
+            zero = np.zeros(len(xy), np.float32)
+            return np.full(len(xy), np.nan, np.float32), zero, zero, np.zeros(len(xy), np.bool_)
+        x, y = np.round(np.ascontiguousarray(xy.T, np.float64) / self._step)
+        height, slope, edge = np.zeros((3, len(xy)))
+        covered = np.zeros(len(xy), np.bool_)
+        if len(self._corner):
+            order = sort_into_cells(x, y, x).order  # neighbours after each other: a walk starts from the last place
+            height, slope, edge, covered = interpolate(self._x, self._y, self._z, self._corner, self._twin, x, y, order)
         if not covered.all():
-            height[~covered] = self._ground[self._tree.query(place[~covered])[1], 2]
-        return np.asarray(height, np.float32), triangle
+            outside = ~covered
+            height[outside] = self._ground[cKDTree(self._ground[:, :2]).query(xy[outside].astype(np.float64))[1], 2]
+        slope, edge = slope / self._step, edge * self._step
+        return height.astype(np.float32), slope.astype(np.float32), edge.astype(np.float32), covered

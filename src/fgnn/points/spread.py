@@ -56,19 +56,17 @@ def spread(
         return tile.slots[wanted], near
 
     with ThreadPoolExecutor(threads, thread_name_prefix="fgnn-spread") as pool:
-        for slots, near in in_order(pool, fill, store.blocks(_INNER, _BORDER), threads):
+        for slots, near in in_order(pool, fill, store.blocks(_INNER, _BORDER, labelled), threads):
             votes[slots] = near
 
 
 def _nearest(xyz: NDArray[np.float32], values: NDArray[np.float32], at: NDArray[np.float32]) -> NDArray[np.float32]:
     """Values at the nearest points, weighted by inverse distance.  # shape: (P, K), (Q, 3) -> (Q, K)"""
-    from scipy.spatial import cKDTree
+    from fgnn.points.cells import nearest_values, sort_into_cells
 
-    k = min(_NEAREST, len(xyz))
-    distance, index = cKDTree(xyz).query(at, k=k)
-    weight = (1 / (distance.reshape(len(at), k) + 1e-3)).astype(np.float32)
-    weight /= weight.sum(1, keepdims=True)
-    return np.asarray(np.einsum("qk,qkc->qc", weight, values[index.reshape(len(at), k)]))
+    x, y, z = np.ascontiguousarray(at.T, np.float64)
+    cells = sort_into_cells(*np.ascontiguousarray(xyz.T, np.float64))
+    return nearest_values(cells, values, x, y, z, min(_NEAREST, len(xyz)))
 
 
 def by_height(

@@ -176,8 +176,11 @@ class TileStore:
         xyz[count : count + spot.middle[1] - spot.second[0], 1] -= half
         return Tile(spot.slots(np.arange(len(xyz))), xyz, extra)
 
-    def blocks(self, inner: int, border: int) -> Iterator[tuple[Tile, NDArray[np.bool_]]]:
+    def blocks(self, inner: int, border: int, around: NDArray[np.bool_]) -> Iterator[tuple[Tile, NDArray[np.bool_]]]:
         """Squares of ``inner`` cells a side on a fixed lattice, with ``border`` cells around them.
+
+        Args:
+            around: Which points are read where they are in the border, by slot.
 
         Yields:
             The points, x and y relative to the centre of the square, and which of them are not of the border.
@@ -187,22 +190,27 @@ class TileStore:
         for number, (i, j) in enumerate(np.unique(occupied // inner, axis=0) * inner - corner):
             if number % _RELEASE_EVERY == 0:
                 self.release()
-            yield self._block(int(i), int(j), inner, border)
+            yield self._block(int(i), int(j), inner, border, around)
 
-    def _block(self, i: int, j: int, inner: int, border: int) -> tuple[Tile, NDArray[np.bool_]]:
+    def _block(
+        self, i: int, j: int, inner: int, border: int, around: NDArray[np.bool_]
+    ) -> tuple[Tile, NDArray[np.bool_]]:
         near = np.arange(-border, inner + border)  # cells along an axis, from the first inner one
         place, within = (near - inner / 2) * self.half, (near >= 0) & (near < inner)
         columns = np.clip(np.append(j + near, j + inner + border), 0, self.shape[1])
         slots, parts, chosen = [np.zeros(0, np.int64)], [np.zeros((0, 3), np.float32)], [np.zeros(0, np.bool_)]
         for n in np.flatnonzero((i + near >= 0) & (i + near < self.shape[0])):
             edges = self.begin[np.searchsorted(self.cells, (i + near[n]) * self.shape[1] + columns)]
-            xyz = np.array(self.xyz[edges[0] : edges[-1]])
+            run = slice(edges[0], edges[-1])
+            own = np.repeat(within & within[n], np.diff(edges))
+            keep = np.flatnonzero(np.asarray(around[run]) | own)
+            xyz = np.asarray(self.xyz[run])[keep]
             # stored relative to their cells
             xyz[:, 0] += np.float32(place[n])
-            xyz[:, 1] += np.repeat(place.astype(np.float32), np.diff(edges))
+            xyz[:, 1] += np.repeat(place.astype(np.float32), np.diff(edges))[keep]
             parts.append(xyz)
-            slots.append(np.arange(edges[0], edges[-1]))
-            chosen.append(np.repeat(within & within[n], np.diff(edges)))
+            slots.append(keep + edges[0])
+            chosen.append(own[keep])
         joined = np.concatenate(slots)
         extra = np.zeros((len(joined), 0), np.float32)
         return Tile(joined, np.concatenate(parts), extra), np.concatenate(chosen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.points.ground.raster import Raster, dilated, eroded, fill
+from fgnn.points.ground.raster import Raster, dilated, eroded
 
 
 def pmf(
@@ -31,7 +31,7 @@ def pmf(
     if not len(xyz):
         return ground
     raster = Raster.of(xyz, cell)
-    surface = fill(raster.lowest, np.isinf(raster.lowest))
+    surface = raster.filled
     before, radius = 0.0, 1
     while 2 * radius + 1 <= window:
         width = 2 * radius + 1

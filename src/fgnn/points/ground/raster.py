@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,15 @@ class Raster:
         row, column = position.astype(np.int64).T
         return cls(lowest_raster(row, column, xyz[:, 2]), row, column)
 
+    @cached_property
+    def filled(self) -> NDArray[np.float64]:
+        """The lowest points, with empty cells filled."""
+        return fill(self.lowest, np.isinf(self.lowest))
+
+    def of_points(self, chosen: NDArray[np.bool_]) -> Raster:
+        """The same raster, for some of the points."""
+        return Raster(self.lowest, self.row[chosen], self.column[chosen])
+
     def at(self, surface: NDArray[np.float64]) -> NDArray[np.float64]:
         """The value of a surface in the cell of each point.  # shape: (N,)"""
         return np.asarray(surface[self.row, self.column])
@@ -55,12 +65,9 @@ def fill(surface: NDArray[np.float64], hole: NDArray[np.bool_]) -> NDArray[np.fl
 
 def eroded(surface: NDArray[np.float64], radius: int) -> NDArray[np.float64]:
     """The lowest value within ``radius`` steps along rows and columns; cells outside do not count."""
-    for _ in range(radius):
-        wide = np.pad(surface, 1, constant_values=np.inf)
-        surface = np.minimum(surface, wide[:-2, 1:-1])
-        for other in (wide[2:, 1:-1], wide[1:-1, :-2], wide[1:-1, 2:]):
-            np.minimum(surface, other, out=surface)
-    return surface
+    from fgnn.points.ground.erosion import erode
+
+    return erode(np.ascontiguousarray(surface, np.float64), radius)
 
 
 def dilated(surface: NDArray[np.float64], radius: int) -> NDArray[np.float64]:

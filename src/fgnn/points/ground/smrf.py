@@ -45,11 +45,10 @@ def smrf_margin(
     scalar: float = 1.25,
 ) -> NDArray[np.float64]:
     """By how much the distance of each point to the filtered surface is beyond what `smrf` allows.  # shape: (N,)"""
-    empty = np.isinf(raster.lowest)
-    lowest = fill(raster.lowest, empty)
+    lowest = raster.filled
     objects = _objects(lowest, slope * cell, max(1, int(np.ceil(window / cell))))
     pits = _objects(-lowest, _PIT_SLOPE * cell, 1)
-    surface = fill(lowest, objects | pits | empty)
+    surface = fill(lowest, objects | pits | np.isinf(raster.lowest))
     steep = np.hypot(*np.gradient(surface, cell)) if min(surface.shape) > 1 else np.zeros(surface.shape)
     return np.asarray(np.abs(xyz[:, 2] - raster.at(surface)) - threshold - scalar * raster.at(steep))
 
