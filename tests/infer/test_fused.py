@@ -20,7 +20,6 @@ from fgnn.infer.ad3.fused import Fused
 from fgnn.infer.ad3.layout import build_layout
 from fgnn.infer.ad3.numbers import build_numbers
 from fgnn.infer.ad3.steps import State, Terms, initial_state
-from fgnn.infer.max_product import run as message_run
 from fgnn.infer.max_product import solver as max_product
 from fgnn.infer.max_product.fused_flooding import FusedFlooding
 from fgnn.infer.max_product.wiring import Wiring
@@ -144,7 +143,7 @@ def fused_max_product(monkeypatch: pytest.MonkeyPatch) -> list[FusedFlooding | N
         return taken[-1]
 
     monkeypatch.setattr(max_product, "fused_flooding", choose)
-    monkeypatch.setattr(message_run, "_CHECK_EVERY_FUSED", 3)
+    monkeypatch.setattr(FusedFlooding, "every", 3)
     return taken
 
 

@@ -169,7 +169,7 @@ def _on_device(step: Step, device: torch.device) -> tuple[float, int]:
     """Milliseconds of all kernels of a step, and the calls that launched them."""
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiler:
         step()
         synchronised_time(device)
     events = list(profiler.events() or ())
