@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from itertools import cycle
 from typing import Any
 
 from docutils import nodes
@@ -24,6 +25,8 @@ def to_mathml(tex: str, *, block: bool = False) -> str:
     tex = re.sub(r"\\label\{[^}]*\}", "", tex).strip().replace(r"\dots", r"\ldots")
     tex = re.sub(r"\\([bB]ig+)(?=[(\[]|\\\{)", r"\\\1l", tex)  # the converter needs the side of a delimiter
     tex = re.sub(r"\\([bB]ig+)(?=[)\]]|\\\})", r"\\\1r", tex)
+    sides = cycle("lr")  # bars are the same on both
+    tex = re.sub(r"\\([bB]ig+)(?=\\?\|)", lambda found: f"\\{found[1]}{next(sides)}", tex)
     # The converter sets the subscript of an accented letter below it. A group of two puts it beside.
     tex = re.sub(r"\\(hat|tilde|bar) ?([A-Za-z]|\\[A-Za-z]+|\{\\?[A-Za-z]+\})(?=_)", r"{\\\1{\2}{}}", tex)
     if block and r"\\" in re.sub(r"\\begin\{(\w+)\}.*?\\end\{\1\}", "", tex, flags=re.DOTALL):

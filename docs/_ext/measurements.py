@@ -48,6 +48,16 @@ ABOUT: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "qm7": ("Atomisation energies of molecules, beside PyG's layers", "problems/molecules.md"),
     },
+    "Search, marginals and decoding": {
+        "guide": ("What a trained guide adds to the search", "solvers.md#search"),
+        "batched_search": ("A thousand grids searched at once on a GPU, beside a CPU", "solvers.md#search"),
+        "marginals-pr": ("Partition functions of the UAI 2014 instances", "marginals.md#measurements"),
+        "marginals-mar": ("Marginals of the UAI 2014 instances", "marginals.md#measurements"),
+        "decoding-cpu": (
+            "Decoders on one core, beside ldpc, relay-bp, PyMatching and Sionna",
+            "decoding.md#beside-its-peers",
+        ),
+    },
     "Speed": {
         "layer-cuda": ("One layer on a GPU, beside PyG and other forms", "speed.md#one-layer-on-a-gpu"),
         "layer-cpu": ("One layer on a CPU, beside the same peers", "speed.md#one-layer-on-a-cpu"),
@@ -67,6 +77,7 @@ ABOUT: dict[str, dict[str, tuple[str, str]]] = {
             "theorem.md#lemma-1-a-factor-is-a-maximum-over-rank-1-terms",
         ),
         "proofs": ("Proofs of optimality checked in exact integers", "guarantees.md"),
+        "proofs_search": ("Answers of the search checked in exact integers", "guarantees.md"),
         "probabilities": ("Claims about probabilities checked in exact integers", "guarantees.md"),
         "fuzz": ("Mutated inputs for every parser", "guarantees.md"),
         "faults": ("Faults injected and survived", "guarantees.md"),
@@ -81,6 +92,9 @@ AGAIN = {
     "map_learning": "python -m tools.learning_curves RUNS",
     "paper_differences": "python -m tools.paper_differences",
     "qm7": "python -m tools.qm7 MOLECULES --epochs 10",
+    "batched_search": "python -m tools.batched_search",
+    "guide": "python -m tools.guide_gain",
+    "decoding-cpu": "fgnn bench decoding",
     "layer-cuda": "fgnn bench layer --device cuda",
     "knn-cuda": "fgnn bench knn --device cuda",
     "solvers-cuda": "fgnn bench solvers --device cuda",
@@ -242,6 +256,24 @@ def aerial_classes(payload: Mapping[str, Any]) -> str:
     return folded("IoU by class, in percent", Table(["scans", *classes], rows).markdown())
 
 
+def marginals(payload: Mapping[str, Any]) -> str:
+    """Errors of one task, PR or MAR, over all instances and over those without an exact answer."""
+    ((task, summary),) = ((name, one) for name, one in payload["summary"].items() if one)
+    sets = {"all": "all", "not exact": "not solved exactly"}
+    head = ["", *(f"{of} error, {shown}" for shown in sets.values() for of in ("mean", "median")), "no finite answer"]
+    rows = [
+        [
+            {"auto": "`auto`", "LBP": "loopy belief propagation"}[method],
+            *(f"{summary[f'{method}, {key}: {of} error']:.2g}" for key in sets for of in ("mean", "median")),
+            str(summary[f"{method}, all: no finite answer"]),
+        ]
+        for method in ("auto", "LBP")
+    ]
+    measure = {"PR": "error of log10 Z", "MAR": "Hellinger distance"}[task]
+    title = f"{task}: {summary['instances']} instances, {summary['exact']} solved exactly; {measure}"
+    return Table(head, rows, title).markdown()
+
+
 def _chart(svg: str) -> str:
     return f"<figure class='chart'>{svg}</figure>\n"
 
@@ -255,6 +287,8 @@ TABLES: Mapping[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "fgnn-aerial": ("lidar_aerial", aerial),
     "fgnn-aerial-scans": ("lidar_aerial", aerial_scans),
     "fgnn-aerial-classes": ("lidar_aerial", aerial_classes),
+    "fgnn-marginals-pr": ("marginals-pr", marginals),
+    "fgnn-marginals-mar": ("marginals-mar", marginals),
     **DECODING,
 }
 

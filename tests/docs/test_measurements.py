@@ -13,7 +13,9 @@ import pytest
 from tests.docs.pages import DOCS, ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
-NAMES = ("results.md", "results-chains.md", "results-points.md", "decoding.md", "decoding-circuits.md")
+NAMES = (
+    "results.md", "results-chains.md", "results-points.md", "marginals.md", "decoding.md", "decoding-circuits.md",
+)  # fmt: skip
 PAGES = "".join((DOCS / name).read_text(encoding="utf-8") for name in NAMES)
 
 
@@ -73,6 +75,9 @@ def test_tables_have_the_numbers_of_the_files(measurements: Any) -> None:
     assert f"| SMRF | {100 * aerial['summary']['smrf']['mean']:.2f} |" in measurements.aerial(aerial)
     scans = measurements.aerial_scans(aerial)
     assert all(f"| {scan} |" in scans for scan in aerial["results"])
+    mar = payload("marginals-mar")
+    errors = [mar["summary"]["MAR"][f"auto, {key} error"] for key in ("all: mean", "all: median", "not exact: mean")]
+    assert "| `auto` | {:.2g} | {:.2g} | {:.2g} |".format(*errors) in measurements.marginals(mar)
     small = payload("map_small_scale")
     assert all(f"| {run['network']} |" in measurements.small_scale(small) for run in small["runs"])
 

@@ -59,6 +59,7 @@ def test_formulas_become_mathml(monkeypatch: pytest.MonkeyPatch) -> None:
     for accented in (r"\hat x_c", r"\hat{x}_c", r"\tilde g_c", r"\tilde\theta_i", r"\hat{\theta}_{i'}"):
         assert "munder" not in to_mathml(accented), accented
     assert "[" in to_mathml(r"\Big[ x \Big]")
+    assert to_mathml(r"\Big\| x \Big\|^2").count("‖") == 2
     for wrong in (r"\unheardof{x}", r"a &= b"):
         with pytest.raises(math.MathError):
             to_mathml(wrong, block=True)
