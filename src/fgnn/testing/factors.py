@@ -48,6 +48,8 @@ def check_factor(
         >>> fgnn.testing.check_factor(Parity(), (2, 2, 2, 2), value=1)
         []
     """
+    if len(shape) < 2:
+        raise ValueError(f"Expected a factor over two or more variables, as tables are (got {len(shape)})")
     left_out: list[str] = []
     rng = np.random.default_rng(seed)
     for trial in range(trials):
@@ -81,8 +83,8 @@ def _models(
         for pair, table in zip(pairs, tables, strict=True):
             model.add_table(pair, table)
         if expand:
-            arrays = {name: np.asarray(value) for name, value in numbers.items()}
-            model.add_tables([scope], kind.as_table(shape, arrays)[None])
+            table = kind.as_table(shape, {name: np.asarray(value) for name, value in numbers.items()})
+            model.add_table(scope, table)
         else:
             model.add_factors(kind, [scope], **{name: np.asarray(value)[None] for name, value in numbers.items()})
         models.append(model)
@@ -117,7 +119,6 @@ def _file(own: GraphicalModel, other: GraphicalModel) -> None:
 
 def _best_joint_state(own: GraphicalModel, other: GraphicalModel) -> None:
     (factor,) = own.structured()
-    *_, table = other.tables()
     rng, shape = np.random.default_rng(0), factor.shape
     nu = np.full((4, len(shape), max(shape)), -np.inf)
     for a, k in enumerate(shape):
@@ -126,7 +127,7 @@ def _best_joint_state(own: GraphicalModel, other: GraphicalModel) -> None:
     theta = factor.kind.potentials({name: torch.as_tensor(v)[None, None] for name, v in factor.numbers.items()})
     value, x = factor.kind.best(shape, theta[0].double().expand(4, -1), torch.from_numpy(nu))
     for p in range(4):
-        joint = table.values
+        joint = factor.as_table()
         for a, k in enumerate(shape):
             joint = joint + nu[p, a, :k].reshape(k, *(1 for _ in shape[a + 1 :]))
         _close(value[p], joint.max(), "the value of the best joint state")

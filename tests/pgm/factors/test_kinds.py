@@ -180,6 +180,15 @@ def test_every_method_agrees_with_the_table(case: Case) -> None:
     assert check_factor(kind, shape, trials=1, **numbers) in ([], ["toulbar2"])
 
 
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
+@given(factors())
+def test_every_method_agrees_with_the_table_of_any_factor(case: Case) -> None:
+    kind, shape, numbers = case
+    if len(shape) > 1:
+        assert check_factor(kind, shape, trials=1, **numbers) in ([], ["toulbar2"])
+
+
 def test_message_costs_are_those_promised() -> None:
     states = {n: sum(len(s) for s in automaton.automaton_steps(linear([1] * n, 2, 4), (2,) * n)) for n in (50, 100)}
     assert states[100] <= 5 * 100

@@ -13,7 +13,6 @@ from fgnn.infer.ad3.numbers import build_numbers
 from fgnn.infer.ad3.relax import Limits, Warm, relax
 from fgnn.infer.local_search.decode import decode
 from fgnn.pgm import ModelBatch
-from fgnn.pgm.lowering import lower
 
 _STEPS = 8
 _CERTAIN = 0.99  # marginals from here on are fixed at once
@@ -55,9 +54,4 @@ def dive(
         marginals, warm = marginals_of(layout, relaxed.p, forbidden), relaxed.end
     ends = (~forbidden).to(torch.int8).argmax(2)
     left = max(0.1, limits.deadline - time.monotonic())
-    simple = lower(batch, local=True)
-    own = simple.batch.num_variables, simple.batch.unary.shape[2]
-    more = (0, own[1] - scores.shape[2], 0, own[0] - scores.shape[1])
-    scores, starts = torch.nn.functional.pad(scores, more), [simple.complete(ends)]
-    whole = decode(simple.batch, scores, starts=starts, time_limit=left if left < 1e9 else None)
-    return whole[:, : batch.num_variables]
+    return decode(batch, scores, starts=[ends], time_limit=left if left < 1e9 else None)

@@ -176,7 +176,7 @@ class _Reweighted:
         """Of one forest, b_i less the messages of its factors, (B, N, K)."""
         rest = messages.clone()
         for group, which, rho in zip(self.wiring.groups, members, self.cover.appearance, strict=True):
-            rows = rest[group.span].view(group.height, len(group.scopes), -1)
+            rows = rest[group.span].view(group.height, len(group.scopes), rest.shape[1])
             rows[:, which] *= (1 - 1 / rho[which])[:, None]
         return self.wiring.padded_beliefs(self.numbers.unary, rest, normalise=False)
 
