@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fgnn.infer.certificate import certify
 from fgnn.infer.solution import Answer, OnProgress, Progress
-from fgnn.pgm import Kind, ModelBatch
-from fgnn.pgm.lowering import Lowered, lower
+from fgnn.pgm import ModelBatch
+from fgnn.pgm.lowering import Keep, Lowered, lower
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -25,15 +25,15 @@ def reads_structured(method: Function) -> Function:
     return method
 
 
-# Which kinds a solver can do with itself, on a batch and within a time limit.
-Keep = Callable[[ModelBatch, float | None], Callable[[Kind], bool]]
+# Which factors a solver asks itself, on a batch and within a time limit.
+Asked = Callable[[ModelBatch, float | None], Keep]
 
 
-def _none(batch: ModelBatch, time_limit: float | None) -> Callable[[Kind], bool]:
-    return lambda kind: False
+def _none(batch: ModelBatch, time_limit: float | None) -> Keep:
+    return lambda kind, shape: False
 
 
-def lowers(solver: Callable[..., Answer], *, local: bool = False, keep: Keep = _none) -> Callable[..., Answer]:
+def lowers(solver: Callable[..., Answer], *, local: bool = False, keep: Asked = _none) -> Callable[..., Answer]:
     """Let a solver work on tables and budgets: auxiliary variables are added before it and dropped after it.
 
     ``local`` is for solvers that change one variable at a time, see `lower`. Kinds to ``keep`` stay as they are.
@@ -65,7 +65,7 @@ def lowers_locally(solver: Callable[..., Answer]) -> Callable[..., Answer]:
     return lowers(solver, local=True)
 
 
-def lowers_except(keep: Keep) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
+def lowers_except(keep: Asked) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
     """As `lowers`, for solvers that ask some kinds themselves."""
     return partial(lowers, keep=keep)
 

@@ -14,6 +14,8 @@ from fgnn.pgm.factors import Kind
 from fgnn.pgm.factors.gadget import FORBIDDEN, FREE, Gadget, table_values
 from fgnn.pgm.group_batches import BudgetBatch, StructuredBatch, TableBatch
 
+Keep = Callable[[Kind, tuple[int, ...]], bool]  # whether factors of a kind and shape stay as they are
+
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
@@ -27,12 +29,12 @@ class Lowered:
     complete: Callable[[Tensor], Tensor]  # assignments (..., N) to (..., N + M)
 
 
-def lower(batch: ModelBatch, *, local: bool = False, keep: Callable[[Kind], bool] = lambda kind: False) -> Lowered:
+def lower(batch: ModelBatch, *, local: bool = False, keep: Keep = lambda kind, shape: False) -> Lowered:
     """The batch without structured factors, but for those of kinds to ``keep``. Its structure is compiled once.
 
     ``local`` avoids auxiliary variables, at the price of larger tables and weaker relaxations.
     """
-    kept = tuple(keep(f.kind) for f in batch.structured)
+    kept = tuple(keep(f.kind, f.shape) for f in batch.structured)
     if all(kept):
         return Lowered(batch, batch.num_variables, lambda x: x)
     kinds = tuple((f.kind, f.shape) for f in batch.structured)

@@ -84,7 +84,7 @@ def _models(
             model.add_table(pair, table)
         if expand:
             table = kind.as_table(shape, {name: np.asarray(value) for name, value in numbers.items()})
-            model.add_table(scope, table)
+            model.add_table(scope.tolist(), table)
         else:
             model.add_factors(kind, [scope], **{name: np.asarray(value)[None] for name, value in numbers.items()})
         models.append(model)

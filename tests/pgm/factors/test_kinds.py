@@ -118,6 +118,19 @@ def test_parity_keeps_its_precision_for_certain_bits() -> None:
     assert torch.allclose(sums, torch.tensor([-40.0, 40.0, -50.0, -40.0], dtype=torch.float64), atol=1e-3)
 
 
+@settings(max_examples=40, deadline=None)
+@given(factors())
+def test_linear_constraints_allow_what_the_table_allows(case: Case) -> None:
+    kind, shape, numbers = case
+    assert kind.has("rows") == (kind.name in ("linear", "all-different"))
+    if kind.has("rows"):
+        table = by_definition(kind, shape, numbers)
+        for x in np.ndindex(*shape):
+            sums = [sum(w[x[a]] for a, w in zip(row.positions, row.weights, strict=True)) for row in kind.rows(shape)]
+            kept = all(row.at_least <= total <= row.at_most for row, total in zip(kind.rows(shape), sums, strict=True))
+            assert kept == (table[x] == 0.0)
+
+
 @settings(max_examples=30, deadline=None)
 @given(factors())
 def test_small_factors_need_no_auxiliary_variables_in_a_local_search(case: Case) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fgnn.infer.ad3.layout import KindLayout, edge_width, fold
-from fgnn.pgm import Kind, ModelBatch
+from fgnn.pgm import ModelBatch
+from fgnn.pgm.lowering import Keep
 from fgnn.runtime.jit import Background
 
 _ROUNDS = 10  # joint states that may join a set in one iteration
@@ -20,14 +20,14 @@ _LOADING = 0.2  # of the time limit, to wait for compiled loops
 _FOREVER = float("inf")
 
 
-def asked(batch: ModelBatch, time_limit: float | None) -> Callable[[Kind], bool]:
+def asked(batch: ModelBatch, time_limit: float | None) -> Keep:
     """Which kinds project themselves; the others become tables and budgets.
 
     Projections by best joint states are loops on a CPU, which compile for seconds the first time.
     """
     by_best = batch.device.type == "cpu" and any(f.kind.has("best") for f in batch.structured)
     by_best = by_best and LOOPS.wait(_FOREVER if time_limit is None else _LOADING * time_limit)
-    return lambda kind: kind.has("best") and (by_best or kind.has("project"))
+    return lambda kind, shape: kind.has("best") and (by_best or kind.has("project"))
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,17 +8,21 @@ from itertools import count
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fgnn.infer.toulbar2.process import Toulbar2Process
-from fgnn.pgm import ModelBatch
+from fgnn.pgm import Kind, ModelBatch, StructuredBatch
+from fgnn.pgm.factors.kind import Row
+from fgnn.pgm.lowering import Keep
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _TOP_BITS = 50  # all finite costs together stay below 2^50, far from toulbar2's largest cost of about 2^58.8
 _FOREVER = 1e9
+_MOST_WEIGHT = 1 << 16  # of a linear constraint, by which toulbar2 multiplies costs
 
 # toulbar2's settings for each kind of search.
 SEARCHES: dict[str, dict[str, Any]] = {
@@ -65,6 +69,19 @@ class Task:
         self.failed[search] = self.failed.get(search, 0) + 1
 
 
+def asked(batch: ModelBatch, time_limit: float | None) -> Keep:
+    """Which factors become linear constraints: those that are, with weights small enough for integer costs."""
+
+    def small(kind: Kind, shape: tuple[int, ...]) -> bool:
+        return kind.has("rows") and all(_total_weight(row) <= _MOST_WEIGHT for row in kind.rows(shape))
+
+    return small
+
+
+def _total_weight(row: Row) -> int:
+    return sum(max(abs(w) for w in weights) for weights in row.weights)
+
+
 class CostNetwork:
     """The models of a batch as cost function networks of the same structure."""
 
@@ -85,7 +102,10 @@ class CostNetwork:
             "variables": len(self.cards),
             "tables": [[len(s), list(shape)] for s, shape in zip(self.scopes, self.shapes, strict=True)],
             "budgets": [[len(s), s.shape[1]] for s in self.budget_scopes],
+            "rows": [text for f in batch.structured for text in _knapsacks(f)],
         }
+        self.structured = batch.to("cpu").structured
+        self.longest = max((_total_weight(row) for f in batch.structured for row in f.kind.rows(f.shape)), default=1)
         self.ints = np.concatenate([self.cards, *(s.ravel() for s in (*self.scopes, *self.budget_scopes))])
         self.first = np.cumsum(self.cards) - self.cards
         self.strides = [np.cumprod([1, *shape[:0:-1]])[::-1] for shape in self.shapes]
@@ -101,7 +121,7 @@ class CostNetwork:
             return task
         widest = np.concatenate([np.where(np.isfinite(d), d, 0.0).max(1, initial=0.0) for d in drops])
         factors, span = int((widest > 0).sum()), float(widest.sum())
-        longest = max((s.shape[1] for s in self.budget_scopes), default=1)
+        longest = max([self.longest, *(s.shape[1] for s in self.budget_scopes)])
         bits = _TOP_BITS - max(0, int(np.log2(longest)) - 8)  # toulbar2 multiplies costs by budget sizes
         exponent = 0 if span == 0 else bits - int(np.ceil(np.log2(span)))
         task.scale = float(2.0 ** np.clip(exponent, -1000, 900))
@@ -127,6 +147,9 @@ class CostNetwork:
             low, high = np.split(task.limits, 2)
             ones = np.concatenate([x[s].sum(1) for s in self.budget_scopes])
             if (ones < low).any() or (ones > high).any():
+                return
+        for f in self.structured:
+            if not bool((f.score(torch.from_numpy(x)[None, None]) == 0).all()):
                 return
         if np.isfinite(total) and (task.cost is None or total < task.cost):
             task.cost, task.best = int(total), x
@@ -178,3 +201,20 @@ class CostNetwork:
         for k in count():
             for search, share in (("hbfs", 1.0), ("vns", 0.5), ("btd", 1.0)):
                 yield search, 2.0 * share * 2.0**k
+
+
+def _knapsacks(factors: StructuredBatch) -> Iterator[tuple[list[int], str]]:
+    """The linear constraints of some factors, as scopes and as toulbar2 reads them.
+
+    "4 2 0 0 1 3 2 0 0 1 5": a total weight of at least 4, over two variables of two values each, 0 of weight 0 and 1 of
+    weight 3 or 5.
+    """
+    for row in factors.kind.rows(factors.shape):
+        for sign, bound in ((1, row.at_least), (-1, -row.at_most)):
+            if bound <= sum(min(sign * w for w in weights) for weights in row.weights):
+                continue  # nothing can break it
+            pairs = (" ".join(f"{s} {sign * w}" for s, w in enumerate(weights)) for weights in row.weights)
+            values = (f"{len(weights)} {pair}" for weights, pair in zip(row.weights, pairs, strict=True))
+            text = " ".join([str(bound), *values])
+            for scope in factors.scopes[:, list(row.positions)].tolist():
+                yield scope, text

@@ -74,7 +74,7 @@ def _structure(request: dict[str, Any], ints: Any) -> dict[str, Any]:
         for _ in range(count):
             budgets.append(ints[at : at + size].tolist())
             at += size
-    return {"cards": cards, "tables": tables, "budgets": budgets}
+    return {"cards": cards, "tables": tables, "budgets": budgets, "rows": request["rows"]}
 
 
 def _solve(
@@ -117,6 +117,8 @@ def _solve(
             wcsp.postKnapsackConstraint(scope, str(ints[c]) + " 2 0 0 1 1" * len(scope), kp=True)
         if ints[count + c] < len(scope):
             wcsp.postKnapsackConstraint(scope, str(-ints[count + c]) + " 2 0 0 1 -1" * len(scope), kp=True)
+    for scope, text in structure["rows"]:
+        wcsp.postKnapsackConstraint(scope, text, kp=True)
     network.CFN.timer(request["seconds"])  # also handles SIGVTALRM as a request to stop
     # Without a finite top, sums of forbidden costs overflow and toulbar2 aborts.
     wcsp.updateUb(request["top"])

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fgnn.pgm.factors.automaton import AutomatonKind, Steps
 from fgnn.pgm.factors.gadget import FORBIDDEN, FREE, Gadget, LocalBudget, LocalTable
-from fgnn.pgm.factors.kind import Array, Shape
+from fgnn.pgm.factors.kind import Array, Row, Shape
 
 _MOST_SUBSETS = 1 << 18
 
@@ -76,9 +76,18 @@ class AllDifferent(AutomatonKind):
             tables.append(LocalTable((a, b), np.where(same, FORBIDDEN, FREE)))
         return Gadget(tuple(tables))
 
+    def rows(self, shape: Shape) -> tuple[Row, ...]:
+        """Every state is taken once at most, or exactly once if there are as many variables as states."""
+        least = 1 if len(shape) >= max(shape) else 0
+        rows = []
+        for s, members in enumerate(_holders(shape)):
+            weights = tuple(tuple(int(t == s) for t in range(shape[a])) for a in members)
+            rows.append(Row(tuple(members), weights, least, 1))
+        return tuple(rows)
+
     def gadget(self, shape: Shape) -> Gadget:
         n, most = len(shape), max(shape)
-        holders = [[a for a in range(n) if s < shape[a]] for s in range(most)]
+        holders = _holders(shape)
         indicators = [(a, s) for s, members in enumerate(holders) for a in members]
         at, budgets = n, []
         for members in holders:
@@ -87,3 +96,8 @@ class AllDifferent(AutomatonKind):
             if len(members) > 1:  # with as many variables as states, every state is taken
                 budgets.append(LocalBudget(scope, 1 if n >= most else 0, 1))
         return Gadget(budgets=tuple(budgets), indicators=tuple(indicators))
+
+
+def _holders(shape: Shape) -> list[list[int]]:
+    """The positions that have each state."""
+    return [[a for a, k in enumerate(shape) if s < k] for s in range(max(shape))]

@@ -27,6 +27,16 @@ class LackingPart(ValueError):
 
 
 @dataclass(frozen=True)
+class Row:
+    """One constraint ``at_least <= sum of weights[a][x_a] <= at_most`` on some variables of a scope."""
+
+    positions: tuple[int, ...]
+    weights: tuple[tuple[int, ...], ...]  # of every state, by position
+    at_least: int
+    at_most: int
+
+
+@dataclass(frozen=True)
 class Kind(ABC):
     r"""A kind of factor whose table would be too large: a frozen dataclass whose fields all factors of a group share.
 
@@ -37,8 +47,9 @@ class Kind(ABC):
     - ``score``, which is all that ``brute-force`` needs;
     - ``messages``, for ``max-product`` and ``sum-product``;
     - ``best``, for ``ad3``, which projects with ``project`` or, on a CPU, with a few best joint states;
-    - ``gadget``: tables and budgets over auxiliary variables, for every other method, and for ``ad3`` where it cannot
-      project.
+    - ``rows``, linear constraints that say the same, for ``toulbar2``;
+    - ``gadget``: tables and budgets over auxiliary variables, for every other method, and where there are no rows or no
+      best joint states.
 
     A method refuses a kind that lacks the part it needs (`LackingPart`). Fields are integers or nested tuples of them.
 
@@ -99,6 +110,10 @@ class Kind(ABC):
             z: Shape (n, C, B), of state 1; so is the result.
         """
         raise LackingPart(f"Expected factors with a projection (got {self.name}, a kind without)")
+
+    def rows(self, shape: Shape) -> tuple[Row, ...]:
+        """Linear constraints that allow the same joint states, for kinds that only forbid or allow."""
+        raise LackingPart(f"Expected factors made of linear constraints (got {self.name}, a kind that is not)")
 
     def gadget(self, shape: Shape) -> Gadget:
         """Tables and budgets over the scope and auxiliary variables that say the same."""

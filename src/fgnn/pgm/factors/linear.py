@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fgnn.pgm.arrays import integers
 from fgnn.pgm.factors.automaton import AutomatonKind, Steps, minimised
-from fgnn.pgm.factors.kind import Array, Shape, as_tuples
+from fgnn.pgm.factors.kind import Array, Row, Shape, as_tuples
 
 _ACCEPTED = np.iinfo(np.int64).max  # stands for all partial sums that the rest cannot spoil
 _MOST_SUMS = 1 << 20  # partial sums after one variable
@@ -67,6 +67,10 @@ class Linear(AutomatonKind):
 
     def potentials(self, numbers: Mapping[str, Tensor]) -> Tensor:
         return torch.zeros(1, 1, 1, dtype=torch.float64)
+
+    def rows(self, shape: Shape) -> tuple[Row, ...]:
+        weights = tuple(row[:k] for row, k in zip(self.weights, shape, strict=True))
+        return (Row(tuple(range(len(shape))), weights, self.at_least, self.at_most),)
 
     def steps(self, shape: Shape) -> Steps:
         weights = [np.array(row[:k], dtype=np.int64) for row, k in zip(self.weights, shape, strict=True)]
