@@ -95,6 +95,19 @@ def test_a_css_model_splits_into_the_basis_of_its_observables() -> None:
     assert np.allclose(sorted(p), sorted([0.01 * 0.97 + 0.03 * 0.99] * 5))  # alone, or with a phase flip
 
 
+def test_errors_that_look_like_products_at_a_boundary_split_nothing() -> None:
+    """D0 D1 is one error in the middle of a chain, not one at each end: D1 must not be forgotten."""
+    from fgnn.decoding.basis import one_basis
+
+    chain = parse_dem("error(0.1) D0 L0\nerror(0.1) D0 D1\nerror(0.1) D1")
+    assert one_basis(chain) is chain
+    stim = pytest.importorskip("stim")
+    for task in ("repetition_code:memory", "surface_code:rotated_memory_z", "surface_code:unrotated_memory_x"):
+        circuit = stim.Circuit.generated(task, distance=3, rounds=3, after_clifford_depolarization=0.01)
+        model = parse_dem(str(circuit.detector_error_model()))
+        assert one_basis(model) is model
+
+
 def test_a_circuit_becomes_the_model_that_stim_computes(tmp_path: Path) -> None:
     stim = pytest.importorskip("stim")
     circuit = stim.Circuit.generated(

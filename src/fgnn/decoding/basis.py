@@ -2,6 +2,9 @@
 
 A bit flip is seen by one kind of detector, a phase flip by the other, and an error of both kinds is the product of the
 two. Detectors that are linked only by such products can be decoded apart; the observables depend on one part.
+
+Near the boundary of a small code two errors of the same kind may look like such a product. Then there are more parts
+than two, or parts of one detector, and nothing is split.
 """
 
 from __future__ import annotations
@@ -28,6 +31,9 @@ def one_basis(problem: Problem) -> Problem:
     starts, edges = code.by_bit
     columns = [code.checks[edges[a:b]] for a, b in pairwise(starts)]
     part = _parts(columns, code.num_checks)
+    sizes = np.bincount(part[np.unique(code.checks)])  # without detectors that never fire
+    if len(sizes[sizes > 0]) != 2 or sizes[sizes > 0].min() < 2:
+        return problem
     flips = np.unique(observables.bits)
     simple = [column for i in flips if len(column := columns[i]) and len(np.unique(part[column])) == 1]
     kept = np.flatnonzero(np.isin(part, np.unique(np.concatenate([part[c] for c in simple] or [part]))))
