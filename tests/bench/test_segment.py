@@ -27,6 +27,12 @@ def test_rows_hold_speed_memory_and_the_time_of_each_stage(tmp_path: Path, capsy
     assert "network" in capsys.readouterr().out
 
 
+def test_a_classical_filter_is_measured_as_well(tmp_path: Path) -> None:
+    payload = run((2000,), votes=(1,), out=tmp_path, suffix=".npy", method="pmf")
+    assert json.loads((tmp_path / "segment-pmf.json").read_text())["setting"]["method"] == "pmf"
+    assert payload["rows"][0]["megabytes_out"] > payload["rows"][0]["megabytes_in"] > 0
+
+
 def test_laspy_may_be_a_plain_folder_on_the_path(tmp_path: Path) -> None:
     """A copy without the records of an installed package, before any that is installed."""
     for name in ("laspy", "lazrs"):

@@ -175,3 +175,18 @@ def test_figures_of_airborne_scans_agree_with_the_file() -> None:
     assert f"{towns['other']:.2f} for other" in text
     isprs = [100 * stored["summary"][name]["isprs_mean"] for name in ("lidar-aerial", "smrf")]
     assert "{:.1f} % on the mean, against {:.1f} % for SMRF".format(*isprs) in text
+
+
+def test_the_limits_of_airborne_weights_agree_with_the_file() -> None:
+    stored, text = payload("lidar_aerial"), " ".join((DOCS / "segmenting.md").read_text(encoding="utf-8").split())
+    iou, mean = stored["iou"]["all"], stored["summary"]["lidar-aerial"]
+    assert f"{iou['bridge']:.2f}" == f"{iou['water']:.2f}" == "0.00"
+    assert "no bridges and no water** (IoU 0.00)" in text
+    assert f"Low vegetation (IoU {iou['low vegetation']:.2f}) and other ({iou['other']:.2f})" in text
+    errors = {scan: {name: row[name]["total"] for name in row} for scan, row in stored["results"].items()}
+    lost = sum(row["smrf"] < row["lidar-aerial"] for scan, row in errors.items() if scan.startswith("samp"))
+    high = sum(row["lidar-aerial"] > 0.1 for row in errors.values())
+    assert (lost, high) == (5, 3)
+    assert f"{100 * mean['mean']:.1f} % of the points on the mean of {len(errors)} scans" in text
+    assert f"{100 * mean['isprs_mean']:.1f} % on the fifteen ISPRS samples, of which five are better" in text
+    assert "more than 10 % on three scans" in text

@@ -52,7 +52,7 @@ main()
 from pathlib import Path
 import random, sys
 random.seed(7)
-rows = [f"{random.uniform(0, 40):.2f},{random.uniform(0, 40):.2f},{random.uniform(0, 3):.2f}" for _ in range(2000)]
+rows = [f"{random.uniform(0, 40):.2f},{random.uniform(0, 40):.2f},{random.uniform(0, 3):.2f}" for _ in range(500)]
 Path("own.csv").write_text("x,y,z\\n" + "\\n".join(rows) + "\\n")
 sys.argv = ["fgnn", "segment", "own.csv", "--model", "runs/mine", "--out", "own.labelled.csv", "--html", "own.html"]
 from fgnn.cli import main
@@ -60,7 +60,7 @@ try:
     main()
 finally:
     head = Path("own.labelled.csv").read_text().splitlines()
-    assert len(head) == 2001 and "label" in head[0] and "confidence" in head[0], head[0]
+    assert len(head) == 501 and "label" in head[0] and "confidence" in head[0], head[0]
     assert "<svg" in Path("own.report.html").read_text()
 """,
     "you-build-networks": """

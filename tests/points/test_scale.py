@@ -61,6 +61,20 @@ def test_ten_million_points_take_no_more_memory_than_two(tmp_path: Path) -> None
     assert peaks[1] < peaks[0] + 500
 
 
+def test_pages_of_a_mapped_scan_are_released(tmp_path: Path) -> None:
+    """Otherwise they count as memory in use until the whole scan is read."""
+    write_terrain(tmp_path / "a.npy", 600_000, seed=3)  # 27 bytes a point
+    reader, code = tmp_path / "a.npy", "Rss:"
+    sizes = []
+    for _ in open_cloud(reader).chunks(50_000):
+        with open("/proc/self/smaps", encoding="ascii") as maps:
+            text = maps.read()
+        own = text[text.index(str(reader)) :]
+        sizes.append(int(own[own.index(code) + len(code) :].split()[0]))  # kB
+    assert len(sizes) == 12
+    assert max(sizes) < 27 * 600_000 / 1000 / 3
+
+
 def test_the_order_of_points_is_kept(tmp_path: Path) -> None:
     label(tmp_path, 60_000)
     before, after = (list(open_cloud(tmp_path / name).chunks(7_000)) for name in ("a.laz", "b.laz"))

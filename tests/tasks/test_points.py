@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -170,6 +171,16 @@ def test_wrong_scan_data_is_one_line(scans: Path, change: dict[str, Any], messag
 def test_the_mask_leaves_each_category_its_parts() -> None:
     mask = part_mask(PARTS, 50, torch.device("cpu"))
     assert (mask == 0).sum(1).tolist() == [len(p) for p in PARTS]
+
+
+def test_a_class_without_points_is_named(scans: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "scans"
+    shutil.copytree(scans, folder)
+    (folder / "classes.txt").write_text("ground: 2\nother: 5 6\nwater: 9\n")
+    PointTask(recipe(Data(scans=ScanData(str(folder), field="classification", points=128))))
+    lines = capsys.readouterr()
+    assert "no points of class 'water'" in lines.out + lines.err
+    assert "'other'" not in lines.out + lines.err
 
 
 def test_a_label_may_leave_several_classes_open(tmp_path: Path) -> None:

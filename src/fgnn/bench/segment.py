@@ -44,13 +44,15 @@ class Labelled:
     stages: dict[str, float]  # seconds; the rest of ``seconds`` is start-up and loading of weights
 
 
-def measure(scan: Path, points: int, model: str, device: str, votes: int, batch: int | None = None) -> Labelled:
+def measure(
+    scan: Path, points: int, model: str, device: str, votes: int, batch: int | None = None, method: str = "network"
+) -> Labelled:
     """Label a scan in a subprocess."""
     pieces = batch or usual_batch(device)
     out = scan.with_name(f"labelled{scan.suffix}")
     command = [
         sys.executable, "-c", _MEASURED, "segment", str(scan), "--model", model, "--out", str(out), "--device", device,
-        "--votes", str(votes), "--batch", str(pieces),
+        "--votes", str(votes), "--batch", str(pieces), "--method", method,
     ]  # fmt: skip
     start = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -75,8 +77,9 @@ def run(
     batch: int | None = None,
     out: str | Path | None = None,
     suffix: str = ".laz",
+    method: str = "network",
 ) -> dict[str, Any]:
-    """Label generated scans of these sizes and write ``segment.json`` (``segment-cuda.json``)."""
+    """Label generated scans of these sizes and write ``segment.json`` (``segment-cuda.json``, ``segment-pmf.json``)."""
     head = environment(device)
     rows = []
     with tempfile.TemporaryDirectory(prefix="fgnn-segment-") as folder, Stages("bench segment") as stage:
@@ -86,18 +89,26 @@ def run(
             write_terrain(scan, count, seed=1)
             for each in votes:
                 stage(f"labelling {count:,} points, {each} votes")
-                rows.append(measure(scan, count, model, device, each, batch))
+                rows.append(measure(scan, count, model, device, each, batch, method))
                 stage.log(f"{count:,} points, {each} votes: {rows[-1].seconds:.0f} s")
             scan.unlink()
     payload = {
         "benchmark": "segment",
         "environment": head,
-        "setting": {"model": model, "device": device, "batch": batch or usual_batch(device), "format": suffix},
+        "setting": {
+            "model": model,
+            "method": method,
+            "device": device,
+            "batch": batch or usual_batch(device),
+            "format": suffix,
+        },
         "rows": [asdict(row) for row in rows],
     }
-    file = write_result("segment" if device == "cpu" else f"segment-{device.partition(':')[0]}", payload, out)
+    kind = method if method != "network" else device.partition(":")[0]
+    file = write_result("segment" if kind == "cpu" else f"segment-{kind}", payload, out)
+    labeller = f"--model {model}" if method == "network" else f"--method {method}"
     show(
-        f"fgnn segment --model {model}, generated {suffix} scans of 4 points per square metre",
+        f"fgnn segment {labeller}, generated {suffix} scans of 4 points per square metre",
         ("points", "votes", "seconds", "points/s", "peak MB", "file MB", "labelled MB", *STAGES),
         [
             (

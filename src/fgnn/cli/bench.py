@@ -158,6 +158,7 @@ def segment(
     device: Device = "cpu",
     batch: Annotated[int | None, typer.Option(help="Pieces labelled at once.", min=1)] = None,
     suffix: Annotated[str, typer.Option(help=".laz, or .npy if laspy is not installed.")] = ".laz",
+    method: Annotated[str, typer.Option(help="network, or a classical filter, as for fgnn segment.")] = "network",
     out: Out = None,
 ) -> None:
     """`fgnn segment` on generated scans, file to file: speed and memory.
@@ -167,7 +168,7 @@ def segment(
     _run(
         "fgnn.bench.segment",
         points=tuple(points or (1_000_000, 10_000_000)), votes=tuple(votes or (4,)), model=model, device=device,
-        batch=batch, suffix=suffix, out=out,
+        batch=batch, suffix=suffix, method=method, out=out,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.errors import InputError
+from fgnn.points.ahead import in_order
 from fgnn.points.border import WithBorder
 from fgnn.points.cloud import (
     CHUNK,
@@ -29,7 +30,7 @@ from fgnn.points.ground_surface import Tolerance
 from fgnn.points.segment_output import CheckedReader, LabelFields, Output, ground_heights, write_labelled
 from fgnn.points.segment_pieces import Allocate, Cut, batches, extra_values
 from fgnn.points.spread import spread
-from fgnn.points.tiles import OnChunk, TileStore
+from fgnn.points.tiles import OnChunk, Spot, TileStore
 from fgnn.points.units import InMetres
 
 # Label of points without finite coordinates, which the network never sees.
@@ -298,16 +299,21 @@ def _threads() -> int:
 def _apply(store: TileStore, segmenter: GroundRule, report: OnChunk | None) -> NDArray[np.float32]:
     """One vote for each point, by the tile whose central half it is in.  # shape: (slots, 2)"""
     votes: NDArray[np.float32] = np.asarray(store.new_map("votes", np.float32, (store.valid, 2)))
-    reach, done = store.half / 2, 0
-    for spot in store.spots():
+    reach, done, threads = store.half / 2, 0, _threads()
+
+    def apply(spot: Spot) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         tile = store.load(spot)
-        wanted = (np.abs(tile.xyz[:, :2]) <= reach).all(1)
-        if wanted.any():
-            ground = segmenter.rule(tile.xyz.astype(np.float64))[wanted]
-            votes[tile.slots[wanted]] = np.stack([ground, ~ground], axis=1)
-            done += int(wanted.sum())
-        if report is not None:
-            report("labelling", min(done, store.valid), store.valid)
+        wanted = np.flatnonzero((np.abs(tile.xyz[:, :2]) <= reach).all(1))
+        if not len(wanted):
+            return tile.slots[:0], np.zeros(0, np.bool_)
+        return tile.slots[wanted], segmenter.rule(tile.xyz.astype(np.float64))[wanted]
+
+    with ThreadPoolExecutor(threads, thread_name_prefix="fgnn-filter") as pool:
+        for slots, ground in in_order(pool, apply, store.spots(), threads):
+            votes[slots] = np.stack([ground, ~ground], axis=1)
+            done += len(slots)
+            if report is not None:
+                report("labelling", min(done, store.valid), store.valid)
     return votes
 
 

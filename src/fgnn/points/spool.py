@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+def release_pages(array: NDArray[Any]) -> None:
+    """Release the resident pages of a mapped array, which stay in the page cache; nothing for other arrays."""
+    mapped = getattr(array, "_mmap", None)
+    if mapped is not None and hasattr(mapped, "madvise"):
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 class Spool:

@@ -8,7 +8,6 @@ along the way.
 
 from __future__ import annotations
 
-import mmap
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.points.cloud import Cloud, CloudReader
-from fgnn.points.spool import Spool
+from fgnn.points.spool import Spool, release_pages
 
-# Mapped pages are released after every this many tiles.
-_RELEASE_EVERY = 64
+# Mapped pages are released after tiles of this many points.
+_RELEASE_AFTER = 1 << 20
 # Heights are stored relative to multiples of this, so that their rounding does not depend on the scan's extent.
 _STOREY = 1024.0
 # Votes -> which tile corners are used, so that exactly that many tiles cover every cell.
@@ -141,8 +140,7 @@ class TileStore:
     def release(self) -> None:
         """Release resident mapped pages, which would grow with the scan; the data stay in the page cache."""
         for array in self._maps:
-            mapped: Any = array
-            mapped._mmap.madvise(mmap.MADV_DONTNEED)
+            release_pages(array)
 
     def tiles(self, votes: int = 4) -> Iterator[Tile]:
         """The non-empty tiles.
@@ -158,12 +156,15 @@ class TileStore:
         if used is None:
             raise ValueError(f"Expected 1, 2 or 4 votes (got {votes})")
         x, y = (int(n) for n in self.first_cell[:2])
-        for number, (i, j) in enumerate((i, j) for i, j in self._corners() if used(i + x, j + y)):
-            if number % _RELEASE_EVERY == 0:
+        mapped = 0
+        for i, j in ((i, j) for i, j in self._corners() if used(i + x, j + y)):
+            if mapped >= _RELEASE_AFTER:
                 self.release()
+                mapped = 0
             centre = ((i + 1) * self.half, (j + 1) * self.half)
             (a, b, c), (d, e, f) = self._run(i, j), self._run(i + 1, j)
             yield Spot((a, c), (d, f), centre, (i + x, j + y), (b, e))
+            mapped += c - a + f - d
 
     def load(self, spot: Spot) -> Tile:
         """The points of a tile."""
@@ -187,9 +188,8 @@ class TileStore:
         """
         corner = self.first_cell[:2].astype(np.int64)
         occupied = np.stack(np.divmod(self.cells, self.shape[1]), axis=1) + corner
-        for number, (i, j) in enumerate(np.unique(occupied // inner, axis=0) * inner - corner):
-            if number % _RELEASE_EVERY == 0:
-                self.release()
+        for i, j in np.unique(occupied // inner, axis=0) * inner - corner:
+            self.release()
             yield self._block(int(i), int(j), inner, border, around)
 
     def _block(

@@ -145,9 +145,9 @@ def _pinned(shape: tuple[int, ...]) -> NDArray[np.float32]:
 
 
 def _threads() -> int:
-    """Threads that compute features for a GPU: leave one core for the network and one for the votes, use at most 4."""
+    """Threads that compute features for a GPU: leave one core for the network and one for the votes, use at most 8."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(4, cores - 2))
+    return max(1, min(8, cores - 2))
 
 
 def segment(

@@ -19,6 +19,7 @@ from fgnn.files import atomic_write
 from fgnn.points.cloud import AXES, CHUNK, Cloud, CloudHeader, join_clouds
 from fgnn.points.formats.records import records
 from fgnn.points.formats.storable import check_values, refuse
+from fgnn.points.spool import release_pages
 
 _COORDINATES = ("xyz", "points", "pos", "coord")
 # An array of no rows may declare any number of columns, and each becomes a field.
@@ -43,6 +44,7 @@ class NumpyReader:
             fields = {n: np.array(values[rows]) for n, values in self.columns.items()}
             with np.errstate(invalid="ignore", over="ignore"):  # copying a signalling NaN warns
                 xyz = np.stack([np.array(axis[rows], dtype=np.float64) for axis in self.axes], axis=1)
+            release_pages(self.axes[0])
             yield Cloud(xyz, fields, self.header)
 
 
