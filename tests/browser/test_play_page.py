@@ -156,6 +156,21 @@ def test_every_node_is_in_view_at_any_width(open_page: Any, width: int, height: 
     assert all(box["width"] == 390 for box in boxes)
 
 
+@pytest.mark.parametrize(("width", "example"), [(1280, "chain"), (390, "grid")])
+def test_the_first_visit_shows_a_named_example_at_a_legible_size(
+    browser: Any, site: Path, width: int, example: str
+) -> None:
+    page = new_page(browser)
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(site.as_uri())
+    page.wait_for_selector("body[data-ready]")
+    page.wait_for_function(f"({CUT_OFF})().length === 0")
+    shown, size = page.input_value("#example"), page.locator(".node .shape").first.bounding_box()
+    page.context.close()
+    assert (shown, page.faults) == (example, [])
+    assert size["width"] > 20
+
+
 def test_the_view_pans_zooms_and_fits(open_page: Any) -> None:
     view = "playground.currentView()"
     first = open_page.evaluate(view)

@@ -58,7 +58,9 @@ async function begin() {
     if (!stored) throw Error("nothing stored");
     await restoreState(stored);
   } catch {
-    setModel(readModel(EXAMPLES.chain.model));
+    const first = innerWidth < 600 ? "grid" : "chain"; // the nodes of a chain would be tiny on a narrow screen
+    setModel(readModel(EXAMPLES[first].model));
+    $("example").value = first;
   }
   showError(fault);
 }
