@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from fgnn import GraphicalModel, marginals, write_model
-from tests.cli.test_solve import fgnn as run
+from tests.cli.command import fgnn
+
+Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
@@ -23,42 +25,41 @@ def model(tmp_path: Path) -> Path:
     return tmp_path / "small.uai"
 
 
-def test_mar_format(model: Path) -> None:
+def test_mar_format(model: Path, capsys: Capture) -> None:
     from fgnn import read_model
 
-    result = run("marginals", str(model))
-    assert result.returncode == 0
-    head, numbers = result.stdout.splitlines()
+    code, out, err = fgnn(capsys, "marginals", model)
+    assert code == 0
+    head, numbers = out.splitlines()
     assert head == "MAR"
-    assert result.stderr.startswith("exact")
+    assert err.startswith("exact")
     expected = ["3"]
     for p in marginals(read_model(model)).variables:
         expected += [str(len(p)), *(f"{v:.9g}" for v in p)]
     assert numbers.split() == expected
 
 
-def test_pr_format_and_json_agree(model: Path) -> None:
-    pr = run("marginals", str(model), "--pr")
-    reply = json.loads(run("marginals", str(model), "--json", "-m", "brute-force").stdout)
-    assert pr.stdout.splitlines()[0] == "PR"
-    assert float(pr.stdout.splitlines()[1]) == pytest.approx(reply["log10_partition"], abs=1e-9)
+def test_pr_format_and_json_agree(model: Path, capsys: Capture) -> None:
+    _, pr, _ = fgnn(capsys, "marginals", model, "--pr")
+    _, out, _ = fgnn(capsys, "marginals", model, "--json", "-m", "brute-force")
+    reply = json.loads(out)
+    assert pr.splitlines()[0] == "PR"
+    assert float(pr.splitlines()[1]) == pytest.approx(reply["log10_partition"], abs=1e-9)
     assert reply["status"] == "exact"
 
 
-def test_impossible_evidence_says_so_and_exits_with_1(tmp_path: Path) -> None:
+def test_impossible_evidence_says_so_and_exits_with_1(tmp_path: Path, capsys: Capture) -> None:
     m = GraphicalModel([2, 2])
     m.add_table((0, 1), [[0.0, -np.inf], [0.0, 0.0]])
     write_model(m, tmp_path / "m.uai")
     (tmp_path / "m.evid").write_text("2 0 0 1 1")
-    result = run("marginals", str(tmp_path / "m.uai"), "-e", str(tmp_path / "m.evid"))
-    assert result.returncode == 1
-    assert result.stdout == ""
-    assert "-inf" in result.stderr
+    code, out, err = fgnn(capsys, "marginals", tmp_path / "m.uai", "-e", tmp_path / "m.evid")
+    assert (code, out) == (1, "")
+    assert "-inf" in err
 
 
-def test_bad_input_is_one_line_and_exit_2(model: Path, tmp_path: Path) -> None:
+def test_bad_input_is_one_line_and_exit_2(model: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "broken.uai").write_text("MARKOV\n2\n2")
-    for args in ([str(tmp_path / "broken.uai")], [str(model), "-m", "nothing"], [str(model), "-o", "iterations=x"]):
-        result = run("marginals", *args)
-        assert result.returncode == 2
-        assert len(result.stderr.splitlines()) == 1
+    for words in ([tmp_path / "broken.uai"], [model, "-m", "nothing"], [model, "-o", "iterations=x"]):
+        code, _, err = fgnn(capsys, "marginals", *words)
+        assert (code, len(err.splitlines())) == (2, 1)

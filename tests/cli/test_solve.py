@@ -42,9 +42,9 @@ def test_the_best_assignment_is_printed(small: Path) -> None:
     assert done.stderr == ""
 
 
-def test_json_has_the_documented_fields(small: Path) -> None:
-    done = fgnn("solve", small, "--json", "--method", "brute-force")
-    result = json.loads(done.stdout)
+def test_json_has_the_documented_fields(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = in_process(capsys, "solve", small, "--json", "--method", "brute-force")
+    result = json.loads(out)
     assert result["assignment"] == [1, 1]
     assert result["score"] == pytest.approx(2.5)
     assert result["status"] == "optimal"

@@ -56,7 +56,7 @@ def test_without_standard_error_a_bar_is_quiet(monkeypatch: pytest.MonkeyPatch) 
     log_line("text")
 
 
-@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_change_neither_the_exit_code_nor_the_files(tmp_path: Path, closed: str) -> None:
     words = f"{sys.executable} -m fgnn data chain --count 3 --length 6 --window 3 --out {tmp_path / 'out'} {closed}"
     assert subprocess.run(["sh", "-c", words], check=False).returncode == 0
