@@ -38,7 +38,7 @@ def numbers(batch: ModelBatch) -> tuple[Tensor, tuple[Tensor, ...]]:
     return unary, tuple(t.values.detach().clone().requires_grad_(True) for t in batch.tables)
 
 
-@pytest.mark.parametrize("iterations", [0, 1, 3])
+@pytest.mark.parametrize("iterations", [0, 3])
 def test_gradients_pass_through_every_iteration(iterations: int) -> None:
     batch = loopy()
     unary, tables = numbers(batch)

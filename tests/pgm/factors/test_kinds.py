@@ -178,7 +178,7 @@ FACTORS: dict[str, Case] = {
     "at least": (linear([1, -2, 3, 1, 2, 1, 1], 4, 99), (2,) * 7, {}),
     "all different": (AllDifferent(), (4, 4, 4, 4), {}),
     "all different, of several sizes": (AllDifferent(), (2, 4, 3), {}),
-    "Potts": (Pattern(((0,) * 5, (1,) * 5, (2,) * 5)), (3,) * 5, {"scores": [1.0, 2.0, 0.5], "default": -1.0}),
+    "Potts": (Pattern(((0,) * 4, (1,) * 4, (2,) * 4)), (3,) * 4, {"scores": [1.0, 2.0, 0.5], "default": -1.0}),
     "penalty": (
         Pattern(((0, 1, 0, 1, 1, 0, 1), (0, 1, 1, 1, 0, 0, 1))),
         (2,) * 7,
