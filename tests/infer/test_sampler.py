@@ -35,6 +35,7 @@ PRELUDE = """
 #define __align__(x)
 #define __ldg(p) (*(p))
 #define __syncthreads()
+struct int4 { int x, y, z, w; };
 static struct { int x; } threadIdx, blockIdx, gridDim = {1};
 """
 
@@ -101,7 +102,7 @@ def test_at_temperature_0_the_free_variables_are_set_to_their_best_states(cells:
     x = torch.zeros(8, batch.num_variables, dtype=torch.uint8, device=DEVICE)  # two copies of each model
     for round_ in range(6):
         subgraph = sampler.plan(cells, size=6)
-        variables = sorted(subgraph.tensors[0][:, 5].tolist())
+        variables = sorted(subgraph.variables)
         assert 0 < len(variables) <= 6
         before = x.long()
         sampler.sample(subgraph, x, torch.zeros(8, device=DEVICE), round_)
@@ -116,7 +117,7 @@ def test_samples_have_the_probabilities_of_the_model(build: Compile) -> None:
     batch = mixed_models(1, 2)
     sampler, copies, temperature = Sampler(batch, 0, build), 20_000, 1.5
     subgraph = sampler.plan(4096, size=5)
-    variables = subgraph.tensors[0][:, 5].tolist()
+    variables = list(subgraph.variables)
     assert len(variables) == 5
     x = torch.ones(copies, batch.num_variables, dtype=torch.uint8, device=DEVICE)
     sampler.sample(subgraph, x, torch.full((copies,), temperature, device=DEVICE), 7)
@@ -137,6 +138,14 @@ def test_the_search_finds_what_elimination_finds(forbidden: bool, build: Compile
     torch.testing.assert_close(batch.score(found), solve(batch, "exact").score.to(DEVICE))
     again = SampledSearch(batch, 0, Reporter("search", None), rounds=300, build=build).run(start, float("inf"))
     assert torch.equal(found, again)
+
+
+def test_copies_of_one_model_are_searched_at_once(build: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fgnn.infer.search.sampled.resident_blocks", lambda device: 12)
+    batch = mixed_models(2, 5)
+    start = torch.zeros(2, batch.num_variables, dtype=torch.int64, device=DEVICE)
+    search = SampledSearch(batch, 0, Reporter("search", None), rounds=8, build=build)
+    torch.testing.assert_close(batch.score(search.run(start, float("inf"))), solve(batch, "exact").score.to(DEVICE))
 
 
 def test_models_that_the_kernel_cannot_read_are_named() -> None:

@@ -51,7 +51,7 @@ class Subgraph:
     sizes: tuple[int, ...]
     messages: int  # bytes
     scratch: int  # bytes for a block, without the messages
-    free: int  # variables
+    variables: tuple[int, ...]  # that are free
 
 
 @cache
@@ -123,14 +123,14 @@ class Sampler:
         sizes = (len(plan.steps), len(plan.sources), len(plan.levels) - 1, plan.given, plan.room, len(plan.owners),
                  self.batch.num_variables, self.unary.shape[1], self.values.shape[1])  # fmt: skip
         scratch = 4 * (len(plan.sources) + plan.given) + len(plan.owners)
-        return Subgraph(tensors, sizes, 8 * plan.room, scratch, len(plan.steps))
+        return Subgraph(tensors, sizes, 8 * plan.room, scratch, tuple(plan.steps[:, 4].tolist()))
 
     def sample(self, subgraph: Subgraph, states: Tensor, temperatures: Tensor, seed: int) -> None:
         """Draw the free variables of ``states`` (R · B, N), uint8, at temperatures (R · B,); 0 solves for the best.
 
         Row ``r`` is an assignment of model ``r`` modulo B.
         """
-        if not subgraph.free:
+        if not subgraph.variables:
             return
         count = self.batch.num_variables
         room, processors = _machine(self.device)

@@ -15,15 +15,19 @@ typedef unsigned int u32;
 
 #define CHUNK (STATES < 4 ? STATES : 4)  // states of a variable that are weighed at once
 
+// Read at every item: first item, first source, where the scores of its states given the rest are kept, and the number of
+// sources with that of states in the upper half.
 struct __align__(16) Step {
-    int item, source, sources, given;  // first item; tables and messages; where the scores given the rest are kept
-    int states, variable, unary, _;    // of the variable that is eliminated
-    int scope, width, alone, alones;   // the variables beside it; tables of no other free variable
+    int item, source, given, counts;
+    int variable, unary, alone, alones;  // what is eliminated; tables of no other free variable
+    int scope, width, _, __;             // the variables beside it
+
+    __device__ __forceinline__ int states() const { return counts >> 16; }
 };
 
 // A table or message. Its entry is base + rows[row + item of the step] + state * stride.
 struct __align__(16) Source {
-    int slot, row, stride, cell;  // where a message starts, or -1 and where a table starts
+    int slot, row, stride, cell;  // where a message starts; or -1, or -2 if variables are fixed, and where a table starts
     int fixed, fixeds, _, __;     // the fixed variables of the table
 };
 
@@ -60,41 +64,49 @@ __device__ __forceinline__ int entry(const Plan& p, const Source& s, const u8* x
 __device__ __forceinline__ void condition(
     const Plan& p, const u8* x, const float* unary, const float* values, int* bases, float* given) {
     for (int q = threadIdx.x; q < p.num_sources; q += THREADS)
-        if (p.sources[q].slot < 0) bases[q] = entry(p, p.sources[q], x);
+        if (p.sources[q].slot == -2) bases[q] = entry(p, p.sources[q], x);
     for (int t = threadIdx.x; t < p.num_steps; t += THREADS) {
         const Step step = p.steps[t];
-        for (int s = 0; s < step.states; s++) given[step.given + s] = unary[step.unary + s];
+        for (int s = 0; s < step.states(); s++) given[step.given + s] = unary[step.unary + s];
         for (int q = step.alone; q < step.alone + step.alones; q++) {
             const int at = entry(p, p.alone[q], x);
-            for (int s = 0; s < step.states; s++) given[step.given + s] += values[at + s * p.alone[q].stride];
+            for (int s = 0; s < step.states(); s++) given[step.given + s] += values[at + s * p.alone[q].stride];
         }
     }
 }
 
 // Sum out the variable of a step for one joint state of the others, and draw its state.
 __device__ __forceinline__ float eliminate(
-    const Plan& p, const Step& step, int item, const float* values, const int* bases, const float* given,
+    const Plan& p, const int4 step, int item, const float* values, const int* bases, const float* given,
     const float* messages, float temperature, float beta, u32 key, u8* drawn) {
+    const int source = step.y, sources = step.w & 0xffff, states = step.w >> 16;
     float top = 0, total = 1;
     int pick = 0;
-    for (int first = 0; first < step.states; first += CHUNK) {
+    for (int first = 0; first < states; first += CHUNK) {
         float v[CHUNK];
 #pragma unroll
         for (int c = 0; c < CHUNK; c++)
-            if (first + c < step.states) v[c] = given[step.given + first + c];
-        for (int q = step.source; q < step.source + step.sources; q++) {
-            const Source& source = p.sources[q];
-            const float* base = source.slot < 0 ? values + bases[q] : messages + source.slot;
-            const float shift = source.slot < 0 ? 0 : base[0];  // so that messages do not grow
-            base += __ldg(&p.rows[source.row + item]) + first * source.stride;
+            if (first + c < states) v[c] = given[step.z + first + c];
+        for (int q = source; q < source + sources; q++) {
+            const int4 from = __ldg((const int4*)&p.sources[q]);  // slot, row, stride, cell
+            const int at = __ldg(&p.rows[from.y + item]) + first * from.z;
+            if (from.x >= 0) {
+                const float* message = messages + from.x;
+                const float shift = message[0];  // so that messages do not grow
 #pragma unroll
-            for (int c = 0; c < CHUNK; c++)
-                if (first + c < step.states) v[c] += base[c * source.stride] - shift;
+                for (int c = 0; c < CHUNK; c++)
+                    if (first + c < states) v[c] += message[at + c * from.z] - shift;
+            } else {
+                const float* table = values + (from.x == -1 ? from.w : bases[q]);
+#pragma unroll
+                for (int c = 0; c < CHUNK; c++)
+                    if (first + c < states) v[c] += __ldg(&table[at + c * from.z]);
+            }
         }
 #pragma unroll
         for (int c = 0; c < CHUNK; c++) {
             const int s = first + c;
-            if (s >= step.states) break;
+            if (s >= states) break;
             if (s == 0) {
                 top = v[c];
                 continue;
@@ -156,9 +168,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) sample_subgraph(
             float* out = messages + (level & 1) * p.room;
             const float* in = messages + (~level & 1) * p.room;
             for (int e = begin + threadIdx.x; e < end; e += THREADS) {
-                const Step& step = p.steps[first + __ldg(&p.owners[e])];
+                const int4 step = __ldg((const int4*)&p.steps[first + __ldg(&p.owners[e])]);
                 out[e - begin] = eliminate(
-                    p, step, e - step.item, values, bases, given, in, temperature, beta, key ^ (e * 0xc2b2ae35u),
+                    p, step, e - step.x, values, bases, given, in, temperature, beta, key ^ (e * 0xc2b2ae35u),
                     &drawn[e]);
             }
             begin = end;

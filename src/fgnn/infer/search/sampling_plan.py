@@ -79,7 +79,13 @@ def _steps(
                 others[width], strides[width] = scope[e], size
                 size *= m.cards[scope[e]]
                 width += 1
-            steps[p, 0], steps[p, 3], steps[p, 4], steps[p, 5], steps[p, 6] = items, given, m.cards[i], i, m.states[i]
+            steps[p, 0], steps[p, 2], steps[p, 3], steps[p, 4], steps[p, 5] = (
+                items,
+                given,
+                m.cards[i] << 16,
+                i,
+                m.states[i],
+            )
             steps[p, 8], steps[p, 9] = begin, width - begin
             if items + size > len(owners):
                 owners = _longer(owners, items + size)
@@ -142,7 +148,7 @@ def lay_out(m: Arrays, order: Ints, first: Ints, scope: Ints) -> SamplingPlan:
     count, n = len(order), len(m.cards)
     place, run = np.full(n, -1, np.int64), np.empty(count, np.int64)
     for p in range(count):
-        place[steps[p, 5]] = p
+        place[steps[p, 4]] = p
         run[by_level[p]] = p
     ends = np.append(steps[:, 0], len(owners))
     sources, alone = np.zeros((len(m.table) + count, SOURCE), np.int64), np.zeros((len(m.table), SOURCE), np.int64)
@@ -154,8 +160,8 @@ def lay_out(m: Arrays, order: Ints, first: Ints, scope: Ints) -> SamplingPlan:
         room = max(room, ends[levels[level + 1]] - ends[levels[level]])
         for p in range(levels[level], levels[level + 1]):
             mine, size = others[steps[p, 8] : steps[p, 8] + steps[p, 9]], ends[p + 1] - ends[p]
-            i = steps[p, 5]
-            steps[p, 1], steps[p, 10] = q, a
+            i = steps[p, 4]
+            steps[p, 1], steps[p, 6] = q, a
             found, f = _tables(m, place, p, i, tables, fixed, 0, f)
             for k in range(found):
                 t, stride, begin, width = tables[k, 1], tables[k, 2], tables[k, 3], tables[k, 4]
@@ -165,7 +171,7 @@ def lay_out(m: Arrays, order: Ints, first: Ints, scope: Ints) -> SamplingPlan:
                     continue
                 for e in range(m.first[t], m.first[t + 1]):
                     step[m.members[e]] = m.strides[e]
-                sources[q] = np.array([-1, r, stride, m.cell[t], begin, width, 0, 0])
+                sources[q] = np.array([-2 if width else -1, r, stride, m.cell[t], begin, width, 0, 0])
                 rows = _add_row(m, mine, size, step, rows, r)
                 q, r = q + 1, r + size
                 step[m.members[m.first[t] : m.first[t + 1]]] = 0
@@ -178,11 +184,12 @@ def lay_out(m: Arrays, order: Ints, first: Ints, scope: Ints) -> SamplingPlan:
                 q, r = q + 1, r + size
                 step[others[theirs]] = 0
                 c = sibling[c]
-            steps[p, 2], steps[p, 11] = q - steps[p, 1], a - steps[p, 10]
+            steps[p, 3] += q - steps[p, 1]
+            steps[p, 7] = a - steps[p, 6]
             if reader[by_level[p]] >= 0:
                 up = run[reader[by_level[p]]]
                 sibling[p], child[up] = child[up], p
-    given = int(steps[count - 1, 3] + steps[count - 1, 4]) if count else 0
+    given = int(steps[count - 1, 2] + m.cards[steps[count - 1, 4]]) if count else 0
     return SamplingPlan(
         steps, sources[:q], alone[:a], fixed[:f], others, strides, levels, owners, rows[:r], room, given
     )
