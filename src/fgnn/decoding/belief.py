@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -113,7 +113,7 @@ def propagate(code: Code, shots: Shots, schedule: Schedule, *, posterior: bool =
 
 def _in_lanes(code: Code, shots: Shots, schedule: Schedule, posterior: bool) -> Beliefs:
     need("numba")
-    from fgnn.decoding.lanes import Graph, Results, Task, decode_lanes, make_lanes
+    from fgnn.decoding.lanes import Graph, Results, Task, decode_shots
 
     count, n, llr = len(shots), code.num_bits, np.ascontiguousarray(shots.llr)
     none = np.zeros((0, code.num_checks), np.uint8)
@@ -132,9 +132,6 @@ def _in_lanes(code: Code, shots: Shots, schedule: Schedule, posterior: bool) -> 
     parts = max(1, min(torch.get_num_threads(), count // 64))
     bounds = [count * i // parts for i in range(parts + 1)]
 
-    def job(a: int, b: int) -> Callable[[], None]:
-        lanes = make_lanes(graph, task, b - a)
-        return lambda: decode_lanes(graph, task, lanes, results, a, b)
-
-    side_by_side([job(a, b) for a, b in pairwise(bounds)], lambda: stop.fill(1))
+    jobs = [partial(decode_shots, graph, task, results, a, b) for a, b in pairwise(bounds)]
+    side_by_side(jobs, lambda: stop.fill(1))
     return Beliefs(*(torch.from_numpy(array) for array in results))

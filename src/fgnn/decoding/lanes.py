@@ -20,6 +20,7 @@ CERTAIN = 1e4
 # Several vectors' worth, so that the start of a loop costs little beside it; not a power of two, which would put the
 # rows that a check reads into the same few sets of the cache.
 _MOST_LANES = 48
+_FEWEST_LANES = 8
 
 
 class Graph(NamedTuple):
@@ -84,7 +85,7 @@ class Lanes(NamedTuple):
 
 def make_lanes(graph: Graph, task: Task, shots: int) -> Lanes:
     """Idle lanes: as many as there are shots, but no more than pay."""
-    lanes = min(_MOST_LANES, max(8, -(-shots // 8) * 8))
+    lanes = min(_MOST_LANES, max(_FEWEST_LANES, -(-shots // 8) * 8))
     n, m, kind = len(graph.bit_starts) - 1, len(graph.starts) - 1, task.llr.dtype
     degree = int(np.diff(graph.starts).max(initial=1)) if task.sums else 1
 
@@ -264,10 +265,22 @@ def _write(lanes: Lanes, k: int, results: Results) -> None:
     lanes.shot[k] = -1
 
 
-@compiled
-def decode_lanes(graph: Graph, task: Task, lanes: Lanes, results: Results, first: int, last: int) -> None:
+def decode_shots(graph: Graph, task: Task, results: Results, first: int, last: int) -> None:
     """Decode the shots ``first`` to ``last``."""
-    busy = 0
+    lanes = make_lanes(graph, task, last - first)
+    while _decode_lanes(graph, task, lanes, results, first, last):
+        # the slowest shots are left: go on without the idle lanes
+        busy, first = np.argsort(lanes.shot < 0, kind="stable"), last
+        keep = busy[: max(_FEWEST_LANES, -(-np.count_nonzero(lanes.shot >= 0) // 8) * 8)]
+        lanes = Lanes(*(np.ascontiguousarray(state[..., keep]) for state in lanes))
+
+
+@compiled
+def _decode_lanes(graph: Graph, task: Task, lanes: Lanes, results: Results, first: int, last: int) -> bool:
+    """Decode until all shots are done, or, then true, until half of the lanes are idle for good."""
+    width, busy = len(lanes.shot), 0
+    for k in range(width):
+        busy += lanes.shot[k] >= 0
     while True:
         for k in range(len(lanes.shot)):
             if lanes.shot[k] < 0 and first < last:
@@ -275,7 +288,9 @@ def decode_lanes(graph: Graph, task: Task, lanes: Lanes, results: Results, first
                 first += 1
                 busy += 1
         if busy == 0 or task.stop[0]:
-            return
+            return False
+        if first == last and 2 * busy <= width and width > _FEWEST_LANES:
+            return True
         for k in range(len(lanes.shot)):
             lanes.scale[k] = task.scale if task.scale > 0 else 1 - 0.5 ** (lanes.step[k] + 1)
         for c in range(len(graph.starts) - 1):
