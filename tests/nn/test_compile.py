@@ -10,9 +10,7 @@ from torch import Tensor, nn
 
 from fgnn import FactorGraph, FactorGroup
 from fgnn.graph import EdgeTypes
-from fgnn.nn import FGNNLayer, aggregate_messages, build
-from fgnn.nn.aggregate import Aggregation
-from fgnn.nn.backends.operator import _op
+from fgnn.nn import FGNNLayer, build
 from tests.nn.graphs import features, ragged_graph, uniform_graph
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # torch's own, while compiling
@@ -95,41 +93,3 @@ def test_generated_code_gives_the_same() -> None:
     for batch in (13, 19, 33):
         f, gs, edges = features(graph, 2, widths, widths, batch=batch, dtype=torch.float32)
         torch.testing.assert_close(fast(graph, f, gs, edges), net(graph, f, gs, edges), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", ["max", "sum", "softmax"])
-@pytest.mark.parametrize("typed", [False, True])
-def test_the_operator_has_a_valid_schema_fake_and_gradient(kind: str, typed: bool) -> None:
-    incidence = ragged_graph().incidence("any")
-    rng = torch.Generator().manual_seed(0)
-    a = torch.randn(3, incidence.num_factors, 4, generator=rng).requires_grad_()
-    b = torch.randn(incidence.num_variables, 4, generator=rng).requires_grad_()
-    phi = None if typed else torch.randn(incidence.num_edges, 2, generator=rng).requires_grad_()
-    weight = torch.randn(2, 5, 4, generator=rng).requires_grad_()
-    types = EdgeTypes(torch.randint(2, (incidence.num_edges,), generator=rng), 2)
-    place = "edge" if kind == "max" else "none"
-    torch.library.opcheck(
-        _op,
-        (a, b, phi, weight, incidence.handle, types.handle if typed else -1, incidence.num_variables, 3, "variable",
-         True, kind, 3.0, "torch", place),
-        test_utils=["test_schema", "test_autograd_registration", "test_faketensor"],
-    )  # fmt: skip
-    out = _op(
-        a, b, phi, weight, incidence.handle, types.handle if typed else -1, incidence.num_variables, 3, "variable",
-        True, kind, 3.0, "torch", place,
-    )[0]  # fmt: skip
-    coefficients = types if phi is None else phi
-    wanted = aggregate_messages(
-        a,
-        b,
-        incidence,
-        coefficients,
-        weight,
-        towards="variable",
-        aggregation=Aggregation(kind),  # type: ignore[arg-type]
-    )
-    assert torch.equal(out, wanted)
-    some = [x for x in (a, b, phi, weight) if x is not None]
-    up = torch.randn(out.shape, generator=rng)
-    for one, other in zip(torch.autograd.grad(out, some, up), torch.autograd.grad(wanted, some, up), strict=True):
-        torch.testing.assert_close(one, other)

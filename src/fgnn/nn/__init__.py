@@ -5,10 +5,11 @@ from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.choice import choose_backend, use_backend
 from fgnn.nn.blocks import DR, FC, MLP, GlobalPooling, Res
 from fgnn.nn.crf import CRF
-from fgnn.nn.direction import EdgeMessages, FactorToVariable, VariableToFactor
+from fgnn.nn.direction import FactorToVariable, VariableToFactor
 from fgnn.nn.edge_matrix import BasisMatrix, CosineMatrix, DenseMatrix, EdgeMatrix, TableMatrix, make_edge_matrix
 from fgnn.nn.functional import aggregate_messages
 from fgnn.nn.graphed import Graphed, graphed
+from fgnn.nn.half_layer import EdgeMessages
 from fgnn.nn.layer import FGNNLayer
 from fgnn.nn.message import Message
 from fgnn.nn.mpnn import MessagePassing, MPNNLayer

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from fgnn.graph import FactorGraph, tracing
 from fgnn.nn.aggregate import Aggregation
-from fgnn.nn.backends.linear import linear
+from fgnn.nn.backends.fork import fork
+from fgnn.nn.backends.linear import linear, linears
 from fgnn.nn.backends.torch.reduce import reduce_edges
 from fgnn.nn.backends.torch.traced import reduce_segments
 from fgnn.nn.edge_features import EdgeFeatures
@@ -43,11 +44,15 @@ class _Dense(nn.Sequential):
             # The fused norm also adds the bias, applies the ReLU and adds the residual: fewer passes over memory.
             y: Tensor = after[0](linear(x, first.weight), first.bias, relu=len(after) > 1, residual=residual)
             return y
-        joined = len(after) == 1 and isinstance(after[0], nn.ReLU)
-        x = linear(x, first.weight, first.bias, relu=joined)
-        for part in () if joined else after:
+        x = linear(x, first.weight, first.bias, relu=self.plain and bool(after))
+        for part in () if self.plain else after:
             x = part(x)
         return x if residual is None else residual + x
+
+    @property
+    def plain(self) -> bool:
+        """Whether there is no normalisation."""
+        return all(isinstance(part, nn.Linear | nn.ReLU) for part in self)
 
 
 class FC(nn.Module):
@@ -85,6 +90,16 @@ class FC(nn.Module):
     ) -> Features:
         """New features of all nodes, plus ``residual`` if given."""
         to_f, to_gs = residual if residual is not None else (None, {})
+        names = [name for name in gs if name in self.factor]
+        nodes = [self.variable, *(self.factor[name] for name in names)]
+        if all(type(one) is _Dense and one.plain and not one._forward_hooks for one in nodes):
+            after = None if to_f is None else [to_f, *(to_gs[name] for name in names)]
+            layers: list[nn.Linear] = [one[0] for one in nodes]  # type: ignore[index]
+            new_f, *new = linears(
+                [f, *(gs[name] for name in names)], [layer.weight for layer in layers],
+                [layer.bias for layer in layers], relu=len(self.variable) > 1, residuals=after,
+            )  # fmt: skip
+            return new_f, dict(zip(names, new, strict=True))
         new_gs = {name: self.factor[name](g, to_gs.get(name)) for name, g in gs.items() if name in self.factor}
         return self.variable(f, to_f), new_gs
 
@@ -124,9 +139,11 @@ class Res(nn.Module):
     def forward(self, graph: FactorGraph, f: Tensor, gs: Factors, edges: Edges = None) -> Features:
         """New features, of the same length as the old."""
         *inner, last = self.body
-        new_f, new_gs = run_layers(inner, graph, f, gs, edges)
+        (first_f, *first_gs), (f, *kept) = fork([f, *gs.values()])
+        first, gs = dict(zip(gs, first_gs, strict=True)), dict(zip(gs, kept, strict=True))
+        new_f, new_gs = run_layers(inner, graph, first_f, first, edges)
         if isinstance(last, FC):  # which adds the residual itself, where it can in the same pass
-            features: Features = last(graph, new_f, new_gs, edges, (f, dict(gs)))
+            features: Features = last(graph, new_f, new_gs, edges, (f, gs))
             return features
         new_f, new_gs = last(graph, new_f, new_gs, edges)
         return f + new_f, {name: gs[name] + g for name, g in new_gs.items()}

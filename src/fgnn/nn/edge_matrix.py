@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from fgnn.graph import EdgeTypes, Incidence, tracing
 from fgnn.nn.backends.choice import choose_backend, working_dtype
-from fgnn.nn.backends.linear import EdgeNet
+from fgnn.nn.backends.half_call import BY_POSITION, CONSTANT, FUSED_NET, NET_IN_ONE
+from fgnn.nn.backends.linear import EdgeNet, has_kernel
+from fgnn.nn.backends.triton.edge_mlp import fits
 from fgnn.nn.edge_features import EdgeFeatures, edge_types, flatten_edges
 from fgnn.nn.functional import Coefficients
 
@@ -48,13 +50,26 @@ class EdgeMatrix(nn.Module, ABC):
             t: Features (E, edge_in) or, where all factors have A edges, (C, A, edge_in), with B in front where samples
                 have their own; or (A, edge_in), the same for every factor.
         """
-        if not isinstance(t, Tensor):
-            raise ValueError(f"Expected edge features of length {self.edge_in} (got {type(t).__name__})")  # noqa: TRY004
-        flat, by_position = flatten_edges(t, incidence, self.edge_in)
+        flat, by_position = self._flat(t, incidence)
         if by_position:
             by_place = self.coefficients(flat) @ self.weight.flatten(1)
             return incidence.positions, by_place.view(-1, self.rows, self.columns)
         return self.sum_of_terms(flat)
+
+    def _flat(self, t: EdgeFeatures | None, incidence: Incidence) -> tuple[Tensor, bool]:
+        if not isinstance(t, Tensor):
+            raise ValueError(f"Expected edge features of length {self.edge_in} (got {type(t).__name__})")  # noqa: TRY004
+        return flatten_edges(t, incidence, self.edge_in)
+
+    def operands(self, t: EdgeFeatures | None, incidence: Incidence) -> tuple[EdgeTypes | None, tuple[Any, ...], int]:
+        """What the operation on a half-layer reads: types of edges, operands and options.
+
+        The operands are the last three of ``Operands``: coefficients and W; or t, W and the network that computes φ.
+        """
+        coefficients, weight = self(t, incidence)
+        if isinstance(coefficients, EdgeTypes):
+            return coefficients, (None, weight, ()), 0
+        return None, (coefficients, weight, ()), 0
 
     def sum_of_terms(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Coefficients and matrices whose weighted sum is Q(t).  # shapes: (..., T), (T, m, n)"""
@@ -88,6 +103,12 @@ class DenseMatrix(EdgeMatrix):
         u = self.net(t, relu=True)
         return torch.cat([u, u.new_ones((*u.shape[:-1], 1))], dim=-1)
 
+    def operands(self, t: EdgeFeatures | None, incidence: Incidence) -> tuple[EdgeTypes | None, tuple[Any, ...], int]:
+        """t, W and the network."""
+        if type(self) is not DenseMatrix or self._forward_hooks:
+            return super().operands(t, incidence)
+        return _with_net(self, self.net, *self._flat(t, incidence), incidence, CONSTANT)
+
 
 class BasisMatrix(EdgeMatrix):
     r"""A sum of T shared matrices with coefficients from a small network, :math:`\varphi: t \mapsto \mathbb{R}^T`."""
@@ -114,14 +135,26 @@ class BasisMatrix(EdgeMatrix):
 
         .. math:: \mathcal{Q}(t) = \sum_k t_k \Big(\sum_\tau A_{\tau k} W_\tau\Big) + \sum_\tau b_\tau W_\tau
         """
-        first = self.net[0]
-        # The fused kernels read φ itself.
-        if len(self.net) > 1 or self.edge_in + 1 >= self.terms or self._on_kernels(t):
+        if not self._is_short(t):
             return super().sum_of_terms(t)
+        first = self.net[0]
         assert isinstance(first, nn.Linear)
         linear = torch.cat([first.weight, first.bias.unsqueeze(1)], 1)  # shape: (T, edge_in + 1)
         weight = (linear.T @ self.weight.flatten(1)).view(-1, self.rows, self.columns)
         return torch.cat([t, t.new_ones((*t.shape[:-1], 1))], -1), weight
+
+    def operands(self, t: EdgeFeatures | None, incidence: Incidence) -> tuple[EdgeTypes | None, tuple[Any, ...], int]:
+        """t, W and the network, unless a shorter sum serves."""
+        if type(self) is not BasisMatrix or self._forward_hooks:
+            return super().operands(t, incidence)
+        flat, by_position = self._flat(t, incidence)
+        if not by_position and self._is_short(flat):
+            return None, (*self.sum_of_terms(flat), ()), 0
+        return _with_net(self, self.net, flat, by_position, incidence, 0)
+
+    def _is_short(self, t: Tensor) -> bool:
+        """Whether t itself has fewer entries than φ; the fused kernels read φ."""
+        return len(self.net) == 1 and self.edge_in + 1 < self.terms and not self._on_kernels(t)
 
     def _on_kernels(self, t: Tensor) -> bool:
         return choose_backend(device=t.device, dtype=working_dtype(t)) == "triton"
@@ -243,6 +276,19 @@ _FORMS: dict[Form, Callable[..., EdgeMatrix]] = {
     "table": TableMatrix,
     "cosine": CosineMatrix,
 }
+
+
+def _with_net(
+    matrix: EdgeMatrix, net: EdgeNet, t: Tensor, by_position: bool, incidence: Incidence, options: int
+) -> tuple[EdgeTypes | None, tuple[Any, ...], int]:
+    """See :meth:`EdgeMatrix.operands`."""
+    parameters = tuple(p for layer in net if isinstance(layer, nn.Linear) for p in (layer.weight, layer.bias))
+    if all(has_kernel(t, theta) for theta in parameters[::2]):
+        in_one = not options and len(parameters) == 4 and fits(t, parameters[0], parameters[2])
+        options |= NET_IN_ONE if in_one else FUSED_NET
+    if by_position:
+        return incidence.positions, (t, matrix.weight, parameters), options | BY_POSITION
+    return None, (t, matrix.weight, parameters), options
 
 
 def _reset_mlp(net: nn.Sequential) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -10,11 +10,11 @@ from torch import Tensor
 
 from fgnn.graph import EdgeTypes, Incidence, Side, tracing
 from fgnn.nn.aggregate import Aggregation
-from fgnn.nn.backends.choice import EdgeCall, choose_backend
-from fgnn.nn.backends.operator import aggregate_compiled
-from fgnn.nn.backends.torch.aggregate import aggregate_torch
+from fgnn.nn.backends.choice import EdgeCall, choose_backend, working_dtype
+from fgnn.nn.backends.half_call import PER_EDGE, RELU, GroupCall, HalfCall, Operands, form_of
+from fgnn.nn.backends.half_operator import run_half
+from fgnn.nn.backends.linear import compiled
 from fgnn.nn.backends.torch.traced import aggregate_traced
-from fgnn.nn.backends.triton.aggregate import aggregate_triton
 
 Activation = Literal["relu", "identity"]
 # How edge matrices are given: coefficients φ, or a type for each edge.
@@ -62,19 +62,23 @@ def aggregate_messages(
     Under autocast all inputs are cast to its dtype, which the result has too.
     """
     types, phi = (coefficients, None) if isinstance(coefficients, EdgeTypes) else (None, coefficients)
-    sizes = [x.shape[0] for x in (a, b, phi) if x is not None and x.dim() == 3]
+    batch = number_of_samples([x for x in (a, b, phi) if x is not None])
+    dtype, relu = working_dtype(a), activation == "relu"
+    if tracing() and not compiled():
+        a, b, phi = (None if x is None else x.to(dtype) for x in (a, b, phi))  # type: ignore[assignment]
+        with torch.autocast(a.device.type, enabled=False):
+            return aggregate_traced(a, b, phi, weight, EdgeCall(incidence, towards, relu, aggregation, types, batch))
+    x = Operands(a, None, None, b, None, phi, weight, ())
+    form = form_of(x, (RELU if relu else 0) | (PER_EDGE if b is None else 0))
+    group = GroupCall(incidence, types, incidence.num_factors, incidence.num_variables, form)
+    backend = choose_backend(device=a.device, dtype=dtype, aggregation=aggregation)
+    call = HalfCall((group,), towards, aggregation, False, batch, "none", False, (), dtype, backend)
+    return run_half(call, call.join(None, [x], ()), ())[0]
+
+
+def number_of_samples(features: Sequence[Tensor]) -> int | None:
+    """B, the first of three axes of all features that have three; None if none has."""
+    sizes = [x.shape[0] for x in features if x.dim() == 3]
     if any(size != sizes[0] for size in sizes):
         raise ValueError(f"Expected the same number of samples in all features (got {sizes})")
-    call = EdgeCall(incidence, towards, activation == "relu", aggregation, types, sizes[0] if sizes else None)
-    kind = a.device.type
-    autocast = torch.is_autocast_enabled(kind)
-    if autocast:  # the backend rounds W
-        dtype = torch.get_autocast_dtype(kind)
-        a, b, phi = a.to(dtype), None if b is None else b.to(dtype), None if phi is None else phi.to(dtype)
-    backend = choose_backend(device=a.device, dtype=a.dtype, aggregation=aggregation)
-    with torch.autocast(kind, enabled=False) if autocast else nullcontext():
-        if tracing():
-            if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
-                return aggregate_compiled(a, b, phi, weight, call, backend)
-            return aggregate_traced(a, b, phi, weight, call)
-        return (aggregate_triton if backend == "triton" else aggregate_torch)(a, b, phi, weight, call)
+    return sizes[0] if sizes else None

@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from fgnn.graph import FactorGraph, tracing
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.choice import choose_backend, working_dtype
-from fgnn.nn.direction import EdgeMessages, FactorToVariable, VariableToFactor
+from fgnn.nn.backends.fork import fork
+from fgnn.nn.direction import FactorToVariable, VariableToFactor, all_to_factors
 from fgnn.nn.edge_features import EdgeFeatures
 from fgnn.nn.edge_matrix import BasisMatrix, DenseMatrix, EdgeMatrix, Form, make_edge_matrix
 from fgnn.nn.functional import Activation
+from fgnn.nn.half_layer import EdgeMessages
 from fgnn.nn.inputs import Widths, check_inputs, check_kinds, signature
 from fgnn.nn.message import Message
 from fgnn.nn.norm import Norm
@@ -133,11 +135,16 @@ class FGNNLayer(nn.Module):
         gs, edges = {} if gs is None else gs, {} if edges is None else edges
         self._check(graph, f, gs, edges)
         new_gs: dict[str, Tensor] = {}
-        for name in graph.groups if len(self.variable_to_factor) else ():
-            half = self.variable_to_factor[name]
-            new_gs[name] = half(graph.incidence(name), f, gs.get(name), edges.get(name))
+        again = f
+        if len(self.variable_to_factor):
+            if f is not None:
+                (f,), (again,) = fork([f])
+            new_gs = all_to_factors(self.variable_to_factor, graph, f, gs, edges)  # type: ignore[arg-type]
         read = new_gs if self.schedule == "sequential" else gs
-        return self.factor_to_variable(graph, f, read, edges), {} if self.variables_only else new_gs
+        if self.schedule == "sequential" and not self.variables_only:
+            first, second = fork(list(new_gs.values()))
+            read, new_gs = dict(zip(new_gs, first, strict=True)), dict(zip(new_gs, second, strict=True))
+        return self.factor_to_variable(graph, again, read, edges), {} if self.variables_only else new_gs
 
     def _check(self, graph: FactorGraph, f: Any, gs: Any, edges: Any) -> None:
         """Check the inputs at the first call with their structure, shapes and dtypes."""

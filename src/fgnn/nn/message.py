@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from fgnn.nn.backends.linear import linear, linear_parts
+from fgnn.nn.backends.linear import linear
 from fgnn.nn.functional import Activation
 
 _ACTIVATIONS: tuple[Activation, ...] = ("relu", "identity")
@@ -82,14 +82,16 @@ class Message(nn.Module):
         Returns:
             a (..., C, width), with the bias, and b (..., N, width).
         """
+        self.check(g, f)
+        a = self._part(g, self.factor_weight, self.bias, factors)
+        return a, self._part(f, self.variable_weight, None, variables)
+
+    def check(self, g: Tensor | None, f: Tensor | None) -> None:
+        """Refuse features of another length."""
         for x, length in ((g, self.factor_in), (f, self.variable_in)):
             actual = "none" if x is None else x.shape[-1]
             if length and actual != length:
                 raise ValueError(f"Expected features of length {length} (got {actual})")
-        if g is not None and f is not None and self.factor_in and self.variable_in:
-            return linear_parts(g, self.factor_weight, self.bias, f, self.variable_weight)
-        a = self._part(g, self.factor_weight, self.bias, factors)
-        return a, self._part(f, self.variable_weight, None, variables)
 
     def _part(self, x: Tensor | None, weight: Tensor, bias: Tensor | None, count: int) -> Tensor:
         if x is None or weight.shape[1] == 0:

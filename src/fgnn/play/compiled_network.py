@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fgnn.errors import InputError
 from fgnn.nn import Message, VariableToFactor
-from fgnn.nn.direction import EdgeMessages
+from fgnn.nn.half_layer import EdgeMessages
 from fgnn.pgm import GraphicalModel
 from fgnn.theory import max_product_network
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from fgnn.graph import FactorGraph, FactorGroup, Incidence, Matching
 from fgnn.nn import EdgeMatrix, EdgeMessages, FGNNLayer, MPNNLayer, TableMatrix, VariableToFactor
-from fgnn.nn.direction import Output
 from fgnn.nn.edge_features import EdgeFeatures, edge_types, flatten_edges
+from fgnn.nn.half_layer import Output
 from fgnn.theory.stacked import StackedMatrix, stack_messages
 
 

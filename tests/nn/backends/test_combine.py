@@ -11,7 +11,6 @@ from torch import Tensor
 
 from fgnn.nn.aggregate import Aggregation, combine_groups, finish
 from fgnn.nn.backends import combine as combined
-from fgnn.nn.backends.linear_operator import _op as linear_op
 
 TRITON = find_spec("triton") is not None and (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1")
 DEVICES = [
@@ -78,31 +77,3 @@ def test_nan_propagates(where: tuple[str, bool]) -> None:
     y, which = combined.forward(parts, None, None, True, True, fused)
     assert y.isnan().tolist() == [[True, True, False]]
     assert which.tolist() == [[1, 0, 1]]
-
-
-@pytest.mark.parametrize("second", [False, True])
-@pytest.mark.parametrize("relu", [False, True])
-def test_the_linear_operator_has_a_valid_schema_fake_and_gradient(relu: bool, second: bool) -> None:
-    rng = torch.Generator().manual_seed(0)
-    x, weight, bias = (torch.randn(shape, generator=rng).requires_grad_() for shape in ((2, 3, 4), (5, 4), (5,)))
-    more = [torch.randn(shape, generator=rng).requires_grad_() for shape in ((2, 6, 3), (5, 3))]
-    rest = more if second else [None, None]
-    args = (x, weight, bias, *rest, relu, torch.float32, False)
-    torch.library.opcheck(linear_op, args, test_utils=["test_schema", "test_autograd_registration", "test_faketensor"])
-    wanted = [torch.nn.functional.linear(x, weight, bias)]
-    wanted[0] = wanted[0].relu() if relu else wanted[0]
-    wanted += [more[0] @ more[1].T] if second else []
-    found = linear_op(*args)
-    torch.testing.assert_close(found, wanted)
-    leaves = [x, weight, bias, *(more if second else [])]
-    gradients = [torch.autograd.grad(sum(y.square().sum() for y in out), leaves) for out in (found, wanted)]
-    torch.testing.assert_close(*gradients)
-
-
-def test_the_operator_has_a_valid_schema_fake_and_gradient() -> None:
-    parts, bias = [torch.randn(2, 3, 4).requires_grad_() for _ in range(2)], torch.randn(4).requires_grad_()
-    torch.library.opcheck(
-        combined._op,
-        (parts, bias, torch.tensor([False, True, False]), True, True, False),
-        test_utils=["test_schema", "test_autograd_registration", "test_faketensor"],
-    )

@@ -8,9 +8,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from fgnn.graph import tracing
 from fgnn.nn.backends.choice import choose_backend, working_dtype
-from fgnn.nn.backends.linear_operator import linear_compiled
-from fgnn.nn.backends.triton.linear import WIDEST, Layers, linear_fused
+from fgnn.nn.backends.dense import DenseCall, dense
+from fgnn.nn.backends.triton.linear import WIDEST
 
 _HALF = (torch.bfloat16, torch.float16)
 
@@ -26,25 +27,28 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool 
 
     Under autocast the operands are rounded to its dtype, which the result has too.
     """
-    fused = has_kernel(x, weight)
-    if compiled():
-        return linear_compiled(Layers(x, weight, bias), relu, working_dtype(x), fused)[0]
-    if fused:
-        return linear_fused(Layers(x, weight, bias), relu, working_dtype(x))[0]
-    y = nn.functional.linear(x, weight, bias)
-    return y.relu() if relu else y
+    return linears([x], [weight], None if bias is None else [bias], relu=relu)[0]
 
 
-def linear_parts(x: Tensor, weight: Tensor, bias: Tensor | None, x2: Tensor, weight2: Tensor) -> tuple[Tensor, Tensor]:
-    """Two linear layers of the same output width, the second without bias: x Θᵀ + β and x₂ Θ₂ᵀ."""
-    fused = has_kernel(x, weight) and has_kernel(x2, weight2)
-    if compiled():
-        a, b = linear_compiled(Layers(x, weight, bias, x2, weight2), False, working_dtype(x), fused)
-        return a, b
-    if fused:
-        a, b = linear_fused(Layers(x, weight, bias, x2, weight2), False, working_dtype(x))
-        return a, b
-    return linear(x, weight, bias), linear(x2, weight2)
+def linears(
+    xs: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor] | None, *, relu: bool,
+    residuals: Sequence[Tensor] | None = None,
+) -> list[Tensor]:  # fmt: skip
+    """σ(x Θᵀ + β) + r for several kinds of nodes, in one operation where there is one."""
+    if residuals is not None and any(r.shape[:-1] != x.shape[:-1] for r, x in zip(residuals, xs, strict=True)):
+        ys = linears(xs, weights, biases, relu=relu)
+        return [r + y for r, y in zip(residuals, ys, strict=True)]
+    fused = all(has_kernel(x, weight) for x, weight in zip(xs, weights, strict=True))
+    traced = compiled()
+    if traced or (fused and not tracing()):
+        call = DenseCall(len(xs), biases is not None, residuals is not None, relu, working_dtype(xs[0]), fused)
+        return dense(call, [*xs, *weights, *(biases or ()), *(residuals or ())], traced)
+    ys = []
+    for k, (x, weight) in enumerate(zip(xs, weights, strict=True)):
+        y = nn.functional.linear(x, weight, None if biases is None else biases[k])
+        y = y.relu() if relu else y
+        ys.append(y if residuals is None else residuals[k] + y)
+    return ys
 
 
 def has_kernel(x: Tensor, weight: Tensor) -> bool:
@@ -61,7 +65,7 @@ def compiled() -> bool:
 
 
 class EdgeNet(nn.Sequential):
-    """Linear layers with ReLU between them, on edge features: they use a GPU's tensor cores also for few inputs."""
+    """Linear layers with ReLU between them, on edge features."""
 
     def __init__(self, widths: Sequence[int]) -> None:
         super().__init__()
@@ -73,23 +77,6 @@ class EdgeNet(nn.Sequential):
     def forward(self, x: Tensor, relu: bool = False) -> Tensor:
         """Apply all layers; with ``relu``, also after the last.  # shape: (..., widths[0]) -> (..., widths[-1])"""
         layers = [layer for layer in self if isinstance(layer, nn.Linear)]
-        if not relu and len(layers) == 2 and not torch.compiler.is_compiling() and has_kernel(x, layers[0].weight):
-            from fgnn.nn.backends.triton.edge_mlp import edge_mlp, fits
-
-            first, last = layers
-            if fits(first, last, x):
-                return edge_mlp(first, last, x)
         for k, layer in enumerate(layers):
-            x = _edge_linear(layer, x, relu or k + 1 < len(layers))
+            x = linear(x, layer.weight, layer.bias, relu=relu or k + 1 < len(layers))
         return x
-
-
-def _edge_linear(layer: nn.Linear, x: Tensor, relu: bool) -> Tensor:
-    missing = -layer.in_features % 8
-    if not missing or not x.is_cuda or compiled() or has_kernel(x, layer.weight):
-        return linear(x, layer.weight, layer.bias, relu=relu)
-    # cuBLAS is several times slower on rows that are not a multiple of 16 bytes
-    x = x.to(working_dtype(x))
-    pad = nn.functional.pad
-    y = nn.functional.linear(pad(x, (0, missing)), pad(layer.weight, (0, missing)), layer.bias)
-    return y.relu() if relu else y

@@ -1,32 +1,22 @@
-"""``aggregate_messages`` in plain torch, in chunks; backward keeps only the winning edges, nothing else per edge."""
+"""``aggregate_messages`` in plain torch, in chunks, without autograd.
+
+Forward keeps only the winning edge of each entry; backward recomputes h and φ ⊗ h, chunk by chunk.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from fgnn.nn.aggregate import Aggregation
-from fgnn.nn.backends.choice import EdgeCall
 from fgnn.nn.backends.torch import edge_messages
 from fgnn.nn.backends.torch.by_destination import backward_max, backward_sum, forward_sum
 from fgnn.nn.backends.torch.chunks import EdgeInputs
 from fgnn.nn.backends.torch.reduce import reduce_edges
 
 _SUM = Aggregation("sum")
-
-
-def aggregate_torch(a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, call: EdgeCall) -> Tensor:
-    """See :func:`fgnn.nn.functional.aggregate_messages`."""
-    weight = weight.to(a.dtype)
-    a, b = node_first(a, call.batch or 1), None if b is None else node_first(b, call.batch or 1)
-    # Inside forward, gradients look needed even under no_grad, so ask here.
-    differentiate = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (a, b, phi, weight))
-    out: Tensor = _Aggregate.apply(a, b, phi, weight, call, differentiate)  # type: ignore[no-untyped-call]
-    return out.squeeze(1) if call.batch is None else out.transpose(0, 1)
 
 
 def node_first(x: Tensor, batch: int) -> Tensor:
@@ -65,27 +55,6 @@ def backward(
         d_a = reduce_edges(d_node, call.incidence, "factor", _SUM)[0] if wants[0] else None
         d_b = reduce_edges(d_node, call.incidence, "variable", _SUM)[0] if wants[1] else None
         return d_a, d_b, d_phi, d_weight
-
-
-class _Aggregate(torch.autograd.Function):
-    """Forward keeps the winning edge of each entry; backward recomputes h and φ ⊗ h, chunk by chunk."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, call: EdgeCall, differentiate: bool
-    ) -> Tensor:
-        out, arg = forward(EdgeInputs(a, b, phi, weight, call), differentiate)
-        ctx.call = call
-        kept = out if differentiate and call.aggregation.kind == "softmax" else None
-        ctx.save_for_backward(a, b, phi, weight, arg, kept)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        a, b, phi, weight, arg, out = ctx.saved_tensors
-        inputs = EdgeInputs(a, b, phi, weight, ctx.call)
-        return *backward(grad, inputs, arg, out, ctx.needs_input_grad[:4]), None, None
 
 
 def _edge_gradient(inputs: EdgeInputs, grad: Tensor, arg: Tensor | None, out: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""``aggregate_messages`` by fused kernels: choose the kernel family, and run it as one differentiable operation."""
+"""``aggregate_messages`` by fused kernels, without autograd: choose the kernel family, and run it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from fgnn.nn.backends.choice import EdgeCall
 from fgnn.nn.backends.triton import row_launch, typed_launch
@@ -19,12 +18,6 @@ _FAMILIES: dict[str, Any] = {"rows": row_launch, "typed": typed_launch}
 _ITEMS = 16
 # Most entries of Q if it is built once for all samples of a shared structure.
 _SHARED_Q = 1 << 25
-
-
-def aggregate_triton(a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, call: EdgeCall) -> Tensor:
-    """See :func:`fgnn.nn.functional.aggregate_messages`."""
-    out = aggregate_edges(*plan_call(a, b, phi, weight, call))
-    return out.squeeze(0) if call.batch is None else out
 
 
 def plan_call(a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, call: EdgeCall) -> tuple[Operands, Plan]:
@@ -57,19 +50,15 @@ def plan_call(a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, c
 def forward(a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, call: EdgeCall) -> tuple[Tensor, Tensor]:
     """The aggregate (B, D, m) and, for a maximum, the place of the edge that attains it; not differentiable."""
     x, plan = plan_call(a, b, phi, weight, call)
-    return _aggregate(_rounded(x), plan)
-
-
-def _aggregate(x: Operands, plan: Plan) -> tuple[Tensor, Tensor]:
-    out: tuple[Tensor, Tensor] = _FAMILIES[plan.family].forward(x, plan)
+    out: tuple[Tensor, Tensor] = _FAMILIES[plan.family].forward(_rounded(x), plan)
     return out
 
 
 def backward(
     grad: Tensor, arg: Tensor, inputs: tuple[Tensor, Tensor | None, Tensor | None, Tensor], call: EdgeCall,
-    wants: Sequence[bool],
+    wants: Sequence[bool], weight_dtype: torch.dtype | None = None,
 ) -> list[Tensor | None]:  # fmt: skip
-    """Gradients at the inputs of :func:`forward`, None for those not wanted."""
+    """Gradients at the inputs of :func:`forward`, None for those not wanted; at W in ``weight_dtype`` if given."""
     a, b, phi, weight = inputs
     x, plan = plan_call(a, b, phi, weight, call)
     joined = phi is not None and x.coef is None  # Q was built for all edges
@@ -81,7 +70,9 @@ def backward(
         wants[3] or (wants[2] and joined),
     )
     run = _FAMILIES[plan.family].backward
-    d_dst, d_src, d_phi, d_weight = run(grad.contiguous(), arg, _rounded(x), plan, needs, x.weight.dtype)
+    d_dst, d_src, d_phi, d_weight = run(
+        grad.contiguous(), arg, _rounded(x), plan, needs, weight_dtype or x.weight.dtype
+    )
     d_a, d_b = (d_src, d_dst) if src_is_a else (d_dst, d_src)
     if joined:
         assert phi is not None
@@ -100,39 +91,9 @@ def _samples(x: Tensor, batch: int) -> Tensor:
     return (x if x.dim() == 3 else x.unsqueeze(0).expand(batch, -1, -1)).contiguous()
 
 
-def aggregate_edges(x: Operands, plan: Plan) -> Tensor:
-    """The aggregate at each destination.  # shape: (B, D, m)"""
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in x):
-        out: Tensor = _AggregateEdges.apply(*x, plan)  # type: ignore[no-untyped-call]
-    else:
-        out, _ = _aggregate(_rounded(x), plan)
-    return out
-
-
 def _rounded(x: Operands) -> Operands:
     """W in the precision of the features."""
     return Operands(x.dst, x.src, x.coef, x.weight.to(x.src.dtype).contiguous())
-
-
-class _AggregateEdges(torch.autograd.Function):
-    """Takes W in its own precision: rounding W and the gradient at W are not separate autograd nodes."""
-
-    @staticmethod
-    def forward(ctx: Any, dst: Tensor | None, src: Tensor, coef: Tensor | None, weight: Tensor, plan: Plan) -> Tensor:
-        x = _rounded(Operands(dst, src, coef, weight))
-        out, arg = _aggregate(x, plan)
-        ctx.save_for_backward(arg, *x)
-        ctx.plan, ctx.weight_dtype = plan, weight.dtype
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        arg, *x = ctx.saved_tensors
-        wants = ctx.needs_input_grad[:4]
-        run = _FAMILIES[ctx.plan.family].backward
-        grads = run(grad.contiguous(), arg, Operands(*x), ctx.plan, wants, ctx.weight_dtype)
-        return *_wanted(grads, wants), None
 
 
 def _wanted(grads: Sequence[Tensor], wants: Sequence[bool]) -> list[Tensor | None]:

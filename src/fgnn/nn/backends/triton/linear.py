@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from fgnn.nn.backends.triton.tile_sizes import block, cdiv, dtype_of, precision_of, processors, roomy
 
@@ -22,31 +21,6 @@ class Layers(NamedTuple):
     bias: Tensor | None = None
     x2: Tensor | None = None
     weight2: Tensor | None = None
-
-
-def linear_fused(layers: Layers, relu: bool, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """σ(x Θᵀ + β) in ``dtype`` and, for a second layer, also x₂ Θ₂ᵀ; σ is ReLU or the identity."""
-    x2 = layers.x2
-    layers = layers._replace(x=layers.x.contiguous(), x2=None if x2 is None else x2.contiguous())
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in layers):
-        out: tuple[Tensor, ...] = _Linear.apply(relu, dtype, *layers)  # type: ignore[no-untyped-call]
-        return out
-    return forward(layers, relu, dtype)
-
-
-class _Linear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, relu: bool, dtype: torch.dtype, *operands: Tensor) -> tuple[Tensor, ...]:
-        out = forward(Layers(*operands), relu, dtype)
-        ctx.save_for_backward(*operands, out[0] if relu else None)
-        ctx.dtype = dtype
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        *layers, y = ctx.saved_tensors
-        return None, None, *backward(Layers(*layers), y, grads, ctx.dtype, ctx.needs_input_grad[2:])
 
 
 def forward(layers: Layers, relu: bool, dtype: torch.dtype) -> tuple[Tensor, ...]:

@@ -25,6 +25,7 @@ class Tile:
     stages: int
 
 
+@cache
 def block(size: int, most: int) -> int:
     """A power of two that covers ``size``, at least 16 (the matrix units' minimum) and at most ``most``."""
     return min(max(power_of_two(size), 16), most)

@@ -1,0 +1,202 @@
+"""Messages of several groups, aggregated and finished: what both halves of a layer have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fgnn.graph import EdgeTypes, Incidence, Side, Structure, tracing
+from fgnn.nn.aggregate import Aggregation, combine_groups, finish
+from fgnn.nn.backends.choice import choose_backend, working_dtype
+from fgnn.nn.backends.combine import MOST
+from fgnn.nn.backends.half_call import FUSED, PER_EDGE, RELU, Ends, GroupCall, HalfCall, Operands, form_of
+from fgnn.nn.backends.half_operator import covers_all, empty_factors, isolated_variables, run_half
+from fgnn.nn.backends.linear import compiled, has_kernel
+from fgnn.nn.edge_features import EdgeFeatures
+from fgnn.nn.edge_matrix import EdgeMatrix
+from fgnn.nn.functional import aggregate_messages, number_of_samples
+from fgnn.nn.message import Message
+from fgnn.nn.norm import NodeBatchNorm, Norm, make_norm
+
+
+class EdgeMessages(nn.Module):
+    r"""One group's :math:`\mathcal{Q}(t_{ci} \mid \Phi)\, \mathcal{M}([g_c, f_i] \mid \Theta)`, aggregated."""
+
+    def __init__(self, message: Message, matrix: EdgeMatrix) -> None:
+        super().__init__()
+        if message.out != matrix.columns:
+            raise ValueError(f"Expected Q with as many columns as M has outputs, {message.out} (got {matrix.columns})")
+        self.message = message
+        self.matrix = matrix
+
+    def forward(
+        self,
+        incidence: Incidence,
+        f: Tensor | None,  # shape: (B?, N, d)
+        g: Tensor | None,  # shape: (B?, C, d)
+        t: EdgeFeatures | None,
+        towards: Side,
+        aggregation: Aggregation,
+    ) -> Tensor:
+        """The aggregate at each destination, the identity element without edges.  # shape: (B?, D, m)"""
+        a, b, activation = self._given(incidence, f, g)
+        coefficients, weight = self.matrix(t, incidence)
+        return aggregate_messages(
+            a, b, incidence, coefficients, weight,
+            towards=towards, activation=activation, aggregation=aggregation,
+        )  # fmt: skip
+
+    def _given(self, incidence: Incidence, f: Tensor | None, g: Tensor | None):  # type: ignore[no-untyped-def]
+        message = self.message
+        a, b = message.parts(g, f, incidence.num_factors, incidence.num_variables)
+        if len(message.tail):
+            return message.per_edge(a, b, incidence.factor, incidence.variable), None, "identity"
+        return a, b, message.first_activation
+
+    def operands(
+        self, incidence: Incidence, f: Tensor | None, g: Tensor | None, t: EdgeFeatures | None
+    ) -> tuple[Operands, EdgeTypes | None, int]:
+        """What the operation on a half-layer reads of this group: operands, types of edges, and options.
+
+        It computes M's first layer and φ itself, if M and Q are of our own kinds.
+        """
+        message = self.message
+        types, edge_operands, options = self.matrix.operands(t, incidence)
+        if type(message) is not Message or len(message.tail):
+            a, b, activation = self._given(incidence, f, g)
+            options |= (PER_EDGE if b is None else 0) | (RELU if activation == "relu" else 0)
+            return Operands(a, None, None, b, None, *edge_operands), types, options
+        message.check(g, f)
+        options |= RELU if message.first_activation == "relu" else 0
+        theta_g = message.factor_weight if g is not None and message.factor_in else None
+        theta_f = message.variable_weight if f is not None and message.variable_in else None
+        a = None if theta_g is None else g
+        fused = all(has_kernel(x, theta) for x, theta in ((g, theta_g), (f, theta_f)) if theta is not None)  # type: ignore[arg-type]
+        x = Operands(a, theta_g, message.bias, None, theta_f, *edge_operands)
+        return x, types, options | (FUSED if fused else 0)
+
+
+class Output(nn.Module):
+    """Bias, normalisation and ReLU after the aggregation. None by default, as in Alg. 1."""
+
+    def __init__(self, width: int, *, bias: bool = False, norm: Norm = None, activation: str | None = None) -> None:
+        super().__init__()
+        if activation not in (None, "relu"):
+            raise ValueError(f"Expected activation 'relu' or None (got {activation!r})")
+        self.width = width
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
+        self.norm = make_norm(norm, width)
+        self.activation = activation
+
+    def forward(self, x: Tensor, empty: Tensor | None) -> Tensor:
+        """x (..., D, m), which is zero and stays zero where ``empty`` (D,)."""
+        if isinstance(self.norm, NodeBatchNorm):
+            x = self.norm(x, self.bias, relu=self.activation is not None)
+        else:
+            x = x if self.bias is None else (x + self.bias).to(x.dtype)
+            x = x if self.norm is None else self.norm(x)
+            x = x if self.activation is None else x.relu()
+        if empty is None or (self.bias is None and self.norm is None):
+            return x
+        return x.masked_fill(empty.unsqueeze(-1), 0.0)
+
+
+class Sent(NamedTuple):
+    """The messages of one group, and what they are computed from besides f."""
+
+    messages: EdgeMessages
+    incidence: Incidence
+    g: Tensor | None
+    t: EdgeFeatures | None
+
+
+def to_factors(
+    sent: Sequence[Sent], f: Tensor | None, aggregation: Aggregation, outputs: Sequence[Output]
+) -> list[Tensor]:
+    """The first half of a layer, whose groups have as many outputs, of the same kind.  # shapes: (B?, C, m)"""
+    return _half(sent, f, "factor", aggregation, outputs, [group.incidence for group in sent])
+
+
+def to_variables(
+    sent: Sequence[Sent], f: Tensor | None, aggregation: Aggregation, output: Output, structure: Structure
+) -> Tensor:
+    """The second half of a layer.  # shape: (B?, N, m)"""
+    return _half(sent, f, "variable", aggregation, [output], [structure])[0]
+
+
+def _half(
+    sent: Sequence[Sent], f: Tensor | None, towards: Side, aggregation: Aggregation, outputs: Sequence[Output],
+    ends: Sequence[Incidence | Structure],
+) -> list[Tensor]:  # fmt: skip
+    """One output for each of ``ends``: the destinations of a group, or of all groups."""
+    if tracing() and not compiled():  # every operation is followed
+        parts = [x.messages(x.incidence, f, x.g, x.t, towards, aggregation) for x in sent]
+        return _finish(parts, aggregation, outputs, ends)
+    given = [x.messages.operands(x.incidence, f, x.g, x.t) for x in sent]
+    batches = [number_of_samples(_read(x, f)) for x, _, _ in given]
+    if towards == "factor" and batches.count(batches[0]) < len(batches):  # only some groups have a batch axis
+        triples = zip(sent, outputs, ends, strict=True)
+        return [_half([x], f, towards, aggregation, [output], [end])[0] for x, output, end in triples]
+    inside = aggregation.kind in ("max", "sum") and len(sent) <= MOST
+    first = outputs[0]
+    last = inside and first.norm is None  # bias and ReLU follow at once
+    biases = [output.bias for output in outputs if last and output.bias is not None]
+    relu = last and first.activation is not None
+    masks, held = _masks(ends)
+    how: Ends = "none"
+    if inside and (len(sent) > len(ends) or biases or relu or any(end is not None for end in held)):
+        how = "all" if towards == "variable" else "each"
+    has_f = any(x.variable_weight is not None for x, _, _ in given)
+    batch = number_of_samples([y for x, _, _ in given for y in _read(x, f)])
+    groups = tuple(
+        GroupCall(s.incidence, types, s.incidence.num_factors, s.incidence.num_variables, form_of(x, options))
+        for s, (x, types, options) in zip(sent, given, strict=True)
+    )
+    x = given[0][0]
+    like = f if has_f and f is not None else x.weight if x.a is None else x.a
+    dtype = working_dtype(like)
+    backend = choose_backend(device=like.device, dtype=dtype, aggregation=aggregation)
+    call = HalfCall(groups, towards, aggregation, has_f, batch, how, relu, masks, dtype, backend)
+    ys = run_half(call, call.join(f, [x for x, _, _ in given], biases), held)
+    if last:
+        return ys
+    if not inside:
+        return _finish(ys, aggregation, outputs, ends)
+    return [output(y, _empty(end, y)) for output, y, end in zip(outputs, ys, ends, strict=True)]
+
+
+def _read(x: Operands, f: Tensor | None) -> list[Tensor]:
+    """The features among the operands."""
+    return [y for y in (x.a, x.b, x.t, None if x.variable_weight is None else f) if y is not None]
+
+
+def _finish(
+    parts: Sequence[Tensor], aggregation: Aggregation, outputs: Sequence[Output], ends: Sequence[Incidence | Structure]
+) -> list[Tensor]:
+    """The results, from the aggregates of the groups, by plain operations."""
+    found = []
+    for k, (output, end) in enumerate(zip(outputs, ends, strict=True)):
+        total = combine_groups(parts if isinstance(end, Structure) else parts[k : k + 1], aggregation)
+        degree, empty = None, _empty(end, total)
+        if aggregation.kind == "mean":
+            degree = end.variable_degree() if isinstance(end, Structure) else end.degree("factor")
+        found.append(output(finish(total, degree, empty, aggregation), empty))
+    return found
+
+
+def _empty(end: Incidence | Structure, like: Tensor) -> Tensor | None:
+    return isolated_variables(end, like) if isinstance(end, Structure) else empty_factors(end, like)
+
+
+def _masks(
+    ends: Sequence[Incidence | Structure],
+) -> tuple[tuple[Tensor | None, ...], tuple[Incidence | Structure | None, ...]]:
+    """Destinations without edges, and those of ``ends`` that have or, in compiled code, may have some."""
+    if compiled():
+        full = [covers_all(end) if isinstance(end, Structure) else bool(end.arity) for end in ends]
+        return (None,) * len(ends), tuple(None if none else end for end, none in zip(ends, full, strict=True))
+    masks = tuple(end.isolated() if isinstance(end, Structure) else end.empty_factors() for end in ends)
+    return masks, tuple(None if mask is None else end for mask, end in zip(masks, ends, strict=True))
