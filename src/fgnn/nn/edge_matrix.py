@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from fgnn.graph import EdgeTypes, Incidence, tracing
 from fgnn.nn.backends.choice import choose_backend, working_dtype
 from fgnn.nn.backends.half_call import BY_POSITION, CONSTANT, FUSED_NET, NET_IN_ONE
-from fgnn.nn.backends.linear import EdgeNet, has_kernel
-from fgnn.nn.backends.triton.edge_mlp import fits
+from fgnn.nn.backends.linear import EdgeNet
+from fgnn.nn.backends.triton.edge_mlp import fits as net_fits
+from fgnn.nn.backends.triton.linear import fits
 from fgnn.nn.edge_features import EdgeFeatures, edge_types, flatten_edges
 from fgnn.nn.functional import Coefficients
 
@@ -61,10 +62,13 @@ class EdgeMatrix(nn.Module, ABC):
             raise ValueError(f"Expected edge features of length {self.edge_in} (got {type(t).__name__})")  # noqa: TRY004
         return flatten_edges(t, incidence, self.edge_in)
 
-    def operands(self, t: EdgeFeatures | None, incidence: Incidence) -> tuple[EdgeTypes | None, tuple[Any, ...], int]:
+    def operands(
+        self, t: EdgeFeatures | None, incidence: Incidence, kernels: bool
+    ) -> tuple[EdgeTypes | None, tuple[Any, ...], int]:
         """What the operation on a half-layer reads: types of edges, operands and options.
 
-        The operands are the last three of ``Operands``: coefficients and W; or t, W and the network that computes φ.
+        The operands are the last three of ``Operands``: coefficients and W; or t, W and the network that computes φ,
+        by ``kernels`` where they fit.
         """
         coefficients, weight = self(t, incidence)
         if isinstance(coefficients, EdgeTypes):
@@ -103,11 +107,13 @@ class DenseMatrix(EdgeMatrix):
         u = self.net(t, relu=True)
         return torch.cat([u, u.new_ones((*u.shape[:-1], 1))], dim=-1)
 
-    def operands(self, t: EdgeFeatures | None, incidence: Incidence) -> tuple[EdgeTypes | None, tuple[Any, ...], int]:
+    def operands(
+        self, t: EdgeFeatures | None, incidence: Incidence, kernels: bool
+    ) -> tuple[EdgeTypes | None, tuple[Any, ...], int]:
         """t, W and the network."""
         if type(self) is not DenseMatrix or self._forward_hooks:
-            return super().operands(t, incidence)
-        return _with_net(self, self.net, *self._flat(t, incidence), incidence, CONSTANT)
+            return super().operands(t, incidence, kernels)
+        return _with_net(self, self.net, *self._flat(t, incidence), incidence, CONSTANT, kernels)
 
 
 class BasisMatrix(EdgeMatrix):
@@ -143,14 +149,16 @@ class BasisMatrix(EdgeMatrix):
         weight = (linear.T @ self.weight.flatten(1)).view(-1, self.rows, self.columns)
         return torch.cat([t, t.new_ones((*t.shape[:-1], 1))], -1), weight
 
-    def operands(self, t: EdgeFeatures | None, incidence: Incidence) -> tuple[EdgeTypes | None, tuple[Any, ...], int]:
+    def operands(
+        self, t: EdgeFeatures | None, incidence: Incidence, kernels: bool
+    ) -> tuple[EdgeTypes | None, tuple[Any, ...], int]:
         """t, W and the network, unless a shorter sum serves."""
         if type(self) is not BasisMatrix or self._forward_hooks:
-            return super().operands(t, incidence)
+            return super().operands(t, incidence, kernels)
         flat, by_position = self._flat(t, incidence)
         if not by_position and self._is_short(flat):
             return None, (*self.sum_of_terms(flat), ()), 0
-        return _with_net(self, self.net, flat, by_position, incidence, 0)
+        return _with_net(self, self.net, flat, by_position, incidence, 0, kernels)
 
     def _is_short(self, t: Tensor) -> bool:
         """Whether t itself has fewer entries than φ; the fused kernels read φ."""
@@ -279,12 +287,12 @@ _FORMS: dict[Form, Callable[..., EdgeMatrix]] = {
 
 
 def _with_net(
-    matrix: EdgeMatrix, net: EdgeNet, t: Tensor, by_position: bool, incidence: Incidence, options: int
+    matrix: EdgeMatrix, net: EdgeNet, t: Tensor, by_position: bool, incidence: Incidence, options: int, kernels: bool
 ) -> tuple[EdgeTypes | None, tuple[Any, ...], int]:
     """See :meth:`EdgeMatrix.operands`."""
     parameters = tuple(p for layer in net if isinstance(layer, nn.Linear) for p in (layer.weight, layer.bias))
-    if all(has_kernel(t, theta) for theta in parameters[::2]):
-        in_one = not options and len(parameters) == 4 and fits(t, parameters[0], parameters[2])
+    if kernels and all(fits(t, theta) for theta in parameters[::2]):
+        in_one = not options and len(parameters) == 4 and net_fits(t, parameters[0], parameters[2])
         options |= NET_IN_ONE if in_one else FUSED_NET
     if by_position:
         return incidence.positions, (t, matrix.weight, parameters), options | BY_POSITION

@@ -14,7 +14,8 @@ from fgnn.nn.backends.choice import choose_backend, working_dtype
 from fgnn.nn.backends.combine import MOST
 from fgnn.nn.backends.half_call import FUSED, PER_EDGE, RELU, Ends, GroupCall, HalfCall, Operands, form_of
 from fgnn.nn.backends.half_operator import covers_all, empty_factors, isolated_variables, run_half
-from fgnn.nn.backends.linear import compiled, has_kernel
+from fgnn.nn.backends.linear import compiled, have_kernels
+from fgnn.nn.backends.triton.linear import fits
 from fgnn.nn.edge_features import EdgeFeatures
 from fgnn.nn.edge_matrix import EdgeMatrix
 from fgnn.nn.functional import aggregate_messages, number_of_samples
@@ -57,14 +58,14 @@ class EdgeMessages(nn.Module):
         return a, b, message.first_activation
 
     def operands(
-        self, incidence: Incidence, f: Tensor | None, g: Tensor | None, t: EdgeFeatures | None
+        self, incidence: Incidence, f: Tensor | None, g: Tensor | None, t: EdgeFeatures | None, kernels: bool
     ) -> tuple[Operands, EdgeTypes | None, int]:
         """What the operation on a half-layer reads of this group: operands, types of edges, and options.
 
-        It computes M's first layer and φ itself, if M and Q are of our own kinds.
+        It computes M's first layer and φ itself, if M and Q are of our own kinds; by ``kernels`` where they fit.
         """
         message = self.message
-        types, edge_operands, options = self.matrix.operands(t, incidence)
+        types, edge_operands, options = self.matrix.operands(t, incidence, kernels)
         if type(message) is not Message or len(message.tail):
             a, b, activation = self._given(incidence, f, g)
             options |= (PER_EDGE if b is None else 0) | (RELU if activation == "relu" else 0)
@@ -74,9 +75,10 @@ class EdgeMessages(nn.Module):
         theta_g = message.factor_weight if g is not None and message.factor_in else None
         theta_f = message.variable_weight if f is not None and message.variable_in else None
         a = None if theta_g is None else g
-        fused = all(has_kernel(x, theta) for x, theta in ((g, theta_g), (f, theta_f)) if theta is not None)  # type: ignore[arg-type]
-        x = Operands(a, theta_g, message.bias, None, theta_f, *edge_operands)
-        return x, types, options | (FUSED if fused else 0)
+        for x, theta in ((g, theta_g), (f, theta_f)):
+            kernels = kernels and (theta is None or x is None or fits(x, theta))
+        operands = Operands(a, theta_g, message.bias, None, theta_f, *edge_operands)
+        return operands, types, options | (FUSED if kernels else 0)
 
 
 class Output(nn.Module):
@@ -135,9 +137,12 @@ def _half(
     if tracing() and not compiled():  # every operation is followed
         parts = [x.messages(x.incidence, f, x.g, x.t, towards, aggregation) for x in sent]
         return _finish(parts, aggregation, outputs, ends)
-    given = [x.messages.operands(x.incidence, f, x.g, x.t) for x in sent]
+    some = f if f is not None else sent[0].g
+    kernels = have_kernels(sent[0].messages.message.factor_weight if some is None else some)
+    given = [x.messages.operands(x.incidence, f, x.g, x.t, kernels) for x in sent]
     batches = [number_of_samples(_read(x, f)) for x, _, _ in given]
-    if towards == "factor" and batches.count(batches[0]) < len(batches):  # only some groups have a batch axis
+    alike = batches.count(batches[0]) == len(batches)
+    if towards == "factor" and not alike:  # only some groups have a batch axis
         triples = zip(sent, outputs, ends, strict=True)
         return [_half([x], f, towards, aggregation, [output], [end])[0] for x, output, end in triples]
     inside = aggregation.kind in ("max", "sum") and len(sent) <= MOST
@@ -150,7 +155,7 @@ def _half(
     if inside and (len(sent) > len(ends) or biases or relu or any(end is not None for end in held)):
         how = "all" if towards == "variable" else "each"
     has_f = any(x.variable_weight is not None for x, _, _ in given)
-    batch = number_of_samples([y for x, _, _ in given for y in _read(x, f)])
+    batch = batches[0] if alike else number_of_samples([y for x, _, _ in given for y in _read(x, f)])
     groups = tuple(
         GroupCall(s.incidence, types, s.incidence.num_factors, s.incidence.num_variables, form_of(x, options))
         for s, (x, types, options) in zip(sent, given, strict=True)

@@ -7,7 +7,7 @@ products it surrounds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fgnn.nn.backends import linear_passes
-from fgnn.nn.backends.triton.linear import Layers
+from fgnn.nn.backends.choice import no_autocast
+from fgnn.nn.backends.triton.linear import Gradients, Linear
 
 
 @dataclass(frozen=True)
@@ -50,13 +51,12 @@ def dense(call: DenseCall, operands: Sequence[Tensor], compiled: bool) -> list[T
 
 def _forward(call: DenseCall, operands: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """The results, and what a ReLU let through if the results do not tell."""
-    ys, kept = [], []
-    with torch.autocast(operands[0].device.type, enabled=False):
-        for x, weight, bias, residual in call.split(operands):
-            (y,) = linear_passes.forward(Layers(x, weight, bias), call.relu, call.dtype, call.fused)
-            ys.append(y if residual is None else residual + y)
-            kept += [y] if call.relu and call.residual else []
-    return ys, kept
+    parts = call.split(operands)
+    with no_autocast(operands[0].device):
+        ys = linear_passes.forward([Linear(*part[:3]) for part in parts], call.relu, call.dtype, call.fused)
+        if not call.residual:
+            return ys, []
+        return [part[3] + y for part, y in zip(parts, ys, strict=True)], ys if call.relu else []
 
 
 def _backward(
@@ -64,16 +64,16 @@ def _backward(
     wants: Sequence[bool],
 ) -> list[Tensor | None]:  # fmt: skip
     """Gradients at all x, Θ and β, None for those not wanted; ``ys`` are read for a ReLU only."""
-    found = []
-    with torch.autocast(operands[0].device.type, enabled=False):
-        for k, ((x, weight, bias, _), wanted) in enumerate(zip(call.split(operands), call.split(wants), strict=True)):
-            grad, y = grads[k], ys[k] if call.relu else None
-            some: list[Tensor | None] = [None] * 3
-            if grad is not None:
-                asked = [*map(bool, wanted[:3]), False, False]
-                layers = Layers(x, weight, bias)
-                some = linear_passes.backward(layers, y, [grad.to(call.dtype)], call.dtype, call.fused, asked)
-            found.append([g if want else None for g, want in zip(some[:3], wanted[:3], strict=True)])
+    found: list[Gradients] = [(None, None, None)] * call.count
+    there = [k for k, grad in enumerate(grads) if grad is not None]
+    parts, wanted = call.split(operands), call.split(wants)
+    with no_autocast(operands[0].device):
+        some = linear_passes.backward(
+            [Linear(*parts[k][:3]) for k in there], [ys[k] if call.relu else None for k in there],
+            [grads[k].to(call.dtype) for k in there], call.dtype, call.fused, [wanted[k][:3] for k in there],  # type: ignore[union-attr]
+        )  # fmt: skip
+    for k, three in zip(there, some, strict=True):
+        found[k] = tuple([g if want else None for g, want in zip(three, wanted[k][:3], strict=True)])  # type: ignore[assignment]
     d_x, d_weight, d_bias = zip(*found, strict=True)
     return [*d_x, *d_weight, *(d_bias if call.bias else ())]
 
@@ -103,10 +103,22 @@ def _at_residuals(grads: Sequence[Tensor | None], residuals: Sequence[Tensor]) -
 # ---- for torch.compile ---------------------------------------------------------------------------------------------
 
 
-def own_memory(x: Tensor) -> Tensor:
-    """x, contiguous, or a copy if it is a part of something larger: results of an operator must not share memory."""
-    x = x.contiguous()
-    return x if x.untyped_storage().nbytes() == x.nbytes else x.clone()
+def own_memory(xs: Iterable[Tensor]) -> list[Tensor]:
+    """Contiguous tensors, in one launch copies of those that are parts of something larger.
+
+    Results of an operator must not share memory.
+    """
+    found, parts, copies = [], [], []
+    for x in xs:
+        x = x.contiguous()
+        if x.untyped_storage().nbytes() != x.nbytes:
+            parts.append(x)
+            x = torch.empty_like(x)
+            copies.append(x)
+        found.append(x)
+    if parts:
+        torch._foreach_copy_(copies, parts)
+    return found
 
 
 def _options(call: DenseCall) -> tuple[Any, ...]:
@@ -143,7 +155,7 @@ def _op_backward(
     upstream = [next(rest) if there else None for there in given]
     found = _backward(DenseCall(count, bias, residual, relu, dtype, fused), operands, ys, upstream, wants)
     wanted = ((g, x) for g, x, want in zip(found, operands, wants, strict=False) if want)
-    return [x.new_zeros(x.shape) if g is None else own_memory(g) for g, x in wanted]
+    return own_memory(x.new_zeros(x.shape) if g is None else g for g, x in wanted)
 
 
 @_op_backward.register_fake

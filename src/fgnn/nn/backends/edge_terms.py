@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fgnn.nn.backends import linear_passes
 from fgnn.nn.backends.triton import edge_mlp
-from fgnn.nn.backends.triton.linear import Layers
+from fgnn.nn.backends.triton.linear import Linear
 
 
 class Terms(NamedTuple):
@@ -39,7 +39,7 @@ def coefficients(t: Tensor, net: Sequence[Tensor], how: Terms, dtype: torch.dtyp
     hidden = [t]
     for k in range(0, len(net), 2):
         relu = how.constant or k + 2 < len(net)
-        hidden += linear_passes.forward(Layers(hidden[-1], net[k], net[k + 1]), relu, dtype, how.fused)
+        hidden += linear_passes.forward([Linear(hidden[-1], net[k], net[k + 1])], relu, dtype, how.fused)
     phi = hidden.pop()
     return torch.cat([phi, phi.new_ones((*phi.shape[:-1], 1))], -1) if how.constant else phi, hidden[1:]
 
@@ -66,9 +66,9 @@ def backward(
     found: list[Tensor | None] = []
     grad, y, inputs = d_phi, phi if how.constant else None, [t, *hidden]
     for k in reversed(range(len(inputs))):
-        layers = Layers(inputs[k], net[2 * k], net[2 * k + 1])
-        d_x, d_weight, d_bias, _, _ = linear_passes.backward(
-            layers, y, [grad], phi.dtype, how.fused, [k > 0 or want_t, True, True, False, False]
+        layer = Linear(inputs[k], net[2 * k], net[2 * k + 1])
+        ((d_x, d_weight, d_bias),) = linear_passes.backward(
+            [layer], [y], [grad], phi.dtype, how.fused, [(k > 0 or want_t, True, True)]
         )
         found, y = [d_weight, d_bias, *found], inputs[k]
         if d_x is None:

@@ -10,44 +10,44 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fgnn.nn.backends import combine, edge_terms, linear_passes
-from fgnn.nn.backends.choice import EdgeCall
-from fgnn.nn.backends.half_call import BY_POSITION, FUSED, NET_IN_ONE, PER_EDGE, RELU, GroupCall, HalfCall, Operands
+from fgnn.nn.backends import combine
+from fgnn.nn.backends.choice import EdgeCall, no_autocast
+from fgnn.nn.backends.half_before import (
+    EdgeGradients,
+    Prepared,
+    prepare,
+    prepare_backward,
+    restore,
+    small_parts,
+    to_keep,
+    wants_net,
+)
+from fgnn.nn.backends.half_call import BY_POSITION, RELU, GroupCall, HalfCall, Operands
 from fgnn.nn.backends.torch import aggregate as by_torch
 from fgnn.nn.backends.torch.chunks import EdgeInputs
 from fgnn.nn.backends.triton import aggregate as by_triton
 from fgnn.nn.backends.triton.combine import PARTS
-from fgnn.nn.backends.triton.linear import Layers
-
-
-class _Group(NamedTuple):
-    """What is computed of a group before its edges are aggregated."""
-
-    a: Tensor
-    b: Tensor | None
-    phi: Tensor | None
-    weight: Tensor  # in the dtype of the call; by position, Q
-    hidden: list[Tensor]
 
 
 def forward(call: HalfCall, flat: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """The results, contiguous, and what :func:`backward` reads besides."""
-    if torch.is_autocast_enabled(flat[0].device.type):
-        with torch.autocast(flat[0].device.type, enabled=False):  # all operands are rounded here
-            return forward(call, flat)
+    with no_autocast(flat[0].device):  # all operands are rounded here
+        return _forward(call, flat)
+
+
+def _forward(call: HalfCall, flat: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     f, groups, biases = call.split(flat)
     parts: list[Tensor] = []
     kept: list[Tensor] = []
-    for group, x in zip(call.groups, groups, strict=True):
-        h = _before(call, group, f, x)
+    for group, x, h in zip(call.groups, groups, prepare(call, f, groups), strict=True):
         part, arg = _aggregate(call, group, h)
         parts.append(part)
-        kept += _kept(call, group, x, h, arg)
+        kept += to_keep(call, group, x, h, arg) if call.keep is not None else []
     if call.ends == "none":
         return [_as_called(call, part) for part in parts], kept
     ys = []
@@ -66,27 +66,32 @@ def backward(
     grads: Sequence[Tensor | None], wants: Sequence[bool],
 ) -> list[Tensor | None]:  # fmt: skip
     """Gradients at the operands, None for those not wanted; ``ys`` are read for a softmax only."""
-    if torch.is_autocast_enabled(flat[0].device.type):
-        with torch.autocast(flat[0].device.type, enabled=False):  # it would change the precision of sums
-            return backward(call, flat, ys, kept, grads, wants)
+    with no_autocast(flat[0].device):  # it would change the precision of sums
+        return _backward(call, flat, ys, kept, grads, wants)
+
+
+def _backward(
+    call: HalfCall, flat: Sequence[Tensor], ys: Sequence[Tensor], kept: Sequence[Tensor],
+    grads: Sequence[Tensor | None], wants: Sequence[bool],
+) -> list[Tensor | None]:  # fmt: skip
     f, groups, biases = call.split(flat)
     want_f, want_groups, want_biases = call.split(wants)
     rest = iter(kept)
-    before = [_restore(call, group, x, rest) for group, x in zip(call.groups, groups, strict=True)]
+    before = [restore(call, group, x, rest) for group, x in zip(call.groups, groups, strict=True)]
     d_parts, d_biases = _ends_backward(call, biases, grads, rest)
-    d_f: Tensor | None = None
-    found = []
+    found: list[EdgeGradients | None] = []
     for k, (group, x, wanted, d_part) in enumerate(zip(call.groups, groups, want_groups, d_parts, strict=True)):
-        h, arg = before[k]
         if d_part is None:
-            found.append(Operands._make([*[None] * 7, (None,) * len(x.net)]))
+            found.append(None)
             continue
+        h, arg = before[k]
         y = ys[k] if call.aggregation.kind == "softmax" else None
-        d_group, d_f_too = _group_backward(call, group, (f, x, h), (d_part, arg, y), (want_f, wanted))
-        found.append(d_group)
-        d_f = d_f_too if d_f is None else d_f if d_f_too is None else d_f.add_(d_f_too)
+        needs = _needs(call, group, x, wanted, want_f)
+        found.append(EdgeGradients._make(_aggregate_backward(call, group, h, (d_part, arg, y), needs)))
+    prepared = [h for h, _ in before]
+    d_f, d_groups = prepare_backward(call, f, groups, prepared, found, (want_f, want_groups))
     d_biases = [d if want else None for d, want in zip(d_biases, want_biases, strict=True)]
-    return call.join(d_f, found, d_biases)
+    return call.join(d_f, d_groups, d_biases)
 
 
 def shapes(call: HalfCall, flat: Sequence[Tensor]) -> list[Tensor]:
@@ -100,7 +105,7 @@ def shapes(call: HalfCall, flat: Sequence[Tensor]) -> list[Tensor]:
         parts.append((batch, count, m))
         kept += [((*x.a.shape[:-1], n), call.dtype)] if x.factor_weight is not None else []
         kept += [((*f.shape[:-1], n), call.dtype)] if x.variable_weight is not None else []
-        small = _small(call, group, x)
+        small = small_parts(call, group, x)
         if call.packed and group.has(BY_POSITION):
             small = [((sum(dtype.itemsize * math.prod(size) for size, dtype in small),), torch.uint8)]
         kept += small
@@ -114,98 +119,6 @@ def shapes(call: HalfCall, flat: Sequence[Tensor]) -> list[Tensor]:
     return [like.new_empty(shape, dtype=dtype) for shape, dtype in found]
 
 
-# ---- before the edges ----------------------------------------------------------------------------------------------
-
-
-def _before(call: HalfCall, group: GroupCall, f: Tensor | None, x: Operands) -> _Group:
-    a, b = _given_parts(call, group, x)
-    if x.factor_weight is not None or x.variable_weight is not None:
-        parts = linear_passes.forward(_layers(f, x), False, call.dtype, group.has(FUSED))
-        a = parts[0] if x.factor_weight is not None else a
-        b = parts[-1] if x.variable_weight is not None else b
-    assert a is not None
-    if not x.net:
-        return _Group(a, b, None if x.t is None else x.t.to(call.dtype), x.weight.to(call.dtype), [])
-    phi, hidden = edge_terms.coefficients(x.t, x.net, group.terms, _phi_dtype(call, group, x))
-    weight = edge_terms.matrices(phi, x.weight) if group.has(BY_POSITION) else x.weight
-    return _Group(a, b, phi, weight.to(call.dtype), hidden)
-
-
-def _phi_dtype(call: HalfCall, group: GroupCall, x: Operands) -> torch.dtype:
-    """Positions are few: rounding W to half precision would take longer than products in its own."""
-    dtype: torch.dtype = x.weight.dtype if group.has(BY_POSITION) else call.dtype
-    return dtype
-
-
-def _given_parts(call: HalfCall, group: GroupCall, x: Operands) -> tuple[Tensor | None, Tensor | None]:
-    """The parts of M that are no products: given, or the same for all nodes."""
-    a = b = None
-    if x.factor_weight is None:
-        if x.a is not None:
-            a = x.a.to(call.dtype)
-        else:
-            row = x.weight.new_zeros(x.weight.shape[2]) if x.bias is None else x.bias
-            a = row.to(call.dtype).expand(group.factors, -1)
-    if x.variable_weight is None and not group.has(PER_EDGE):
-        width = x.weight.shape[2]
-        b = x.weight.new_zeros((group.variables, width), dtype=call.dtype) if x.b is None else x.b.to(call.dtype)
-    return a, b
-
-
-def _layers(f: Tensor | None, x: Operands) -> Layers:
-    if x.factor_weight is None:
-        return Layers(f, x.variable_weight)  # type: ignore[arg-type]
-    if x.variable_weight is None:
-        return Layers(x.a, x.factor_weight, x.bias)
-    return Layers(x.a, x.factor_weight, x.bias, f, x.variable_weight)
-
-
-def _rounds(call: HalfCall, group: GroupCall, x: Operands) -> bool:
-    """Whether W as used is another tensor than W as given."""
-    return group.has(BY_POSITION) or x.weight.dtype != call.dtype
-
-
-def _kept(call: HalfCall, group: GroupCall, x: Operands, h: _Group, arg: Tensor | None) -> list[Tensor]:
-    kept = [h.a] if x.factor_weight is not None else []
-    kept += [h.b] if x.variable_weight is not None and h.b is not None else []
-    small = [h.phi, *h.hidden] if x.net and h.phi is not None else []
-    small += [h.weight] if _rounds(call, group, x) else []
-    if call.packed and group.has(BY_POSITION):
-        small = [torch.cat([y.flatten().view(torch.uint8) for y in small])]
-    kept += small
-    return kept if arg is None else [*kept, arg]
-
-
-def _restore(call: HalfCall, group: GroupCall, x: Operands, kept: Any) -> tuple[_Group, Tensor | None]:
-    """What :func:`_kept` returned."""
-    a, b = _given_parts(call, group, x)
-    a = a if x.factor_weight is None else next(kept)
-    b = b if x.variable_weight is None else next(kept)
-    sizes = _small(call, group, x)
-    if call.packed and group.has(BY_POSITION):
-        pieces = next(kept).split([dtype.itemsize * math.prod(size) for size, dtype in sizes])
-        small = [piece.view(dtype).view(size) for piece, (size, dtype) in zip(pieces, sizes, strict=True)]
-    else:
-        small = [next(kept) for _ in sizes]
-    weight = small.pop() if _rounds(call, group, x) else x.weight
-    phi = small[0] if x.net else None if x.t is None else x.t.to(call.dtype)
-    assert a is not None
-    return _Group(a, b, phi, weight, small[1:]), None if call.winners is None else next(kept)
-
-
-def _small(call: HalfCall, group: GroupCall, x: Operands) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """Shapes and dtypes of what is kept of Q: φ, hidden layers and W, as far as they are no operands."""
-    sizes: list[tuple[int, ...]] = []
-    if x.net:
-        rows, hidden = x.t.shape[:-1], () if group.has(NET_IN_ONE) else x.net[:-2:2]
-        sizes = [(*rows, x.weight.shape[0]), *((*rows, theta.shape[0]) for theta in hidden)]
-    found = [(size, _phi_dtype(call, group, x)) for size in sizes]
-    if _rounds(call, group, x):
-        last = (x.t.shape[0], *x.weight.shape[1:]) if group.has(BY_POSITION) else tuple(x.weight.shape)
-        found.append((last, call.dtype))
-    return found
-
-
 # ---- the edges -----------------------------------------------------------------------------------------------------
 
 
@@ -213,12 +126,12 @@ def _edge_call(call: HalfCall, group: GroupCall) -> EdgeCall:
     return EdgeCall(group.edges, call.towards, group.has(RELU), call.aggregation, group.types, call.batch)
 
 
-def _phi(group: GroupCall, h: _Group) -> Tensor | None:
+def _phi(group: GroupCall, h: Prepared) -> Tensor | None:
     """φ for the edges; by position, W is Q already."""
     return None if group.has(BY_POSITION) else h.phi
 
 
-def _aggregate(call: HalfCall, group: GroupCall, h: _Group) -> tuple[Tensor, Tensor | None]:
+def _aggregate(call: HalfCall, group: GroupCall, h: Prepared) -> tuple[Tensor, Tensor | None]:
     """The aggregate (B, D, m), and the winning edges if they are kept."""
     if call.backend == "triton":
         out, place = by_triton.forward(h.a, h.b, _phi(group, h), h.weight, _edge_call(call, group))
@@ -227,25 +140,26 @@ def _aggregate(call: HalfCall, group: GroupCall, h: _Group) -> tuple[Tensor, Ten
     return values.transpose(0, 1), arg
 
 
-def _inputs(call: HalfCall, group: GroupCall, h: _Group) -> EdgeInputs:
+def _inputs(call: HalfCall, group: GroupCall, h: Prepared) -> EdgeInputs:
     batch = call.batch or 1
     b = None if h.b is None else by_torch.node_first(h.b, batch)
     return EdgeInputs(by_torch.node_first(h.a, batch), b, _phi(group, h), h.weight, _edge_call(call, group))
 
 
 def _aggregate_backward(
-    call: HalfCall, group: GroupCall, h: _Group, upstream: tuple[Tensor, Tensor | None, Tensor | None],
+    call: HalfCall, group: GroupCall, h: Prepared, upstream: tuple[Tensor, Tensor | None, Tensor | None],
     wants: Sequence[bool],
 ) -> Sequence[Tensor | None]:  # fmt: skip
-    """Gradients at a, b, φ and W."""
+    """The :class:`EdgeGradients`."""
     grad, arg, y = upstream
     if call.backend == "triton":
         place = grad.new_empty(0, dtype=torch.uint8) if arg is None else arg
         inputs = h.a, h.b, _phi(group, h), h.weight
-        wide = h.phi.dtype if h.phi is not None and group.has(BY_POSITION) else None
-        return by_triton.backward(grad, place, inputs, _edge_call(call, group), wants, wide)
+        return by_triton.backward(grad, place, inputs, _edge_call(call, group), wants, group.has(BY_POSITION))
     out = None if y is None else (y if y.dim() == 3 else y.unsqueeze(0)).transpose(0, 1)
     d_a, d_b, d_phi, d_weight = by_torch.backward(grad.transpose(0, 1), _inputs(call, group, h), arg, out, wants)
+    if group.has(BY_POSITION) and d_weight is not None:
+        d_weight = d_weight.unsqueeze(0)  # one share
     return _as_given(d_a, h.a), None if h.b is None else _as_given(d_b, h.b), d_phi, d_weight
 
 
@@ -254,66 +168,14 @@ def _as_given(grad: Tensor | None, x: Tensor) -> Tensor | None:
     return None if grad is None else grad.sum(1) if x.dim() == 2 else grad.transpose(0, 1)
 
 
-def _group_backward(
-    call: HalfCall, group: GroupCall, given: tuple[Tensor | None, Operands, _Group],
-    upstream: tuple[Tensor, Tensor | None, Tensor | None], wants: tuple[bool, Operands],
-) -> tuple[Operands, Tensor | None]:  # fmt: skip
-    """Gradients at the operands of a group, and at f."""
-    (f, x, h), (want_f, want) = given, wants
-    in_net = any(want.net) or (bool(x.net) and bool(want.t))
+def _needs(call: HalfCall, group: GroupCall, x: Operands, want: Operands, want_f: bool) -> tuple[bool, ...]:
+    """Whether the gradients at a, b, φ and W are needed."""
+    in_net = wants_net(x, want)
     need_a = bool(want.a or want.factor_weight or want.bias)
     need_b = bool(want.b or want.variable_weight or (want_f and x.variable_weight is not None))
-    need_phi, need_weight = (in_net if x.net else bool(want.t)), bool(want.weight)
     if group.has(BY_POSITION):
-        need_phi, need_weight = False, need_weight or in_net
-    needs = (need_a, need_b, need_phi, need_weight)
-    d_a, d_b, d_phi, d_weight = _aggregate_backward(call, group, h, upstream, needs)
-    d_net: list[Tensor | None] = [None] * len(x.net)
-    if group.has(BY_POSITION) and d_weight is not None:
-        assert h.phi is not None
-        d_phi, d_weight = edge_terms.matrices_backward(d_weight, h.phi, x.weight)
-    d_t = d_phi
-    if x.net and in_net and d_phi is not None:
-        assert h.phi is not None
-        d_phi = d_phi.to(h.phi.dtype)
-        d_t, d_net = edge_terms.backward(d_phi, h.phi, h.hidden, x.t, x.net, group.terms, bool(want.t))
-    d_x, d_theta, d_bias, d_f, d_theta_f = _project_backward(call, group, f, x, (d_a, d_b), (want_f, want))
-    found = Operands(d_x, d_theta, d_bias, d_b if x.variable_weight is None else None, d_theta_f, d_t, d_weight, ())
-    checked: list[Any] = [
-        None if g is None or not w else g if g.dtype == t.dtype else g.to(t.dtype)
-        for g, t, w in zip(found[:7], x[:7], want[:7], strict=True)
-    ]
-    net = tuple(g if w else None for g, w in zip(d_net, want.net, strict=True))
-    return Operands._make([*checked, net]), d_f
-
-
-def _project_backward(
-    call: HalfCall, group: GroupCall, f: Tensor | None, x: Operands, upstream: tuple[Tensor | None, Tensor | None],
-    wants: tuple[bool, Operands],
-) -> list[Tensor | None]:  # fmt: skip
-    """Gradients at g (or a), Θ_g, β, f and Θ_f."""
-    (d_a, d_b), (want_f, want) = upstream, wants
-    first, second = x.factor_weight is not None, x.variable_weight is not None
-    found: list[Tensor | None] = [d_a, None, None, None, None]
-    if not first and x.bias is not None and d_a is not None:
-        found[2] = d_a.flatten(0, -2).sum(0)
-    asked = [bool(want.a), bool(want.factor_weight), bool(want.bias), want_f, bool(want.variable_weight)]
-    some = d_a if first else d_b
-    if not (first or second) or (some is None and (d_b is None or not second)):
-        return found
-    fused = group.has(FUSED)
-    if first and second:
-        grads = [d_a, d_b]
-        for k, node in enumerate((x.a, f)):
-            if grads[k] is None and node is not None:
-                grads[k] = node.new_zeros((*node.shape[:-1], x.weight.shape[2]), dtype=call.dtype)
-        return linear_passes.backward(_layers(f, x), None, grads, call.dtype, fused, asked)  # type: ignore[arg-type]
-    alone = asked[:3] if first else [asked[3], asked[4], False]
-    assert some is not None
-    d_x, d_theta, d_bias, _, _ = linear_passes.backward(
-        _layers(f, x), None, [some], call.dtype, fused, [*alone, False, False]
-    )
-    return [d_x, d_theta, d_bias, None, None] if first else [*found[:3], d_x, d_theta]
+        return need_a, need_b, False, bool(want.weight) or in_net
+    return need_a, need_b, in_net if x.net else bool(want.t), bool(want.weight)
 
 
 # ---- after the edges -----------------------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ def _op(
 ) -> list[Tensor]:  # fmt: skip
     call = _call(groups, sizes, masks, words, gamma, dtype, real=True)
     ys, kept = half_layer.forward(call, tensors)
-    return ys if call.keep is None else [*ys, *map(own_memory, kept)]
+    return ys if call.keep is None else [*ys, *own_memory(kept)]
 
 
 @_op.register_fake
@@ -131,7 +131,7 @@ def _op_backward(
     upstream = [next(rest) if there else None for there in given]
     found = half_layer.backward(call, tensors, ys, kept, upstream, wants)
     wanted = ((g, x) for g, x, want in zip(found, tensors, wants, strict=True) if want)
-    return [x.new_zeros(x.shape) if g is None else own_memory(g) for g, x in wanted]
+    return own_memory(x.new_zeros(x.shape) if g is None else g for g, x in wanted)
 
 
 @_op_backward.register_fake

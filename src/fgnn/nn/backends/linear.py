@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fgnn.graph import tracing
 from fgnn.nn.backends.choice import choose_backend, working_dtype
 from fgnn.nn.backends.dense import DenseCall, dense
-from fgnn.nn.backends.triton.linear import WIDEST
+from fgnn.nn.backends.triton.linear import fits
 
 _HALF = (torch.bfloat16, torch.float16)
 
@@ -38,8 +38,9 @@ def linears(
     if residuals is not None and any(r.shape[:-1] != x.shape[:-1] for r, x in zip(residuals, xs, strict=True)):
         ys = linears(xs, weights, biases, relu=relu)
         return [r + y for r, y in zip(residuals, ys, strict=True)]
-    fused = all(has_kernel(x, weight) for x, weight in zip(xs, weights, strict=True))
-    traced = compiled()
+    fused, traced = have_kernels(xs[0]), compiled()
+    for x, weight in zip(xs, weights, strict=True):
+        fused = fused and fits(x, weight)
     if traced or (fused and not tracing()):
         call = DenseCall(len(xs), biases is not None, residuals is not None, relu, working_dtype(xs[0]), fused)
         return dense(call, [*xs, *weights, *(biases or ()), *(residuals or ())], traced)
@@ -52,9 +53,14 @@ def linears(
 
 
 def has_kernel(x: Tensor, weight: Tensor) -> bool:
-    """Whether to use the kernel: in half precision, where converting the operands costs more than the products."""
+    """Whether to use the kernel for a layer."""
+    return have_kernels(x) and fits(x, weight)
+
+
+def have_kernels(x: Tensor) -> bool:
+    """Whether kernels serve small layers: in half precision, where converting the operands costs more than products."""
     dtype = working_dtype(x)
-    if dtype not in _HALF or max(weight.shape) > WIDEST or not x.numel() or torch.compiler.is_exporting():
+    if dtype not in _HALF or torch.compiler.is_exporting():
         return False
     return choose_backend(device=x.device, dtype=dtype) == "triton"
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from fgnn.nn.backends.triton import combine_kernels, linear_kernels
+from fgnn.nn.backends.triton import combine_kernels, linear, linear_kernels, position_kernels
 from fgnn.nn.backends.triton import edge_row_kernels as rows_kernels
 from fgnn.nn.backends.triton import typed_edge_kernels as typed_kernels
 from fgnn.points import sampling_kernels
@@ -19,9 +20,24 @@ SUMS = ("d_weight", "partial", "d_src")
 ROWS = {"N": 64, "M": 64, "W": 8, "BR": 8, "BN": 64, "BM": 64, "RELU": True, "HAS_DST": True, "OWN_COEF": False}
 TYPED = {"N": 64, "M": 64, "BI": 64, "BN": 64, "BM": 64, "RELU": True, "HAS_DST": True, "MAX": True}
 BACK = {"NEED_DST": True, "NEED_SRC": True}
-LINEAR = {"K": 3, "M": 16, "BR": 128, "BK": 16, "BM": 16, "RELU": True, "HAS_BIAS": True}
-BACK_LINEAR = {"NEED_X": True, "NEED_X2": True, "NEED_WEIGHT": True}
+LINEAR = {"M": 16, "BR": 128, "BM": 16} | {f"K{j}": 20 for j in range(4)} | {f"BK{j}": 32 for j in range(4)}
+BACK_LINEAR = {"BIASES": 5, "NEED_WEIGHT": True, "AT1": 336, "AT2": 656, "AT3": 992}
+POSITIONS = {"H": 32, "BA": 16, "BD": 16, "BT": 16, "PREC": "tf32x3"} | {f"D{j}": 8 for j in range(4)}
 COMBINE = {"M": 64, "HAS_BIAS": True, "R": 64, "C": 64}
+WIDE = [(128, 128), (128, 256), (256, 128), (64, 256), (256, 64)]
+
+
+def wide_options(m: int, k: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options that wide layers are launched with, each way."""
+    forward = linear._forward_options(m, (k, k), True, torch.bfloat16, "ieee")[-1]
+    return forward, linear._backward_options(m, (k, k), 3, True, torch.bfloat16, "ieee", True)[-1]
+
+
+COUNTS = ("shares", "entries", "blocks")
+JOINED = (
+    linear_kernels.linear_forward, linear_kernels.linear_backward, position_kernels.positions_forward,
+    position_kernels.positions_backward, position_kernels.networks_backward,
+)  # fmt: skip
 CASES: list[tuple[Any, dict[str, Any]]] = [
     *(
         (kernel, ROWS | more | {"A": a, "HAS_EDGE": a == 0, "TYPED": typed, "MAX": maximum})
@@ -42,10 +58,15 @@ CASES: list[tuple[Any, dict[str, Any]]] = [
     (typed_kernels.places_backward, TYPED | BACK | {"A": 8, "ATOMIC": True}),
     (typed_kernels.typed_weight, TYPED | {"A": 0, "BY_ITEM": False}),
     (typed_kernels.typed_weight, TYPED | {"A": 8, "BY_ITEM": True}),
-    (linear_kernels.linear_forward, LINEAR | {"K2": 0, "BK2": 16}),
-    (linear_kernels.linear_forward, LINEAR | {"K2": 20, "BK2": 32}),
-    (linear_kernels.linear_backward, LINEAR | BACK_LINEAR | {"K2": 0, "BK2": 16}),
-    (linear_kernels.linear_backward, LINEAR | BACK_LINEAR | {"K2": 20, "BK2": 32}),
+    (linear_kernels.linear_forward, LINEAR | {"RELU": True, "K1": 0, "K2": 0, "K3": 0}),
+    (linear_kernels.linear_forward, LINEAR | {"RELU": False}),
+    (linear_kernels.linear_backward, LINEAR | BACK_LINEAR | {"K3": 0}),
+    (linear_kernels.linear_backward, LINEAR | BACK_LINEAR),
+    *((linear_kernels.linear_forward, wide_options(m, k)[0]) for m, k in WIDE),
+    *((linear_kernels.linear_backward, wide_options(m, k)[1]) for m, k in WIDE),
+    (position_kernels.positions_forward, POSITIONS | {"D2": 0, "D3": 0, "BC": 128}),
+    (position_kernels.positions_backward, POSITIONS | {"G": 4, "BC": 128}),
+    (position_kernels.networks_backward, POSITIONS),
     *(
         (combine_kernels.combine_forward, COMBINE | {"P": parts, "MAX": maximum, "RELU": True, "HAS_EMPTY": True})
         for parts, maximum in ((1, True), (2, True), (4, False))
@@ -65,6 +86,10 @@ def compile_kernel(kernel: Any, sizes: dict[str, Any]) -> None:
     def kind(name: str) -> str:
         if name in sizes:
             return "constexpr"
+        if kernel in JOINED:
+            if name[-1].isdigit() and not sizes.get(f"K{name[-1]}", sizes.get(f"D{name[-1]}", 1)):
+                return "constexpr"  # an absent layer or group
+            return "i32" if name.rstrip("0123") in ("rows", "A", "splits", "T", "C", *COUNTS) else "*fp32"
         if name in INDICES:
             return "*i32"
         if name in ("points", "start", "index"):
@@ -81,13 +106,16 @@ def compile_kernel(kernel: Any, sizes: dict[str, Any]) -> None:
         return "*fp32" if name in ("x", "x2", "weight2", "bias", "y", "grad2", "d_x", "d_x2", "out2") else "i32"
 
     names = kernel.arg_names
+    sizes = {name: value for name, value in sizes.items() if name in (*names, "num_warps", "num_stages")}
     sizes |= {name: None for name in names if kind(name) == "constexpr" and name not in sizes}
     source = ASTSource(
         fn=kernel,
         signature={name: kind(name) for name in names},
         constexprs={(names.index(name),): value for name, value in sizes.items() if name in names},
     )
-    triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "num_stages": 2})
+    options = {"num_warps": sizes.pop("num_warps", 4), "num_stages": sizes.pop("num_stages", 2)}
+    binary = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    assert binary.metadata.shared <= linear.SHARED, (kernel.__name__, sizes, binary.metadata.shared)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,10 @@ from fgnn.nn import use_backend
 from fgnn.nn.backends import edge_terms, linear_passes
 from fgnn.nn.backends.edge_terms import Terms
 from fgnn.nn.backends.linear import EdgeNet, has_kernel, linear
-from fgnn.nn.backends.triton.linear import Layers
+from fgnn.nn.backends.triton import linear as by_triton
+from fgnn.nn.backends.triton import positions
+from fgnn.nn.backends.triton.linear import Linear
+from fgnn.nn.backends.triton.positions import Positions
 
 _TRITON = find_spec("triton") is not None and tuple(map(int, version("triton").split(".")[:2])) >= (3, 9)
 DEVICES = [
@@ -29,6 +32,9 @@ DEVICES = [
     ),
 ]
 SHAPES = [((200,), 3, 16), ((2, 70), 64, 64), ((5, 3, 9), 20, 33), ((300,), 128, 128), ((1,), 1, 1)]
+
+
+SEVERAL = [[(5, 300), (20, 40)], [(64, 70), (64, 200), (3, 1)], [(9, 10)] * 5, [(256, 20), (130, 9)]]
 
 
 def _draw(lead: tuple[int, ...], k: int, o: int, device: str) -> list[torch.Tensor]:
@@ -71,26 +77,68 @@ def test_value_and_gradients_match_float64(
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("frozen", [False, True])
-@pytest.mark.parametrize(("k", "k2", "rows", "rows2"), [(5, 20, 300, 40), (64, 64, 70, 200), (128, 3, 10, 10)])
-def test_two_layers_at_once_equal_two_layers(k: int, k2: int, rows: int, rows2: int, frozen: bool, device: str) -> None:
-    first, second = _draw((rows,), k, 33, device), _draw((2, rows2), k2, 33, device)
-    dtype = torch.float16
-    given = [t.to(dtype).float().requires_grad_() for t in (*first[:3], *second[:2])]
-    for index in (1, 2, 4) if frozen else ():
-        given[index].requires_grad_(False)
-    exact = [t.detach().double().requires_grad_(t.requires_grad) for t in given]
-    layers = Layers(*(t.detach() for t in given))
-    found = linear_passes.forward(layers, False, dtype, True)
-    wanted = torch.nn.functional.linear(*exact[:3]), torch.nn.functional.linear(*exact[3:])
-    up = [first[3].to(dtype), second[3].to(dtype)]
-    grads = linear_passes.backward(layers, None, up, dtype, True, [t.requires_grad for t in given])
-    torch.autograd.backward(wanted, [u.double() for u in up])
-    for mine, other in zip(found, wanted, strict=True):
-        assert _distance(mine, other) < 2e-3
-    for mine, other in zip(grads, exact, strict=True):
-        assert other.grad is None or mine is not None
-        if mine is not None and other.grad is not None:
-            assert _distance(mine, other.grad) < 4e-3
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize(
+    "sizes", [[(5, 300), (20, 40)], [(64, 70), (64, 200), (3, 1)], [(9, 10)] * 5, [(256, 20), (130, 9)]], ids=str
+)
+def test_several_layers_at_once_equal_as_many_layers(
+    sizes: list[tuple[int, int]], relu: bool, frozen: bool, device: str
+) -> None:
+    """Of one output width, in one launch for up to four of them; only every other layer has a bias."""
+    dtype, layers, exact, up, wants = torch.float16, [], [], [], []
+    for index, (k, rows) in enumerate(sizes):
+        *operands, upstream = _draw((rows,), k, 33, device)
+        given = [t.to(dtype).float() for t in operands[: 3 - index % 2]]
+        want = (index != 1, not frozen, not frozen and len(given) > 2)
+        layers.append(Linear(*given))
+        exact.append([t.double().requires_grad_(w) for t, w in zip(given, want, strict=False)])
+        up.append(upstream.to(dtype))
+        wants.append(want)
+    found = linear_passes.forward(layers, relu, dtype, True)
+    grads = linear_passes.backward(layers, found if relu else [None] * len(layers), up, dtype, True, wants)
+    for y, three, leaves, upstream in zip(found, grads, exact, up, strict=True):
+        wanted = torch.nn.functional.linear(*leaves)
+        wanted = wanted.relu() if relu else wanted
+        assert _distance(y, wanted) < 2e-3
+        if wanted.requires_grad:
+            wanted.backward(upstream.double())
+        for mine, other in zip(three, leaves, strict=False):
+            assert other.grad is None or mine is not None
+            if mine is not None and other.grad is not None:
+                assert _distance(mine, other.grad) < 4e-3
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("counts", [[3], [2, 8], [1, 4, 20, 2, 3]], ids=str)
+def test_matrices_at_positions_match_float64(counts: list[int], device: str) -> None:
+    """φ and Q of several groups by one launch, and the gradients at W and at the networks, from three shares."""
+    torch.manual_seed(0)
+    groups, nets = [], []
+    for count in counts:
+        net = EdgeNet([count, 16, 7]).to(device)
+        nets.append(net)
+        groups.append(
+            Positions(
+                torch.randn(count, count, device=device),
+                [p.detach() for p in net.parameters()],
+                torch.randn(7, 9, 20, device=device),
+            )
+        )
+    found = positions.forward(groups, torch.float16)
+    shares = [torch.randn(3, count, 9, 20, device=device) for count in counts]
+    grads = positions.backward(groups, [phi for phi, _ in found], shares)
+    for (t, _, weight), net, (phi, q), share, mine in zip(groups, nets, found, shares, grads, strict=True):
+        exact, w = net.double(), weight.double().requires_grad_()
+        wanted = exact(t.double())
+        matrices = torch.einsum("at,tmn->amn", wanted, w)
+        assert phi.dtype == weight.dtype
+        assert q.dtype == torch.float16
+        assert _distance(phi, wanted) < 2e-3
+        assert _distance(q, matrices) < 2e-3
+        matrices.backward(share.double().sum(0))
+        for one, other in zip(mine, (w, *exact.parameters()), strict=True):
+            assert other.grad is not None
+            assert _distance(one, other.grad) < 4e-3
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -133,3 +181,15 @@ def test_the_network_on_edges_matches_float64(edges: int, terms: int, device: st
         assert one is not None
         assert other.grad is not None
         assert _distance(one, other.grad) < 5e-3
+
+
+def test_every_layer_that_fits_takes_little_shared_memory() -> None:
+    """Whatever the widths; a compiled kernel's own figure is checked where kernels are compiled."""
+    pytest.importorskip("triton")
+    for m in (1, 16, 33, 64, 100, 128, 200, 256):
+        for k in (1, 3, 16, 64, 128, 129, 256):
+            if not by_triton.fits(torch.empty(10, k), torch.empty(m, k)):
+                assert m * k > 128 * 128
+                continue
+            lines, _, options = by_triton._backward_options(m, (3, k), 3, True, torch.bfloat16, "ieee", True)
+            assert by_triton.shared_memory(m, k, lines, options["num_stages"]) <= by_triton.SHARED

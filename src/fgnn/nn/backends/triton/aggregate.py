@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fgnn.nn.backends.choice import EdgeCall
@@ -56,9 +55,12 @@ def forward(a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, cal
 
 def backward(
     grad: Tensor, arg: Tensor, inputs: tuple[Tensor, Tensor | None, Tensor | None, Tensor], call: EdgeCall,
-    wants: Sequence[bool], weight_dtype: torch.dtype | None = None,
+    wants: Sequence[bool], shares: bool = False,
 ) -> list[Tensor | None]:  # fmt: skip
-    """Gradients at the inputs of :func:`forward`, None for those not wanted; at W in ``weight_dtype`` if given."""
+    """Gradients at the inputs of :func:`forward`, None for those not wanted.
+
+    With ``shares``, that at W is given by float32 terms of its sum (splits, T, m, n).
+    """
     a, b, phi, weight = inputs
     x, plan = plan_call(a, b, phi, weight, call)
     joined = phi is not None and x.coef is None  # Q was built for all edges
@@ -70,9 +72,9 @@ def backward(
         wants[3] or (wants[2] and joined),
     )
     run = _FAMILIES[plan.family].backward
-    d_dst, d_src, d_phi, d_weight = run(
-        grad.contiguous(), arg, _rounded(x), plan, needs, weight_dtype or x.weight.dtype
-    )
+    d_dst, d_src, d_phi, d_weight = run(grad.contiguous(), arg, _rounded(x), plan, needs)
+    if needs[3] and not (shares and not joined):
+        d_weight = (d_weight[0] if d_weight.shape[0] == 1 else d_weight.sum(0)).to(x.weight.dtype)
     d_a, d_b = (d_src, d_dst) if src_is_a else (d_dst, d_src)
     if joined:
         assert phi is not None

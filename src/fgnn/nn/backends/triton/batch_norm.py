@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from fgnn.nn.backends.triton.kernel_launch import constants, launch
 from fgnn.nn.backends.triton.tile_sizes import block, cdiv, processors
 
 _SHARES = 128  # partial sums added per step: few steps, because each waits for memory
@@ -43,22 +45,20 @@ class _BatchNormRelu(torch.autograd.Function):
 
         x = x.contiguous()
         rows, width = x.shape
-        launch = _Launch(x)
+        one = _Launch(x)
         mean, rstd = x.new_empty((2, width), dtype=torch.float32).unbind()
-        kernels.statistics[launch.by_share](x, launch.partial, rows, width, launch.steps, **launch.tile)
+        launch(kernels.statistics, one.by_share, [x, one.partial, rows, width, one.steps], one.options())
         running = norm.running_mean is not None and norm.running_var is not None
         if running and norm.num_batches_tracked is not None:
             norm.num_batches_tracked.add_(1)
         running_mean, running_var = (norm.running_mean, norm.running_var) if running else (mean, rstd)
-        kernels.finish_statistics[(cdiv(width, 16),)](
-            x, launch.partial, bias, mean, rstd, running_mean, running_var, rows, width, launch.shares,
-            norm.eps, norm.momentum, HAS_BIAS=bias is not None, RUNNING=running, S=_SHARES, C=16, num_warps=4,
-        )  # fmt: skip
+        args = [x, one.partial, bias, mean, rstd, running_mean, running_var, rows, width, one.shares, norm.eps]
+        options = constants(HAS_BIAS=bias is not None, RUNNING=running, S=_SHARES, C=16, num_warps=4)
+        launch(kernels.finish_statistics, (cdiv(width, 16),), [*args, norm.momentum], options)
         y = torch.empty_like(x)
-        kernels.apply[launch.by_tile](
-            x, mean, rstd, weight, beta, None if residual is None else residual.contiguous(), y, rows, width,
-            RELU=relu, HAS_RESIDUAL=residual is not None, **launch.tile,
-        )  # fmt: skip
+        more = None if residual is None else residual.contiguous()
+        options = one.options(RELU=relu, HAS_RESIDUAL=residual is not None)
+        launch(kernels.apply, one.by_tile, [x, mean, rstd, weight, beta, more, y, rows, width], options)
         ctx.save_for_backward(x, mean, rstd, weight, beta)
         ctx.relu, ctx.bias = relu, bias if bias is None else (bias.shape, bias.dtype)
         return y
@@ -71,19 +71,18 @@ class _BatchNormRelu(torch.autograd.Function):
         x, mean, rstd, weight, beta = ctx.saved_tensors
         grad = grad.contiguous()
         rows, width = x.shape
-        launch = _Launch(x)
+        one = _Launch(x)
         sums = x.new_empty((2, width), dtype=torch.float32)
         inputs = grad, x, mean, rstd, weight, beta
-        kernels.gradient_sums[launch.by_share](
-            *inputs, launch.partial, rows, width, launch.steps, RELU=ctx.relu, **launch.tile
-        )
-        kernels.finish_gradient_sums[(cdiv(width, 16),)](
-            launch.partial, sums, width, launch.shares, S=_SHARES, C=16, num_warps=4
-        )
+        args = [*inputs, one.partial, rows, width, one.steps]
+        launch(kernels.gradient_sums, one.by_share, args, one.options(RELU=ctx.relu))
+        args = [one.partial, sums, width, one.shares]
+        launch(kernels.finish_gradient_sums, (cdiv(width, 16),), args, constants(S=_SHARES, C=16, num_warps=4))
         dx = None
         if ctx.needs_input_grad[0]:
             dx = torch.empty_like(x)
-            kernels.apply_gradient[launch.by_tile](*inputs, sums, dx, rows, width, RELU=ctx.relu, **launch.tile)
+            args = [*inputs, sums, dx, rows, width]
+            launch(kernels.apply_gradient, one.by_tile, args, one.options(RELU=ctx.relu))
         d_bias = None if ctx.bias is None else x.new_zeros(ctx.bias[0], dtype=ctx.bias[1])
         d_residual = grad if ctx.needs_input_grad[4] else None
         return dx, d_bias, sums[1].to(weight.dtype), sums[0].to(beta.dtype), d_residual, None, None
@@ -101,4 +100,8 @@ class _Launch:
         self.shares = cdiv(tiles, self.steps)
         self.by_share, self.by_tile = (self.shares, blocks), (tiles, blocks)
         self.partial = x.new_empty((self.shares, 2, width), dtype=torch.float32)
-        self.tile = {"R": lines, "C": columns, "num_warps": 4}
+        self.lines, self.columns = lines, columns
+
+    def options(self, **more: bool) -> Mapping[str, Any]:
+        """The compile-time arguments of a kernel over tiles."""
+        return constants(R=self.lines, C=self.columns, num_warps=4, **more)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fgnn.nn.backends.triton.kernel_launch import constants, launch
 from fgnn.nn.backends.triton.tile_sizes import block, cdiv, processors
 
 _TILE = 4096  # entries
@@ -25,11 +26,12 @@ def forward(
     m, destinations = first.shape[-1], first.shape[-2]
     y, which = torch.empty_like(first), torch.empty_like(first, dtype=torch.uint8)
     rows, lines, columns = first.numel() // m, *_tile(m)
-    combine_forward[(cdiv(rows, lines), cdiv(m, columns))](
-        *given, *[None] * (PARTS - len(given)), bias, empty, y, which, rows, destinations,
+    options = constants(
         M=m, P=len(given), MAX=maximum, RELU=relu, HAS_BIAS=bias is not None, HAS_EMPTY=empty is not None,
         R=lines, C=columns, num_warps=4,
     )  # fmt: skip
+    args = [*given, *[None] * (PARTS - len(given)), bias, empty, y, which, rows, destinations]
+    launch(combine_forward, (cdiv(rows, lines), cdiv(m, columns)), args, options)
     return y, which
 
 
@@ -46,10 +48,9 @@ def backward(grad: Tensor, which: Tensor, parts: int, has_bias: bool, maximum: b
     stored = parts if maximum else 1  # all parts of a sum have the same gradient
     found = [torch.empty_like(grad) for _ in range(stored)]
     partial: Any = grad.new_empty((shares, m), dtype=torch.float32) if has_bias else None
-    combine_backward[(shares, blocks)](
-        grad, which, *found, *[None] * (PARTS - stored), partial, rows, steps,
-        M=m, P=stored, MAX=stored > 1, HAS_BIAS=has_bias, R=lines, C=columns, num_warps=4,
-    )  # fmt: skip
+    options = constants(M=m, P=stored, MAX=stored > 1, HAS_BIAS=has_bias, R=lines, C=columns, num_warps=4)
+    args = [grad, which, *found, *[None] * (PARTS - stored), partial, rows, steps]
+    launch(combine_backward, (shares, blocks), args, options)
     return found * (parts // stored), partial.sum(0) if has_bias else grad.new_empty(0, dtype=torch.float32)
 
 

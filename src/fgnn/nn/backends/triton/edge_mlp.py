@@ -7,11 +7,13 @@ products of a dozen by millions by a dozen, which libraries handle badly.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fgnn.nn.backends.triton.kernel_launch import constants, launch
 from fgnn.nn.backends.triton.tile_sizes import block, cdiv, processors
 from fgnn.runtime.triton_support import power_of_two
 
@@ -33,9 +35,8 @@ def forward(t: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, dtype: to
     edges, terms = t.shape[0], w2.shape[0]
     out = t.new_empty((edges, terms), dtype=dtype)
     if edges:
-        kernels.edge_mlp_forward[(cdiv(edges, _EDGES),)](
-            t, w1.contiguous(), b1, w2.contiguous(), b2, out, edges, terms, **_sizes(t, w1, w2, dtype), num_warps=4
-        )
+        args = [t, w1.contiguous(), b1, w2.contiguous(), b2, out, edges, terms]
+        launch(kernels.edge_mlp_forward, (cdiv(edges, _EDGES),), args, _options(t, w1, w2, dtype))
     return out
 
 
@@ -52,20 +53,18 @@ def backward(grad: Tensor, t: Tensor, w1: Tensor, b1: Tensor, w2: Tensor) -> tup
     # One piece of memory, so that one sum serves all four: a program's gradients are a row of it.
     flat = t.new_empty((shares, sum(sizes)), dtype=torch.float32)
     partial = flat.split(sizes, 1)
-    kernels.edge_mlp_backward[(shares,)](
+    args = [
         t, w1.contiguous(), b1, w2.contiguous(), grad, *partial, edges, terms, grad.stride(0), grad.stride(1),
-        shares, flat.shape[1], **_sizes(t, w1, w2, grad.dtype), num_warps=4,
-    )  # fmt: skip
+        shares, flat.shape[1],
+    ]  # fmt: skip
+    launch(kernels.edge_mlp_backward, (shares,), args, _options(t, w1, w2, grad.dtype))
     totals = flat.sum(0).to(w1.dtype).split(sizes)
     return tuple(total.view(shape) for total, shape in zip(totals, shapes, strict=True))
 
 
-def _sizes(t: Tensor, w1: Tensor, w2: Tensor, dtype: torch.dtype) -> dict[str, Any]:
-    return {
-        "D": t.shape[1],
-        "H": w1.shape[0],
-        "BD": block(t.shape[1], _WIDEST),
-        "BT": block(w2.shape[0], _WIDEST),
-        "BE": _EDGES,
-        "PREC": "tf32" if dtype != torch.float32 or torch.get_float32_matmul_precision() != "highest" else "ieee",
-    }
+def _options(t: Tensor, w1: Tensor, w2: Tensor, dtype: torch.dtype) -> Mapping[str, Any]:
+    precision = "tf32" if dtype != torch.float32 or torch.get_float32_matmul_precision() != "highest" else "ieee"
+    return constants(
+        D=t.shape[1], H=w1.shape[0], BD=block(t.shape[1], _WIDEST), BT=block(w2.shape[0], _WIDEST), BE=_EDGES,
+        PREC=precision, num_warps=4,
+    )  # fmt: skip

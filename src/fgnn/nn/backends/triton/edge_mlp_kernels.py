@@ -9,14 +9,17 @@ import triton.language as tl
 
 
 @triton.jit
-def hidden_before(t, w1, b1, e, live, D: tl.constexpr, H: tl.constexpr, BD: tl.constexpr, PREC: tl.constexpr):
-    """The edges' features (BE, BD), and W₁ t + b₁ (BE, H), both in float32."""
+def hidden_before(t, w1, b1, e, live, D: tl.constexpr, H: tl.constexpr, BD: tl.constexpr):
+    """The edges' features (BE, BD), and W₁ t + b₁ (BE, H), both in float32.
+
+    Its sign decides which units pass a gradient, so it is computed to that precision; the product is a small one.
+    """
     d = tl.arange(0, BD)
     j = tl.arange(0, H)
     x = tl.load(t + e[:, None].to(tl.int64) * D + d[None, :], mask=live[:, None] & (d < D)[None, :], other=0)
     w = tl.load(w1 + j[None, :] * D + d[:, None], mask=(d < D)[:, None], other=0)
     x = x.to(tl.float32)
-    before = tl.dot(x, w.to(tl.float32), input_precision=PREC) + tl.load(b1 + j).to(tl.float32)[None, :]
+    before = tl.dot(x, w.to(tl.float32), input_precision="tf32x3") + tl.load(b1 + j).to(tl.float32)[None, :]
     return x, before
 
 
@@ -28,7 +31,7 @@ def edge_mlp_forward(
     """φ = W₂ ReLU(W₁ t + b₁) + b₂ of a tile of edges."""
     e = tl.program_id(0) * BE + tl.arange(0, BE)
     live = e < edges
-    _, before = hidden_before(t, w1, b1, e, live, D, H, BD, PREC)
+    _, before = hidden_before(t, w1, b1, e, live, D, H, BD)
     h = tl.maximum(before, 0.0)
     j = tl.arange(0, H)
     k = tl.arange(0, BT)
@@ -56,7 +59,7 @@ def edge_mlp_backward(
     for block in range(share, tl.cdiv(edges, BE), shares):
         e = block * BE + tl.arange(0, BE)
         live = e < edges
-        x, before = hidden_before(t, w1, b1, e, live, D, H, BD, PREC)
+        x, before = hidden_before(t, w1, b1, e, live, D, H, BD)
         h = tl.maximum(before, 0.0)
         at = e[:, None].to(tl.int64) * by_edge + k[None, :].to(tl.int64) * by_term
         g = tl.load(grad + at, mask=live[:, None] & (k < T)[None, :], other=0).to(tl.float32)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from fgnn.nn.backends.triton.kernel_launch import constants, launch
 from fgnn.nn.backends.triton.tile_sizes import Tile, block, cdiv, dtype_of, precision_of
 
 _SUM_COLUMNS = 64
@@ -21,12 +23,18 @@ class Operands(NamedTuple):
     coef: Tensor | None  # φ (E, T) or (B, E, T), or types (E,)
     weight: Tensor  # shape: (T, m, n)
 
-    def gradients(self, wants: Sequence[bool]) -> list[Tensor]:
-        """Buffers for the gradient of each operand, empty if it is not wanted."""
-        return [
-            self.src.new_empty(0) if operand is None or not wanted else operand.new_empty(operand.shape)
-            for operand, wanted in zip(self, wants, strict=True)
-        ]
+    def gradients(self, wants: Sequence[bool]) -> list[Any]:
+        """Buffers for the gradients at dst and src, empty if they are not wanted, and at φ, then None."""
+        d_dst, d_src = (
+            self.src.new_empty(0) if operand is None or not wanted else torch.empty_like(operand)
+            for operand, wanted in ((self.dst, wants[0]), (self.src, wants[1]))
+        )
+        return [d_dst, d_src, None if self.coef is None or not wants[2] else torch.empty_like(self.coef)]
+
+    def zeros(self, wants: Sequence[bool]) -> list[Any]:
+        """The gradients of a call without edges; at W as one share of a sum."""
+        grads = [None if g is None else g.zero_() for g in self.gradients(wants)]
+        return [*grads, self.weight.new_zeros((1, *self.weight.shape))]
 
     def source_buffer(self, edges: int, wanted: bool) -> Tensor:
         """Float32 sums for the gradient at src: by source with atomics, by edge if results must be deterministic."""
@@ -57,28 +65,42 @@ class Plan(NamedTuple):
     relu: bool
     maximum: bool
 
-    def options(self, x: Operands, tile: Tile) -> dict[str, Any]:
-        """Compile-time options of all kernels."""
-        return {
-            "N": x.src.shape[2],
-            "M": x.weight.shape[1],
-            "A": self.sizes.arity,
-            "BN": tile.inner,
-            "BM": tile.columns,
-            "RELU": self.relu,
-            "HAS_DST": x.dst is not None,
-            "MAX": self.maximum,
-            "CT": dtype_of(x.src.dtype),
-            "PREC": precision_of(x.src.dtype),
-            "num_warps": tile.warps,
-            "num_stages": tile.stages,
-        }
+    def options(self, x: Operands, tile: Tile, **more: Any) -> dict[str, Any]:
+        """Compile-time options of all kernels, and those of one: the same dict for equal options."""
+        dtype = x.src.dtype
+        arity = self.sizes.arity if more.pop("by_arity", True) else None
+        return _options(
+            x.src.shape[2], x.weight.shape[1], arity, tile, self.relu, x.dst is not None, self.maximum, dtype,
+            precision_of(dtype), **more,
+        )  # fmt: skip
 
     def outputs(self, x: Operands) -> tuple[Tensor, Tensor]:
         """Buffers for the result (B, D, m) and, for a maximum, the place of the edge that attained it."""
         shape = (x.src.shape[0], self.sizes.destinations, x.weight.shape[1])
         dtype = torch.uint8 if self.sizes.longest <= 256 else torch.int32
         return x.src.new_empty(shape), x.src.new_empty(shape if self.maximum else (0,), dtype=dtype)
+
+
+@cache
+def _options(
+    n: int, m: int, arity: int | None, tile: Tile, relu: bool, has_dst: bool, maximum: bool, dtype: torch.dtype,
+    precision: str, **more: Any,
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "N": n,
+        "M": m,
+        **({} if arity is None else {"A": arity}),
+        "BN": tile.inner,
+        "BM": tile.columns,
+        "RELU": relu,
+        "HAS_DST": has_dst,
+        "MAX": maximum,
+        "CT": dtype_of(dtype),
+        "PREC": precision,
+        "num_warps": tile.warps,
+        "num_stages": tile.stages,
+        **more,
+    }
 
 
 def atomic() -> bool:
@@ -101,7 +123,6 @@ def segment_sum(values: Tensor, order: Tensor | None, ptr: Tensor, out: Tensor) 
 
     batch, nodes, n = out.shape
     columns = block(n, _SUM_COLUMNS)
-    kernel[(cdiv(batch * nodes, 4), cdiv(n, columns))](
-        values, order, ptr, out, values.shape[1], nodes, batch * nodes, N=n, BD=4, BN=columns,
-        HAS_ORDER=order is not None,
-    )  # fmt: skip
+    args = [values, order, ptr, out, values.shape[1], nodes, batch * nodes]
+    options = constants(N=n, BD=4, BN=columns, HAS_ORDER=order is not None)
+    launch(kernel, (cdiv(batch * nodes, 4), cdiv(n, columns)), args, options)

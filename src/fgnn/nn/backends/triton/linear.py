@@ -1,102 +1,190 @@
-"""A small linear layer in half precision, or two at once: one launch forward, two backward."""
+"""Small linear layers in half precision, up to four at once: one launch forward, and one and a sum backward."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from fgnn.nn.backends.triton.kernel_launch import launch
 from fgnn.nn.backends.triton.tile_sizes import block, cdiv, dtype_of, precision_of, processors, roomy
 
-# One program holds Θ up to this width; wider layers compute enough for the libraries.
-WIDEST = 128
+# One program holds Θ up to this width. Wider layers compute enough for the libraries, unless there are so few rows that
+# the launches of a cast, a product, a bias and a ReLU take longer.
+_WIDEST, _WIDEST_OF_FEW = 128, 256
+_FEW = 1 << 16
+_MOST_ENTRIES = 1 << 15  # of Θ: its gradient stays in registers
+SHARED = 200 * 1024  # bytes that a program may take; the GPUs that are ``roomy`` for so wide a Θ have more
+_JOBS = 4  # layers of a launch
 
 
-class Layers(NamedTuple):
-    """x (..., k), Θ (m, k), β (m,) or None; and maybe a second layer without bias, x₂ (..., k₂), Θ₂ (m, k₂)."""
+class Linear(NamedTuple):
+    """x (..., k), Θ (m, k), and β (m,) or None."""
 
     x: Tensor
     weight: Tensor
     bias: Tensor | None = None
-    x2: Tensor | None = None
-    weight2: Tensor | None = None
 
 
-def forward(layers: Layers, relu: bool, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """The outputs of one or two layers whose inputs are contiguous; not differentiable."""
-    from fgnn.nn.backends.triton.linear_kernels import linear_forward
+Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
-    x, weight, bias, x2, weight2 = layers
-    m = weight.shape[0]
-    out = [t.new_empty((*t.shape[:-1], m), dtype=dtype) for t in (x, x2) if t is not None]
-    rows = [y.numel() // m for y in out]
-    lines = _lines(layers)
-    tiles = sum(cdiv(count, lines) for count in rows)
-    second = (None, None, None, 0) if x2 is None or weight2 is None else (x2, weight2.contiguous(), out[1], rows[1])
-    if tiles:
-        linear_forward[(tiles,)](
-            x, weight.contiguous(), bias, out[0], rows[0], *second, **_sizes(layers, lines, dtype), RELU=relu,
-            num_warps=4, num_stages=1,
-        )  # fmt: skip
-    return tuple(out)
+
+def fits(x: Tensor, weight: Tensor) -> bool:
+    """Whether the kernel suits a layer of this size."""
+    width, entries = max(weight.shape), x.numel()
+    if width <= _WIDEST:
+        return entries > 0
+    if torch.compiler.is_compiling():  # it would compile again for more rows
+        return False
+    whole = block(weight.shape[0], 1 << 20) * block(weight.shape[1], 1 << 20)
+    few = 0 < entries <= _FEW * x.shape[-1]
+    return few and width <= _WIDEST_OF_FEW and whole <= _MOST_ENTRIES and roomy(x.device)
+
+
+def forward(layers: Sequence[Linear], relu: bool, dtype: torch.dtype) -> list[Tensor]:
+    """The outputs; not differentiable."""
+    out: list[Tensor] = []
+    for part in _launches(layers):
+        out += _forward(layers[part], relu, dtype)
+    return out
 
 
 def backward(
-    layers: Layers, y: Tensor | None, grads: tuple[Tensor, ...], dtype: torch.dtype, wants: tuple[bool, ...]
-) -> tuple[Tensor | None, ...]:
-    """Gradients at the operands; None for those not wanted, or absent."""
+    layers: Sequence[Linear], ys: Sequence[Tensor | None], grads: Sequence[Tensor], dtype: torch.dtype,
+    wants: Sequence[Sequence[bool]],
+) -> list[Gradients]:  # fmt: skip
+    """Gradients at the operands of each layer; None for those not wanted, or absent."""
+    found: list[Gradients] = []
+    for part in _launches(layers):
+        found += _backward(layers[part], ys[part], grads[part], dtype, wants[part])
+    return found
+
+
+def _launches(layers: Sequence[Linear]) -> Iterator[slice]:
+    """Layers that one launch serves: up to four in a row, of the same output width."""
+    start = 0
+    for k, layer in enumerate(layers):
+        if k - start == _JOBS or layer.weight.shape[0] != layers[start].weight.shape[0]:
+            yield slice(start, k)
+            start = k
+    if layers:
+        yield slice(start, len(layers))
+
+
+def _forward(layers: Sequence[Linear], relu: bool, dtype: torch.dtype) -> list[Tensor]:
+    from fgnn.nn.backends.triton.linear_kernels import linear_forward
+
+    m = layers[0].weight.shape[0]
+    lines, options = _forward_options(
+        m, tuple([layer.weight.shape[1] for layer in layers]), relu, dtype, precision_of(dtype)
+    )
+    out, args, tiles = [], [], 0
+    for x, weight, bias in layers:
+        y = x.new_empty((*x.shape[:-1], m), dtype=dtype)
+        rows = y.numel() // m
+        tiles += cdiv(rows, lines)
+        out.append(y)
+        args += [x.contiguous(), weight.contiguous(), bias, y, rows]
+    if tiles:
+        launch(linear_forward, (tiles,), [*args, *[None, None, None, None, 0] * (_JOBS - len(layers))], options)
+    return out
+
+
+def _backward(
+    layers: Sequence[Linear], ys: Sequence[Tensor | None], grads: Sequence[Tensor], dtype: torch.dtype,
+    wants: Sequence[Sequence[bool]],
+) -> list[Gradients]:  # fmt: skip
     from fgnn.nn.backends.triton.linear_kernels import linear_backward
 
-    x, weight, bias, x2, weight2 = layers
-    m, k = weight.shape
-    k2 = 0 if weight2 is None else weight2.shape[1]
-    grad, *more = (g.reshape(-1, m) for g in grads)
-    rows, rows2 = grad.shape[0], more[0].shape[0] if more else 0
-    need_weight = wants[1] or wants[2] or wants[4]
-    d_x = torch.empty_like(x) if wants[0] else None
-    d_x2 = torch.empty_like(x2) if wants[3] and x2 is not None else None
-    lines = _lines(layers)
-    shares = max(1, min(cdiv(max(rows, rows2), lines), (1 if k2 else 2) * processors(grad.device)))
-    ends = [m * k, m * k + (0 if bias is None else m)]
-    partial = grad.new_empty((shares, ends[1] + m * k2), dtype=torch.float32) if need_weight else None
-    second = (x2, None if weight2 is None else weight2.contiguous(), more[0] if more else None, d_x2, rows2)
-    linear_backward[(shares * (2 if k2 else 1),)](
-        # the compiler needs a pointer even if nothing is written through it
-        x, weight.contiguous(), y, grad, d_x, grad if partial is None else partial, rows, *grad.stride(),
-        *second, *(more[0].stride() if more else (0, 0)), shares, **_sizes(layers, lines, dtype),
-        RELU=y is not None, NEED_X=d_x is not None, NEED_X2=d_x2 is not None, NEED_WEIGHT=need_weight,
-        num_warps=8 if lines < 128 else 4, num_stages=2 if roomy(grad.device) else 1,
-    )  # fmt: skip
-    if partial is None:
-        return d_x, None, None, d_x2, None
-    total = partial.sum(0)
-    d_weight = total[: ends[0]].view(m, k).to(weight.dtype)
-    d_bias = None if bias is None else total[ends[0] : ends[1]].to(bias.dtype)
-    d_weight2 = None if weight2 is None else total[ends[1] :].view(m, k2).to(weight2.dtype)
-    return d_x, d_weight, d_bias, d_x2, d_weight2
+    m, device = layers[0].weight.shape[0], grads[0].device
+    ks = tuple([layer.weight.shape[1] for layer in layers])
+    need_weight = any(want[1] or want[2] for want in wants)
+    biases = sum([(layer.bias is not None) << j for j, layer in enumerate(layers)])
+    lines, sizes, options = _backward_options(m, ks, biases, need_weight, dtype, precision_of(dtype), roomy(device))
+    args: list[Any] = []
+    d_xs, most = [], 0
+    for (x, weight, _), y, grad, want in zip(layers, ys, grads, wants, strict=True):
+        rows = grad.numel() // m
+        most = max(most, rows)
+        d_x = torch.empty_like(x, memory_format=torch.contiguous_format) if want[0] else None
+        d_xs.append(d_x)
+        args += [x.contiguous(), weight.contiguous(), y, grad.contiguous(), d_x, rows]
+    shares = max(1, min(cdiv(most, lines), 2 * processors(device) // len(layers)))
+    # the compiler needs a pointer even if nothing is written through it
+    partial = grads[0].new_empty((shares, sum(sizes)), dtype=torch.float32) if need_weight else grads[0]
+    args += [*[None, None, None, None, None, 0] * (_JOBS - len(layers)), partial, shares, sum(sizes)]
+    launch(linear_backward, (shares * len(layers),), args, options)
+    if not need_weight:
+        return [(d_x, None, None) for d_x in d_xs]
+    sums = iter(partial.sum(0).split(sizes))
+    found: list[Gradients] = []
+    for (_, weight, bias), d_x in zip(layers, d_xs, strict=True):
+        d_weight = next(sums).view(weight.shape).to(weight.dtype)
+        found.append((d_x, d_weight, None if bias is None else next(sums).to(bias.dtype)))
+    return found
 
 
-def _sizes(layers: Layers, lines: int, dtype: torch.dtype) -> dict[str, Any]:
-    m, k = layers.weight.shape
-    k2 = 0 if layers.weight2 is None else layers.weight2.shape[1]
-    return {
-        "K": k,
-        "K2": k2,
-        "M": m,
-        "BR": lines,
-        "BK": block(k, WIDEST),
-        "BK2": block(k2, WIDEST),
-        "BM": block(m, WIDEST),
-        "HAS_BIAS": layers.bias is not None,
-        "CT": dtype_of(dtype),
-        "PREC": precision_of(dtype),
+@cache
+def _forward_options(
+    m: int, ks: tuple[int, ...], relu: bool, dtype: torch.dtype, precision: str
+) -> tuple[int, dict[str, Any]]:
+    """Rows of a tile, and the kernel's compile-time arguments."""
+    lines = _lines(m, max(ks))
+    return lines, {
+        **_widths(m, ks, lines, dtype, precision),
+        "RELU": relu,
+        "num_warps": 4 if max(m, *ks) <= _WIDEST else 8,
+        "num_stages": 1,
     }
 
 
-def _lines(layers: Layers) -> int:
+@cache
+def _backward_options(
+    m: int, ks: tuple[int, ...], biases: int, need_weight: bool, dtype: torch.dtype, precision: str, wide: bool
+) -> tuple[int, list[int], dict[str, Any]]:
+    """Rows of a tile, the entries of each sum, and the kernel's compile-time arguments."""
+    lines, stages = _lines(m, max(ks)), 2 if wide else 1
+    while stages > 1 and shared_memory(m, max(ks), lines, stages) > SHARED:
+        stages -= 1
+    sizes: list[int] = []
+    begins = list(accumulate((m * (k + (biases >> j & 1)) for j, k in enumerate(ks)), initial=0))
+    for j, k in enumerate(ks):
+        sizes += [m * k, *[m] * (biases >> j & 1)]
+    options = {
+        **_widths(m, ks, lines, dtype, precision),
+        **{f"AT{j}": begins[j] if j < len(ks) else 0 for j in range(1, _JOBS)},
+        "BIASES": biases,
+        "NEED_WEIGHT": need_weight,
+        "num_warps": 8 if lines < 128 else 4,
+        "num_stages": stages,
+    }
+    return lines, sizes, options
+
+
+def _widths(m: int, ks: tuple[int, ...], lines: int, dtype: torch.dtype, precision: str) -> dict[str, Any]:
+    padded = (*ks, *[0] * (_JOBS - len(ks)))
+    return {
+        **{f"K{j}": k for j, k in enumerate(padded)},
+        **{f"BK{j}": block(k, _WIDEST_OF_FEW) for j, k in enumerate(padded)},
+        "M": m,
+        "BR": lines,
+        "BM": block(m, _WIDEST_OF_FEW),
+        "CT": dtype_of(dtype),
+        "PREC": precision,
+    }
+
+
+def shared_memory(m: int, k: int, lines: int, stages: int) -> int:
+    """Bytes that the backward kernel takes at most: gradient, y and x of a tile as loaded, Θ and the gradient again."""
+    bm, bk = block(m, _WIDEST_OF_FEW), block(k, _WIDEST_OF_FEW)
+    return stages * lines * (4 * bm + 4 * bk) + 2 * bm * bk + 2 * lines * bm
+
+
+def _lines(m: int, k: int) -> int:
     """Rows of a tile: fewer if Θ takes many registers, more if a row is short."""
-    m, k = layers.weight.shape
-    inner = k if layers.weight2 is None else max(k, layers.weight2.shape[1])
-    size = block(m, WIDEST) * block(inner, WIDEST)
-    return 64 if size > 64 * 64 else 128 if size > 32 * 32 else 256
+    size = block(m, _WIDEST_OF_FEW) * block(k, _WIDEST_OF_FEW)
+    return 64 if size > 64 * 64 or max(m, k) > _WIDEST else 128 if size > 32 * 32 else 256

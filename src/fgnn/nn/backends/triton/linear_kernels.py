@@ -1,4 +1,4 @@
-"""Kernels of a small linear layer on many rows, or of two at once: one pass over the rows each way.
+"""Kernels of small linear layers on many rows, up to four at once: one pass over the rows each way.
 
 .. math:: y &= \\sigma(x \\Theta^\\top + \\beta), \\qquad \\bar z = \\sigma'(\\cdot)\\, \\bar y \\\\
           \\bar x &= \\bar z \\Theta, \\quad \\bar\\Theta = \\bar z^\\top x, \\quad \\bar\\beta = \\sum \\bar z
@@ -8,6 +8,7 @@ registers, instead of being copied to half precision first.
 """
 
 # mypy: ignore-errors
+# ruff: noqa: SIM102 (the outer condition is known to the compiler)
 # (Triton's language has no type annotations for these arguments)
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ import triton.language as tl
 @triton.jit
 def forward_tile(
     x, weight, bias, out, tile, rows, K: tl.constexpr, M: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr,
-    BM: tl.constexpr, RELU: tl.constexpr, HAS_BIAS: tl.constexpr, CT: tl.constexpr, PREC: tl.constexpr,
+    BM: tl.constexpr, RELU: tl.constexpr, CT: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """BR rows of y, all of its M columns."""
     r = (tile * BR + tl.arange(0, BR)).to(tl.int64)
@@ -27,7 +28,7 @@ def forward_tile(
     xs = tl.load(x + r[:, None] * K + k[None, :], mask=(r < rows)[:, None] & (k < K)[None, :], other=0)
     w = tl.load(weight + o[None, :] * K + k[:, None], mask=(o < M)[None, :] & (k < K)[:, None], other=0)
     y = tl.dot(xs.to(CT), w.to(CT), input_precision=PREC)
-    if HAS_BIAS:
+    if bias is not None:
         # rounded like the operands, as in a half-precision product
         y += tl.load(bias + o, mask=o < M, other=0).to(CT).to(tl.float32)[None, :]
     if RELU:
@@ -38,27 +39,37 @@ def forward_tile(
 
 @triton.jit
 def linear_forward(
-    x, weight, bias, out, rows, x2, weight2, out2, rows2,
-    K: tl.constexpr, K2: tl.constexpr, M: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, BK2: tl.constexpr,
-    BM: tl.constexpr, RELU: tl.constexpr, HAS_BIAS: tl.constexpr, CT: tl.constexpr, PREC: tl.constexpr,
+    x0, w0, b0, y0, rows0, x1, w1, b1, y1, rows1, x2, w2, b2, y2, rows2, x3, w3, b3, y3, rows3,
+    K0: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr, K3: tl.constexpr, BK0: tl.constexpr, BK1: tl.constexpr,
+    BK2: tl.constexpr, BK3: tl.constexpr, M: tl.constexpr, BR: tl.constexpr, BM: tl.constexpr, RELU: tl.constexpr,
+    CT: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
-    """A tile of y; if K2 > 0, further tiles belong to a second layer, without bias."""
-    tile = tl.program_id(0)
+    """A tile of one y: the tiles of the first layer, then those of the next. A layer with K = 0 is absent."""
+    pid = tl.program_id(0)
+    end = tl.cdiv(rows0, BR)
+    if pid < end:
+        forward_tile(x0, w0, b0, y0, pid, rows0, K0, M, BR, BK0, BM, RELU, CT, PREC)
+    if K1 > 0:
+        tile = pid - end
+        end += tl.cdiv(rows1, BR)
+        if (tile >= 0) & (pid < end):
+            forward_tile(x1, w1, b1, y1, tile, rows1, K1, M, BR, BK1, BM, RELU, CT, PREC)
     if K2 > 0:
-        tiles = tl.cdiv(rows, BR)
-        if tile < tiles:
-            forward_tile(x, weight, bias, out, tile, rows, K, M, BR, BK, BM, RELU, HAS_BIAS, CT, PREC)
-        else:
-            forward_tile(x2, weight2, bias, out2, tile - tiles, rows2, K2, M, BR, BK2, BM, RELU, False, CT, PREC)
-    else:
-        forward_tile(x, weight, bias, out, tile, rows, K, M, BR, BK, BM, RELU, HAS_BIAS, CT, PREC)
+        tile = pid - end
+        end += tl.cdiv(rows2, BR)
+        if (tile >= 0) & (pid < end):
+            forward_tile(x2, w2, b2, y2, tile, rows2, K2, M, BR, BK2, BM, RELU, CT, PREC)
+    if K3 > 0:
+        tile = pid - end
+        if tile >= 0:
+            forward_tile(x3, w3, b3, y3, tile, rows3, K3, M, BR, BK3, BM, RELU, CT, PREC)
 
 
 @triton.jit
 def backward_share(
-    x, weight, y, grad, d_x, partial, share, shares, rows, row_stride, column_stride,
-    K: tl.constexpr, M: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, BM: tl.constexpr, RELU: tl.constexpr,
-    HAS_BIAS: tl.constexpr, NEED_X: tl.constexpr, NEED_WEIGHT: tl.constexpr, CT: tl.constexpr, PREC: tl.constexpr,
+    x, weight, y, grad, d_x, partial, share, shares, rows,
+    K: tl.constexpr, M: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, BM: tl.constexpr, HAS_BIAS: tl.constexpr,
+    NEED_WEIGHT: tl.constexpr, CT: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """A share of the rows: the gradient at x, and this share's sums for Θ (M, K) and β (M,) in ``partial``."""
     k = tl.arange(0, BK)
@@ -70,14 +81,14 @@ def backward_share(
     for tile in range(share, tl.cdiv(rows, BR), shares):
         r = (tile * BR + tl.arange(0, BR)).to(tl.int64)
         live = r < rows
+        at = r[:, None] * M + o[None, :]
         mask = live[:, None] & (o < M)[None, :]
-        g = tl.load(grad + r[:, None] * row_stride + o[None, :] * column_stride, mask=mask, other=0)
-        if RELU:
-            positive = tl.load(y + r[:, None] * M + o[None, :], mask=mask, other=0) > 0
-            g = tl.where(positive, g, tl.zeros_like(g))
+        g = tl.load(grad + at, mask=mask, other=0)
+        if y is not None:
+            g = tl.where(tl.load(y + at, mask=mask, other=0) > 0, g, tl.zeros_like(g))
         z = g.to(CT)
         inside = live[:, None] & (k < K)[None, :]
-        if NEED_X:
+        if d_x is not None:
             back = tl.dot(z, w, input_precision=PREC)
             tl.store(d_x + r[:, None] * K + k[None, :], back.to(d_x.dtype.element_ty), mask=inside)
         if NEED_WEIGHT:
@@ -93,34 +104,39 @@ def backward_share(
 
 @triton.jit
 def linear_backward(
-    x, weight, y, grad, d_x, partial, rows, row_stride, column_stride,
-    x2, weight2, grad2, d_x2, rows2, row_stride2, column_stride2, shares,
-    K: tl.constexpr, K2: tl.constexpr, M: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, BK2: tl.constexpr,
-    BM: tl.constexpr, RELU: tl.constexpr, HAS_BIAS: tl.constexpr, NEED_X: tl.constexpr, NEED_X2: tl.constexpr,
-    NEED_WEIGHT: tl.constexpr, CT: tl.constexpr, PREC: tl.constexpr,
+    x0, w0, y0, g0, d0, rows0, x1, w1, y1, g1, d1, rows1, x2, w2, y2, g2, d2, rows2, x3, w3, y3, g3, d3, rows3,
+    partial, shares, entries,
+    K0: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr, K3: tl.constexpr, BK0: tl.constexpr, BK1: tl.constexpr,
+    BK2: tl.constexpr, BK3: tl.constexpr, M: tl.constexpr, BR: tl.constexpr, BM: tl.constexpr, BIASES: tl.constexpr,
+    AT1: tl.constexpr, AT2: tl.constexpr, AT3: tl.constexpr, NEED_WEIGHT: tl.constexpr, CT: tl.constexpr,
+    PREC: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of one layer, or of two: programs from ``shares`` on belong to the second.
+    """The gradients of up to four layers; each has ``shares`` programs, and y if it ends with a ReLU.
 
-    A share's sums are one row of ``partial``: Θ and, with HAS_BIAS, β of the first layer, then Θ of the second.
+    A share's sums are one row of ``partial``, where those of layer j begin at ATj: Θ and, if bit j of BIASES is set, β.
     """
-    pid = tl.program_id(0)
-    entries = M * K + M * HAS_BIAS
-    if K2 > 0:
-        if pid < shares:
-            mine = partial + pid.to(tl.int64) * (entries + M * K2)
-            backward_share(
-                x, weight, y, grad, d_x, mine, pid, shares, rows, row_stride, column_stride,
-                K, M, BR, BK, BM, RELU, HAS_BIAS, NEED_X, NEED_WEIGHT, CT, PREC,
-            )  # fmt: skip
-        else:
-            mine = partial + (pid - shares).to(tl.int64) * (entries + M * K2) + entries
-            backward_share(
-                x2, weight2, y, grad2, d_x2, mine, pid - shares, shares, rows2, row_stride2, column_stride2,
-                K2, M, BR, BK2, BM, False, False, NEED_X2, NEED_WEIGHT, CT, PREC,
-            )  # fmt: skip
-    else:
-        mine = partial + pid.to(tl.int64) * entries
+    layer = tl.program_id(0) // shares
+    share = tl.program_id(0) % shares
+    mine = partial + share.to(tl.int64) * entries
+    if layer == 0:
         backward_share(
-            x, weight, y, grad, d_x, mine, pid, shares, rows, row_stride, column_stride,
-            K, M, BR, BK, BM, RELU, HAS_BIAS, NEED_X, NEED_WEIGHT, CT, PREC,
-        )  # fmt: skip
+            x0, w0, y0, g0, d0, mine, share, shares, rows0, K0, M, BR, BK0, BM, BIASES & 1, NEED_WEIGHT, CT, PREC
+        )
+    if K1 > 0:
+        if layer == 1:
+            backward_share(
+                x1, w1, y1, g1, d1, mine + AT1, share, shares, rows1, K1, M, BR, BK1, BM, BIASES & 2, NEED_WEIGHT, CT,
+                PREC,
+            )  # fmt: skip
+    if K2 > 0:
+        if layer == 2:
+            backward_share(
+                x2, w2, y2, g2, d2, mine + AT2, share, shares, rows2, K2, M, BR, BK2, BM, BIASES & 4, NEED_WEIGHT, CT,
+                PREC,
+            )  # fmt: skip
+    if K3 > 0:
+        if layer == 3:
+            backward_share(
+                x3, w3, y3, g3, d3, mine + AT3, share, shares, rows3, K3, M, BR, BK3, BM, BIASES & 8, NEED_WEIGHT, CT,
+                PREC,
+            )  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fgnn.nn.backends.triton.kernel_launch import constants, launch
 from fgnn.nn.backends.triton.launch import Operands, Plan, atomic, segment_sum, source_gradient
 from fgnn.nn.backends.triton.tile_sizes import Tile, block, cdiv, rows_tile, splits_of, weight_terms
 from fgnn.runtime.triton_support import power_of_two
@@ -32,14 +33,18 @@ class _Launch:
         self.tiles = cdiv(self.total, self.rows)
         self.index = source, edge if edge.numel() else None, table
         self.counts = sizes.rows, self.total, sizes.destinations, sources, source.shape[0]
+        self.x, self.plan = x, plan
         self.options: dict[str, Any] = {
-            **plan.options(x, self.tile),
             "W": sizes.width,
             "BR": self.rows,
             "HAS_EDGE": edge.numel() > 0,
             "TYPED": not x.coef.is_floating_point(),
             "OWN_COEF": x.coef.dim() == 3,
         }
+
+    def start(self, kernel: Any, grid: tuple[int, ...], args: Sequence[Any], **more: Any) -> None:
+        """Launch a kernel with these arguments and its own compile-time options."""
+        launch(kernel, grid, args, self.plan.options(self.x, self.tile, **self.options, **more))
 
 
 def forward(x: Operands, plan: Plan) -> tuple[Tensor, Tensor]:
@@ -48,40 +53,34 @@ def forward(x: Operands, plan: Plan) -> tuple[Tensor, Tensor]:
 
     batch = x.src.shape[0]
     terms, m, _ = x.weight.shape
-    launch = _Launch("forward", x, plan)
+    one = _Launch("forward", x, plan)
     out, arg = plan.outputs(x)
     whole = plan.sizes.arity > 0  # a row holds all edges of its destination
-    value = out if whole else x.src.new_empty((launch.total, m), dtype=torch.float32)
-    place = arg if whole else x.src.new_empty((launch.total, m) if plan.maximum else (0,), dtype=torch.uint8)
-    if launch.total:
-        kernels.rows_forward[(launch.tiles, cdiv(m, launch.tile.columns))](
-            *x, *launch.index, value, place, *launch.counts, terms, **launch.options
-        )
+    value = out if whole else x.src.new_empty((one.total, m), dtype=torch.float32)
+    place = arg if whole else x.src.new_empty((one.total, m) if plan.maximum else (0,), dtype=torch.uint8)
+    if one.total:
+        args = [*x, *one.index, value, place, *one.counts, terms]
+        one.start(kernels.rows_forward, (one.tiles, cdiv(m, one.tile.columns)), args)
     if whole or not out.numel():
         return out, arg
     if plan.maximum:
         nodes, columns = batch * plan.sizes.destinations, block(m, _COMBINE_COLUMNS)
-        kernels.combine_rows[(cdiv(nodes, 4), cdiv(m, columns))](
-            value, place, plan.tensors[3], out, arg, plan.sizes.rows, plan.sizes.destinations, nodes,
-            M=m, W=plan.sizes.width, BD=4, BM=columns,
-        )  # fmt: skip
+        args = [value, place, plan.tensors[3], out, arg, plan.sizes.rows, plan.sizes.destinations, nodes]
+        options = constants(M=m, W=plan.sizes.width, BD=4, BM=columns)
+        launch(kernels.combine_rows, (cdiv(nodes, 4), cdiv(m, columns)), args, options)
     else:
         segment_sum(value.view(batch, plan.sizes.rows, m), None, plan.tensors[3], out)
     return out, arg
 
 
-def backward(
-    grad: Tensor, arg: Tensor, x: Operands, plan: Plan, wants: Sequence[bool], weight_dtype: torch.dtype
-) -> list[Tensor]:
-    """Gradients at the operands; an empty tensor for those not wanted."""
-    grads = x.gradients(wants)
+def backward(grad: Tensor, arg: Tensor, x: Operands, plan: Plan, wants: Sequence[bool]) -> list[Any]:
+    """Gradients at the operands, at W as shares (splits, T, m, n) of a sum; None or empty if they are not wanted."""
     if not x.src.shape[0] * plan.sizes.rows:
-        return [g.zero_() for g in grads]
+        return x.zeros(wants)
+    grads = x.gradients(wants)
     if any(wants[:3]):
         grads[:3] = _edge_gradients(grad, arg, x, plan, wants, grads)
-    if wants[3]:
-        grads[3] = _weight_gradient(grad, arg, x, plan).to(weight_dtype)
-    return grads
+    return [*grads, _weight_gradient(grad, arg, x, plan) if wants[3] else None]
 
 
 def _edge_gradients(
@@ -95,8 +94,8 @@ def _edge_gradients(
     batch, _, n = x.src.shape
     terms, edges, coef = x.weight.shape[0], plan.tensors[0].shape[0], x.coef
     assert coef is not None
-    launch = _Launch("backward", x, plan)
-    blocks = cdiv(n, launch.tile.inner)
+    one = _Launch("backward", x, plan)
+    blocks = cdiv(n, one.tile.inner)
     whole = plan.sizes.arity > 0
     by_row = d_dst if whole else x.src.new_empty((batch, plan.sizes.rows, n) if want_dst else 0, dtype=torch.float32)
     by_source = x.source_buffer(edges, want_src)
@@ -104,8 +103,9 @@ def _edge_gradients(
     by_block = x.src.new_empty(
         (blocks, batch, edges, terms) if want_coef else 0, dtype=coef.dtype if final and want_coef else torch.float32
     )
-    kernels.rows_backward[(launch.tiles, blocks)](
-        *x, *launch.index, grad, arg, by_row, by_source, by_block, *launch.counts, batch * edges, **launch.options,
+    one.start(
+        kernels.rows_backward, (one.tiles, blocks),
+        [*x, *one.index, grad, arg, by_row, by_source, by_block, *one.counts, batch * edges],
         T=terms, BT=min(power_of_two(terms), 16) if want_coef else power_of_two(terms),
         NEED_DST=want_dst, NEED_SRC=want_src, ATOMIC=atomic(), NEED_COEF=want_coef,
     )  # fmt: skip
@@ -123,13 +123,14 @@ def _weight_gradient(grad: Tensor, arg: Tensor, x: Operands, plan: Plan) -> Tens
     from fgnn.nn.backends.triton import edge_row_kernels as kernels
 
     terms, m, n = x.weight.shape
-    launch = _Launch("weight", x, plan)
-    tile, group = launch.tile, weight_terms(terms, x.src.dtype)
+    one = _Launch("weight", x, plan)
+    tile, group = one.tile, weight_terms(terms, x.src.dtype)
     blocks = cdiv(n, tile.inner) * cdiv(m, tile.columns)
-    splits = splits_of(cdiv(terms, group) * blocks, launch.tiles, x.weight.numel(), x.src.device)
+    splits = splits_of(cdiv(terms, group) * blocks, one.tiles, x.weight.numel(), x.src.device)
     partial = x.src.new_empty((splits, terms, m, n), dtype=torch.float32)
-    kernels.rows_weight[(cdiv(terms, group), splits, blocks)](
-        *x[:3], *launch.index, grad, arg, partial, *launch.counts, terms, splits, **launch.options,
+    one.start(
+        kernels.rows_weight, (cdiv(terms, group), splits, blocks),
+        [*x[:3], *one.index, grad, arg, partial, *one.counts, terms, splits],
         BT=group, AHEAD=x.src.dtype != torch.float32 and tile.warps == 8,
     )  # fmt: skip
-    return partial[0] if splits == 1 else partial.sum(0)
+    return partial

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -36,6 +36,7 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
+@cache
 def dtype_of(dtype: torch.dtype) -> Any:
     """Triton's name for a dtype."""
     import triton.language as tl
@@ -66,6 +67,7 @@ def roomy(device: torch.device) -> bool:
     return device.type != "cuda" or torch.cuda.get_device_capability(device) in data_centre
 
 
+@lru_cache(1024)
 def rows_tile(kind: str, n: int, m: int, lines: int, dtype: torch.dtype, device: torch.device) -> Tile:
     """For the kernels over rows; ``kind`` is forward, backward or weight, ``lines`` the number of places for edges."""
     half, wide = dtype != torch.float32, roomy(device)
@@ -90,6 +92,7 @@ def weight_terms(terms: int, dtype: torch.dtype) -> int:
     return min(power_of_two(terms), 8 if dtype != torch.float32 else 4)
 
 
+@lru_cache(1024)
 def typed_tile(kind: str, n: int, m: int, items: int, dtype: torch.dtype, device: torch.device) -> Tile:
     """For the kernels over items; ``kind`` is forward, nodes, places or weight."""
     half, wide = dtype != torch.float32, roomy(device)

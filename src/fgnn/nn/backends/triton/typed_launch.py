@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fgnn.nn.backends.triton.kernel_launch import launch
 from fgnn.nn.backends.triton.launch import Operands, Plan, atomic, source_gradient
 from fgnn.nn.backends.triton.tile_sizes import Tile, cdiv, splits_of, typed_tile
 
@@ -29,7 +30,11 @@ class _Launch:
         self.tiles = cdiv(self.items, self.tile.lines)
         index: Sequence[Any] = [*plan.tensors, *[None] * 6] if self.by_place else plan.tensors
         self.source, self.ptr, self.node_ptr, self.kind, self.by_kind, self.kind_ptr, self.walk = index
-        self.options = plan.options(x, self.tile) | {"BI": self.tile.lines}
+        self.x, self.plan = x, plan
+
+    def start(self, kernel: Any, grid: tuple[int, ...], args: Sequence[Any], **more: Any) -> None:
+        """Launch a kernel with these arguments and its own compile-time options."""
+        launch(kernel, grid, args, self.plan.options(self.x, self.tile, BI=self.tile.lines, **more))
 
 
 def forward(x: Operands, plan: Plan) -> tuple[Tensor, Tensor]:
@@ -38,28 +43,25 @@ def forward(x: Operands, plan: Plan) -> tuple[Tensor, Tensor]:
 
     out, arg = plan.outputs(x)
     if out.numel():
-        launch = _Launch("forward", x, plan)
-        nodes = 1 if launch.by_place else launch.count
-        kernels.typed_forward[(launch.tiles * nodes, cdiv(launch.m, launch.tile.columns))](
-            x.dst, x.src, launch.kind, x.weight, launch.source, launch.ptr, out, arg, launch.items, launch.count,
-            launch.sources, BY_ITEM=launch.by_place, **launch.options,
-        )  # fmt: skip
+        one = _Launch("forward", x, plan)
+        nodes = 1 if one.by_place else one.count
+        args = [
+            x.dst, x.src, one.kind, x.weight, one.source, one.ptr, out, arg, one.items, one.count, one.sources,
+        ]  # fmt: skip
+        grid = one.tiles * nodes, cdiv(one.m, one.tile.columns)
+        one.start(kernels.typed_forward, grid, args, BY_ITEM=one.by_place)
     return out, arg
 
 
-def backward(
-    grad: Tensor, arg: Tensor, x: Operands, plan: Plan, wants: Sequence[bool], weight_dtype: torch.dtype
-) -> list[Tensor]:
-    """Gradients at the operands; an empty tensor for those not wanted."""
-    grads = x.gradients(wants)
+def backward(grad: Tensor, arg: Tensor, x: Operands, plan: Plan, wants: Sequence[bool]) -> list[Any]:
+    """Gradients at the operands, at W as shares (splits, T, m, n) of a sum; None or empty if they are not wanted."""
     if not grad.numel() or not plan.tensors[0].numel():
-        return [g.zero_() for g in grads]
+        return x.zeros(wants)
+    grads = x.gradients(wants)
     if wants[0] or wants[1]:
         run = _place_gradients if plan.sizes.arity else _node_gradients
         grads[1] = run(grad, arg, x, plan, wants, grads)
-    if wants[3]:
-        grads[3] = _weight_gradient(grad, arg, x, plan).to(weight_dtype)
-    return grads
+    return [*grads, _weight_gradient(grad, arg, x, plan) if wants[3] else None]
 
 
 def _node_gradients(
@@ -68,15 +70,16 @@ def _node_gradients(
     """Fill the gradient at dst and return that at src, each node summed over its own list of edges without atomics."""
     from fgnn.nn.backends.triton import typed_edge_kernels as kernels
 
-    launch = _Launch("nodes", x, plan)
-    tile, first = launch.tile, 0 if wants[0] else launch.count
-    nodes = (launch.count if wants[0] else 0) + (launch.sources if wants[1] else 0)
-    options = {name: value for name, value in launch.options.items() if name != "A"}
-    kernels.typed_nodes[(launch.tiles * nodes, cdiv(launch.n, tile.inner))](
-        x.dst, x.src, x.weight, launch.walk, launch.node_ptr, grad, arg, grads[0], grads[1], launch.items,
-        launch.count, launch.sources, first, nodes, **options,
-        AHEAD=launch.n <= tile.inner and launch.m <= tile.columns,
-    )  # fmt: skip
+    one = _Launch("nodes", x, plan)
+    tile, first = one.tile, 0 if wants[0] else one.count
+    nodes = (one.count if wants[0] else 0) + (one.sources if wants[1] else 0)
+    args = [
+        x.dst, x.src, x.weight, one.walk, one.node_ptr, grad, arg, grads[0], grads[1], one.items, one.count,
+        one.sources, first, nodes,
+    ]  # fmt: skip
+    ahead = one.n <= tile.inner and one.m <= tile.columns
+    grid = one.tiles * nodes, cdiv(one.n, tile.inner)
+    one.start(kernels.typed_nodes, grid, args, AHEAD=ahead, by_arity=False)
     return grads[1]
 
 
@@ -86,27 +89,30 @@ def _place_gradients(
     """The same if the type of an edge is its place."""
     from fgnn.nn.backends.triton import typed_edge_kernels as kernels
 
-    launch = _Launch("places", x, plan)
+    one = _Launch("places", x, plan)
     source = plan.tensors[0]
     by_source = x.source_buffer(source.shape[0], wants[1])
-    kernels.places_backward[(launch.tiles, cdiv(launch.n, launch.tile.inner))](
-        x.dst, x.src, x.weight, source, grad, arg, grads[0], by_source, launch.items, launch.count, launch.sources,
-        source.shape[0], NEED_DST=wants[0], NEED_SRC=wants[1], ATOMIC=atomic(), **launch.options,
-    )  # fmt: skip
+    args = [
+        x.dst, x.src, x.weight, source, grad, arg, grads[0], by_source, one.items, one.count, one.sources,
+        source.shape[0],
+    ]  # fmt: skip
+    grid = one.tiles, cdiv(one.n, one.tile.inner)
+    one.start(kernels.places_backward, grid, args, NEED_DST=wants[0], NEED_SRC=wants[1], ATOMIC=atomic())
     return source_gradient(by_source, source, grads[1])
 
 
 def _weight_gradient(grad: Tensor, arg: Tensor, x: Operands, plan: Plan) -> Tensor:
     from fgnn.nn.backends.triton import typed_edge_kernels as kernels
 
-    launch = _Launch("weight", x, plan)
-    terms, tile = launch.terms, launch.tile
-    blocks = cdiv(launch.n, tile.inner) * cdiv(launch.m, tile.columns)
-    steps = launch.tiles * (1 if launch.by_place else cdiv(plan.tensors[0].shape[0], terms))
+    one = _Launch("weight", x, plan)
+    terms, tile = one.terms, one.tile
+    blocks = cdiv(one.n, tile.inner) * cdiv(one.m, tile.columns)
+    steps = one.tiles * (1 if one.by_place else cdiv(plan.tensors[0].shape[0], terms))
     splits = splits_of(terms * blocks, steps, x.weight.numel(), x.src.device, side_by_side=2)
     partial = x.src.new_empty((splits, *x.weight.shape), dtype=torch.float32)
-    kernels.typed_weight[(terms, splits, blocks)](
-        x.dst, x.src, launch.source, launch.by_kind, launch.kind_ptr, grad, arg, partial, launch.items, launch.count,
-        launch.sources, terms, splits, BY_ITEM=launch.by_place, **launch.options,
-    )  # fmt: skip
-    return partial[0] if splits == 1 else partial.sum(0)
+    args = [
+        x.dst, x.src, one.source, one.by_kind, one.kind_ptr, grad, arg, partial, one.items, one.count, one.sources,
+        terms, splits,
+    ]  # fmt: skip
+    one.start(kernels.typed_weight, (terms, splits, blocks), args, BY_ITEM=one.by_place)
+    return partial

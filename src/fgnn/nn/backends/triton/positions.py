@@ -1,0 +1,126 @@
+"""Q at the positions of a scope, for several groups: one launch forward and two backward for up to four of them.
+
+As separate operations it takes sixteen launches for each group, on matrices of a few rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fgnn.nn.backends.triton.kernel_launch import launch
+from fgnn.nn.backends.triton.tile_sizes import block, cdiv
+
+_WIDEST = 64
+_JOBS = 4  # groups of a launch
+_COLUMNS = 128  # of W, in a program
+
+
+class Positions(NamedTuple):
+    """What Q at the positions of one group is made of: t (A, d), the network of φ (four tensors), and W (T, m, n)."""
+
+    t: Tensor
+    net: Sequence[Tensor]
+    weight: Tensor
+
+    @property
+    def kind(self) -> tuple[torch.Size, int]:
+        """What groups of one launch have in common."""
+        return self.weight.shape, self.net[0].shape[0]
+
+
+def fits(t: Tensor) -> bool:
+    """Whether the kernels support so many positions; ``edge_mlp.fits`` is assumed."""
+    return 0 < t.shape[0] <= _WIDEST
+
+
+def forward(groups: Sequence[Positions], dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
+    """φ (A, T) in the dtype of W, and Q (A, m, n) in ``dtype``, of each group; not differentiable."""
+    found: list[tuple[Tensor, Tensor]] = []
+    for part in _launches(groups):
+        found += _forward(groups[part], dtype)
+    return found
+
+
+def backward(groups: Sequence[Positions], phis: Sequence[Tensor], d_qs: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Gradients at W and at the four tensors of each network, from shares (splits, A, m, n) of those at Q."""
+    found: list[list[Tensor]] = []
+    for part in _launches(groups):
+        found += _backward(groups[part], phis[part], d_qs[part])
+    return found
+
+
+def _forward(groups: Sequence[Positions], dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
+    from fgnn.nn.backends.triton.position_kernels import positions_forward
+
+    terms, m, n = groups[0].weight.shape
+    found, args = [], []
+    for t, net, weight in groups:
+        phi = weight.new_empty((t.shape[0], terms))
+        q = weight.new_empty((t.shape[0], m, n), dtype=dtype)
+        args += [t.contiguous(), *[p.contiguous() for p in net], weight.contiguous(), phi, q, t.shape[0]]
+        found.append((phi, q))
+    args += [*[None] * 8, 0] * (_JOBS - len(groups))
+    options, _, _ = _options(*_sizes(groups))
+    launch(positions_forward, (cdiv(m * n, _COLUMNS), len(groups)), [*args, terms, m * n], options)
+    return found
+
+
+def _backward(groups: Sequence[Positions], phis: Sequence[Tensor], d_qs: Sequence[Tensor]) -> list[list[Tensor]]:
+    from fgnn.nn.backends.triton.position_kernels import networks_backward, positions_backward
+
+    terms, m, n = groups[0].weight.shape
+    blocks, count = cdiv(m * n, _COLUMNS), len(groups)
+    sizes = [p.numel() for _, net, weight in groups for p in (weight, *net)]
+    sizes += [blocks * group.t.shape[0] * terms for group in groups]
+    # One piece of memory for all results, and for the shares of the gradients at φ.
+    pieces = d_qs[0].new_empty(sum(sizes), dtype=torch.float32).split(sizes)
+    found = []
+    first: list[Any] = []
+    second: list[Any] = []
+    for k, ((t, net, weight), phi, d_q) in enumerate(zip(groups, phis, d_qs, strict=True)):
+        d_weight, *d_net = pieces[5 * k : 5 * k + 5]
+        d_phi, positions = pieces[5 * count + k], t.shape[0]
+        first += [d_q, d_q.shape[0], weight.contiguous(), phi, d_weight, d_phi, positions]
+        second += [t.contiguous(), *[p.contiguous() for p in net[:3]], d_phi, *d_net, positions]
+        found.append([x.view(p.shape).to(p.dtype) for x, p in zip((d_weight, *d_net), (weight, *net), strict=True)])
+    first += [None, 0, None, None, None, None, 0] * (_JOBS - count)
+    second += [*[None] * 9, 0] * (_JOBS - count)
+    _, product, network = _options(*_sizes(groups))
+    launch(positions_backward, (blocks, count), [*first, terms, m * n], product)
+    launch(networks_backward, (count,), [*second, blocks, terms], network)
+    return found
+
+
+def _launches(groups: Sequence[Positions]) -> Iterator[slice]:
+    """Groups that one launch serves: up to four in a row, of the same widths."""
+    start = 0
+    for k, group in enumerate(groups):
+        if k - start == _JOBS or group.kind != groups[start].kind:
+            yield slice(start, k)
+            start = k
+    if groups:
+        yield slice(start, len(groups))
+
+
+def _sizes(groups: Sequence[Positions]) -> tuple[tuple[int, ...], int, int, int, str]:
+    lengths = tuple([group.t.shape[1] for group in groups])
+    most = max([group.t.shape[0] for group in groups])
+    exact = torch.get_float32_matmul_precision() == "highest"
+    return lengths, most, groups[0].net[0].shape[0], groups[0].weight.shape[0], "tf32x3" if exact else "tf32"
+
+
+@cache
+def _options(
+    lengths: tuple[int, ...], most: int, hidden: int, terms: int, precision: str
+) -> tuple[dict[str, Any], ...]:
+    """The compile-time arguments of the three kernels."""
+    product = {"BA": block(most, _WIDEST), "BT": block(terms, _WIDEST), "PREC": precision, "num_warps": 4}
+    padded = (*lengths, *[0] * (_JOBS - len(lengths)))
+    widths = {f"D{j}": d for j, d in enumerate(padded)}
+    network = {**widths, **product, "H": hidden, "BD": block(max(lengths), _WIDEST)}
+    return {**network, "BC": _COLUMNS}, {**product, "G": len(lengths), "BC": _COLUMNS}, network
