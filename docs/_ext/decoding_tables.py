@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from fgnn.report import Table
@@ -46,19 +47,25 @@ def _of(title: str, make: Callable[[Rows], Table]) -> Maker:
     return markdown
 
 
-def _pairs(rows: Rows, what: str, peers: tuple[str, ...] = ("ldpc: ", "relay-bp")) -> Table:
+def _pairs(rows: Rows, what: str) -> Table:
     """A row for each method of ours, beside the peer that does the same."""
     body = []
     for name, own in rows.items():
         if not name.startswith("ours: "):
             continue
         method = name.removeprefix("ours: ")
-        peer = next((rows[p + method] for p in peers if p + method in rows), None)
-        if method == "relay":
-            peer = rows.get("relay-bp")
+        peer = rows.get("relay-bp" if method == "relay" else f"ldpc: {method}")
         body.append([method, rate(own), speed(own), rate(peer), speed(peer)])
     head = ["decoder", "error rate, ours", f"{what}/s, ours", "error rate, peer", f"{what}/s, peer"]
     return Table(head, body)
+
+
+def _alone(rows: Rows, per: str = "shots per CPU second") -> Table:
+    """A row for each decoder."""
+    body = [
+        [name.removeprefix("ours: "), f"{row['shots']:,}", rate(row), speed(row, per)] for name, row in rows.items()
+    ]
+    return Table(["decoder", "shots", "error rate", "shots/s"], body)
 
 
 def _bursts(rows: Rows) -> Table:
@@ -69,27 +76,27 @@ def _bursts(rows: Rows) -> Table:
     return Table(["bursts", *decoders], body)
 
 
-def _surface(rows: Rows) -> Table:
-    body = [[name.removeprefix("ours: "), f"{row['shots']:,}", rate(row), speed(row)] for name, row in rows.items()]
-    return Table(["decoder", "shots", "error rate", "shots/s"], body)
-
-
 def _base_graph(rows: Rows) -> Table:
     body = [[name, f"{row['shots']:,}", speed(row)] for name, row in rows.items()]
     return Table(["decoder", "words", "words/s"], body)
 
 
-def _tables(device: str) -> dict[str, tuple[str, Maker]]:
-    file = f"decoding-{device}"
-    makers = {
+_MAKERS = {
+    "cpu": {
         "codes": _of("aff3ct_CCSDS_64_128.alist, 4 dB", lambda rows: _pairs(rows, "words")),
         "bursts": _of("mackay_96.3.963.alist, bursts", _bursts),
         "base-graph": _of("5G NR BG1, Z = 384", _base_graph),
         "bb-72": _of("bb_72_12_6_memory_Z_p0.003", lambda rows: _pairs(rows, "shots")),
         "bb-144": _of("bb_144_12_12_memory_Z_p0.003", lambda rows: _pairs(rows, "shots")),
-        **{f"surface-{d}": _of(f"surface code, d = {d}, p = 0.005", _surface) for d in (3, 5, 7)},
-    }
-    return {f"fgnn-decoding-{device}-{name}": (file, make) for name, make in makers.items()}
-
-
-DECODING = _tables("cpu")
+        **{f"surface-{d}": _of(f"surface code, d = {d}, p = 0.005", _alone) for d in (3, 5, 7)},
+    },
+    "cuda": {
+        "codes": _of("aff3ct_CCSDS_64_128.alist, 4 dB", partial(_alone, per="shots per second")),
+        "bb-144": _of("bb_144_12_12_memory_Z_p0.003", partial(_alone, per="shots per second")),
+    },
+}
+DECODING: dict[str, tuple[str, Maker]] = {
+    f"fgnn-decoding-{device}-{name}": (f"decoding-{device}", make)
+    for device, makers in _MAKERS.items()
+    for name, make in makers.items()
+}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fgnn.decoding import AWGN, Code, Problem, decode
+from fgnn.decoding import AWGN, Code, Problem, decode, noise_of
 from fgnn.decoding.learned import DecoderSize, LearnedDecoder, load_decoder, run_decoder, run_plain
 from fgnn.decoding.regular import regular_code
 from fgnn.decoding.tanner import Tanner
@@ -148,3 +148,33 @@ def test_other_weights_are_refused() -> None:
         load_decoder("paper-map-1")
     with pytest.raises(ValueError, match="at least one iteration"):
         decode(CODE, noisy(CODE, 2).numpy(), "fgnn", iterations=0, device="cpu")
+
+
+def ccsds() -> Code:
+    """The (128, 64) code of CCSDS 231.1, by the shifts of the identities in its blocks of 16 rows and columns."""
+    shifts = [
+        [[0, 7], [2], [14], [6], [], [0], [13], [0]],
+        [[6], [0, 15], [0], [1], [0], [], [0], [7]],
+        [[4], [1], [0, 15], [14], [11], [0], [], [3]],
+        [[0], [1], [9], [0, 13], [14], [1], [0], []],
+    ]
+    ones = [
+        (16 * r + i, 16 * c + (s + i) % 16)
+        for r, blocks in enumerate(shifts)
+        for c, block in enumerate(blocks)
+        for s in block
+        for i in range(16)
+    ]
+    checks, bits = zip(*ones, strict=True)
+    return Code.of_edges(checks, bits, (64, 128))
+
+
+def test_the_packaged_decoder_corrects_what_sum_product_leaves() -> None:
+    pytest.importorskip("numba")
+    code = ccsds()
+    assert code.dimension == 64
+    llr = AWGN(noise_of(3.5, 0.5)).llr(np.zeros((1500, 128), np.uint8), np.random.default_rng(5))
+    learned = decode(code, llr, "fgnn", weights="decode-ccsds", device="cpu")
+    plain = decode(code, llr, "sum-product", iterations=12, device="cpu")
+    assert learned.iterations.max() <= 12
+    assert 0 < learned.words.any(1).sum() < 0.6 * plain.words.any(1).sum()

@@ -131,11 +131,12 @@ def _sionna(code: Code, device: str) -> Callable[[Answer, int, int], Answer] | N
     from sionna.phy.fec.ldpc import LDPCBPDecoder
 
     matrix = csr_matrix((np.ones(code.num_edges), code.bits, code.starts), (code.num_checks, code.num_bits))
-    decoder = LDPCBPDecoder(matrix, cn_update="minsum", num_iter=20, llr_max=1e4, device=device)
+    place = f"{device}:0" if device == "cuda" else device  # Sionna wants the number of a GPU
+    decoder = LDPCBPDecoder(matrix, cn_update="minsum", num_iter=20, llr_max=1e4, device=place)
 
     @torch.no_grad()
     def answer(llr: Answer, a: int, b: int) -> Answer:
-        logits = torch.from_numpy(-llr[a:b]).to(device)  # Sionna's ratios are log p(1) / p(0)
+        logits = torch.from_numpy(-llr[a:b]).to(place)  # Sionna's ratios are log p(1) / p(0)
         return np.asarray(decoder(logits).cpu().numpy(), np.uint8)
 
     return answer
