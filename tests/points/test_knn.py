@@ -51,17 +51,20 @@ def clouds() -> dict[str, Tensor]:
         "line": torch.rand(70, 1, generator=make) * torch.tensor([1.0, 2.0, 3.0]),
         "far": far,
         "one place": torch.ones(70, 3),
+        "sheets": torch.cat([plane * 20, plane * 20 + torch.tensor([500.0, 0.0, 0.0])]),
     }
 
 
 CLOUDS = clouds()
 
 
-@pytest.fixture(params=["tree", "all pairs"])
+@pytest.fixture(params=["cells", "tree", "all pairs"])
 def search(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Either search of the CPU."""
+    """Each search of the CPU."""
     module = importlib.import_module("fgnn.points.knn")  # the package exports a function of that name
-    monkeypatch.setattr(module, "_FEW", 0 if request.param == "tree" else 1000)
+    monkeypatch.setattr(module, "_FEW", 1000 if request.param == "all pairs" else 0)
+    if request.param == "tree":
+        monkeypatch.setattr("fgnn.points.knn_cells._MOST_IN_A_CELL", 0)
 
 
 @pytest.mark.usefixtures("search")
@@ -88,6 +91,7 @@ def test_ties_go_to_the_lower_index(places: list[tuple[int, int, int]], k: int) 
 def test_batches_and_other_queries() -> None:
     make = torch.Generator().manual_seed(1)
     points, queries = torch.rand(3, 50, 3, generator=make), torch.rand(3, 7, 3, generator=make) * 2
+    queries[0, 0], queries[1, 1] = 1e9, -300.0  # far outside
     index, distance = knn(points, 4, queries)
     assert index.shape == distance.shape == (3, 7, 4)
     for b in range(3):

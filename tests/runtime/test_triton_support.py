@@ -59,7 +59,7 @@ def neighbour_search(monkeypatch: pytest.MonkeyPatch) -> str:
 
     monkeypatch.setattr(knn_module, "_local", lambda *_: (OnGPU(), None))
     monkeypatch.setattr(knn_module, "_on_gpu", path("triton"))
-    monkeypatch.setattr(knn_module, "_by_tree", path("tree"))
+    monkeypatch.setattr(knn_module, "_by_cells", path("tree"))
     knn_module.knn(torch.rand(1, 40, 3), 4)
     return paths[0]
 

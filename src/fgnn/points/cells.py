@@ -39,7 +39,8 @@ class Cells(NamedTuple):
 
 def sort_into_cells(x: Array, y: Array, z: Array) -> Cells:
     """Sort points, at least one."""
-    left, low, width, depth = float(x.min()), float(y.min()), float(np.ptp(x)), float(np.ptp(y))
+    left, low = float(x.min()), float(y.min())
+    width, depth = float(x.max()) - left, float(y.max()) - low
     side = max(float(np.sqrt(width * depth * _PER_CELL / len(x))), max(width, depth) * _PER_CELL / len(x), 1e-6)
     rows, columns = int(width / side) + 1, int(depth / side) + 1
     order, begin = _order(x, y, left, low, side, rows, columns)

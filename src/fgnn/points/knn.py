@@ -66,10 +66,10 @@ def knn(
         index, distance = _on_gpu(clouds, targets, k, exclude)
     elif clouds.device.type == "cpu":
         few = clouds.shape[1] <= _FEW and (targets is None or targets.shape[1] <= _FEW)
-        index, distance = (_by_pairs if few else _by_tree)(clouds, targets, k, exclude)
+        index, distance = (_by_pairs if few else _by_cells)(clouds, targets, k, exclude)
     else:
         on_cpu = None if targets is None else targets.cpu()
-        index, distance = (x.to(clouds.device) for x in _by_tree(clouds.cpu(), on_cpu, k, exclude))
+        index, distance = (x.to(clouds.device) for x in _by_cells(clouds.cpu(), on_cpu, k, exclude))
     return index, distance
 
 
@@ -105,18 +105,25 @@ def _by_pairs(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> 
     return torch.from_numpy(nearest & 0xFFFFFFFF), torch.from_numpy(distance)
 
 
-def _by_tree(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> tuple[Tensor, Tensor]:
-    """On the CPU: a k-d tree proposes candidates, float32 distances rank them."""
+def _by_cells(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> tuple[Tensor, Tensor]:
+    """On the CPU: a grid of cells; clouds with crowded cells are searched through a k-d tree."""
+    clouds = points.numpy()
+    targets = clouds if queries is None else queries.numpy()
+    found: list[tuple[Any, Any] | None] = [None] * len(clouds)
+    if find_spec("numba") is not None:
+        from fgnn.points.knn_cells import search
+
+        found = search(clouds, targets, k, exclude)
     results = [
-        _TreeSearch(cloud, cloud if queries is None else queries[b].numpy(), k, exclude).run()
-        for b, cloud in enumerate(points.numpy())
+        _TreeSearch(clouds[b], targets[b], k, exclude).run() if result is None else result
+        for b, result in enumerate(found)
     ]
     index, distance = (torch.from_numpy(np.stack(arrays)) for arrays in zip(*results, strict=True))
     return index, distance
 
 
 class _TreeSearch:
-    """The search of one cloud, (N, 3) and (M, 3) float32."""
+    """The search of one cloud, (N, 3) and (M, 3) float32: a k-d tree proposes, float32 distances rank."""
 
     def __init__(self, points: Any, queries: Any, k: int, exclude: bool) -> None:
         self.points, self.queries, self.k, self.exclude = points, queries, k, exclude
