@@ -250,8 +250,8 @@ def _label(
             summed = np.asarray(votes[start : start + CHUNK])  # shape: (n, K)
             point = np.asarray(store.place[start : start + CHUNK])
             total, best = summed.sum(1), summed.argmax(1)
-            label[point] = best
-            confidence[point] = summed[np.arange(len(best)), best] / np.where(total > 0, total, 1)
+            store.write(label, point, best)
+            store.write(confidence, point, summed[np.arange(len(best)), best] / np.where(total > 0, total, 1))
             tally += np.bincount(best[point < own], minlength=len(tally))
             store.release()
     counts = dict(zip(segmenter.classes, tally.tolist(), strict=True))

@@ -77,7 +77,9 @@ def ground_heights(
     if store.valid < store.count:
         heights[:] = np.nan
     for start in range(0, store.valid, CHUNK):
-        heights[store.place[start : start + CHUNK]] = by_slot[start : start + CHUNK] / output.unit
+        part = slice(start, start + CHUNK)
+        store.write(heights, np.asarray(store.place[part]), np.asarray(by_slot[part]) / output.unit)
+        store.release()
     return heights
 
 

@@ -22,6 +22,8 @@ from fgnn.points.spool import Spool, release_pages
 
 # Mapped pages are released after tiles of this many points.
 _RELEASE_AFTER = 1 << 20
+# Points written anywhere in mapped files before their pages, in the worst case one each, are released.
+_SCATTERED = 1 << 15
 # Heights are stored relative to multiples of this, so that their rounding does not depend on the scan's extent.
 _STOREY = 1024.0
 # Votes -> which tile corners are used, so that exactly that many tiles cover every cell.
@@ -142,6 +144,13 @@ class TileStore:
         for array in self._maps:
             release_pages(array)
 
+    def write(self, mapped: NDArray[Any], places: NDArray[np.int64], values: NDArray[Any]) -> None:
+        """``mapped[places] = values``, in bounded memory wherever the places are."""
+        for start in range(0, len(places), _SCATTERED):
+            rows = slice(start, start + _SCATTERED)
+            mapped[places[rows]] = values[rows]
+            release_pages(mapped)
+
     def tiles(self, votes: int = 4) -> Iterator[Tile]:
         """The non-empty tiles.
 
@@ -259,12 +268,11 @@ class TileStore:
             local = xyz - self.origin
             # relative to the cell, so that neither a distant origin nor the scan's extent changes their rounding
             local[:, :2] -= np.floor(local[:, :2] / self.half) * self.half
-            self.xyz[slots] = local.astype(np.float32)[order]
-            self.place[slots] = point[order]
+            self.write(self.xyz, slots, local.astype(np.float32)[order])
+            self.write(self.place, slots, point[order])
             if self._extra is not None:
-                self.extra[slots] = extra[order]
+                self.write(self.extra, slots, extra[order])
             done += len(cell)
-            self.release()
             self._progress("sorting", done)
 
     def _run(self, i: int, j: int) -> tuple[int, int, int]:
