@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fgnn.bench.decoding import benchmark as decoding
 from fgnn.bench.decoding.measure import Decoder, compare, measure
+from fgnn.decoding import Code
 from fgnn.errors import InputError
 
 for name in ("numba", "stim", "ldpc", "relay_bp", "pymatching"):
@@ -70,3 +74,18 @@ def test_the_four_outcomes_of_two_decoders_add_up() -> None:
     found = compare(theirs, ours, truth)
     assert (found["both wrong"], found["only ours wrong"], found["only theirs wrong"]) == (1, 1, 1)
     assert found["same answer"] == 0.5
+
+
+def test_sionna_is_told_the_number_of_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fgnn.bench.decoding import codes
+
+    places: list[str] = []
+    stub: Any = ModuleType("sionna.phy.fec.ldpc")
+    stub.LDPCBPDecoder = lambda *_, device, **__: places.append(device)
+    for name in ("sionna", "sionna.phy", "sionna.phy.fec"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, stub.__name__, stub)
+    monkeypatch.setattr(codes, "peer", lambda name: stub)
+    for device in ("cuda", "cpu"):
+        assert codes._sionna(Code.of(np.ones((1, 3))), device) is not None
+    assert places == ["cuda:0", "cpu"]
