@@ -57,6 +57,7 @@ ABOUT: dict[str, dict[str, tuple[str, str]]] = {
             "Decoders on one core, beside ldpc, relay-bp, PyMatching and Sionna",
             "decoding.md#beside-its-peers",
         ),
+        "decoding-cuda": ("Decoders on a GPU", "decoding.md#beside-its-peers"),
     },
     "Speed": {
         "layer-cuda": ("One layer on a GPU, beside PyG and other forms", "speed.md#one-layer-on-a-gpu"),
@@ -95,6 +96,7 @@ AGAIN = {
     "batched_search": "python -m tools.batched_search",
     "guide": "python -m tools.guide_gain",
     "decoding-cpu": "fgnn bench decoding",
+    "decoding-cuda": "fgnn bench decoding --device cuda",
     "layer-cuda": "fgnn bench layer --device cuda",
     "knn-cuda": "fgnn bench knn --device cuda",
     "solvers-cuda": "fgnn bench solvers --device cuda",
