@@ -62,6 +62,7 @@ ABOUT: dict[str, dict[str, tuple[str, str]]] = {
     "Speed": {
         "layer-cuda": ("One layer on a GPU, beside PyG and other forms", "speed.md#one-layer-on-a-gpu"),
         "layer-cpu": ("One layer on a CPU, beside the same peers", "speed.md#one-layer-on-a-cpu"),
+        "step-cuda": ("A step of one's own loop on a GPU", "speed.md"),
         "knn-cuda": ("Nearest neighbours on a GPU, beside a k-d tree", "speed.md#nearest-neighbours-on-a-gpu"),
         "solvers-cuda": ("MAP solvers on batches on a GPU", "speed.md"),
         "solvers-cpu": ("MAP solvers on a CPU, beside toulbar2, HiGHS and PGMax", "speed.md"),
@@ -98,6 +99,7 @@ AGAIN = {
     "decoding-cpu": "fgnn bench decoding",
     "decoding-cuda": "fgnn bench decoding --device cuda",
     "layer-cuda": "fgnn bench layer --device cuda",
+    "step-cuda": "fgnn bench step --device cuda --no-compiled",
     "knn-cuda": "fgnn bench knn --device cuda",
     "solvers-cuda": "fgnn bench solvers --device cuda",
     "segment-cuda": "fgnn bench segment --device cuda",
