@@ -115,6 +115,7 @@ def test_a_model_is_searched_while_an_order_is_searched_for() -> None:
     assert solution.score >= solve(model, "search", rounds=5, workers=1).score - 1e-9
     seconds = {name: spent for name, _, _, spent in solution.info["stages"]}
     assert seconds["search"] > 1.8
+    assert any(update.note == "while planning" and update.score > -math.inf for update in updates)
 
 
 def test_the_search_counts_where_planning_took_all_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,6 +253,11 @@ def test_a_model_far_too_wide_is_recognised_without_planning() -> None:
     assert not far_too_wide(ModelBatch.stack([grid(6)]), 1 << 20)
     observed = complete(0, variables=60).condition(dict.fromkeys(range(45), 0))
     assert not far_too_wide(ModelBatch.stack([observed]), 1 << 20)
+    loose = GridMAP(50, 50).sample(1, seed=0)  # at most two ones among six
+    assert far_too_wide(loose, 1 << 26)
+    strict = complete(0, variables=60)
+    strict.add_exactly_one(range(60))  # leaves 60 joint states
+    assert not far_too_wide(ModelBatch.stack([strict]), 1 << 20)
     solution = solve(grid(48), "auto", time_limit=2)
     assert solution.info["skipped"]["exact"] == "the model is far too wide for elimination"
     assert solution.feasible

@@ -132,7 +132,15 @@ class _Run:
         if self.deadline is not None and self._far_too_wide(best):
             best.skipped["exact"] = "the model is far too wide for elimination"
             return
-        plan = exact_plan(lower(best.batch).batch, time_limit=self._share(_PLAN_SHARE), **self.limits)
+        reporter = Reporter("auto", best.report)
+        best.live = beside.best if beside is not None else best.live
+
+        def report() -> None:
+            if beside is not None and beside.best() is not None and reporter.due():
+                best.report_progress("auto:search", "while planning")
+
+        batch, limit = lower(best.batch).batch, self._share(_PLAN_SHARE)
+        plan = exact_plan(batch, time_limit=limit, meanwhile=report, **self.limits)
         limit = self._share(_EXACT_SHARE)
         needed = plan.total_states * len(best.batch) * _STATE_SECONDS
         if limit is not None and best.batch.device.type == "cpu" and needed > limit:

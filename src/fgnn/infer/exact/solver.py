@@ -125,8 +125,11 @@ def exact_plan(
     memory: int | None = None,
     tries: int = 16,
     list_share: float = LIST_SHARE,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> ExactPlan:
     """The plan of `solve_exact`, on the device of the batch; kept for the next batch of this structure.
+
+    ``meanwhile`` is called now and then.
 
     Raises:
         TooLarge: As `solve_exact` does.
@@ -136,6 +139,10 @@ def exact_plan(
     memory = default_memory(batch.device) if memory is None else memory
     allowed = allowed_states(batch)
 
+    def seconds_left() -> float:
+        meanwhile()
+        return clock.seconds_left()
+
     def build() -> ExactPlan:
         plan = build_plan(
             allowed,
@@ -144,7 +151,7 @@ def exact_plan(
             seed=seed,
             tries=tries,
             list_share=list_share,
-            seconds_left=clock.seconds_left,
+            seconds_left=seconds_left,
         )
         return plan.to(batch.device)
 

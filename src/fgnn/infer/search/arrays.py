@@ -101,7 +101,7 @@ class Layout:
         fields["counters"], fields["counter"], slots = _incidence(counted, count_first, count)
         fields["own_weight"] = weight[slots]
         cliques = tables + [s for s in budgets if s.shape[1] <= LARGE]
-        fields["neighbours"], fields["neighbour"] = _adjacency(cliques, count)
+        fields["neighbours"], fields["neighbour"] = adjacency(cliques, count)
         return cls(fields)
 
 
@@ -142,7 +142,7 @@ def _incidence(members: Ints, first: Ints, count: int) -> tuple[Ints, Ints, Ints
     return _starts(np.bincount(members, minlength=count)), factor[slots].astype(np.int64), slots
 
 
-def _adjacency(cliques: list[NDArray[Any]], count: int) -> tuple[Ints, Ints]:
+def adjacency(cliques: list[NDArray[Any]], count: int) -> tuple[Ints, Ints]:
     """The distinct neighbours of each variable: where they start, and who they are."""
     keys = [np.zeros(0, dtype=np.int64)]
     for scopes in cliques:

@@ -6,8 +6,8 @@
 // sums become maxima. Steps of one level do not depend on each other, and read messages of the level before: two
 // buffers in shared memory hold them. The drawn states go to global memory, a byte each.
 //
-// The launcher defines THREADS, BLOCKS (of a multiprocessor), STATES (of a variable, at most), SHARED_STATES and SHARED_MESSAGES (0: in global
-// memory).
+// The launcher defines THREADS, BLOCKS (of a multiprocessor), STATES (of a variable, at most), SHARED_STATES and
+// SHARED_MESSAGES (0: in global memory).
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -15,8 +15,8 @@ typedef unsigned int u32;
 
 #define CHUNK (STATES < 4 ? STATES : 4)  // states of a variable that are weighed at once
 
-// Read at every item: first item, first source, where the scores of its states given the rest are kept, and the number of
-// sources with that of states in the upper half.
+// The first four are read at every item: its first item, its first source, where the scores of its states given the rest
+// are kept, and the number of sources, with that of states in the upper half.
 struct __align__(16) Step {
     int item, source, given, counts;
     int variable, unary, alone, alones;  // what is eliminated; tables of no other free variable
@@ -27,7 +27,7 @@ struct __align__(16) Step {
 
 // A table or message. Its entry is base + rows[row + item of the step] + state * stride.
 struct __align__(16) Source {
-    int slot, row, stride, cell;  // where a message starts; or -1, or -2 if variables are fixed, and where a table starts
+    int slot, row, stride, cell;  // where a message starts, or -1 (-2 with fixed variables) and where a table starts
     int fixed, fixeds, _, __;     // the fixed variables of the table
 };
 
@@ -132,7 +132,8 @@ __device__ __forceinline__ void read_back(const Plan& p, const u8* drawn, u8* x)
         for (int t = p.levels[level] + threadIdx.x; t < p.levels[level + 1]; t += THREADS) {
             const Step& step = p.steps[t];
             int at = step.item;
-            for (int a = step.scope; a < step.scope + step.width; a++) at += x[__ldg(&p.scope[a])] * __ldg(&p.strides[a]);
+            for (int a = step.scope; a < step.scope + step.width; a++)
+                at += x[__ldg(&p.scope[a])] * __ldg(&p.strides[a]);
             x[step.variable] = drawn[at];
         }
         __syncthreads();

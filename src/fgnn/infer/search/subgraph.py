@@ -20,7 +20,7 @@ Status = NDArray[np.int8]
 
 _BUCKETS = 64
 _OUT, _FREE, _DONE = 0, 1, 2
-_HUGE = 1 << 40
+_HUGE = 1 << 61
 
 
 class Workspace(NamedTuple):
@@ -172,14 +172,14 @@ def _live_neighbours(
         if status[j] == _FREE:
             clique[width] = j
             width += 1
-            size = min(size * m.cards[j], _HUGE)
+            size = size * m.cards[j] if size <= _HUGE // m.cards[j] else _HUGE
     e = fill_head[i]
     while e >= 0:
         j = fill_to[e]
         if status[j] == _FREE:
             clique[width] = j
             width += 1
-            size = min(size * m.cards[j], _HUGE)
+            size = size * m.cards[j] if size <= _HUGE // m.cards[j] else _HUGE
         e = fill_next[e]
     return width, size
 
