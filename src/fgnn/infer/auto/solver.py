@@ -44,7 +44,7 @@ _STAGES = (
 _SOME, _MANY = 100, 1000  # variables from which on planning may take long, and takes seconds
 _LOADING, _PATIENCE = 0.3, 0.05  # of the time to wait for compiled loops, and for the search in the background
 _PROVABLE, _EASY = 4096, 512  # states of all variables up to which toulbar2 may, and does, look for a proof
-_ENTRY_SECONDS = 5e-7  # per entry of the tables, until ``dual`` has a first bound
+_ENTRY_SECONDS = 5e-7  # per entry of the tables, until max-product or ``dual`` has something to show
 _EXPLAINED = 0.3  # share of the best assignment's loss that the bound must have reached for the former
 
 
@@ -275,13 +275,13 @@ class _Run:
         solver, options = None, dict[str, Any]()
         has_search = "search" not in best.skipped
         one = has_search and len(best.batch) == 1 and best.batch.device.type == "cpu"
+        if method in ("max-product", "ad3") and one and _first_answer(best.batch) > (self._share(share) or math.inf):
+            best.skipped["dual" if method == "ad3" else method] = "the time limit is too short for a model of this size"
+            return None
         if method == "max-product":
             options = {"decode": "best"}
             if one:  # the compiled loops of the next method load beside this one
                 KERNELS.begin()
-        elif method == "ad3" and one and _first_bound(best.batch) > (self._share(share) or math.inf):
-            best.skipped["dual"] = "the time limit is too short for a bound"
-            return None
         elif method == "ad3" and one and KERNELS.wait(_LOADING * (self._share(share) or math.inf)):
             method, options = "dual", {"start": best.assignment}  # a lower bound, but one model at a time
         elif method == "search":
@@ -306,8 +306,8 @@ def _stop(beside: Beside | None) -> None:
         beside.stop()
 
 
-def _first_bound(batch: ModelBatch) -> float:
-    """About the seconds that ``dual`` takes for a first bound of one model."""
+def _first_answer(batch: ModelBatch) -> float:
+    """About the seconds until max-product has an assignment, or ``dual`` a bound, of one model."""
     return _ENTRY_SECONDS * sum(t.values[0].numel() for t in batch.tables)
 
 

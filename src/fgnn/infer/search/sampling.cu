@@ -15,7 +15,7 @@ typedef unsigned int u32;
 
 #define CHUNK (STATES < 4 ? STATES : 4)  // states of a variable that are weighed at once
 
-// The first four are read at every item: its first item, its first source, where the scores of its states given the rest
+// The first four are read at every item: first item, first source, where the scores of its states given the rest
 // are kept, and the number of sources, with that of states in the upper half.
 struct __align__(16) Step {
     int item, source, given, counts;
