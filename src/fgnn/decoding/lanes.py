@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.infer.jit import compiled
+from fgnn.runtime.jit import compiled
 
 Array = NDArray[Any]
 

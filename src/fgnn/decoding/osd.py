@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from fgnn.decoding.code import Bits, Code
-from fgnn.infer.jit import compiled
+from fgnn.runtime.jit import compiled
 
 Array = NDArray[Any]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.infer.jit import compiled
+from fgnn.runtime.jit import compiled
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

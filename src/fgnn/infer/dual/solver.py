@@ -13,11 +13,11 @@ from fgnn.errors import need
 from fgnn.infer.certificate import certified
 from fgnn.infer.dual.descent import Descent
 from fgnn.infer.dual.layout import build_layout
-from fgnn.infer.jit import Background
 from fgnn.infer.lowered import lowers
 from fgnn.infer.reporter import Reporter
 from fgnn.infer.solution import Answer, OnProgress
 from fgnn.pgm import GraphicalModel, ModelBatch
+from fgnn.runtime.jit import Background
 
 
 @lowers

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fgnn.infer.jit import compiled
+from fgnn.runtime.jit import compiled
 
 # A row whose sum is below this may have lost terms to underflow.
 _TINY = 1e-250

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.infer.jit import Background, compiled
+from fgnn.runtime.jit import Background, compiled
 
 # Greedy choices are random among the vertices whose score is at most this factor of the lowest, one factor a try.
 _SLACK = (1.0, 1.0, 1.1, 1.25)

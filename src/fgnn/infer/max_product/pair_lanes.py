@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fgnn.infer.exact.dense_sums import has_numba
-from fgnn.infer.jit import Background
 from fgnn.infer.max_product.numbers import Numbers
 from fgnn.infer.max_product.pair_sums import RANGE, PairSum
 from fgnn.infer.max_product.pool import Pool
 from fgnn.infer.max_product.wiring import Wiring
 from fgnn.pgm import ModelBatch
+from fgnn.runtime.jit import Background
 
 # Fewer models leave most of a vector empty; tensor operations then run along the factors instead.
 _FEWEST_MODELS = 16

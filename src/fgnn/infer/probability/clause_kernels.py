@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fgnn.infer.jit import compiled
+from fgnn.runtime.jit import compiled
 
 
 @compiled

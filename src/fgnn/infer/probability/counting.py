@@ -19,9 +19,9 @@ import torch
 from numpy.typing import NDArray
 
 from fgnn.infer.exact.order import OutOfTime, graph_of, min_fill
-from fgnn.infer.jit import Background
 from fgnn.infer.probability.result import Beliefs
 from fgnn.pgm import ModelBatch
+from fgnn.runtime.jit import Background
 
 # Of the time, to wait for compiled loops: the first time they compile for seconds.
 _LOADING = 0.5

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from fgnn.infer.jit import compiled
 from fgnn.infer.search.arrays import Arrays, Floats, Ints
 from fgnn.infer.search.chance import State, below, uniform
+from fgnn.runtime.jit import compiled
 
 _FAR = 16.0  # exp(-16) is practically never
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fgnn.infer.jit import compiled
 from fgnn.infer.search.arrays import LARGE, Arrays, Floats, Ints
 from fgnn.infer.search.chance import State, below, uniform
 from fgnn.infer.search.subgraph import Workspace
+from fgnn.runtime.jit import compiled
 
 
 @compiled

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.infer.jit import compiled
+from fgnn.runtime.jit import compiled
 
 State = NDArray[np.uint64]  # shape: (1,)
 

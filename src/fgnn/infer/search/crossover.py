@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fgnn.infer.jit import compiled
 from fgnn.infer.search.arrays import Arrays, Ints
 from fgnn.infer.search.chance import State, uniform
+from fgnn.runtime.jit import compiled
 
 
 @compiled

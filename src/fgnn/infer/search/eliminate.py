@@ -7,11 +7,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.infer.jit import compiled
 from fgnn.infer.search.arrays import Arrays, Floats, Ints
 from fgnn.infer.search.ball import random_ball
 from fgnn.infer.search.chance import State, uniform
 from fgnn.infer.search.subgraph import Workspace, plan_subgraph
+from fgnn.runtime.jit import compiled
 
 _DIMS = 64  # no step has more axes: a joint state of 2^64 cells is out of reach
 _OVERHEAD = 256  # joint states that take as long as planning one variable

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fgnn.infer.jit import compiled
 from fgnn.infer.search.arrays import Arrays, Floats, Ints
 from fgnn.infer.search.chance import State, uniform
+from fgnn.runtime.jit import compiled
 
 _FLOOR = 0.25  # weight of a variable in no doubt, relative to the mean doubt
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.infer.jit import compiled
 from fgnn.infer.search.arrays import Arrays, Floats, Ints
 from fgnn.infer.search.chance import State, below, uniform
+from fgnn.runtime.jit import compiled
 
 Flags = NDArray[np.bool_]
 

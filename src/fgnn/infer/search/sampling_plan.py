@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.infer.jit import compiled
 from fgnn.infer.search.arrays import Arrays, Ints
+from fgnn.runtime.jit import compiled
 
 STEP, SOURCE = 12, 8  # fields of a step and of a source
 

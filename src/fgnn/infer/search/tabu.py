@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fgnn.infer.jit import compiled
 from fgnn.infer.search.anneal import move
 from fgnn.infer.search.arrays import LARGE, Arrays, Floats, Ints
 from fgnn.infer.search.chance import State, below, uniform
+from fgnn.runtime.jit import compiled
 
 _LEAST = 1e-9  # a smaller loss is none
 _TENURE, _PER_CONFLICT = 10, 0.6  # steps that a state is forbidden: a random number below the first, and a share
