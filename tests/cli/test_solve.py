@@ -119,12 +119,20 @@ def test_a_terminal_shows_score_and_time_left_and_ctrl_c_prints_the_best_so_far(
     command = [sys.executable, "-m", "fgnn", "solve", str(tmp_path / "hard.uai"), "--json", "--time-limit", "100"]
     ours, its = os.openpty()
     environ = os.environ | {"COLUMNS": "200", "TERM": "xterm"}
+    # A shell that starts the tests in the background ignores SIGINT, and so would the process.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=its, text=True, env=environ)
-    shown = read_until(ours, rb"score \d.*bound .*1:\d\d left", 60)
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
-    os.close(its)
-    os.close(ours)
+    signal.signal(signal.SIGINT, before)
+    try:
+        shown = read_until(ours, rb"score \d.*bound .*1:\d\d left", 60)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()  # type: ignore[union-attr]
+        os.close(its)
+        os.close(ours)
     assert re.search(rb"score \d", shown), shown[-500:]
     assert process.returncode == 0
     result = json.loads(out)
