@@ -102,7 +102,7 @@ def number(value: float | None, digits: int = 3) -> str | None:
     """A number to ``digits`` significant digits, without an exponent if possible."""
     if value is None:
         return None
-    return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
+    return f"{value:,.0f}" if 10**digits <= abs(value) < 1e12 else f"{value:.{digits}g}"
 
 
 def mib(size: int | None) -> str | None:

@@ -142,13 +142,18 @@ def _incidence(members: Ints, first: Ints, count: int) -> tuple[Ints, Ints, Ints
     return _starts(np.bincount(members, minlength=count)), factor[slots].astype(np.int64), slots
 
 
+def _distinct(keys: Ints) -> Ints:
+    """Sorted, each once; several times faster than `np.unique`, whose hash table misses the caches."""
+    keys = np.sort(keys, kind="stable")
+    return keys[np.concatenate([np.ones(min(1, len(keys)), dtype=bool), keys[1:] != keys[:-1]])]
+
+
 def adjacency(cliques: list[NDArray[Any]], count: int) -> tuple[Ints, Ints]:
     """The distinct neighbours of each variable: where they start, and who they are."""
     keys = [np.zeros(0, dtype=np.int64)]
     for scopes in cliques:
         a, b = np.triu_indices(scopes.shape[1], 1)
-        keys.append(np.unique(scopes[:, a].reshape(-1) * count + scopes[:, b].reshape(-1)))
+        keys.append(_distinct(scopes[:, a].reshape(-1) * count + scopes[:, b].reshape(-1)))
     i, j = np.divmod(np.concatenate(keys), max(1, count))
-    both = np.unique(np.concatenate([i * count + j, j * count + i]))
-    i, j = np.divmod(both, max(1, count))
+    i, j = np.divmod(_distinct(np.concatenate([i * count + j, j * count + i])), max(1, count))
     return _starts(np.bincount(i, minlength=count)), j

@@ -33,9 +33,11 @@ def far_too_wide(batch: ModelBatch, max_states: int) -> bool:
     if far.any() or not len(free):
         return False
     count = len(model.cards)
-    starts, ends = adjacency([t.scopes.cpu().numpy() for t in batch.tables], count)
-    model = model._replace(neighbours=starts, neighbour=ends)
-    graph = csr_matrix((np.ones(len(ends), np.int8), ends, starts), shape=(count, count))
+    if batch.budgets:
+        starts, ends = adjacency([t.scopes.cpu().numpy() for t in batch.tables], count)
+        model = model._replace(neighbours=starts, neighbour=ends)
+    ends = model.neighbour
+    graph = csr_matrix((np.ones(len(ends), np.int8), ends, model.neighbours), shape=(count, count))
     if connected_components(graph[free][:, free], directed=False)[0] > 1:
         return False
     bits = min(_MOST_BITS, _MARGIN * np.log2(max(2, max_states))) / _allowed_bits(batch)
