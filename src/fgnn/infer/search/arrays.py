@@ -145,7 +145,10 @@ def _incidence(members: Ints, first: Ints, count: int) -> tuple[Ints, Ints, Ints
 def _distinct(keys: Ints) -> Ints:
     """Sorted, each once; several times faster than `np.unique`, whose hash table misses the caches."""
     keys = np.sort(keys, kind="stable")
-    return keys[np.concatenate([np.ones(min(1, len(keys)), dtype=bool), keys[1:] != keys[:-1]])]
+    new = np.ones(len(keys), dtype=np.bool_)
+    new[1:] = keys[1:] != keys[:-1]
+    distinct: Ints = keys[new]
+    return distinct
 
 
 def adjacency(cliques: list[NDArray[Any]], count: int) -> tuple[Ints, Ints]:
