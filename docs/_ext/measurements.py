@@ -51,6 +51,8 @@ ABOUT: dict[str, dict[str, tuple[str, str]]] = {
     "Search, marginals and decoding": {
         "guide": ("What a trained guide adds to the search", "solvers.md#search"),
         "batched_search": ("A thousand grids searched at once on a GPU, beside a CPU", "solvers.md#search"),
+        "anytime": ("Scores over time on wide models, beside other solvers", "solvers.md#search"),
+        "anytime-uai2012": ("The same on instances of UAI 2012", "solvers.md#search"),
         "marginals-pr": ("Partition functions of the UAI 2014 instances", "marginals.md#measurements"),
         "marginals-mar": ("Marginals of the UAI 2014 instances", "marginals.md#measurements"),
         "decoding-cpu": (
@@ -278,6 +280,23 @@ def marginals(payload: Mapping[str, Any]) -> str:
     return Table(head, rows, title).markdown()
 
 
+def anytime(payload: Mapping[str, Any]) -> str:
+    """Mean gaps over time by family, and all scores."""
+    summary = payload["summary"]
+    methods = list(dict.fromkeys(m for row in summary["gap_area"].values() for m in row))
+    gaps = [
+        [family, *(f"{row[m]:.2g}" if m in row else "–" for m in methods)]
+        for family, row in summary["gap_area"].items()
+    ]
+    scores = [
+        [name, *("–" if row.get(m) is None else f"{row[m]:,.2f}" for m in methods)]
+        for name, row in summary["scores"].items()
+        if any(m in row for m in methods)
+    ]
+    every = folded("Scores by instance and time", Table(["instance", *methods], scores).markdown())
+    return f"{Table(['family', *methods], gaps, 'Mean gap over time, in percent').markdown()}\n{every}"
+
+
 def _chart(svg: str) -> str:
     return f"<figure class='chart'>{svg}</figure>\n"
 
@@ -291,6 +310,8 @@ TABLES: Mapping[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "fgnn-aerial": ("lidar_aerial", aerial),
     "fgnn-aerial-scans": ("lidar_aerial", aerial_scans),
     "fgnn-aerial-classes": ("lidar_aerial", aerial_classes),
+    "fgnn-anytime": ("anytime", anytime),
+    "fgnn-anytime-uai2012": ("anytime-uai2012", anytime),
     "fgnn-marginals-pr": ("marginals-pr", marginals),
     "fgnn-marginals-mar": ("marginals-mar", marginals),
     **DECODING,

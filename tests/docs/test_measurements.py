@@ -14,7 +14,8 @@ from tests.docs.pages import DOCS, ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
 NAMES = (
-    "results.md", "results-chains.md", "results-points.md", "marginals.md", "decoding.md", "decoding-circuits.md",
+    "solvers.md", "results.md", "results-chains.md", "results-points.md", "marginals.md", "decoding.md",
+    "decoding-circuits.md",
 )  # fmt: skip
 PAGES = "".join((DOCS / name).read_text(encoding="utf-8") for name in NAMES)
 
