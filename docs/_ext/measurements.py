@@ -73,6 +73,7 @@ ABOUT: dict[str, dict[str, tuple[str, str]]] = {
         "training-cuda": ("Training steps on fresh chains", "speed.md#training-on-fresh-chains"),
         "points-cuda": ("Training and labelling by point networks", "speed.md#point-networks"),
         "segment": ("Scans from file to file on a CPU", "speed.md#segmenting-a-scan-on-a-cpu"),
+        "cold_start": ("Minutes from a cold shell to the first results", "getting-started.md"),
         "segment-cuda": ("Scans from file to file on a GPU", "speed.md#segmenting-a-scan-on-a-gpu"),
     },
     "Theory and guarantees": {
