@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import shutil
-import subprocess
-from collections.abc import Callable
-from importlib.resources import files
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,8 +11,10 @@ from torch.testing import assert_close
 
 from fgnn.decoding import AWGN, Code, Problem, decode
 from fgnn.decoding.belief import Schedule, Shots, propagate
-from fgnn.decoding.shots import Compile, Launch, Layout, _on_gpu, decode_on
+from fgnn.decoding.shots import KERNEL, Layout, decode_on
 from fgnn.decoding.wiring import wire
+from fgnn.runtime.nvrtc import Compile
+from tests.cuda_on_cpu import compiler
 
 pytest.importorskip("numba")
 
@@ -26,19 +22,10 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 RNG = np.random.default_rng(5)
 PLAIN = np.zeros((1, 1), np.float32)
 
-# What CUDA has and C++ has not, for blocks of one thread.
+# What this kernel needs besides.
 PRELUDE = """
-#include <cmath>
-#include <cstring>
-#define __device__
-#define __global__
-#define __forceinline__ inline
 #define __shared__ static
-#define __launch_bounds__(...)
-#define __ldg(p) (*(p))
-#define __syncthreads()
 #define __syncthreads_or(x) (x)
-static struct { int x; } threadIdx, blockIdx;
 struct ushort4 { unsigned short x, y, z, w; };
 struct uint4 { unsigned int x, y, z, w; };
 template <class T> T atomicAdd(T* p, T x) { T old = *p; *p += x; return old; }
@@ -51,32 +38,7 @@ inline unsigned short float_to_half(float x) { _Float16 y = x; unsigned short h;
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Compile:
-    """Compiles the kernel for the GPU, or for the CPU with a C++ compiler."""
-    if DEVICE.type == "cuda":
-        return _on_gpu
-    if shutil.which("g++") is None:
-        pytest.skip("needs a GPU or g++")
-    folder, kept = tmp_path_factory.mktemp("kernel"), dict[str, Launch]()
-
-    def compile_here(defines: dict[str, str | int], device: torch.device) -> Launch:
-        macros = [f"-D{k}={v}" for k, v in {**defines, "THREADS": 1}.items()]
-        if str(macros) not in kept:
-            kept[str(macros)] = _compile_here(folder / str(len(kept)), macros)
-        return kept[str(macros)]
-
-    return compile_here
-
-
-def _compile_here(stem: Path, macros: list[str]) -> Launch:
-    source = files("fgnn.decoding").joinpath("shots.cu").read_text("utf-8")
-    source = source.replace("extern __shared__ double memory[]", "static double memory[1 << 14]")
-    stem.with_suffix(".cpp").write_text(PRELUDE + source)
-    options = ["-std=c++17", "-O1", "-ffp-contract=off", "-shared", "-fPIC", "-w"]
-    subprocess.run(
-        ["g++", *options, *macros, str(stem.with_suffix(".cpp")), "-o", str(stem.with_suffix(".so"))], check=True
-    )
-    function: Callable[..., None] = ctypes.CDLL(str(stem.with_suffix(".so"))).decode_shots
-    return lambda blocks, threads, shared, arguments: function(*arguments)
+    return compiler(KERNEL, tmp_path_factory.mktemp("kernel"), PRELUDE, ["-ffp-contract=off"])
 
 
 def ragged(seed: int, checks: int = 9, bits: int = 20, most: int = 11) -> Code:

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import shutil
-import subprocess
-from collections.abc import Callable
-from importlib.resources import files
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,51 +15,22 @@ from fgnn.pgm import GraphicalModel, ModelBatch
 pytest.importorskip("numba")
 
 from fgnn.infer.search.sampled import SampledSearch
-from fgnn.infer.search.sampler import Compile, Launch, Sampler, compile_on_gpu, unsupported
+from fgnn.infer.search.sampler import KERNEL, Sampler, unsupported
+from fgnn.runtime.nvrtc import Compile
+from tests.cuda_on_cpu import compiler
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
-# What CUDA has and C++ has not, for blocks of one thread.
+# What this kernel needs besides.
 PRELUDE = """
-#include <cmath>
-#define __device__
-#define __global__
-#define __forceinline__ inline
-#define __launch_bounds__(...)
 #define __align__(x)
-#define __ldg(p) (*(p))
-#define __syncthreads()
 struct int4 { int x, y, z, w; };
-static struct { int x; } threadIdx, blockIdx, gridDim = {1};
 """
 
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Compile:
-    """Compiles the kernel for the GPU, or for the CPU with a C++ compiler."""
-    if DEVICE.type == "cuda":
-        return compile_on_gpu
-    if shutil.which("g++") is None:
-        pytest.skip("needs a GPU or g++")
-    folder, kept = tmp_path_factory.mktemp("kernel"), dict[str, Launch]()
-
-    def compile_here(defines: dict[str, int], device: torch.device) -> Launch:
-        macros = [f"-D{k}={v}" for k, v in {**defines, "THREADS": 1}.items()]
-        if str(macros) not in kept:
-            kept[str(macros)] = _compile_here(folder / str(len(kept)), macros)
-        return kept[str(macros)]
-
-    return compile_here
-
-
-def _compile_here(stem: Path, macros: list[str]) -> Launch:
-    source = files("fgnn.infer.search").joinpath("sampling.cu").read_text("utf-8")
-    source = source.replace("extern __shared__ double memory[]", "static double memory[1 << 14]")
-    stem.with_suffix(".cpp").write_text(PRELUDE + source)
-    options = ["-std=c++17", "-O1", "-shared", "-fPIC", "-w", *macros]
-    subprocess.run(["g++", *options, str(stem.with_suffix(".cpp")), "-o", str(stem.with_suffix(".so"))], check=True)
-    function: Callable[..., None] = ctypes.CDLL(str(stem.with_suffix(".so"))).sample_subgraph
-    return lambda blocks, threads, shared, arguments: function(*arguments)
+    return compiler(KERNEL, tmp_path_factory.mktemp("kernel"), PRELUDE)
 
 
 def mixed_models(count: int, seed: int, *, forbidden: bool = False) -> ModelBatch:

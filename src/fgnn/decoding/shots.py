@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fgnn.decoding.wiring import PER_WORD, Wiring, wire
-from fgnn.runtime.nvrtc import CudaKernel
+from fgnn.runtime.nvrtc import Compile, CudaSource
 
 if TYPE_CHECKING:
     from fgnn.decoding.belief import Schedule
@@ -28,8 +25,8 @@ _BLOCKS = 32
 _LARGE_BLOCKS = 3
 _PER_BLOCK = 1024  # bytes of shared memory that the hardware takes for itself
 
-Launch = Callable[[int, int, int, Sequence[Any]], None]
-Compile = Callable[[dict[str, str | int], torch.device], Launch]
+# Products and sums stay apart, as on a CPU.
+KERNEL = CudaSource("fgnn.decoding", "shots.cu", "decode_shots", ("-fmad=false",))
 
 
 class _Problem(ctypes.Structure):
@@ -83,21 +80,9 @@ class Layout:
         return self.post + self.checks - self.shared
 
 
-@cache
-def compile_kernel(defines: tuple[tuple[str, str | int], ...], device: torch.device) -> CudaKernel:
-    """Compile the kernel with these macros, once."""
-    source = files("fgnn.decoding").joinpath("shots.cu").read_text("utf-8")
-    # products and sums stay apart, as on a CPU
-    return CudaKernel(source, "decode_shots", ["-fmad=false", *(f"-D{k}={v}" for k, v in defines)], device)
-
-
-def _on_gpu(defines: dict[str, str | int], device: torch.device) -> Launch:
-    return compile_kernel(tuple(defines.items()), device)
-
-
 def decode_on(
     code: Code, llr: Tensor, syndromes: Tensor | None, schedule: Schedule, *, posterior: bool, half: bool,
-    build: Compile = _on_gpu,
+    build: Compile = KERNEL,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return words, posteriors (or nothing), iterations and convergence of every shot, on the device of ``llr``.
 

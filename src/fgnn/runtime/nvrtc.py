@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,43 @@ import torch
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, in percent
+
+
+# Launches a kernel: blocks, threads of a block, bytes of dynamic shared memory, arguments as ctypes values.
+Launch = Callable[[int, int, int, Sequence[Any]], None]
+# Compiles a source with these macros for a device.
+Compile = Callable[[Mapping[str, str | int], torch.device], Launch]
+
+
+@dataclass(frozen=True)
+class CudaSource:
+    """A file of the package with one kernel, compiled when called: once for the same macros and device.
+
+    Attributes:
+        package: Where the file is.
+        file: CUDA C++ with an ``extern "C"`` kernel.
+        kernel: Its name.
+        options: Of NVRTC.
+    """
+
+    package: str
+    file: str
+    kernel: str
+    options: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """The source."""
+        return files(self.package).joinpath(self.file).read_text("utf-8")
+
+    def __call__(self, defines: Mapping[str, str | int], device: torch.device) -> Launch:
+        """Compile it."""
+        return _kernel(self, tuple(defines.items()), device)
+
+
+@cache
+def _kernel(source: CudaSource, defines: tuple[tuple[str, str | int], ...], device: torch.device) -> CudaKernel:
+    options = [*source.options, *(f"-D{name}={value}" for name, value in defines)]
+    return CudaKernel(source.text(), source.kernel, options, device)
 
 
 class CudaKernel:

@@ -12,8 +12,9 @@ from torch import Tensor
 from fgnn.infer.local_search.moves import Moves
 from fgnn.infer.local_search.refine import merge
 from fgnn.infer.reporter import Reporter
-from fgnn.infer.search.sampler import Compile, Sampler, Subgraph, compile_on_gpu, resident_blocks
+from fgnn.infer.search.sampler import KERNEL, Sampler, Subgraph, resident_blocks
 from fgnn.pgm import ModelBatch
+from fgnn.runtime.nvrtc import Compile
 
 _CELLS = 1 << 8  # joint states in a step of a subgraph that is sampled ...
 _WIDE = 1 << 12  # ... and of one that is solved at the end of a run
@@ -44,7 +45,7 @@ class SampledSearch:
     seed: int
     reporter: Reporter
     rounds: int | None = None
-    build: Compile = compile_on_gpu
+    build: Compile = KERNEL
 
     @torch.no_grad()
     def run(self, best: Tensor, deadline: float) -> Tensor:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -19,7 +16,7 @@ from fgnn.infer.search.chance import generator
 from fgnn.infer.search.sampling_plan import SamplingPlan, Words, lay_out
 from fgnn.infer.search.subgraph import Workspace, plan_subgraph, workspace
 from fgnn.pgm import ModelBatch
-from fgnn.runtime.nvrtc import CudaKernel
+from fgnn.runtime.nvrtc import Compile, CudaSource
 
 _MOST_STATES = 256  # of a variable: a byte
 _MOST_ENTRIES = 1 << 16  # of a table: an address of 16 bits
@@ -28,8 +25,7 @@ _THREADS = 256  # of a block, or more where its messages leave room for few bloc
 _RESIDENT = 2048  # threads of a multiprocessor
 _PER_BLOCK = 1024  # bytes of shared memory that the hardware takes for itself
 
-Launch = Callable[[int, int, int, Sequence[Any]], None]
-Compile = Callable[[dict[str, int], torch.device], Launch]
+KERNEL = CudaSource("fgnn.infer.search", "sampling.cu", "sample_subgraph", ("-use_fast_math",))
 
 
 class _Plan(ctypes.Structure):
@@ -54,18 +50,6 @@ class Subgraph:
     variables: tuple[int, ...]  # that are free
 
 
-@cache
-def _compile(defines: tuple[tuple[str, int], ...], device: torch.device) -> CudaKernel:
-    source = files("fgnn.infer.search").joinpath("sampling.cu").read_text("utf-8")
-    options = ["-use_fast_math", *(f"-D{name}={value}" for name, value in defines)]
-    return CudaKernel(source, "sample_subgraph", options, device)
-
-
-def compile_on_gpu(defines: dict[str, int], device: torch.device) -> Launch:
-    """Compile the kernel, once for each device."""
-    return _compile(tuple(defines.items()), device)
-
-
 def unsupported(batch: ModelBatch) -> str | None:
     """Why the kernel cannot read these models; None if it can."""
     if batch.budgets:
@@ -88,15 +72,15 @@ class Sampler:
         build: Compiles the kernel; tests build it for the CPU.
     """
 
-    def __init__(self, batch: ModelBatch, seed: int, build: Compile = compile_on_gpu) -> None:
+    def __init__(self, batch: ModelBatch, seed: int, build: Compile = KERNEL) -> None:
         reason = unsupported(batch)
         if reason is not None:
             raise ValueError(f"Expected tables that the kernel can read (got {reason})")
         self.batch, self.device, self.build = batch, batch.device, build
         shapes = tuple(t.shape for t in batch.tables)
         layout: Layout = batch.structure.derived(("search", shapes), lambda: Layout.of(batch.structure, shapes))
-        none = np.zeros(0)
-        self.arrays = Arrays(**{**layout.fields, "unary": none, "values": none, "sums": none})  # type: ignore[arg-type]
+        fields: dict[str, Any] = {**layout.fields, **dict.fromkeys(("unary", "values", "sums"), np.zeros(0))}
+        self.arrays = Arrays(**fields)
         values = [t.values.flatten(1) for t in batch.tables]
         joined = torch.cat(values, 1) if values else batch.unary.new_zeros(len(batch), 0)
         unary = batch.unary[:, batch.state_mask]
