@@ -130,7 +130,8 @@ def test_a_terminal_shows_score_and_time_left_and_ctrl_c_prints_the_best_so_far(
     finally:
         process.kill()
         process.wait()
-        process.stdout.close()  # type: ignore[union-attr]
+        assert process.stdout is not None
+        process.stdout.close()
         os.close(its)
         os.close(ours)
     assert re.search(rb"score \d", shown), shown[-500:]

@@ -18,7 +18,7 @@ from fgnn.nn.backends.linear import compiled, have_kernels
 from fgnn.nn.backends.triton.linear import fits
 from fgnn.nn.edge_features import EdgeFeatures
 from fgnn.nn.edge_matrix import EdgeMatrix
-from fgnn.nn.functional import aggregate_messages, number_of_samples
+from fgnn.nn.functional import Activation, aggregate_messages, number_of_samples
 from fgnn.nn.message import Message
 from fgnn.nn.norm import NodeBatchNorm, Norm, make_norm
 
@@ -50,7 +50,10 @@ class EdgeMessages(nn.Module):
             towards=towards, activation=activation, aggregation=aggregation,
         )  # fmt: skip
 
-    def _given(self, incidence: Incidence, f: Tensor | None, g: Tensor | None):  # type: ignore[no-untyped-def]
+    def _given(
+        self, incidence: Incidence, f: Tensor | None, g: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Activation]:
+        """The parts a and b of M and the activation of their sum; with a tail of M, a for each edge alone."""
         message = self.message
         a, b = message.parts(g, f, incidence.num_factors, incidence.num_variables)
         if len(message.tail):
@@ -74,10 +77,9 @@ class EdgeMessages(nn.Module):
         options |= RELU if message.first_activation == "relu" else 0
         theta_g = message.factor_weight if g is not None and message.factor_in else None
         theta_f = message.variable_weight if f is not None and message.variable_in else None
-        a = None if theta_g is None else g
         for x, theta in ((g, theta_g), (f, theta_f)):
             kernels = kernels and (theta is None or x is None or fits(x, theta))
-        operands = Operands(a, theta_g, message.bias, None, theta_f, *edge_operands)
+        operands = Operands(None if theta_g is None else g, theta_g, message.bias, None, theta_f, *edge_operands)
         return operands, types, options | (FUSED if kernels else 0)
 
 

@@ -79,11 +79,11 @@ def test_linear_layers_equal_plain_operations(bias: bool, residual: bool, relu: 
         y = torch.nn.functional.linear(x, weights[k], biases[k] if bias else None)
         y = y.relu() if relu else y
         wanted.append(rests[k] + y if residual else y)
-    expected = torch.autograd.grad(sum(y.square().sum() for y in wanted), leaves)  # type: ignore[arg-type]
+    expected = torch.autograd.grad(torch.stack([y.square().sum() for y in wanted]).sum(), leaves)
     for compiled in (False, True):
         found = dense.dense(call, leaves, compiled)
         torch.testing.assert_close(found, wanted)
-        gradients = torch.autograd.grad(sum(y.square().sum() for y in found), leaves)  # type: ignore[arg-type]
+        gradients = torch.autograd.grad(torch.stack([y.square().sum() for y in found]).sum(), leaves)
         torch.testing.assert_close(gradients, expected)
         one = torch.autograd.grad(dense.dense(call, leaves, compiled)[1].sum(), weights, allow_unused=True)
         assert one[0] is None or not one[0].any()
@@ -134,7 +134,7 @@ def test_the_kernels_equal_plain_torch(q: Any, half: bool, by_position: bool, co
             else:
                 new_f, new_gs = layer(graph, f, gs, edges)
                 results = [new_f, *new_gs.values()]
-        sum(x.float().square().sum() for x in results).backward()  # type: ignore[union-attr]
+        torch.stack([x.float().square().sum() for x in results]).sum().backward()
         found.append([*(x.detach() for x in results), *(p.grad for p in layer.parameters())])
     for one, other in zip(*found, strict=True):
         assert one is not None

@@ -70,10 +70,12 @@ def _backward(
     with no_autocast(operands[0].device):
         some = linear_passes.backward(
             [Linear(*parts[k][:3]) for k in there], [ys[k] if call.relu else None for k in there],
-            [grads[k].to(call.dtype) for k in there], call.dtype, call.fused, [wanted[k][:3] for k in there],  # type: ignore[union-attr]
+            [grad.to(call.dtype) for grad in grads if grad is not None], call.dtype, call.fused,
+            [wanted[k][:3] for k in there],
         )  # fmt: skip
-    for k, three in zip(there, some, strict=True):
-        found[k] = tuple([g if want else None for g, want in zip(three, wanted[k][:3], strict=True)])  # type: ignore[assignment]
+    for k, (at_x, at_weight, at_bias) in zip(there, some, strict=True):
+        x, weight, bias, _ = wanted[k]
+        found[k] = at_x if x else None, at_weight if weight else None, at_bias if bias else None
     d_x, d_weight, d_bias = zip(*found, strict=True)
     return [*d_x, *d_weight, *(d_bias if call.bias else ())]
 

@@ -110,8 +110,8 @@ def _layers(call: HalfCall, f: Tensor | None, groups: Sequence[Operands]) -> lis
         fused = group.has(FUSED)
         if x.factor_weight is not None:
             found.append((Linear(x.a, x.factor_weight, x.bias), fused))
-        if x.variable_weight is not None:
-            found.append((Linear(f, x.variable_weight), fused))  # type: ignore[arg-type]
+        if x.variable_weight is not None and f is not None:
+            found.append((Linear(f, x.variable_weight), fused))
     return found
 
 
@@ -148,8 +148,8 @@ def _project_backward(
     for fused in (True, False):
         at = [k for k, (_, kernel) in enumerate(layers) if kernel == fused and grads[k] is not None]
         some = linear_passes.backward(
-            [layers[k][0] for k in at], [None] * len(at), [grads[k] for k in at], call.dtype, fused,  # type: ignore[misc]
-            [asked[k] for k in at],
+            [layers[k][0] for k in at], [None] * len(at), [g for k in at if (g := grads[k]) is not None], call.dtype,
+            fused, [asked[k] for k in at],
         )  # fmt: skip
         for k, three in zip(at, some, strict=True):
             found[k] = three
@@ -189,24 +189,19 @@ def _terms_backward(
     upstream: Sequence[EdgeGradients | None], wants: Sequence[Operands],
 ) -> list[tuple[Tensor | None, Tensor | None, Sequence[Tensor | None]]]:  # fmt: skip
     """Gradients at t, at W and at the network of each group."""
-    joint = [
-        up is not None and up.weight is not None and _in_one(group, x)
-        for group, x, up in zip(call.groups, groups, upstream, strict=True)
-    ]
-    at = [k for k, yes in enumerate(joint) if yes]
-    together = iter(
-        positions.backward(
-            [Positions(groups[k].t, groups[k].net, groups[k].weight) for k in at],
-            [prepared[k].phi for k in at],  # type: ignore[misc]
-            [upstream[k].weight for k in at],  # type: ignore[misc, union-attr]
-        )
-    )
+    joint = {
+        k: (Positions(x.t, x.net, x.weight), h.phi, up.weight)
+        for k, (group, x, h, up) in enumerate(zip(call.groups, groups, prepared, upstream, strict=True))
+        if up is not None and up.weight is not None and h.phi is not None and _in_one(group, x)
+    }
+    inputs, phis, grads = zip(*joint.values(), strict=True) if joint else ((), (), ())
+    together = iter(positions.backward(inputs, phis, grads))
     found: list[tuple[Tensor | None, Tensor | None, Sequence[Tensor | None]]] = []
     for k, (group, x, h, up) in enumerate(zip(call.groups, groups, prepared, upstream, strict=True)):
         nothing: list[Tensor | None] = [None] * len(x.net)
         if up is None:
             found.append((None, None, nothing))
-        elif joint[k]:
+        elif k in joint:
             d_weight, *d_net = next(together)
             found.append((None, d_weight, d_net))
         else:
