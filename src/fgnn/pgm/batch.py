@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fgnn.graph import FactorGroup, Structure
-from fgnn.pgm.group_batches import BudgetBatch, FactorBatch, StructuredBatch, TableBatch, by_form
+from fgnn.pgm.group_batches import BudgetBatch, CountedBatch, FactorBatch, StructuredBatch, TableBatch, by_form
 from fgnn.pgm.model import GraphicalModel
 
 Index = slice | Tensor
@@ -145,6 +145,11 @@ class ModelBatch:
     def factors(self) -> tuple[FactorBatch, ...]:
         """All groups of factors, in the order of the structure."""
         return (*self.tables, *self.budgets, *self.structured)
+
+    @property
+    def counted(self) -> tuple[CountedBatch, ...]:
+        """The groups of factors that depend on a sum alone, in the order of the structure."""
+        return (*self.budgets, *(f for f in self.structured if f.counter is not None))
 
     @property
     def cardinalities(self) -> Tensor:

@@ -1,18 +1,21 @@
 """Factors of one shape in a batch: the scopes of the structure and the numbers of B models.
 
-Tables, budgets and structured kinds answer the same questions: ``score``, ``potentials``, ``can_forbid``. Methods that
-ask no others need not know which is which.
+Tables, budgets and structured kinds answer the same questions: ``score``, ``potentials``, ``can_forbid``, ``counter``.
+Methods that ask no others need not know which is which.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
+from fgnn.pgm.factors.counter import Counter
+from fgnn.pgm.factors.gadget import FREE, table_values
 from fgnn.pgm.factors.kind import Kind, Shape
 
 Form = Literal["table", "budget", "structured"]
@@ -68,6 +71,7 @@ class TableBatch(_Numbers):
     values: Tensor  # shape: (B, C, k_1, ..., k_A)
     names: ClassVar[tuple[str, ...]] = ("values",)
     form: ClassVar[Form] = "table"
+    counter: ClassVar[Counter | None] = None
 
     @property
     def shape(self) -> Shape:
@@ -128,6 +132,22 @@ class BudgetBatch(_Numbers):
     def shape(self) -> Shape:
         return (2,) * self.scopes.shape[1]
 
+    @property
+    def counter(self) -> Counter | None:
+        """The sum that the factors depend on; None if they depend on more."""
+        return _of_ones(self.scopes.shape[1])
+
+    def by_sum(self, dtype: torch.dtype) -> Tensor:
+        """The log-potential of every sum of the counter.  # shape: (B or 1, C, T)"""
+        low, high = (self.distinct(name)[..., None] for name in self.names)
+        sums = torch.arange(self.scopes.shape[1] + 1, device=self.scopes.device)
+        outside = (sums < low) | (sums > high)
+        return torch.zeros(outside.shape, dtype=dtype, device=sums.device).masked_fill(outside, -torch.inf)
+
+    def bounds(self) -> tuple[Tensor, Tensor] | None:
+        """The least and the largest sum that are allowed, if all between them have log-potential 0; (B or 1, C)."""
+        return self.distinct("at_least"), self.distinct("at_most")
+
     def score(self, x: Tensor) -> Tensor:
         ones = x[:, :, self.scopes].sum(3)  # shape: (B, S, C)
         kept = (ones >= self.at_least[:, None]) & (ones <= self.at_most[:, None])
@@ -174,6 +194,28 @@ class StructuredBatch:
     def num_terms(self) -> int:
         return len(self.scopes)
 
+    @property
+    def counter(self) -> Counter | None:
+        return _counter(self.kind, self.shape)
+
+    def by_sum(self, dtype: torch.dtype) -> Tensor:
+        counter = self.counter
+        if counter is None:
+            raise ValueError(f"Expected factors that count (got {self.kind.name})")
+        entries = torch.as_tensor(counter.entries, device=self.scopes.device)
+        return table_values(entries, self.potentials(dtype), dtype)
+
+    def bounds(self) -> tuple[Tensor, Tensor] | None:
+        counter = self.counter
+        if counter is None or counter.modulus or bool((counter.entries >= 0).any()):
+            return None
+        (allowed,) = (counter.entries == FREE).nonzero()
+        if len(allowed) and len(allowed) != allowed[-1] - allowed[0] + 1:
+            return None
+        ends = (allowed[0], allowed[-1]) if len(allowed) else (len(counter.entries), -1)
+        low, high = (torch.full((1, len(self.scopes)), int(end), device=self.scopes.device) for end in ends)
+        return low, high
+
     def score(self, x: Tensor) -> Tensor:
         theta = self.potentials(torch.float64)[:, None]
         return self.kind.score(self.shape, x[:, :, self.scopes], theta).sum(2)
@@ -206,7 +248,18 @@ class StructuredBatch:
         return replace(parts[0], numbers=dict(zip(names, map(torch.cat, stacked), strict=True)))
 
 
+@lru_cache(maxsize=1024)
+def _of_ones(size: int) -> Counter:
+    return Counter.of_ones(size)
+
+
+@lru_cache(maxsize=1024)
+def _counter(kind: Kind, shape: Shape) -> Counter | None:
+    return kind.counter(shape)
+
+
 FactorBatch = TableBatch | BudgetBatch | StructuredBatch
+CountedBatch = BudgetBatch | StructuredBatch  # those that have a counter
 
 
 def by_form(

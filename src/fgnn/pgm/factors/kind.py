@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fgnn.pgm.arrays import integers, log_potentials
+from fgnn.pgm.factors.counter import Counter
 from fgnn.pgm.factors.gadget import Gadget
 
 Array = NDArray[Any]
@@ -48,6 +49,7 @@ class Kind(ABC):
     - ``messages``, for ``max-product`` and ``sum-product``;
     - ``best``, for ``ad3``, which projects with ``project`` or, on a CPU, with a few best joint states;
     - ``rows``, linear constraints that say the same, for ``toulbar2``;
+    - ``counter``, if the factor depends on a sum alone, for ``exact``, ``search`` and exact sums;
     - ``gadget``: tables and budgets over auxiliary variables, for every other method, and where there are no rows or no
       best joint states.
 
@@ -114,6 +116,10 @@ class Kind(ABC):
     def rows(self, shape: Shape) -> tuple[Row, ...]:
         """Linear constraints that allow the same joint states, for kinds that only forbid or allow."""
         raise LackingPart(f"Expected factors made of linear constraints (got {self.name}, a kind that is not)")
+
+    def counter(self, shape: Shape) -> Counter | None:
+        """The sum that the factor depends on; None if it depends on more, or on sums of too large a range."""
+        return None
 
     def gadget(self, shape: Shape) -> Gadget:
         """Tables and budgets over the scope and auxiliary variables that say the same."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import gcd
 from typing import ClassVar
 
 import numpy as np
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from fgnn.pgm.arrays import integers
 from fgnn.pgm.factors.automaton import AutomatonKind, Steps, minimised
+from fgnn.pgm.factors.counter import MOST_SUMS, Counter
+from fgnn.pgm.factors.gadget import FORBIDDEN, FREE
 from fgnn.pgm.factors.kind import Array, Row, Shape, as_tuples
 
 _ACCEPTED = np.iinfo(np.int64).max  # stands for all partial sums that the rest cannot spoil
@@ -71,6 +74,18 @@ class Linear(AutomatonKind):
     def rows(self, shape: Shape) -> tuple[Row, ...]:
         weights = tuple(row[:k] for row, k in zip(self.weights, shape, strict=True))
         return (Row(tuple(range(len(shape))), weights, self.at_least, self.at_most),)
+
+    def counter(self, shape: Shape) -> Counter | None:
+        least = [min(row[:k]) for row, k in zip(self.weights, shape, strict=True)]
+        above = [tuple(w - low for w in row[:k]) for row, k, low in zip(self.weights, shape, least, strict=True)]
+        step = gcd(*(w for row in above for w in row)) or 1
+        largest = sum(map(max, above)) // step
+        if largest >= MOST_SUMS:
+            return None
+        sums = np.arange(largest + 1) * step + sum(least)
+        allowed = (sums >= self.at_least) & (sums <= self.at_most)
+        weights = tuple(tuple(w // step for w in row) for row in above)
+        return Counter(weights, np.where(allowed, FREE, FORBIDDEN))
 
     def steps(self, shape: Shape) -> Steps:
         weights = [np.array(row[:k], dtype=np.int64) for row, k in zip(self.weights, shape, strict=True)]

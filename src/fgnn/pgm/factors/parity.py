@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fgnn.pgm.factors.automaton import AutomatonKind, Steps
+from fgnn.pgm.factors.counter import Counter
 from fgnn.pgm.factors.kind import Array, Shape
 
 
@@ -43,6 +44,9 @@ class Parity(AutomatonKind):
         value = numbers["value"][..., None]  # shape: (B, C, 1)
         other = torch.arange(2, device=value.device) != value
         return torch.zeros(other.shape, dtype=torch.float64, device=value.device).masked_fill(other, -torch.inf)
+
+    def counter(self, shape: Shape) -> Counter:
+        return Counter(((0, 1),) * len(shape), np.arange(2), modulus=2)
 
     def steps(self, shape: Shape) -> Steps:
         swap = np.array([[0, 1], [1, 0]])

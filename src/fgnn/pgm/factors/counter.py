@@ -1,0 +1,43 @@
+"""Factors that depend on one integer, a sum over their variables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_SUMS = 1 << 12  # beyond that, automata have far fewer states than there are sums
+
+
+@dataclass(frozen=True, eq=False)
+class Counter:
+    r"""A factor that counts: :math:`\theta_c(x_c) = g_c \big(\sum_i w_i(x_i)\big)` with integer weights.
+
+    The sum can be added up in any order and grouping, which elimination, search and propagation exploit.
+
+    Attributes:
+        weights: Of every state, by position; the least weight of a position is 0.
+        entries: For every sum 0, ..., T - 1, the index of a potential θ, or ``FREE`` or ``FORBIDDEN`` (see `gadget`).
+        modulus: T if sums are taken modulo T, else 0.
+    """
+
+    weights: tuple[tuple[int, ...], ...]
+    entries: NDArray[np.int64]  # shape: (T,)
+    modulus: int = 0
+
+    @classmethod
+    def of_ones(cls, size: int) -> Counter:
+        """The number of ones among ``size`` binary variables, with a potential for every number."""
+        return cls(((0, 1),) * size, np.arange(size + 1))
+
+    @cached_property
+    def counts_ones(self) -> bool:
+        """Whether the sum is the number of ones of binary variables."""
+        return not self.modulus and all(weight == (0, 1) for weight in self.weights)
+
+    def sums(self, x: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sums of joint states (..., n).  # shape: (...,)"""
+        total = sum((np.array(w)[x[..., a]] for a, w in enumerate(self.weights)), np.zeros(x.shape[:-1], np.int64))
+        return total % self.modulus if self.modulus else total
