@@ -47,6 +47,23 @@ def test_one_graph_serves_every_number_of_samples(make: Callable[[], FactorGraph
     assert len(graphs) == 1
 
 
+@pytest.mark.parametrize("older", [False, True])
+def test_every_layer_is_one_operator(older: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where, as before torch 2.12, code that ``torch.compile`` traces is told that it is exported."""
+    if older:
+        monkeypatch.setattr(torch.compiler, "is_exporting", lambda: torch.compiler.is_compiling())
+    graph, graphs = uniform_graph(), []  # type: ignore[var-annotated]
+    widths = dict.fromkeys(graph.groups, 3)
+    net = build("FGNN(4) - FC(4) - FGNN(2)", variable_in=2, factor_in=widths, edge_in=widths)
+    f, gs, edges = features(graph, 2, widths, widths, batch=5, dtype=torch.float32)
+    with torch.no_grad():
+        compiled(net, graphs)(graph, f, gs, edges)
+    names = [str(node.target) for node in graphs[0].graph.nodes if node.op in ("call_function", "call_method")]
+    operators = [name for name in names if "getitem" not in name]
+    assert set(operators) == {"fgnn.half_layer.default", "fgnn.dense.default"}
+    assert operators.count("fgnn.half_layer.default") == 4
+
+
 def test_batches_of_other_structures_compile_at_most_twice() -> None:
     graphs: list[torch.fx.GraphModule] = []
     layer = FGNNLayer(2, {"pair": 3}, {"pair": 2}, 4)

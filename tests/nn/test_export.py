@@ -64,6 +64,15 @@ def rewired() -> FactorGraph:
     )
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_exported_network_has_torch_operations_alone(strict: bool) -> None:
+    graph = uniform_graph()
+    net, inputs = setup(graph, "FGNN(2)")
+    program = torch.export.export(Fixed(net, graph), inputs, strict=strict)
+    assert not [node for node in program.graph.nodes if "fgnn" in str(node.target)]
+    torch.testing.assert_close(program.module()(*inputs), net(graph, *inputs))
+
+
 def test_the_structure_is_an_input_of_an_exported_network() -> None:
     graph = ragged_graph()
     net, inputs = setup(graph)

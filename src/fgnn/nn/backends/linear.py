@@ -60,14 +60,23 @@ def has_kernel(x: Tensor, weight: Tensor) -> bool:
 def have_kernels(x: Tensor) -> bool:
     """Whether kernels serve small layers: in half precision, where converting the operands costs more than products."""
     dtype = working_dtype(x)
-    if dtype not in _HALF or torch.compiler.is_exporting():
+    if dtype not in _HALF or exporting():
         return False
     return choose_backend(device=x.device, dtype=dtype) == "triton"
 
 
 def compiled() -> bool:
     """Whether a call is traced by ``torch.compile``, not by ``torch.export``."""
-    return torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    return torch.compiler.is_compiling() and not exporting()
+
+
+def exporting() -> bool:
+    """Whether ``torch.export`` traces the call."""
+    return torch.compiler._is_exporting_flag
+
+
+# torch.compile calls it while tracing. Before torch 2.12 it takes ``torch.compiler.is_exporting()`` to be true.
+exporting._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 class EdgeNet(nn.Sequential):
