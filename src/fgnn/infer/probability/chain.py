@@ -1,34 +1,35 @@
-r"""log Z of chains: a product of matrices in log2 N rounds of batched matrix products.
+r"""log Z and marginals of chains by the forward-backward recursions, one model beside the other.
 
-With :math:`M_t(i, j) = \exp[\theta_t(i, j) + \theta_{t+1}(j)]` the sum is
-:math:`Z = \exp(\theta_0)^\top M_0 M_1 \cdots M_{N-2} 1`. Elimination multiplies vector by matrix, N - 1 times in turn,
-which is mostly overhead for small matrices.
+.. math::
+    \alpha_{t+1}(j) = \theta_{t+1}(j) + \log \sum_i \exp[\alpha_t(i) + \theta_t(i, j)], \qquad
+    \beta_t(i) = \log \sum_j \exp[\theta_t(i, j) + \theta_{t+1}(j) + \beta_{t+1}(j)]
+
+and :math:`p(x_t = i, x_{t+1} = j) \propto \exp[\alpha_t(i) + \theta_t(i, j) + \theta_{t+1}(j) + \beta_{t+1}(j)]`.
+Elimination computes the same step by step for the whole batch, which is mostly overhead for small tables. Here compiled
+loops on the CPU, or a kernel on a GPU, take each model through all steps. Both sum logarithms, so that nothing
+underflows and ``-inf`` needs no care.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from fgnn.infer.exact.dense_sums import has_numba
 from fgnn.pgm import ModelBatch
+from fgnn.runtime.triton_support import can_launch
 
-_MOST_ENTRIES = {False: 1 << 24, True: 1 << 28}  # of all tables, on the CPU and on a GPU
-_MOST_STATES = 128
-# Entries are 0 or at least this, after every round, so that no product of two is lost.
-_SMALLEST = {torch.float64: 1e-150, torch.float32: 1e-18}
-
-
-def pays_off(batch: ModelBatch) -> bool:
-    """Whether products of matrices are small enough in number and size, and the models have tables of their own."""
-    if not len(batch) or len(batch.tables) != 1 or len(batch.tables[0].shape) != 2:
-        return False
-    values = batch.tables[0].distinct("values")
-    most = _MOST_ENTRIES[batch.device.type == "cuda"]
-    return len(values) == len(batch) and values.numel() <= most and max(batch.tables[0].shape) <= _MOST_STATES
+_DTYPES = (torch.float32, torch.float64)
+_MOST_STATES = 128  # of a variable, on a GPU: a table must fit in the registers of a program
 
 
 def chain_order(batch: ModelBatch) -> Tensor | None:
-    """The tables in the order of the chain 0, ..., N-1; None if the structure is not a chain of equal cardinalities."""
+    """The tables in the order of the chain 0, ..., N-1; None if the structure is not a chain of equal cardinalities.
+
+    The order is empty if it is that of the tables themselves.
+    """
 
     def find() -> Tensor | None:
         n = batch.num_variables
@@ -39,39 +40,70 @@ def chain_order(batch: ModelBatch) -> Tensor | None:
             return None
         order = scopes[:, 0].argsort()
         first = torch.arange(n - 1, device=scopes.device)
-        expected = torch.stack([first, first + 1], 1)
-        return order if torch.equal(scopes[order], expected) else None
+        if not torch.equal(scopes[order], torch.stack([first, first + 1], 1)):
+            return None
+        return order[:0] if torch.equal(order, first) else order
 
     return batch.structure.derived("is a chain", find)
 
 
-def chain_log_z(batch: ModelBatch, order: Tensor, dtype: torch.dtype = torch.float64) -> Tensor | None:
-    """log Z (B,) in float64, differentiable in every potential; None if a sum may underflow."""
-    unary = batch.unary.to(dtype)
-    values = batch.tables[0].distinct("values").to(dtype)[:, order]
-    logs = values + unary[:, 1:, None, :]  # shape: (B, N - 1, k, k)
-    scale = logs.detach().amax((2, 3)).clamp_min(torch.finfo(dtype).min)
-    product = (logs - scale[..., None, None]).exp()
-    total = scale.double().sum(1)
-    lost = _lost(product, logs.detach() > -torch.inf)
-    while (n := product.shape[1]) > 1:
-        even = n // 2 * 2
-        pairs = torch.matmul(product[:, 0:even:2], product[:, 1:even:2])
-        # The result does not depend on the scale, so its gradient need not pass through it.
-        largest = pairs.detach().amax((2, 3))
-        largest = torch.where(largest > 0, largest, 1.0)
-        pairs = pairs / largest[..., None, None]
-        total = total + largest.double().log().sum(1)
-        lost = lost | _lost(pairs, pairs.detach() > 0)
-        product = pairs if even == n else torch.cat([pairs, product[:, even:]], 1)
-    top = unary[:, 0].detach().amax(1).clamp_min(torch.finfo(dtype).min)
-    start = (unary[:, 0] - top[:, None]).exp()
-    lost = lost | _lost(start, unary[:, 0].detach() > -torch.inf)
-    value = (start[:, :, None] * product[:, 0]).sum((1, 2))
-    log_z = batch.constant.double() + total + top.double() + value.double().log()
-    return None if bool(lost) else log_z
+def chain_log_z(batch: ModelBatch, dtype: torch.dtype = torch.float64) -> Tensor | None:
+    """log Z (B,) in float64, differentiable in every potential; None if the models are no chains or have no pass here.
+
+    ``dtype`` is that of the sums on a GPU; the loops of the CPU always sum in float64.
+    """
+    order = chain_order(batch) if len(batch) and _has_passes(batch, dtype) else None
+    if order is None:
+        return None
+    values = batch.tables[0].distinct("values")
+    result: Tensor = _ChainLogZ.apply(order, dtype, batch.constant, batch.unary, values)  # type: ignore[no-untyped-call]
+    return result
 
 
-def _lost(values: Tensor, positive: Tensor) -> Tensor:
-    """Whether an entry that should be positive is too small to be multiplied."""
-    return (positive & (values.detach() < _SMALLEST[values.dtype])).any()
+def _has_passes(batch: ModelBatch, dtype: torch.dtype) -> bool:
+    if dtype not in _DTYPES:
+        return False
+    if batch.device.type == "cpu":
+        return has_numba()
+    return can_launch(batch.device) and batch.unary.shape[2] <= _MOST_STATES
+
+
+class _ChainLogZ(torch.autograd.Function):
+    """The backward recursion gives the gradient: it reads every table once more, and the messages of the forward one.
+
+    Those are the only numbers that are stored, one row for each table.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, order: Tensor, dtype: torch.dtype, constant: Tensor, unary: Tensor, values: Tensor) -> Tensor:
+        numbers = [_readable(unary), _readable(values)]
+        keep = any(ctx.needs_input_grad)
+        log_z, messages = _passes(unary.device).forward(*numbers, order, dtype, keep)
+        if keep:
+            ctx.save_for_backward(order, messages, *numbers)
+            ctx.dtypes = constant.dtype, unary.dtype, values.dtype
+        return constant + log_z
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, weight: Tensor) -> tuple[Tensor | None, ...]:
+        order, messages, unary, values = ctx.saved_tensors
+        found = _passes(unary.device).backward(unary, values, order, messages, weight.contiguous())
+        return None, None, *(g.to(dtype) for g, dtype in zip((weight, *found), ctx.dtypes, strict=True))
+
+
+def _readable(values: Tensor) -> Tensor:
+    """The numbers as the loops and kernels read them."""
+    values = values.detach()
+    return (values if values.dtype in _DTYPES else values.float()).contiguous()
+
+
+def _passes(device: torch.device) -> Any:
+    """The module with the passes of a device: ``forward`` and ``backward``."""
+    if device.type == "cpu":
+        from fgnn.infer.probability import chain_loops
+
+        return chain_loops
+    from fgnn.infer.probability import chain_launch
+
+    return chain_launch

@@ -10,7 +10,7 @@ import torch
 from fgnn.infer.exact.log_sum import LogSum
 from fgnn.infer.exact.order import OutOfTime
 from fgnn.infer.exact.solver import Clock
-from fgnn.infer.probability.chain import chain_log_z, chain_order, pays_off
+from fgnn.infer.probability.chain import chain_log_z
 from fgnn.infer.probability.elimination import Elimination
 from fgnn.infer.probability.lowered import lowers_beliefs
 from fgnn.infer.probability.result import Beliefs
@@ -108,10 +108,9 @@ def log_partition_exact(
     options: dict[str, Any] = {"seed": seed, "max_states": max_states, "memory": memory, "tries": tries}
     info: dict[str, Any] = {}
     empty = torch.zeros(len(batch), 0, 0, dtype=dtype, device=batch.device)
-    order = chain_order(batch) if pays_off(batch) else None
-    scanned = None if order is None else chain_log_z(batch, order, dtype)
-    if scanned is not None:
-        return Beliefs.of(empty, scanned, exact=True)
+    log_z = chain_log_z(batch, dtype)
+    if log_z is not None:
+        return Beliefs.of(empty, log_z, exact=True)
     try:
         elimination = Elimination.of(batch, clock, dtype=dtype, **options)
         log_z, done, info = elimination.log_z(), True, elimination.info
