@@ -82,7 +82,8 @@ class _ChainLogZ(torch.autograd.Function):
         if keep:
             ctx.save_for_backward(order, messages, *numbers)
             ctx.dtypes = constant.dtype, unary.dtype, values.dtype
-        return constant + log_z
+        total: Tensor = constant + log_z
+        return total
 
     @staticmethod
     @torch.autograd.function.once_differentiable

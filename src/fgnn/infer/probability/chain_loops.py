@@ -49,7 +49,7 @@ def backward(unary: Tensor, values: Tensor, order: Tensor, messages: Tensor, wei
     return d_unary, torch.from_numpy(d_values if own else sum(targets[1:], targets[0]))
 
 
-def _arrays(unary: Tensor, values: Tensor, order: Tensor) -> tuple[NDArray[Any], ...]:
+def _arrays(unary: Tensor, values: Tensor, order: Tensor) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     return unary.double().numpy(), values.numpy(), (order if len(order) else torch.arange(values.shape[1])).numpy()
 
 
