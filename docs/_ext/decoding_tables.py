@@ -92,7 +92,10 @@ _MAKERS = {
     },
     "cuda": {
         "codes": _of("aff3ct_CCSDS_64_128.alist, 4 dB", partial(_alone, per="shots per second")),
+        "base-graph": _of("5G NR BG1, Z = 384", partial(_alone, per="shots per second")),
+        "bb-72": _of("bb_72_12_6_memory_Z_p0.003", partial(_alone, per="shots per second")),
         "bb-144": _of("bb_144_12_12_memory_Z_p0.003", partial(_alone, per="shots per second")),
+        "surface-5": _of("surface code, d = 5, p = 0.005", partial(_alone, per="shots per second")),
     },
 }
 DECODING: dict[str, tuple[str, Maker]] = {
