@@ -9,6 +9,7 @@ from hypothesis import given
 
 import fgnn
 from fgnn import GraphicalModel, ModelBatch
+from fgnn.infer.lp.program import linear_program
 from tests.infer.oracle import best_score, chain
 from tests.strategies import models, tree_models
 
@@ -91,6 +92,41 @@ def test_processes_divide_a_batch() -> None:
     one, two = (fgnn.solve(batch, "lp", jobs=jobs) for jobs in (1, 2))
     assert torch.equal(one.assignment, two.assignment)
     assert torch.equal(one.bound, two.bound)
+
+
+def test_counts_of_states_are_rows_and_as_tight_as_their_tables() -> None:
+    """Weights that are equal or 0, on variables of any cardinality, need neither cells nor auxiliary variables."""
+    rng = np.random.default_rng(0)
+    for seed in range(8):
+        cards = rng.integers(1, 4, size=6)
+        marked = rng.integers(0, 2, size=(6, 3)) * 4 - 2  # which states count, by weights -2 and 2
+        own, other = GraphicalModel(cards), GraphicalModel(cards)
+        low, high = sorted(rng.integers(-7, 8, size=2).tolist())
+        for model in (own, other):
+            draw = np.random.default_rng(seed)
+            model.add_unaries(draw.normal(size=int(cards.sum())))
+            model.add_table((0, 5), draw.normal(size=(int(cards[0]), int(cards[5]))))
+        own.add_linear(range(6), marked, at_least=low, at_most=high)
+        (factor,) = own.structured()
+        other.add_table(range(6), factor.as_table())
+        program, _ = linear_program(ModelBatch.stack([own]))
+        assert len(program.cells) == cards[0] * cards[5]  # of the table alone
+        a, b = fgnn.solve(own, "lp"), fgnn.solve(other, "lp")
+        assert a.bound == pytest.approx(b.bound, rel=1e-7, abs=1e-7)
+        assert (a.status == "infeasible") == (b.status == "infeasible")
+
+
+def test_other_sums_are_lowered_first() -> None:
+    model = GraphicalModel([2, 2, 2])
+    model.add_parity((0, 1, 2), 1)
+    with pytest.raises(ValueError, match="lower them first"):
+        linear_program(ModelBatch.stack([model]))
+
+
+def test_a_model_without_choices_can_be_impossible() -> None:
+    model = GraphicalModel([1, 1, 1])
+    model.add_linear((0, 1, 2), [[1], [1], [1]], at_most=2)
+    assert fgnn.solve(model, "lp").status == "infeasible"
 
 
 def test_the_time_limit_returns_an_answer_with_a_bound() -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fgnn.pgm.factors.counter import Counter
-from fgnn.pgm.factors.gadget import FREE, table_values
+from fgnn.pgm.factors.gadget import table_values
 from fgnn.pgm.factors.kind import Kind, Shape
 
 Form = Literal["table", "budget", "structured"]
@@ -207,13 +207,9 @@ class StructuredBatch:
 
     def bounds(self) -> tuple[Tensor, Tensor] | None:
         counter = self.counter
-        if counter is None or counter.modulus or bool((counter.entries >= 0).any()):
+        if counter is None or counter.interval is None:
             return None
-        (allowed,) = (counter.entries == FREE).nonzero()
-        if len(allowed) and len(allowed) != allowed[-1] - allowed[0] + 1:
-            return None
-        ends = (allowed[0], allowed[-1]) if len(allowed) else (len(counter.entries), -1)
-        low, high = (torch.full((1, len(self.scopes)), int(end), device=self.scopes.device) for end in ends)
+        low, high = (torch.full((1, len(self.scopes)), end, device=self.scopes.device) for end in counter.interval)
         return low, high
 
     def score(self, x: Tensor) -> Tensor:

@@ -77,6 +77,16 @@ def test_weights_are_divided_by_what_they_have_in_common() -> None:
     np.testing.assert_array_equal(counter.entries >= -1, [True, False, False])
 
 
+def test_a_sum_of_equal_weights_counts_variables() -> None:
+    counts = {True: [((0, 3), (3, 0)), ((0, 0, 2), (2, 0, 2)), ((1, 1), (0, 1))], False: [((0, 1), (0, 2))]}
+    for expected, cases in counts.items():
+        for weights in cases:
+            counter = Linear(weights, 0, 1).counter(tuple(map(len, weights)))
+            assert counter is not None
+            assert counter.counts_variables == expected
+    assert not Parity().counter((2, 2)).counts_variables
+
+
 def test_a_range_that_is_too_large_is_not_counted() -> None:
     assert Linear(((0, MOST_SUMS), (0, 1)), 0, 5).counter((2, 2)) is None
 

@@ -29,7 +29,7 @@ class Program:
     cells: Ints  # the cells, of all tables concatenated, that have a column
     equal: Any  # CSC, rows of tables
     equal_to: Floats
-    less: Any  # CSC, rows of budgets and of variables with three or more states
+    less: Any  # CSC, rows of variables with three or more states and of counters
     binding: Ints  # which of those rows are kept
 
 
@@ -96,32 +96,43 @@ def _table_rows(batch: ModelBatch, first: Ints) -> tuple[Any, Floats, Ints]:
 
 
 def _inequality_rows(batch: ModelBatch, cards: Ints, first: Ints, width: int) -> Any:
-    """Rows for variables of three or more states, then for budgets; each set twice: at most, then at least."""
+    """Rows for variables of three or more states, then for counters; each set twice: at most, then at least."""
     from scipy import sparse
 
     many = np.nonzero(cards > 2)[0]
     states = np.concatenate([np.zeros(0, np.int64), *(np.arange(first[i], first[i + 1]) for i in many)])
-    sets = [(len(many), np.repeat(np.arange(len(many)), cards[many] - 1), states)]
-    for u in batch.budgets:
-        scopes = u.scopes.cpu().numpy()
-        sets.append((len(scopes), np.repeat(np.arange(len(scopes)), scopes.shape[1]), first[scopes].ravel()))
+    sets = [(len(many), np.repeat(np.arange(len(many)), cards[many] - 1), states, np.ones(len(states)))]
+    for f in batch.counted:
+        scopes, counter = f.scopes.cpu().numpy(), f.counter
+        assert counter is not None
+        # What state 0 weighs is on the other side: its marginal has no column.
+        terms = [(a, s, w[s] - w[0]) for a, w in enumerate(counter.weights) for s in range(1, len(w)) if w[s] != w[0]]
+        axis, state, weight = np.array(terms, np.int64).reshape(-1, 3).T
+        row = np.repeat(np.arange(len(scopes)), len(terms))
+        column = (first[scopes[:, axis]] + state - 1).ravel()
+        sets.append((len(scopes), row, column, np.tile(weight.astype(np.float64), len(scopes))))
     rows, columns, values = [], [], []
     height = 0
-    for count, row, column in sets:
+    for count, row, column, value in sets:
         rows += [height + row, height + count + row]
         columns += [column, column]
-        values += [np.ones(row.size), -np.ones(row.size)]
+        values += [value, -value]
         height += 2 * count
     entries = (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns)))
     return sparse.csr_array(entries, shape=(height, width))
 
 
 def _right_hand_sides(batch: ModelBatch, cardinalities: Ints) -> Floats:
-    """The bounds of the inequality rows, shape (B, rows): variables of three or more states, then budgets."""
+    """The bounds of the inequality rows, shape (B, rows): variables of three or more states, then counters."""
     forbidden = batch.unary[:, torch.from_numpy(cardinalities > 2), 0].cpu().numpy() == -np.inf
     sides = [np.ones(forbidden.shape), np.where(forbidden, -1.0, 0.0)]
-    for u in batch.budgets:
-        sides += [u.at_most.double().cpu().numpy(), -u.at_least.double().cpu().numpy()]
+    for f in batch.counted:
+        counter, bounds = f.counter, f.bounds()
+        if counter is None or bounds is None:
+            raise ValueError("Expected counters whose allowed sums are an interval (got others); lower them first")
+        at_zero = sum(w[0] for w in counter.weights)
+        low, high = (np.broadcast_to(b.double().cpu().numpy(), (len(batch), b.shape[1])) - at_zero for b in bounds)
+        sides += [high, -low]
     return np.concatenate(sides, 1)
 
 

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from fgnn.errors import need
 from fgnn.infer.certificate import certified
-from fgnn.infer.lowered import lowers
+from fgnn.infer.lowered import lowers_except
 from fgnn.infer.lp.program import Floats, Numbers, Program, linear_program
 from fgnn.infer.reporter import Reporter
 from fgnn.infer.solution import Answer, OnProgress
-from fgnn.pgm import ModelBatch
+from fgnn.pgm import Kind, ModelBatch
 
 _INTEGRAL = 1e-6  # a marginal this close to 0 or 1 counts as integral: ten times the feasibility tolerance of HiGHS
 _COLUMN_SECONDS = 1e-6  # of a program: building and handing over a column, which cannot be interrupted
@@ -25,7 +25,13 @@ _PRESOLVE_FROM = 4000  # columns; for smaller programs presolve costs more than 
 _PRESOLVED_PER_SECOND = 0.5e6
 
 
-@lowers
+def _bounds_are_hull(kind: Kind, shape: tuple[int, ...]) -> bool:
+    """Whether a factor has rows of its own. Auxiliary variables describe other hulls, which rows would relax."""
+    counter = kind.counter(shape)
+    return counter is not None and counter.counts_variables and counter.interval is not None
+
+
+@lowers_except(lambda batch, time_limit: _bounds_are_hull)
 @certified
 def solve_lp(
     batch: ModelBatch,
@@ -40,11 +46,13 @@ def solve_lp(
 
     .. math:: \max_{p, \mu \ge 0} \sum_i \theta_i \cdot p_i + \sum_c \theta_c \cdot \mu_c \quad\text{s.t.}\quad
         \sum_{x_c : x_i = s} \mu_c(x_c) = p_i(s), \; \sum_s p_i(s) = 1, \;
-        \ell_c \le \sum_{i \in s(c)} p_i(1) \le u_c \text{ for budgets}
+        \ell_c \le \sum_{i \in s(c)} w_i \cdot p_i \le u_c \text{ for counters}
 
-    Entries at ``-inf`` are fixed to 0. ``bound`` is the value of the dual solution of HiGHS, recomputed here with a
-    bound on the rounding errors, so that its tolerances (1e-7) cannot push it below the optimum; it exceeds the LP's
-    value by no more than those tolerances.
+    A counter here bounds how many variables are in some of their states (all :math:`w_i(s)` are 0 or 1). Other
+    structured factors become tables over auxiliary variables, which are tighter than their bounds would be. Entries at
+    ``-inf`` are fixed to 0. ``bound`` is the value of the dual solution of HiGHS, recomputed here with a bound on the
+    rounding errors, so that its tolerances (1e-7) cannot push it below the optimum; it exceeds the LP's value by no
+    more than those tolerances.
 
     Rounding ``argmax``: each variable takes the state of largest marginal, the lowest such state on ties. The result
     may break constraints; it is optimal if its score meets the bound. If the LP is infeasible, so is the model.
@@ -133,7 +141,8 @@ def _solve_one(program: Program, numbers: Numbers, b: int, deadline: float | Non
     if left is not None and left <= entries / _PRESOLVED_PER_SECOND:
         return _Result(None, np.inf, solved=False, timed_out=True)
     if not cost.size:
-        return _Result(cost, constant)
+        possible = not program.equal_to.any() and bool((less_than >= 0).all())  # sums of nothing are 0
+        return _Result(cost, constant if possible else -np.inf)
     scale = max(float(np.abs(cost).max()), 1e-300)
     cost = cost / scale
     options: dict[str, Any] = {"presolve": cost.size >= _PRESOLVE_FROM}

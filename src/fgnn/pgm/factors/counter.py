@@ -8,6 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from fgnn.pgm.factors.gadget import FREE
+
 MOST_SUMS = 1 << 12  # beyond that, automata have far fewer states than there are sums
 
 
@@ -36,6 +38,25 @@ class Counter:
     def counts_ones(self) -> bool:
         """Whether the sum is the number of ones of binary variables."""
         return not self.modulus and all(weight == (0, 1) for weight in self.weights)
+
+    @cached_property
+    def interval(self) -> tuple[int, int] | None:
+        """The least and the largest sum that are allowed, if all between them have log-potential 0, else None."""
+        if self.modulus or bool((self.entries >= 0).any()):
+            return None
+        (allowed,) = (self.entries == FREE).nonzero()
+        if not len(allowed):
+            return len(self.entries), -1
+        low, high = int(allowed[0]), int(allowed[-1])
+        return (low, high) if len(allowed) == high - low + 1 else None
+
+    @cached_property
+    def counts_variables(self) -> bool:
+        """Whether the sum is the number of variables in some of their states.
+
+        Bounds on such a sum of marginals describe the convex hull of the joint states that they allow.
+        """
+        return not self.modulus and all(set(weight) <= {0, 1} for weight in self.weights)
 
     def sums(self, x: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sums of joint states (..., n).  # shape: (...,)"""
