@@ -17,8 +17,8 @@ from fgnn.infer.ad3.layout import TableLayout
 from fgnn.infer.ad3.projections import (
     PairTerms,
     cell_weight,
-    project_budgets,
     project_consistent,
+    project_counts,
     project_pairs,
     project_simplex,
 )
@@ -220,7 +220,7 @@ def test_options_are_checked() -> None:
 # ---- projections --------------------------------------------------------------------------------------------
 
 
-def _nearest_in_budget(a: np.ndarray, low: int, high: int) -> np.ndarray:
+def _nearest_in_count(a: np.ndarray, low: int, high: int) -> np.ndarray:
     inside = a.clip(0, 1)
     if low <= inside.sum() <= high:
         return inside
@@ -233,7 +233,7 @@ def _nearest_in_budget(a: np.ndarray, low: int, high: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("size", [1, 2, 8, 40])
-def test_budgets_are_projected_within_a_few_calls(size: int) -> None:
+def test_counts_are_projected_within_a_few_calls(size: int) -> None:
     rng = np.random.default_rng(size)
     count = 60
     a = rng.normal(size=(count, size)) * rng.choice([0.3, 1.0, 6.0], size=(count, 1))
@@ -244,8 +244,8 @@ def test_budgets_are_projected_within_a_few_calls(size: int) -> None:
     bounds = [torch.from_numpy(x.astype(np.float64))[:, None, None] for x in (low, high)]
     tau, out = torch.zeros(count, 1, 1, dtype=torch.float64), torch.empty_like(target)
     for _ in range(25):
-        tau = project_budgets(target, bounds[0], bounds[1], tau, out)
-    expected = np.stack([_nearest_in_budget(a[c], int(low[c]), int(high[c])) for c in range(count)])
+        tau = project_counts(target, bounds[0], bounds[1], tau, out)
+    expected = np.stack([_nearest_in_count(a[c], int(low[c]), int(high[c])) for c in range(count)])
     assert np.abs(out[:, :, 0].numpy() - expected).max() < 1e-6
 
 

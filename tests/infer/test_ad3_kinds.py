@@ -160,6 +160,31 @@ def test_a_batch_is_relaxed_as_its_models_are() -> None:
     assert together.iterations.tolist() == [s.iterations for s in alone]
 
 
+def test_bounds_on_ones_are_projected_alike_whatever_their_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_loops(seconds: float) -> bool:
+        raise AssertionError("Expected a threshold to be enough (got a wait for compiled loops)")
+
+    monkeypatch.setattr(kinds.LOOPS, "wait", no_loops)
+    answers = []
+    for sums in (False, True):
+        rng = np.random.default_rng(5)
+        model = fgnn.GraphicalModel([2] * 12)
+        model.add_unaries(rng.normal(size=24))
+        for i in range(11):
+            model.add_table((i, i + 1), rng.normal(size=(2, 2)))
+        for scope, low, high in (((0, 1, 2, 3, 4, 5), 1, 2), ((4, 5, 6, 7, 8, 9, 10, 11), 3, 5)):
+            if sums:
+                model.add_linear(scope, [3] * len(scope), at_least=3 * low - 1, at_most=3 * high + 1)
+            else:
+                model.add_budget(scope, high, at_least=low)
+        answers.append([fgnn.solve(model, "ad3", branch_and_bound=search) for search in (False, True)])
+    for own, other in zip(*answers, strict=True):
+        assert own.iterations == other.iterations
+        assert own.bound == pytest.approx(other.bound, rel=1e-12)
+        assert own.assignment.tolist() == other.assignment.tolist()
+    assert answers[0][1].score == pytest.approx(fgnn.solve(model, "brute-force").score)
+
+
 def test_kinds_that_cannot_project_become_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     model = fgnn.GraphicalModel([2] * 4)
     model.add_unaries(np.random.default_rng(3).normal(size=8))

@@ -12,9 +12,9 @@ ROWS = 8  # rows of a tile where any number would do
 _MOST_TILES, _MANY_MODELS = 1000, 8192
 
 
-def worth_fusing(pairs: int, budgets: int, variables: int, models: int) -> bool:
+def worth_fusing(pairs: int, counts: int, variables: int, models: int) -> bool:
     """Whether one launch for many iterations is faster than separate operations."""
-    return pairs // ROWS + budgets + variables <= _MOST_TILES or models >= _MANY_MODELS
+    return pairs // ROWS + counts + variables <= _MOST_TILES or models >= _MANY_MODELS
 
 
 def index_rows(parts: list[Tensor], width: int, device: torch.device) -> Tensor:

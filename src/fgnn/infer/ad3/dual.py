@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from fgnn.infer.ad3.kinds import kind_maxima
-from fgnn.infer.ad3.layout import BudgetLayout, Layout, PairLayout, TableLayout, along_axis, fold
-from fgnn.infer.ad3.numbers import BudgetNumbers, Numbers, PairNumbers
+from fgnn.infer.ad3.layout import CountLayout, Layout, PairLayout, TableLayout, along_axis, fold
+from fgnn.infer.ad3.numbers import CountNumbers, Numbers, PairNumbers
 
 _EPSILON, _TINY = 2.0**-52, 2.0**-1000  # float64; numbers that may underflow are far below the latter
 # Lower and upper bounds of p(1) on every edge, where states of binary variables are forbidden.
@@ -22,7 +22,7 @@ def dual_value(
     .. math:: D(\lambda) = \sum_i \max_s \Big(\theta_i(s) - \sum_{c \ni i} \lambda_{ci}(s)\Big)
         + \sum_c \max_{x_c} \Big(\theta_c(x_c) + \sum_{i \in c} \lambda_{ci}(x_i)\Big)
 
-    For a budget :math:`\max \lambda \cdot x \le u \tau^+ - \ell \tau^- + \sum_i \max(\lambda_i - \tau, 0)` for every τ,
+    For a count :math:`\max \lambda \cdot x \le u \tau^+ - \ell \tau^- + \sum_i \max(\lambda_i - \tau, 0)` for every τ,
     with equality at the optimal τ. ``thresholds`` (C, 1, B) are those of the projections; 0 is tried as well. Maxima
     are over allowed states only.
 
@@ -46,8 +46,8 @@ def dual_value(
         value = value + _pair_maxima(pair, x, multipliers, bounds).sum(0)
     for table, theta in zip(layout.tables, numbers.tables, strict=True):
         value = value + _table_maxima(table, theta, multipliers).sum(0)
-    for budget, y, tau in zip(layout.budgets, numbers.budgets, thresholds, strict=True):
-        value = value + _budget_bounds(budget, y, tau, multipliers, bounds).sum((0, 1))
+    for count, y, tau in zip(layout.counts, numbers.counts, thresholds, strict=True):
+        value = value + _count_bounds(count, y, tau, multipliers, bounds).sum((0, 1))
     for f, w in zip(layout.kinds, numbers.kinds, strict=True):
         value = value + kind_maxima(f, w, multipliers[f.edges]).sum(0)
     value = value + _rounding(layout, numbers, multipliers, thresholds)
@@ -61,8 +61,8 @@ def _rounding(layout: Layout, numbers: Numbers, multipliers: Tensor, thresholds:
     The absolute values of all numbers add up to ``size``.
     """
     size = numbers.size + 2 * multipliers.abs().sum(0)
-    for budget, tau in zip(layout.budgets, thresholds, strict=True):
-        size = size + 2 * budget.size * tau.abs().sum((0, 1))
+    for count, tau in zip(layout.counts, thresholds, strict=True):
+        size = size + 2 * count.size * tau.abs().sum((0, 1))
     return layout.longest_sum * (_EPSILON * size + _TINY)
 
 
@@ -91,17 +91,17 @@ def _table_maxima(table: TableLayout, theta: Tensor, multipliers: Tensor) -> Ten
     return cells.flatten(1, -2).amax(1)
 
 
-def _budget_bounds(budget: BudgetLayout, y: BudgetNumbers, tau: Tensor, multipliers: Tensor, bounds: _Bounds) -> Tensor:
-    """An upper bound on the largest value of each budget, (C, 1, B): the better of τ and 0."""
-    edges = budget.edges
-    lam = fold(multipliers[edges], -1, budget.size)
+def _count_bounds(count: CountLayout, y: CountNumbers, tau: Tensor, multipliers: Tensor, bounds: _Bounds) -> Tensor:
+    """An upper bound on the largest value of each count, (C, 1, B): the better of τ and 0."""
+    edges = count.edges
+    lam = fold(multipliers[edges], -1, count.size)
 
     def bound_at(tau: Tensor) -> Tensor:
         gain = lam - tau
         if bounds is None:
             gain = gain.clamp(min=0.0)
         else:
-            low, high = (fold(x[edges], -1, budget.size) for x in bounds)
+            low, high = (fold(x[edges], -1, count.size) for x in bounds)
             gain = torch.maximum(gain * low, gain * high)
         return gain.sum(1, keepdim=True) + y.high * tau.clamp(min=0.0) + y.low * tau.clamp(max=0.0)
 

@@ -1,4 +1,4 @@
-"""The iterations of `steps` and the restarts of `average` for binary variables, pairs and budgets, in one kernel.
+"""The iterations of `steps` and the restarts of `average` for binary variables, pairs and counts, in one kernel.
 
 Models are independent, so a program takes a block of models through all iterations of a launch. Tiles are a few edges
 by the models of the block. What one thread writes, another may read in the next half of an iteration, hence the
@@ -30,7 +30,7 @@ def _copy(target, source, COUNT, cols, mask, B, ROWS: tl.constexpr):
 
 @triton.jit
 def _newton(a, tau, low, high):
-    """One Newton step for the thresholds of some budgets, see `projections.project_budgets`."""
+    """One Newton step for the thresholds of some counts, see `projections.project_counts`."""
     x = a - tau[:, None, :]
     inside = _clip(x)
     total = tl.sum(inside, 1)
@@ -41,10 +41,10 @@ def _newton(a, tau, low, high):
 
 @triton.jit
 def _factors(
-    z, q, tau, push, first, second, weight, middle, sign, pair_edge, low, high, budget_edge, cols, live, B, PAIRS,
-    BUDGETS, SIZE: tl.constexpr, AT_ONCE: tl.constexpr, ROWS: tl.constexpr, SIGNED: tl.constexpr, PUSHED: tl.constexpr,
+    z, q, tau, push, first, second, weight, middle, sign, pair_edge, low, high, count_edge, cols, live, B, PAIRS,
+    COUNTS, SIZE: tl.constexpr, AT_ONCE: tl.constexpr, ROWS: tl.constexpr, SIGNED: tl.constexpr, PUSHED: tl.constexpr,
 ):  # fmt: skip
-    """Update q and the thresholds of the budgets from z, as `steps.factor_step`."""
+    """Update q and the thresholds of the counts from z, as `steps.factor_step`."""
     for c0 in range(0, PAIRS, ROWS):
         c = c0 + tl.arange(0, ROWS)
         there = (c < PAIRS)[:, None] & live[None, :]
@@ -67,10 +67,10 @@ def _factors(
             share = share * g
         tl.store(q + at_b, _clip(b + tl.load(second + at, mask=there, other=0.0) - share), mask=there)
     place = tl.arange(0, SIZE)
-    for c0 in range(0, BUDGETS, AT_ONCE):
+    for c0 in range(0, COUNTS, AT_ONCE):
         c = c0 + tl.arange(0, AT_ONCE)
-        have = c < BUDGETS
-        edge = tl.load(budget_edge + c[:, None] * SIZE + place[None, :], mask=have[:, None], other=-1)  # -1: no edge
+        have = c < COUNTS
+        edge = tl.load(count_edge + c[:, None] * SIZE + place[None, :], mask=have[:, None], other=-1)  # -1: no edge
         there = (edge >= 0)[:, :, None] & live[None, None, :]
         at = edge.to(tl.int64)[:, :, None] * B + cols[None, None, :]
         a = tl.load(z + at, mask=there, other=-1e30)  # clips to 0, so it adds nothing to a sum
@@ -123,8 +123,8 @@ def _variables(
 @triton.jit
 def advance_kernel(
     z, q, p, tau, total, count, then, before, z2, q2, tau2, push, unary, share, lower, upper,
-    first, second, weight, middle, sign, pair_edge, low, high, budget_edge, var_edge,
-    B, E, V, PAIRS, BUDGETS, done, steps, blocks, CHECK: tl.constexpr, ALPHA: tl.constexpr, HALVED: tl.constexpr,
+    first, second, weight, middle, sign, pair_edge, low, high, count_edge, var_edge,
+    B, E, V, PAIRS, COUNTS, done, steps, blocks, CHECK: tl.constexpr, ALPHA: tl.constexpr, HALVED: tl.constexpr,
     LESS: tl.constexpr, LONG: tl.constexpr, DEG: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr,
     BLOCK: tl.constexpr, AT_ONCE: tl.constexpr, SIGNED: tl.constexpr, PUSHED: tl.constexpr,
 ):  # fmt: skip
@@ -139,8 +139,8 @@ def advance_kernel(
         now = tl.zeros((BLOCK,), dtype=z.dtype.element_ty)
         for _ in range(steps):
             _factors(
-                z, q, tau, push, first, second, weight, middle, sign, pair_edge, low, high, budget_edge, cols, live,
-                B, PAIRS, BUDGETS, SIZE, AT_ONCE, ROWS, SIGNED, PUSHED,
+                z, q, tau, push, first, second, weight, middle, sign, pair_edge, low, high, count_edge, cols, live,
+                B, PAIRS, COUNTS, SIZE, AT_ONCE, ROWS, SIGNED, PUSHED,
             )  # fmt: skip
             tl.debug_barrier()
             now = _variables(
@@ -153,11 +153,11 @@ def advance_kernel(
             at = (e0 + row).to(tl.int64)[:, None] * B + cols[None, :]
             there = (e0 + row < E)[:, None] & live[None, :]
             tl.store(z2 + at, tl.load(total + at, mask=there, other=0.0) / n[None, :], mask=there)
-        _copy(tau2, tau, BUDGETS, cols, live, B, ROWS)
+        _copy(tau2, tau, COUNTS, cols, live, B, ROWS)
         tl.debug_barrier()
         _factors(
-            z2, q2, tau2, push, first, second, weight, middle, sign, pair_edge, low, high, budget_edge, cols, live,
-            B, PAIRS, BUDGETS, SIZE, AT_ONCE, ROWS, SIGNED, PUSHED,
+            z2, q2, tau2, push, first, second, weight, middle, sign, pair_edge, low, high, count_edge, cols, live,
+            B, PAIRS, COUNTS, SIZE, AT_ONCE, ROWS, SIGNED, PUSHED,
         )  # fmt: skip
         tl.debug_barrier()
         mean = _variables(
@@ -177,11 +177,11 @@ def advance_kernel(
             there = (e0 + row < E)[:, None] & (live & due)[None, :]
             tl.store(total + at, tl.zeros((ROWS, BLOCK), dtype=z.dtype.element_ty), mask=there)
         _copy(z, z2, E, cols, live & jump, B, ROWS)
-        _copy(tau, tau2, BUDGETS, cols, live & jump, B, ROWS)
+        _copy(tau, tau2, COUNTS, cols, live & jump, B, ROWS)
         tl.debug_barrier()
         _factors(
-            z, q, tau, push, first, second, weight, middle, sign, pair_edge, low, high, budget_edge, cols, live,
-            B, PAIRS, BUDGETS, SIZE, AT_ONCE, ROWS, SIGNED, PUSHED,
+            z, q, tau, push, first, second, weight, middle, sign, pair_edge, low, high, count_edge, cols, live,
+            B, PAIRS, COUNTS, SIZE, AT_ONCE, ROWS, SIGNED, PUSHED,
         )  # fmt: skip
         tl.debug_barrier()
     tl.store(count + cols, n, mask=live)

@@ -1,4 +1,4 @@
-"""Structured factors in `ad3`: which kinds it asks, their maxima and their projections."""
+"""Factors of any kind in `ad3`: which it asks, their maxima, and their projections by best joint states."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fgnn.infer.ad3.layout import KindLayout, edge_width, fold
-from fgnn.pgm import ModelBatch
+from fgnn.infer.ad3.layout import KindLayout, bounds_on_ones, edge_width, fold
+from fgnn.pgm import Kind, ModelBatch
 from fgnn.pgm.lowering import Keep
 from fgnn.runtime.jit import Background
 
@@ -21,18 +21,26 @@ _FOREVER = float("inf")
 
 
 def asked(batch: ModelBatch, time_limit: float | None) -> Keep:
-    """Which kinds project themselves; the others become tables and budgets.
+    """Which kinds stay: those that bound a number of ones or project themselves. The others become tables and counters.
 
     Projections by best joint states are loops on a CPU, which compile for seconds the first time.
     """
-    by_best = batch.device.type == "cpu" and any(f.kind.has("best") for f in batch.structured)
+    by_best = batch.device.type == "cpu" and any(
+        f.kind.has("best") and bounds_on_ones(f) is None for f in batch.structured
+    )
     by_best = by_best and LOOPS.wait(_FOREVER if time_limit is None else _LOADING * time_limit)
-    return lambda kind, shape: kind.has("best") and (by_best or kind.has("project"))
+
+    def keep(kind: Kind, shape: tuple[int, ...]) -> bool:
+        counter = kind.counter(shape)
+        bounds_ones = counter is not None and counter.counts_ones and counter.interval is not None
+        return bounds_ones or (kind.has("best") and (by_best or kind.has("project")))
+
+    return keep
 
 
 @dataclass(frozen=True, eq=False)
 class KindNumbers:
-    """The log-potentials that structured factors select from, and the states that their variables may take."""
+    """The log-potentials that factors select from, and the states that their variables may take."""
 
     theta: Tensor  # shape: (C, S, B), float64
     live: Tensor  # shape: (C, n, K, B), float64: 0, or -inf for forbidden states and those beyond a variable's own

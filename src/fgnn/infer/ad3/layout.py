@@ -12,12 +12,11 @@ from math import prod
 import torch
 from torch import Tensor
 
-from fgnn.graph import Structure, padded_width, slots_by_target
+from fgnn.graph import padded_width, slots_by_target
 from fgnn.graph.derived import Derived
 from fgnn.infer.map_tensors import map_tensors
 from fgnn.pgm import Kind, ModelBatch, TableBatch
-
-Shape = tuple[int, ...]
+from fgnn.pgm.group_batches import CountedBatch
 
 _ALONE = 1e-6  # the degree of a variable without factors: almost nothing keeps it from its best state
 
@@ -26,7 +25,7 @@ _ALONE = 1e-6  # the degree of a variable without factors: almost nothing keeps 
 class PairLayout:
     """Finite tables over two binary variables: edges ``first`` and ``second`` of width 1 each."""
 
-    group: int  # which group of the batch's tables
+    group: int  # which group of the batch's factors
     tables: Tensor  # shape: (C,), which tables of that group
     first: slice
     second: slice
@@ -44,19 +43,19 @@ class TableLayout:
 
 
 @dataclass(frozen=True, eq=False)
-class BudgetLayout:
-    """Budgets of one size: an edge of width 1 to each of their variables."""
+class CountLayout:
+    """Bounds on the number of ones of equally many variables: an edge of width 1 to each of them."""
 
-    group: int  # which group of the batch's budgets
+    group: int  # which group of the batch's factors
     size: int  # variables in each
     edges: slice
 
 
 @dataclass(frozen=True, eq=False)
 class KindLayout:
-    """Factors of one structured kind and shape."""
+    """Factors of one kind and shape that know their best joint states."""
 
-    group: int  # which group of the batch's structured factors
+    group: int  # which group of the batch's factors
     kind: Kind
     shape: tuple[int, ...]
     scopes: Tensor  # shape: (C, n)
@@ -86,7 +85,7 @@ class Layout(Derived):
     num_cells: int
     pairs: tuple[PairLayout, ...]
     tables: tuple[TableLayout, ...]
-    budgets: tuple[BudgetLayout, ...]
+    counts: tuple[CountLayout, ...]
     kinds: tuple[KindLayout, ...]
     edge_row: Tensor  # shape: (E,)
     degree: Tensor  # shape: (V, 1)
@@ -113,12 +112,17 @@ def build_layout(batch: ModelBatch) -> Layout:
     finite = tuple(_finite_pairs(t) for t in batch.tables)
     kinds = tuple((f.kind, f.shape) for f in batch.structured)
     key = shapes, tuple(mask.numpy().tobytes() for mask in finite), kinds
-    return batch.structure.recent("ad3 layouts", key, lambda: _compile(batch.structure, shapes, finite, kinds))
+    return batch.structure.recent("ad3 layouts", key, lambda: _compile(batch, finite))
 
 
 def edge_width(states: int) -> int:
     """The rows of a variable: p(1) of a binary one, all states of one with more, none if there is no choice."""
     return states if states > 2 else states - 1
+
+
+def bounds_on_ones(f: CountedBatch) -> tuple[Tensor, Tensor] | None:
+    """The least and the largest number of ones, (B or 1, C), if factors do no more than bound it, else None."""
+    return f.bounds() if f.counter is not None and f.counter.counts_ones else None
 
 
 def _finite_pairs(t: TableBatch) -> Tensor:
@@ -141,26 +145,21 @@ class _Edges:
         return slice(self.count - rows.numel(), self.count)
 
 
-def _compile(
-    structure: Structure,
-    shapes: tuple[Shape, ...],
-    finite: tuple[Tensor, ...],
-    kinds: tuple[tuple[Kind, Shape], ...],
-) -> Layout:
-    assert structure.cardinalities is not None
-    cards = tuple(structure.cardinalities.tolist())
+def _compile(batch: ModelBatch, finite: tuple[Tensor, ...]) -> Layout:
+    structure, cards = batch.structure, tuple(batch.cardinalities.tolist())
     row, binary, many, height = _variable_rows(cards)
     edges = _Edges()
     pairs: list[PairLayout] = []
     tables: list[TableLayout] = []
     dropped = []
     cells = 0
-    for g, (shape, mask) in enumerate(zip(shapes, finite, strict=True)):
+    for g, (group, mask) in enumerate(zip(batch.tables, finite, strict=True)):
+        shape = group.shape
         axes = tuple(a for a, k in enumerate(shape) if k > 1)
         if len(axes) < 2:
             dropped.append((g, axes))
             continue
-        rows = row[structure.groups[f"table{g}"].scopes.cpu()[:, list(axes)]]  # shape: (C, A), first rows
+        rows = row[group.scopes.cpu()[:, list(axes)]]  # shape: (C, A), first rows
         if mask.any():
             first, second = (edges.add(ends) for ends in rows[mask].unbind(1))
             pairs.append(PairLayout(g, mask.nonzero().squeeze(1), first, second))
@@ -173,16 +172,17 @@ def _compile(
             end = cells + len(others) * prod(sizes)
             tables.append(TableLayout(g, others, sizes, spans, slice(cells, end)))
             cells = end
-    budgets = []
-    for g in range(len(structure.groups) - len(shapes) - len(kinds)):
-        scopes = structure.groups[f"budget{g}"].scopes.cpu()
-        budgets.append(BudgetLayout(g, scopes.shape[1], edges.add(row[scopes])))
-    structured = []
-    for g, (kind, shape) in enumerate(kinds):
-        scopes, begin = structure.groups[f"{kind.name}{g}"].scopes.cpu(), edges.count
-        for starts, k in zip(row[scopes].unbind(1), shape, strict=True):
-            edges.add(starts[:, None] + torch.arange(edge_width(k)))
-        structured.append(KindLayout(g, kind, shape, scopes, slice(begin, edges.count)))
+    place = {id(f): g for g, f in enumerate(batch.factors)}
+    counts, kinds = [], []
+    for f in batch.counted:
+        if bounds_on_ones(f) is not None:
+            counts.append(CountLayout(place[id(f)], len(f.shape), edges.add(row[f.scopes.cpu()])))
+    for f in batch.structured:
+        if bounds_on_ones(f) is None:
+            scopes, begin = f.scopes.cpu(), edges.count
+            for starts, k in zip(row[scopes].unbind(1), f.shape, strict=True):
+                edges.add(starts[:, None] + torch.arange(edge_width(k)))
+            kinds.append(KindLayout(place[id(f)], f.kind, f.shape, scopes, slice(begin, edges.count)))
     edge_row = torch.cat(edges.rows)
     degree = padded_width(edge_row, height)
     few = degree * height <= 4 * edges.count + 1024
@@ -197,8 +197,8 @@ def _compile(
         num_cells=cells,
         pairs=tuple(pairs),
         tables=tuple(tables),
-        budgets=tuple(budgets),
-        kinds=tuple(structured),
+        counts=tuple(counts),
+        kinds=tuple(kinds),
         edge_row=edge_row,
         degree=torch.bincount(edge_row, minlength=height).double().clamp(min=_ALONE)[:, None],
         padded=slots_by_target(edge_row, height) if few else None,

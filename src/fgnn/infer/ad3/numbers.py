@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fgnn.infer.ad3.kinds import KindNumbers, best_values
-from fgnn.infer.ad3.layout import KindLayout, Layout, TableLayout, along_axis
+from fgnn.infer.ad3.layout import KindLayout, Layout, TableLayout, along_axis, bounds_on_ones
 from fgnn.pgm import ModelBatch
 
 PUSH = 1e4  # added to the target of a variable with one allowed state, which then projects to that state
@@ -24,8 +24,8 @@ class PairNumbers:
 
 
 @dataclass(frozen=True, eq=False)
-class BudgetNumbers:
-    """The smallest and the largest number of ones of each budget."""
+class CountNumbers:
+    """The least and the largest number of ones that each count allows."""
 
     low: Tensor  # shape: (C, 1, B)
     high: Tensor  # shape: (C, 1, B)
@@ -48,7 +48,7 @@ class Numbers:
     fixed: Fixed | None  # None: no state of a binary variable is forbidden
     pairs: tuple[PairNumbers, ...]
     tables: tuple[Tensor, ...]  # shape: (C, k_1, ..., k_A, B) each
-    budgets: tuple[BudgetNumbers, ...]
+    counts: tuple[CountNumbers, ...]
     kinds: tuple[KindNumbers, ...]
     constant: Tensor  # shape: (B,)
     scale: Tensor  # shape: (B,), so that the mean range of the factors is 1
@@ -71,17 +71,20 @@ def build_numbers(batch: ModelBatch, layout: Layout, scale: Tensor | None = None
     tables = [_table_values(batch, y, allowed) for y in layout.tables]
     for v in tables:
         infeasible = infeasible | (v.flatten(1, -2).amax(1) == -torch.inf).any(0)
-    budgets = []
-    for z in layout.budgets:
-        u = batch.budgets[z.group]
-        fewest = (~allowed[:, u.scopes, 0]).sum(2)  # shape: (B, C)
-        most = allowed[:, u.scopes, 1].sum(2)
-        infeasible = infeasible | ((fewest > u.at_most) | (most < u.at_least)).any(1)
-        budgets.append(BudgetNumbers(*(x.T.double()[:, None].contiguous() for x in (u.at_least, u.at_most))))
-    kinds = [_kind_numbers(batch, f, allowed) for f in layout.kinds]
-    for f, y in zip(layout.kinds, kinds, strict=True):
-        infeasible = infeasible | (best_values(f, y, y.live) == -torch.inf).any(0)
-    soft = [y.theta for f, y in zip(layout.kinds, kinds, strict=True) if f.soft]
+    counts = []
+    for f in batch.counted:
+        bounds = bounds_on_ones(f)
+        if bounds is None:
+            continue
+        low, high = (x.expand(len(batch), -1) for x in bounds)
+        fewest = (~allowed[:, f.scopes, 0]).sum(2)  # shape: (B, C)
+        most = allowed[:, f.scopes, 1].sum(2)
+        infeasible = infeasible | ((fewest > high) | (most < low)).any(1)
+        counts.append(CountNumbers(*(x.T.double()[:, None].contiguous() for x in (low, high))))
+    kinds = [_kind_numbers(batch, z, allowed) for z in layout.kinds]
+    for z, y in zip(layout.kinds, kinds, strict=True):
+        infeasible = infeasible | (best_values(z, y, y.live) == -torch.inf).any(0)
+    soft = [y.theta for z, y in zip(layout.kinds, kinds, strict=True) if z.soft]
     if scale is None:
         ranges = [_finite(theta).abs()]
         ranges += [g.abs() + a.abs().maximum(b.abs()) for a, b, g in pairs]
@@ -99,7 +102,7 @@ def build_numbers(batch: ModelBatch, layout: Layout, scale: Tensor | None = None
         fixed=fixed,
         pairs=tuple(PairNumbers(*((x / scale).contiguous() for x in p)) for p in pairs),
         tables=tuple((v / scale).contiguous() for v in tables),
-        budgets=tuple(budgets),
+        counts=tuple(counts),
         kinds=tuple(KindNumbers((y.theta / scale).contiguous(), y.live) for y in kinds),
         constant=constant / scale,
         scale=scale,
@@ -152,7 +155,7 @@ def _table_values(batch: ModelBatch, table: TableLayout, allowed: Tensor) -> Ten
 
 
 def _kind_numbers(batch: ModelBatch, f: KindLayout, allowed: Tensor) -> KindNumbers:
-    factors = batch.structured[f.group]
+    factors = batch.factors[f.group]
     theta = factors.potentials(torch.float64).expand(len(batch), -1, -1).permute(1, 2, 0).contiguous()
     ok = allowed[:, factors.scopes, : max(f.shape)].permute(1, 2, 3, 0)  # shape: (C, n, K, B)
     return KindNumbers(

@@ -1,4 +1,4 @@
-"""The projections of `ad3`: onto pairs, budgets, simplices and consistent tables.
+"""The projections of `ad3`: onto pairs, counts, simplices and consistent tables.
 
 The models are the last axis. Thresholds are warm-started: each call takes those of the last one and returns new ones.
 """
@@ -52,7 +52,7 @@ def project_pairs(a: Tensor, b: Tensor, pair: PairTerms, u: Tensor, v: Tensor) -
     torch.clamp((b + pair.second).sub_(share), 0.0, 1.0, out=v)
 
 
-def project_budgets(a: Tensor, low: Tensor, high: Tensor, tau: Tensor, out: Tensor) -> Tensor:
+def project_counts(a: Tensor, low: Tensor, high: Tensor, tau: Tensor, out: Tensor) -> Tensor:
     """Into ``out`` (C, n, B): the nearest point of {0 <= q <= 1, low <= Σ q <= high} to a; returns the threshold.
 
     That point is clip(a - τ), with τ > 0 if the sum would exceed high and τ < 0 if it would fall below low: the root of

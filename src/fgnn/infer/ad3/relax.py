@@ -160,7 +160,7 @@ def _evaluate(
 ) -> Tensor:
     """Update bounds, roundings and convergence of the models ``here``; returns which have converged (B',)."""
     multipliers = (state.z - state.q).double() * RHO
-    taus = [t.double() * RHO for t in state.taus[: len(layout.budgets)]]
+    taus = [t.double() * RHO for t in state.taus[: len(layout.counts)]]
     value, reduced = dual_value(layout, exact, multipliers, taus)
     value = torch.where(value < lowest, -torch.inf, value)  # below every feasible score: infeasible
     bound = torch.minimum(out.bound[here], value)

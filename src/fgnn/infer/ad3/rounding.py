@@ -52,8 +52,8 @@ def score_rows(layout: Layout, numbers: Numbers, x: Tensor) -> Tensor:
             one_hot = fold(edge[axis], len(t.tables), -1)
             cell = cell * k + (one_hot[:, 0].to(torch.int64) if k == 2 else one_hot.argmax(1))
         total = total + theta.flatten(1, -2).gather(1, cell[:, None]).squeeze(1).sum(0)
-    for budget, z in zip(layout.budgets, numbers.budgets, strict=True):
-        ones = fold(edge[budget.edges], -1, budget.size).sum(1, keepdim=True)
+    for count, z in zip(layout.counts, numbers.counts, strict=True):
+        ones = fold(edge[count.edges], -1, count.size).sum(1, keepdim=True)
         total = total.masked_fill(((ones < z.low) | (ones > z.high)).any(0).any(0), -torch.inf)
     if layout.kinds:
         states = rows_to_states(layout, x)
@@ -65,7 +65,7 @@ def score_rows(layout: Layout, numbers: Numbers, x: Tensor) -> Tensor:
 def objective_rows(layout: Layout, numbers: Numbers, p: Tensor, q: Tensor, s: Tensor) -> Tensor:
     """The objective of the relaxation (B,) at p of the variables, q of the pairs and s of the cells.
 
-    Structured factors are left out.
+    Factors of other kinds are left out.
     """
     total = numbers.constant + torch.where(p > 0, numbers.unary * p, 0.0).sum(0)
     for pair, y in zip(layout.pairs, numbers.pairs, strict=True):

@@ -22,7 +22,7 @@ from fgnn.pgm import ModelBatch
 _WIDTH = 1024  # nodes relaxed at once, over all models
 _PER_MODEL = 32  # nodes of one model branched on at once: more would miss improvements of the incumbent
 _NODE_ITERATIONS = 50
-_CUTS = (0.5, 0.65, 0.8, 0.95)  # budgets mostly forbid ones, so roundings with fewer ones are tried too
+_CUTS = (0.5, 0.65, 0.8, 0.95)  # constraints mostly forbid ones, so roundings with fewer ones are tried too
 _ids = count()  # keeps nodes of equal bound in order
 
 

@@ -23,12 +23,12 @@ from torch import Tensor
 
 from fgnn.infer.ad3.kinds import ActiveSets, KindNumbers, project_kind
 from fgnn.infer.ad3.layout import Layout, fold
-from fgnn.infer.ad3.numbers import BudgetNumbers, Fixed, Numbers
+from fgnn.infer.ad3.numbers import CountNumbers, Fixed, Numbers
 from fgnn.infer.ad3.projections import (
     PairTerms,
     cell_weight,
-    project_budgets,
     project_consistent,
+    project_counts,
     project_pairs,
     project_simplex,
 )
@@ -48,7 +48,7 @@ class Terms:
     fixed: Fixed | None
     pairs: tuple[PairTerms, ...]
     tables: tuple[Tensor, ...]  # shape: (C, K, B) each, θ_c / (ρ ω)
-    budgets: tuple[BudgetNumbers, ...]
+    counts: tuple[CountNumbers, ...]
     kinds: tuple[KindNumbers, ...]  # θ_c / ρ, float64
 
     @classmethod
@@ -60,7 +60,7 @@ class Terms:
                 x = torch.where(x == -torch.inf, x, x.clamp(-_MOST, _MOST))
             return x.to(dtype).contiguous()
 
-        fixed, budgets = map_tensors((numbers.fixed, numbers.budgets), cast)
+        fixed, counts = map_tensors((numbers.fixed, numbers.counts), cast)
         tables = zip(layout.tables, numbers.tables, strict=True)
         return cls(
             cast(numbers.unary / (RHO * layout.degree)),
@@ -68,7 +68,7 @@ class Terms:
             fixed,
             tuple(PairTerms.of(*(cast(x / RHO) for x in (y.alpha, y.beta, y.gamma))) for y in numbers.pairs),
             tuple(cast(x.flatten(1, -2) / (RHO * cell_weight(t))) for t, x in tables),
-            budgets,
+            counts,
             tuple(KindNumbers(y.theta / RHO, y.live) for y in numbers.kinds),
         )
 
@@ -83,8 +83,8 @@ class State:
     cells: Tensor  # shape: (cells, B), z of the cells
     mu: Tensor  # shape: (cells, B)
     s: Tensor  # shape: (cells, B)
-    taus: list[Tensor]  # shape: (., 1, B) each: of the budgets, then the tables, then the variables of many states
-    sets: list[ActiveSets]  # of each structured kind; shared with twins, since any set is a start for any point
+    taus: list[Tensor]  # shape: (., 1, B) each: of the counts, then the tables, then the variables of many states
+    sets: list[ActiveSets]  # of the other kinds; shared with twins, since any set is a start for any point
     reflected: Tensor  # shape: (E + 1, B), with a last row of zeros for padding
 
     def twin(self, z: Tensor, cells: Tensor) -> State:
@@ -107,9 +107,9 @@ def initial_state(layout: Layout, terms: Terms) -> State:
     for t in layout.tables:
         cells[t.cells] = 1.0 / prod(t.shape)
     z = p[layout.edge_row]
-    counts = [(b.edges.stop - b.edges.start) // b.size for b in layout.budgets]
-    counts += [len(t.tables) for t in layout.tables] + [len(members) for _, members, _ in layout.many]
-    taus = [new(count)[:, None] for count in counts]
+    lengths = [(c.edges.stop - c.edges.start) // c.size for c in layout.counts]
+    lengths += [len(t.tables) for t in layout.tables] + [len(members) for _, members, _ in layout.many]
+    taus = [new(length)[:, None] for length in lengths]
     sets = [ActiveSets.of(f, batch, device) for f in layout.kinds]
     return State(z, z.clone(), p, cells, cells.clone(), cells.clone(), taus, sets, new(layout.num_edges + 1))
 
@@ -119,9 +119,9 @@ def factor_step(layout: Layout, terms: Terms, state: State) -> None:
     a = state.z if terms.fixed is None else state.z + terms.fixed.push
     for pair, x in zip(layout.pairs, terms.pairs, strict=True):
         project_pairs(a[pair.first], a[pair.second], x, state.q[pair.first], state.q[pair.second])
-    for k, (budget, y) in enumerate(zip(layout.budgets, terms.budgets, strict=True)):
-        target, out = (fold(x[budget.edges], -1, budget.size) for x in (a, state.q))
-        state.taus[k] = project_budgets(target, y.low, y.high, state.taus[k], out)
+    for k, (count, y) in enumerate(zip(layout.counts, terms.counts, strict=True)):
+        target, out = (fold(x[count.edges], -1, count.size) for x in (a, state.q))
+        state.taus[k] = project_counts(target, y.low, y.high, state.taus[k], out)
     for f, w, sets in zip(layout.kinds, terms.kinds, state.sets, strict=True):
         project_kind(f, w, state.z[f.edges], a[f.edges], sets, state.q[f.edges])
     for t in layout.tables:
@@ -147,13 +147,13 @@ def variable_step(layout: Layout, terms: Terms, state: State) -> None:
         p[:free].clamp_(0.0, 1.0)
     else:
         p[:free] = torch.minimum(torch.maximum(p[:free], terms.fixed.lower), terms.fixed.upper)
-    at = len(layout.budgets) + len(layout.tables)
+    at = len(layout.counts) + len(layout.tables)
     for k, (states, _, rows) in enumerate(layout.many, start=at):
         block, state.taus[k] = project_simplex(fold(p[rows], -1, states), state.taus[k])
         p[rows] = block.flatten(0, 1)
     state.p = p
     state.z.add_(p.index_select(0, layout.edge_row).sub_(state.q), alpha=RELAXATION)
-    at = len(layout.budgets)
+    at = len(layout.counts)
     for k, (t, theta) in enumerate(zip(layout.tables, terms.tables, strict=True), start=at):
         cells = t.cells
         target = fold(torch.lerp(state.cells[cells], state.mu[cells], 2.0), len(t.tables), -1).add_(theta)

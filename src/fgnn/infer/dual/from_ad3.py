@@ -60,8 +60,8 @@ def _converted(
         axes = [a for a, k in enumerate(model.tables[table.group].shape) if k > 1]
         for axis, rows, k in zip(axes, table.axes, table.shape, strict=True):
             put(first[table.group] + axis * count + table.tables.numpy(), multipliers[rows], k)
-    for budget in theirs.budgets:
-        count = model.budgets[budget.group].scopes.numel()
-        put(edge + np.arange(count), multipliers[budget.edges], 2)
+    for ones in theirs.counts:
+        count = model.factors[ones.group].scopes.numel()
+        put(edge + np.arange(count), multipliers[ones.edges], 2)
         edge += count
     return delta
