@@ -139,7 +139,7 @@ COMMANDS = {
     "solve folder": "folder: …folder/*.uai",
     "solve scan.ply": ".fgm, .uai, .fg, .bif, .wcsp, .cfn",
     "solve scope.uai": "scope.uai, line 6, scope 1: …0..2…(got 7)",
-    "solve tiny.uai --evidence nine.evid": "nine.evid, line 2, observation 0: …3…(got 9)",
+    "solve tiny.uai --evidence nine.evid": "nine.evid, line 1, observation 0: …3…(got 9)",
     "solve tiny.uai tiny.uai --evidence nine.evid": "--evidence…(got 2)",
     "bench page tiny.uai": "fgnn bench…JSON",
     # recipes, runs and weights
