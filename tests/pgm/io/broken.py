@@ -260,7 +260,7 @@ EVIDENCE: dict[str, tuple[bytes, str, str]] = {
     "negative state": (b"1 0 -1", "line 1, number 2", "at least 0 (got -1)"),
     "unknown variable": (b"1 3 0", "line 1, observation 0", "variable below 3 (got 3)"),
     "empty lines at the end": (b"2\n0 1\n1 3\n\n", "line 3, observation 1", "state below 3 for variable 1 (got 3)"),
-    "first of three lines": (b"2\n0 3\n1 0\n", "line 2, observation 0", "state below 3 for variable 0 (got 3)"),
+    "first of two observations": (b"2\n0 3\n1 0\n", "line 2, observation 0", "state below 2 for variable 0 (got 3)"),
     "state out of range": (b"2\n0 1\n1 3", "line 3, observation 1", "state below 3 for variable 1 (got 3)"),
     "odd count": (b"2 0 1 1", "line 1, number 0", "got 4 numbers that start with 2"),
     "too many": (b"1 0 1 1 2", "line 1, number 4", "Expected 2 numbers for 1 observations (got 4)"),
