@@ -129,12 +129,12 @@ class Wiring(Derived):
         terms = padded.index_select(0, self.incident.flatten())
         return unary + terms.view(*self.incident.shape, messages.shape[1]).sum(1)
 
-    def values(self, rows: Tensor) -> Tensor:
-        """Value rows with ``-inf`` where flagged: (2R, B) to (R, B) in the full form; ratios are unchanged."""
+    def values(self, rows: Tensor, forbidden: float = -torch.inf) -> Tensor:
+        """Value rows, ``forbidden`` where flagged: (2R, B) to (R, B) in the full form; ratios are unchanged."""
         if not self.full:
             return rows
         half = rows.shape[0] // 2
-        return rows[:half].masked_fill(rows[half:] > 0.5, -torch.inf)
+        return rows[:half].masked_fill(rows[half:] > 0.5, forbidden)
 
     def padded_beliefs(self, unary: Tensor, messages: Tensor, normalise: bool = True) -> Tensor:
         """The beliefs as (B, N, K), padded with ``-inf``; ``normalise`` sets each variable's best state to 0."""

@@ -108,7 +108,7 @@ def _factor_beliefs(run: MessageRun) -> tuple[tuple[Tensor, ...], tuple[Tensor, 
     """The marginals of tables, and the probabilities of the log-potentials of structured factors, by group."""
     assert run.messages is not None
     by_table, structured, full = [], [], run.wiring.full
-    incoming = _incoming(run.wiring, run.numbers, run.messages)
+    incoming = incoming_messages(run.wiring, run.numbers, run.messages)
     for group, factors, nu in zip(run.wiring.groups, run.numbers.factors, incoming, strict=True):
         potentials = with_totals(factors)
         if isinstance(potentials, TablePotentials):
@@ -118,19 +118,22 @@ def _factor_beliefs(run: MessageRun) -> tuple[tuple[Tensor, ...], tuple[Tensor, 
     return tuple(by_table), tuple(structured)
 
 
-def _incoming(wiring: Wiring, numbers: Numbers, messages: Tensor) -> list[Tensor]:
-    """What the factors of each group receive, (height, C, B)."""
+def incoming_messages(
+    wiring: Wiring, numbers: Numbers, messages: Tensor, forbidden: float = -torch.inf
+) -> list[Tensor]:
+    """What the factors of each group receive, (height, C, B); ``forbidden`` for impossible states."""
     rows = wiring.beliefs(numbers.unary, messages)
-    return wiring.by_group(wiring.values(rows.index_select(0, wiring.belief_of) - messages))
+    return wiring.by_group(wiring.values(rows.index_select(0, wiring.belief_of) - messages, forbidden))
 
 
 def read_messages(
-    batch: ModelBatch, wiring: Wiring, numbers: Numbers, messages: Tensor
+    batch: ModelBatch, wiring: Wiring, numbers: Numbers, messages: Tensor, forbidden: float = -torch.inf
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The log-beliefs (B, N, K), log Z_i (B, N) and Bethe's log Z (B,)."""
+    """The log-beliefs (B, N, K), log Z_i (B, N) and Bethe's log Z (B,); ``forbidden`` stands for impossible states."""
     log_beliefs = wiring.padded_beliefs(numbers.unary, messages, normalise=False).double()  # shape: (B, N, K)
+    log_beliefs = log_beliefs.clamp_min(forbidden)
     log_zi = log_beliefs.logsumexp(2)  # shape: (B, N)
-    nu = _incoming(wiring, numbers, messages)
+    nu = incoming_messages(wiring, numbers, messages, forbidden)
     degree = torch.zeros(batch.num_variables, dtype=torch.float64, device=batch.device)
     total = batch.constant.double()
     if not wiring.full:  # state 0 of every variable counts as 0

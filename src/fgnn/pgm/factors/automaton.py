@@ -30,6 +30,7 @@ from fgnn.pgm.factors.kind import Kind, Shape
 _SMALL_TABLE = 64  # joint states up to which a table is simpler than auxiliary variables
 _LOCAL_TABLE = 1 << 12  # the same for methods that change one variable at a time
 _MOST_STATES = 1 << 20  # of an automaton, over all positions
+_NOTHING = -1e30  # the log of an empty sum, where gradients are needed
 
 Steps = tuple[NDArray[np.int64], ...]  # by position: the next state, shape (Q_{t-1}, k_t), -1: stuck; Q_0 = 1
 
@@ -186,6 +187,8 @@ def _compiled(kind: AutomatonKind, shape: Shape, device: torch.device) -> tuple[
 
 
 def _reduce(values: Tensor, axis: int, total: bool) -> Tensor:
+    if total and values.requires_grad:  # the gradient is undefined if all terms are -inf
+        values = values.clamp_min(_NOTHING)
     return values.logsumexp(axis) if total else values.amax(axis)
 
 
