@@ -43,7 +43,7 @@ def test_the_best_joint_state_is_that_of_the_table(case: Case, seed: int) -> Non
     nu = np.full((3, len(shape), max(shape)), -np.inf)  # of three factors
     for a, k in enumerate(shape):
         nu[:, a, :k] = np.where(rng.random((3, k)) < 0.15, -np.inf, rng.normal(size=(3, k)))
-    theta = theta_of(kind, numbers)[:, :, 0].T.expand(3, -1).double()
+    theta = theta_of(kind, shape, numbers)[:, :, 0].T.expand(3, -1).double()
     value, x = kind.best(shape, theta, torch.from_numpy(nu))
     table = by_definition(kind, shape, numbers)
 
@@ -64,7 +64,7 @@ def projected(case: Case, z: np.ndarray) -> tuple[np.ndarray, float]:
     for a, k in enumerate(shape):
         live[:, a, :k] = 0.0
     f = KindLayout(0, kind, shape, torch.arange(len(shape))[None], slice(0, len(z)))
-    y = KindNumbers(theta_of(kind, numbers).double().permute(1, 0, 2), live)
+    y = KindNumbers(theta_of(kind, shape, numbers).double().permute(1, 0, 2), live)
     target = torch.from_numpy(z)[:, None]
     out, sets = torch.empty_like(target), ActiveSets.of(f, 1, target.device)
     for _ in range(5):

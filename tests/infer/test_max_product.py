@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 import fgnn
 from fgnn import GraphicalModel, ModelBatch
 from fgnn.data import ChainMAP
-from fgnn.infer.max_product.messages import budget_messages
 from fgnn.infer.max_product.numbers import Numbers, Rule
-from fgnn.infer.max_product.ranking import ranked
 from fgnn.infer.max_product.solver import solve_max_product
 from fgnn.infer.max_product.sweeps import Workspace, flooding_step
 from fgnn.infer.max_product.wiring import Wiring, incident_rows
+from fgnn.pgm.factors.ones import ones_messages
+from fgnn.pgm.factors.ranking import ranked
 from tests.infer.max_product_by_hand import ByHand
 from tests.strategies import models, tree_models
 
@@ -137,7 +137,7 @@ def test_budget_messages_are_the_best_over_all_states_of_the_others(
         expected -= np.where(np.isinf(best), 0.0, best)
     incoming = torch.tensor(nu)[:, :, None, None]
     for bounds in ((low, high), (torch.tensor([[low]]), torch.tensor([[high]]))):  # shared, and one per model
-        solution = budget_messages(incoming, *bounds, normalise=normalise)
+        solution = ones_messages(incoming, *bounds, normalise=normalise)
         np.testing.assert_allclose(solution[:, :, 0, 0].numpy(), expected, atol=1e-12)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fgnn.infer.max_product.messages import table_messages
-from fgnn.infer.max_product.pair_sums import PairSum
+from fgnn.infer.max_product.binary_pairs import PairSum
+from fgnn.pgm.factors.tables import table_messages
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

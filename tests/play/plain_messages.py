@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fgnn.infer.max_product.messages import budget_messages, table_messages
 from fgnn.pgm import Budget, GraphicalModel, Table
+from fgnn.pgm.factors.ones import ones_messages
+from fgnn.pgm.factors.tables import table_messages
 
 Edge = tuple[int, int]  # (factor, position in its scope)
 
@@ -46,7 +47,7 @@ def max_product_steps(model: GraphicalModel, iterations: int, damping: float = 0
 def _factor_messages(factor: Table | Budget, incoming: list[Tensor]) -> list[Tensor]:
     if isinstance(factor, Budget):
         nu = torch.stack(incoming)[:, :, None, None]  # shape: (n, 2, 1, 1)
-        return list(budget_messages(nu, factor.at_least, factor.at_most)[..., 0, 0])
+        return list(ones_messages(nu, factor.at_least, factor.at_most)[..., 0, 0])
     theta = torch.as_tensor(factor.values.copy())[..., None, None]
     return [m[:, 0, 0] for m in table_messages(theta, [nu[:, None, None] for nu in incoming], full=True)]
 

@@ -14,11 +14,14 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
+from fgnn.pgm.factors.budgets import BudgetKind
 from fgnn.pgm.factors.counter import Counter
 from fgnn.pgm.factors.gadget import table_values
 from fgnn.pgm.factors.kind import Kind, Shape
+from fgnn.pgm.factors.tables import TableKind
 
-Form = Literal["table", "budget", "structured"]
+# What a method needs to know of a group: a table, an interval of the number of ones, or what only its kind knows.
+Form = Literal["table", "ones", "other"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -70,6 +73,7 @@ class TableBatch(_Numbers):
     scopes: Tensor  # shape: (C, A), int64
     values: Tensor  # shape: (B, C, k_1, ..., k_A)
     names: ClassVar[tuple[str, ...]] = ("values",)
+    kind: ClassVar[Kind] = TableKind()
     form: ClassVar[Form] = "table"
     counter: ClassVar[Counter | None] = None
 
@@ -125,7 +129,8 @@ class BudgetBatch(_Numbers):
     at_least: Tensor  # shape: (B, C), int64
     at_most: Tensor  # shape: (B, C), int64
     names: ClassVar[tuple[str, ...]] = ("at_least", "at_most")
-    form: ClassVar[Form] = "budget"
+    kind: ClassVar[Kind] = BudgetKind()
+    form: ClassVar[Form] = "ones"
     num_terms: ClassVar[int] = 0
 
     @property
@@ -135,14 +140,11 @@ class BudgetBatch(_Numbers):
     @property
     def counter(self) -> Counter | None:
         """The sum that the factors depend on; None if they depend on more."""
-        return _of_ones(self.scopes.shape[1])
+        return _counter(self.kind, self.shape)
 
     def by_sum(self, dtype: torch.dtype) -> Tensor:
         """The log-potential of every sum of the counter.  # shape: (B or 1, C, T)"""
-        low, high = (self.distinct(name)[..., None] for name in self.names)
-        sums = torch.arange(self.scopes.shape[1] + 1, device=self.scopes.device)
-        outside = (sums < low) | (sums > high)
-        return torch.zeros(outside.shape, dtype=dtype, device=sums.device).masked_fill(outside, -torch.inf)
+        return self.potentials(dtype)
 
     def bounds(self) -> tuple[Tensor, Tensor] | None:
         """The least and the largest sum that are allowed, if all between them have log-potential 0; (B or 1, C)."""
@@ -154,7 +156,7 @@ class BudgetBatch(_Numbers):
         return torch.where(kept.all(2), 0.0, -torch.inf)
 
     def potentials(self, dtype: torch.dtype, live: Tensor | None = None) -> Tensor:
-        return torch.zeros(1, len(self.scopes), 1, dtype=dtype, device=self.scopes.device)
+        return self.kind.potentials(self.shape, {name: self.distinct(name) for name in self.names}).to(dtype)
 
     def with_potentials(self, theta: Tensor, models: int) -> BudgetBatch:
         return self  # allowed is 0, in whatever unit
@@ -179,7 +181,6 @@ class StructuredBatch:
     scopes: Tensor  # shape: (C, n), int64
     numbers: Mapping[str, Tensor]  # shape: (B or 1, C, ...) each
     theta: Tensor | None = None  # shape: (B or 1, C, S), potentials that replace those of the numbers
-    form: ClassVar[Form] = "structured"
 
     def changed(self, change: Callable[[Tensor], Tensor], once: Callable[[Tensor], Tensor]) -> StructuredBatch:
         """The same with ``change`` applied to the numbers of every model, and ``once`` to those that models share."""
@@ -193,6 +194,13 @@ class StructuredBatch:
     @property
     def num_terms(self) -> int:
         return len(self.scopes)
+
+    @property
+    def form(self) -> Form:
+        counter = self.counter
+        if counter is None or not counter.counts_ones or counter.interval is None:
+            return "other"
+        return "ones" if counter.interval[0] <= counter.interval[1] else "other"
 
     @property
     def counter(self) -> Counter | None:
@@ -218,7 +226,7 @@ class StructuredBatch:
 
     def potentials(self, dtype: torch.dtype, live: Tensor | None = None) -> Tensor:
         """The log-potentials that the factors select from.  # shape: (B or 1, C, S)"""
-        theta = self.kind.potentials(self.numbers) if self.theta is None else self.theta
+        theta = self.kind.potentials(self.shape, self.numbers) if self.theta is None else self.theta
         return theta.to(self.scopes.device, dtype).expand(-1, len(self.scopes), -1)
 
     def with_potentials(self, theta: Tensor, models: int) -> StructuredBatch:
@@ -242,11 +250,6 @@ class StructuredBatch:
             [p.numbers[n].expand(b, *p.numbers[n].shape[1:]) for p, b in zip(parts, sizes, strict=True)] for n in names
         ]
         return replace(parts[0], numbers=dict(zip(names, map(torch.cat, stacked), strict=True)))
-
-
-@lru_cache(maxsize=1024)
-def _of_ones(size: int) -> Counter:
-    return Counter.of_ones(size)
 
 
 @lru_cache(maxsize=1024)

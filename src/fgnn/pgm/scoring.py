@@ -47,7 +47,8 @@ def _score_slice(model: GraphicalModel, states: NDArray[np.int64]) -> NDArray[np
         broken = ((ones < budgets.at_least) | (ones > budgets.at_most)).any(1)
         total[broken] = -np.inf
     for group in model.structured_groups:
-        theta = group.kind.potentials({name: torch.from_numpy(v)[None] for name, v in group.numbers.items()})
+        numbers = {name: torch.from_numpy(v)[None] for name, v in group.numbers.items()}
+        theta = group.kind.potentials(group.shape, numbers)
         x = torch.from_numpy(states[:, group.scopes])  # shape: (B, C, n)
         total += group.kind.score(group.shape, x, theta).sum(1).numpy()
     return np.asarray(total, dtype=np.float64)

@@ -124,7 +124,8 @@ def _best_joint_state(own: GraphicalModel, other: GraphicalModel) -> None:
     for a, k in enumerate(shape):
         nu[:, a, :k] = rng.normal(size=(4, k))
     nu[1:, 0, 0] = -np.inf  # a forbidden state
-    theta = factor.kind.potentials({name: torch.as_tensor(v)[None, None] for name, v in factor.numbers.items()})
+    numbers = {name: torch.as_tensor(v)[None, None] for name, v in factor.numbers.items()}
+    theta = factor.kind.potentials(shape, numbers)
     value, x = factor.kind.best(shape, theta[0].double().expand(4, -1), torch.from_numpy(nu))
     for p in range(4):
         joint = factor.as_table()

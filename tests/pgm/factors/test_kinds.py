@@ -63,9 +63,9 @@ def by_definition(kind: Kind, shape: tuple[int, ...], numbers: dict[str, Any]) -
     return table
 
 
-def theta_of(kind: Kind, numbers: dict[str, Any]) -> torch.Tensor:
+def theta_of(kind: Kind, shape: tuple[int, ...], numbers: dict[str, Any]) -> torch.Tensor:
     """The potentials of one factor, shape (S, 1, 1)."""
-    return kind.potentials({k: torch.as_tensor(v)[None, None] for k, v in numbers.items()}).permute(2, 1, 0)
+    return kind.potentials(shape, {k: torch.as_tensor(v)[None, None] for k, v in numbers.items()}).permute(2, 1, 0)
 
 
 @settings(max_examples=60, deadline=None)
@@ -85,7 +85,7 @@ def test_messages_are_sums_over_the_table(case: Case, total: bool, seed: int) ->
     nu = [torch.from_numpy(rng.normal(size=(k, 1, 2))) for k in shape]
     for message in nu:  # some states are impossible
         message[torch.from_numpy(rng.random(message.shape)) < 0.15] = -torch.inf
-    sent = kind.messages(theta_of(kind, numbers), nu, total=total)
+    sent = kind.messages(theta_of(kind, shape, numbers), nu, total=total)
     table = torch.from_numpy(by_definition(kind, shape, numbers))
     for b, axis in itertools.product(range(2), range(len(shape))):
         joint = table
@@ -102,7 +102,9 @@ def test_messages_are_sums_over_the_table(case: Case, total: bool, seed: int) ->
 def test_ratios_of_parity_are_those_of_its_messages(n: int, total: bool, seed: int) -> None:
     rng = np.random.default_rng(seed)
     nu = torch.from_numpy(rng.normal(size=(n, 3, 4)) * 3)
-    theta = Parity().potentials({"value": torch.from_numpy(rng.integers(2, size=(4, 3)))}).permute(2, 1, 0)
+    theta = (
+        Parity().potentials((2,) * len(nu), {"value": torch.from_numpy(rng.integers(2, size=(4, 3)))}).permute(2, 1, 0)
+    )
     full = automaton.AutomatonKind.messages(
         Parity(), theta, [torch.stack([torch.zeros_like(r), r]) for r in nu], total=total
     )
@@ -112,7 +114,7 @@ def test_ratios_of_parity_are_those_of_its_messages(n: int, total: bool, seed: i
 
 def test_parity_keeps_its_precision_for_certain_bits() -> None:
     nu = torch.tensor([60.0, -50.0, 40.0, 700.0], dtype=torch.float64).view(4, 1, 1)
-    theta = Parity().potentials({"value": torch.zeros(1, 1, dtype=torch.int64)}).permute(2, 1, 0)
+    theta = Parity().potentials((2,) * len(nu), {"value": torch.zeros(1, 1, dtype=torch.int64)}).permute(2, 1, 0)
     sums = Parity().ratios(theta, nu, total=True).flatten()
     # The others' smallest ratio counts, towards a one if they are most likely odd. A product of tanh saturates at 38.
     assert torch.allclose(sums, torch.tensor([-40.0, 40.0, -50.0, -40.0], dtype=torch.float64), atol=1e-3)

@@ -1,4 +1,4 @@
-"""Iterations of `sweeps.flooding_step` for log-ratios of binary variables under pairs and budgets, in one kernel.
+"""Iterations of `sweeps.flooding_step` for log-ratios of binary variables under pairs and counts, in one kernel.
 
 Models are independent, so a program takes a block of models through all iterations of a launch. Each iteration sums the
 beliefs, then updates the messages of all factors, with a barrier after each half.
@@ -28,13 +28,13 @@ def _clamp(x, low, high):
 @triton.jit
 def flooding_kernel(
     messages, beliefs, unary, deltas, models, active, converged_out, done, sign, shift, low, high, at_least, at_most,
-    pair_row, budget_row, belief_of, incident, settings, B, WHOLE, V, PAIRS, BUDGETS, ITERATIONS, steps,
+    pair_row, ones_row, belief_of, incident, settings, B, WHOLE, V, PAIRS, COUNTS, ITERATIONS, steps,
     DEG: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, OWN: tl.constexpr,
     PAIR_WIDE: tl.constexpr, BOUND_WIDE: tl.constexpr, FLOOR: tl.constexpr,
 ):  # fmt: skip
     """``steps`` iterations of the active models: messages (Q, B), deltas (T, all models), the rest (B,).
 
-    ``settings`` holds the share of an update that is taken, the tolerance, and the largest message of a budget.
+    ``settings`` holds the share of an update that is taken, the tolerance, and the largest message of a count of ones.
     ``PAIR_WIDE`` and ``BOUND_WIDE``: whether potentials have a column for each model, or one that all share.
     """
     kind = messages.dtype.element_ty
@@ -94,8 +94,8 @@ def flooding_kernel(
                 )
                 change = _blend(messages, at_a, old_a, to_a, rate, there, change)
                 change = _blend(messages, at_b, old_b, to_b, rate, there, change)
-            for c in range(BUDGETS):
-                row = tl.load(budget_row + c * SIZE + place)
+            for c in range(COUNTS):
+                row = tl.load(ones_row + c * SIZE + place)
                 have = row >= 0
                 there = have[:, None] & live[None, :]
                 at = row.to(tl.int64)[:, None] * B + cols[None, :]

@@ -1,4 +1,4 @@
-"""Several iterations of flooding in one launch, for log-ratios of binary variables under pairs and budgets."""
+"""Several iterations of flooding in one launch, for log-ratios of binary variables under pairs and numbers of ones."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import torch
 from torch import Tensor
 
 from fgnn.infer.kernel_tiles import MODELS, ROWS, index_rows, worth_fusing
-from fgnn.infer.max_product.messages import Bound, PairClamp
+from fgnn.infer.max_product.binary_pairs import PairClamp
 from fgnn.infer.max_product.numbers import Numbers
 from fgnn.infer.max_product.pool import Pool
-from fgnn.infer.max_product.potentials import BudgetPotentials
+from fgnn.infer.max_product.potentials import OnesPotentials
 from fgnn.infer.max_product.wiring import Wiring, incident_rows
+from fgnn.pgm.factors.ones import Bound
 from fgnn.runtime.triton_support import can_launch, power_of_two
 
-_WIDEST = 32  # variables of a budget: ranked by comparing all pairs
+_WIDEST = 32  # variables of a factor that counts ones: ranked by comparing all pairs
 _DEGREE = 64  # factors of a variable
 
 
@@ -32,32 +33,30 @@ class FusedFlooding:
     every: ClassVar[int] = 16
     replaces: ClassVar[bool] = True
     pair_row: Tensor  # shape: (pairs, 2), int32
-    budget_row: Tensor  # shape: (budgets, size), int32
+    ones_row: Tensor  # shape: (counts of ones, size), int32
     belief_of: Tensor  # shape: (Q,), int32
     incident: Tensor  # shape: (N, degree), int32
-    group_sizes: tuple[int, ...]  # budgets in each group
+    group_sizes: tuple[int, ...]  # counts of ones in each group
 
     @classmethod
     def of(cls, wiring: Wiring) -> FusedFlooding | None:
         """None if the kernel does not support the structure."""
-        if not wiring.ratios_only or any(g.form != "budget" and len(g.states) != 2 for g in wiring.groups):
+        pairs = [g for g in wiring.groups if g.form == "table" and len(g.states) == 2]
+        ones = [g for g in wiring.groups if g.form == "ones"]
+        if not wiring.ratios_only or len(pairs) + len(ones) < len(wiring.groups):
             return None
-        if any(g.form == "structured" for g in wiring.groups):
-            return None
-        pairs = [g.rows().t() for g in wiring.groups if g.form == "table"]
-        budgets = [g.rows().t() for g in wiring.groups if g.form == "budget"]
-        widest = max((r.shape[1] for r in budgets), default=1)
+        widest = max((len(g.states) for g in ones), default=1)
         incident = incident_rows(wiring.belief_of, wiring.num_beliefs)
         if widest > _WIDEST or incident is None or incident.shape[1] > _DEGREE:
             return None
         incident = incident.masked_fill(incident == len(wiring.belief_of), -1)
         device = wiring.belief_of.device
         return cls(
-            index_rows(pairs, 2, device),
-            index_rows(budgets, power_of_two(widest), device),
+            index_rows([g.rows().t() for g in pairs], 2, device),
+            index_rows([g.rows().t() for g in ones], power_of_two(widest), device),
             wiring.belief_of.to(torch.int32),
             index_rows([incident], power_of_two(incident.shape[1]), device),
-            tuple(len(b) for b in budgets),
+            tuple(len(g.scopes) for g in ones),
         )
 
     def run(self, pool: Pool, deltas: Tensor, settings: Tensor, *, own: bool, iterations: int, steps: int) -> None:
@@ -66,7 +65,7 @@ class FusedFlooding:
         Args:
             pool: The models.
             deltas: Shape (T, all models); needs a row for every iteration.
-            settings: The share of an update that is taken, the tolerance, and the largest message of a budget.
+            settings: The share of an update that is taken, the tolerance, and the largest message of a count of ones.
             own: Whether factors read back their own messages, see `Rule`.
             iterations: The limit for each model.
             steps: How many to run now.
@@ -77,7 +76,7 @@ class FusedFlooding:
 
         numbers, messages, count = pool.numbers, pool.messages, len(pool.models)
         (sign, shift, low, high), shared_pairs = _pair_numbers(numbers, messages)
-        bounds = [(x.at_least, x.at_most) for x in numbers.factors if isinstance(x, BudgetPotentials)]
+        bounds = [(x.low, x.high) for x in numbers.factors if isinstance(x, OnesPotentials)]
         shared_bounds = all(isinstance(b, int) for pair in bounds for b in pair)
         width = 1 if shared_bounds else count
         least, most = (self._stacked_bounds([pair[side] for pair in bounds], width) for side in (0, 1))
@@ -86,17 +85,17 @@ class FusedFlooding:
         flooding_kernel[(triton.cdiv(count, MODELS),)](
             messages, torch.empty_like(numbers.unary), numbers.unary, deltas, pool.models, *flags, pool.done,
             sign, shift, low, high, least, most,
-            self.pair_row, self.budget_row, self.belief_of, self.incident, settings,
-            count, deltas.shape[1], len(self.incident), len(self.pair_row), len(self.budget_row),
+            self.pair_row, self.ones_row, self.belief_of, self.incident, settings,
+            count, deltas.shape[1], len(self.incident), len(self.pair_row), len(self.ones_row),
             iterations, steps,
-            DEG=self.incident.shape[1], SIZE=self.budget_row.shape[1], ROWS=ROWS, BLOCK=MODELS, OWN=own,
+            DEG=self.incident.shape[1], SIZE=self.ones_row.shape[1], ROWS=ROWS, BLOCK=MODELS, OWN=own,
             PAIR_WIDE=not shared_pairs, BOUND_WIDE=not shared_bounds, FLOOR=floor, num_warps=1, num_stages=1,
         )  # fmt: skip
         pool.active.copy_(flags[0])
         pool.converged.copy_(flags[1])
 
     def _stacked_bounds(self, bounds: list[Bound], width: int) -> Tensor:
-        """The bounds of all budgets, shape (budgets, width); any tensor if there are none."""
+        """The bounds of all counts of ones, shape (counts, width); any tensor if there are none."""
         device = self.belief_of.device
         columns = [
             torch.full((n, width), b, device=device) if isinstance(b, int) else b.expand(-1, width)
@@ -123,6 +122,6 @@ def fused_flooding(wiring: Wiring, models: int) -> FusedFlooding | None:
     if not can_launch(wiring.belief_of.device):
         return None
     fused = wiring.derived("fused flooding", lambda: FusedFlooding.of(wiring))
-    if fused is None or not worth_fusing(len(fused.pair_row), len(fused.budget_row), len(fused.incident), models):
+    if fused is None or not worth_fusing(len(fused.pair_row), len(fused.ones_row), len(fused.incident), models):
         return None
     return fused

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fgnn.infer.exact.dense_sums import has_numba
+from fgnn.infer.max_product.binary_pairs import RANGE, PairSum
 from fgnn.infer.max_product.numbers import Numbers
-from fgnn.infer.max_product.pair_sums import RANGE, PairSum
 from fgnn.infer.max_product.pool import Pool
 from fgnn.infer.max_product.wiring import Wiring
 from fgnn.pgm import ModelBatch

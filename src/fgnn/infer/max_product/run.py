@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from fgnn.infer.max_product.fused_flooding import FusedFlooding
-from fgnn.infer.max_product.messages import LIMIT
 from fgnn.infer.max_product.numbers import Numbers, Rule
 from fgnn.infer.max_product.pair_lanes import PairLanes
 from fgnn.infer.max_product.pool import Pool
@@ -20,6 +19,7 @@ from fgnn.infer.max_product.wiring import Wiring
 from fgnn.infer.reporter import Reporter
 from fgnn.infer.solution import Answer
 from fgnn.pgm import ModelBatch
+from fgnn.pgm.factors.ones import LIMIT
 
 # Bytes of messages processed at once: about the size of the caches on a CPU, a share of the memory on a GPU.
 _CPU_BYTES = 1 << 21

@@ -1,4 +1,4 @@
-"""`max-product`: loopy belief propagation in the log domain, batched, for tables and budgets."""
+"""`max-product`: loopy belief propagation in the log domain, batched."""
 
 from __future__ import annotations
 

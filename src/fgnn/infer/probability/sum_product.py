@@ -11,10 +11,9 @@ from torch import Tensor
 
 from fgnn.infer.lowered import reads_structured
 from fgnn.infer.max_product.numbers import Numbers, Rule, can_forbid
-from fgnn.infer.max_product.potentials import TablePotentials, with_totals
+from fgnn.infer.max_product.potentials import with_totals
 from fgnn.infer.max_product.run import MessageRun, RunOptions
 from fgnn.infer.max_product.solver import check_settings, deadline_after, pass_messages
-from fgnn.infer.max_product.structured import StructuredPotentials
 from fgnn.infer.max_product.wiring import Wiring
 from fgnn.infer.probability.forests import acyclic
 from fgnn.infer.probability.result import Beliefs
@@ -107,14 +106,15 @@ def _read(run: MessageRun, tables: bool) -> Beliefs:
 def _factor_beliefs(run: MessageRun) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """The marginals of tables, and the probabilities of the log-potentials of structured factors, by group."""
     assert run.messages is not None
-    by_table, structured, full = [], [], run.wiring.full
+    by_table: list[Tensor] = []
+    structured: list[Tensor] = []
+    full = run.wiring.full
     incoming = incoming_messages(run.wiring, run.numbers, run.messages)
-    for group, factors, nu in zip(run.wiring.groups, run.numbers.factors, incoming, strict=True):
-        potentials = with_totals(factors)
-        if isinstance(potentials, TablePotentials):
-            by_table.append(potentials.joint(group, nu, full=full))
-        elif isinstance(potentials, StructuredPotentials):
-            structured.append(potentials.chosen(group, nu, full=full))
+    groups = zip(run.batch.factors, run.wiring.groups, run.numbers.factors, incoming, strict=True)
+    for factors, group, potentials, nu in groups:
+        if factors.num_terms:
+            chosen = by_table if factors.form == "table" else structured
+            chosen.append(with_totals(potentials).chosen(group, nu, full=full))
     return tuple(by_table), tuple(structured)
 
 

@@ -33,7 +33,7 @@ from torch import Tensor
 from fgnn.infer.exact.plan import TooLarge
 from fgnn.infer.lowered import reads_structured
 from fgnn.infer.max_product.numbers import Numbers, Rule, can_forbid
-from fgnn.infer.max_product.potentials import TablePotentials, with_totals
+from fgnn.infer.max_product.potentials import with_totals
 from fgnn.infer.max_product.run import MessageRun, RunOptions
 from fgnn.infer.max_product.solver import check_settings, deadline_after
 from fgnn.infer.max_product.sweeps import reweighted
@@ -189,8 +189,7 @@ class _Reweighted:
             nu = self.wiring.beliefs(self.numbers.unary, messages).index_select(0, self.wiring.belief_of)
             nu[: len(self.appearance)] -= messages[: len(self.appearance)] / self.appearance[:, None]
             incoming = self.wiring.by_group(self.wiring.values(nu))
-            for group, factors, nu_c in zip(self.wiring.groups, self.numbers.factors, incoming, strict=True):
-                potentials = with_totals(factors)
-                if isinstance(potentials, TablePotentials):
-                    by_table.append(potentials.joint(group, nu_c, full=self.wiring.full))
+            for group, potentials, nu_c in zip(self.wiring.groups, self.numbers.factors, incoming, strict=True):
+                if group.form == "table":
+                    by_table.append(with_totals(potentials).chosen(group, nu_c, full=self.wiring.full))
         return unary, tuple(by_table)

@@ -32,7 +32,7 @@ class AllDifferent(AutomatonKind):
     def check(self, shape: Shape, numbers: Mapping[str, Array]) -> None:
         """Any variables will do."""
 
-    def potentials(self, numbers: Mapping[str, Tensor]) -> Tensor:
+    def potentials(self, shape: Shape, numbers: Mapping[str, Tensor]) -> Tensor:
         return torch.zeros(1, 1, 1, dtype=torch.float64)
 
     def score(self, shape: Shape, x: Tensor, theta: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ class Kind(ABC):
         """Raise a `ValueError` if factors over variables of these cardinalities cannot have these numbers."""
 
     @abstractmethod
-    def potentials(self, numbers: Mapping[str, Tensor]) -> Tensor:
+    def potentials(self, shape: Shape, numbers: Mapping[str, Tensor]) -> Tensor:
         """The log-potentials that factors select from.  # shape: (B, C, ...) to (B, C, S)"""
 
     @abstractmethod
@@ -142,7 +142,7 @@ class Kind(ABC):
                 f"Expected a {self.name} factor of at most {_MOST_CELLS:,} joint states (got {math.prod(shape):,})"
             )
         cells = np.indices(shape).reshape(len(shape), -1).T
-        scores = self.score(shape, torch.from_numpy(cells.copy())[:, None], _potentials_of_one(self, numbers))
+        scores = self.score(shape, torch.from_numpy(cells.copy())[:, None], _of_one(self, shape, numbers))
         return np.asarray(scores.reshape(shape).numpy())
 
     def arrays(self) -> dict[str, NDArray[np.int64]]:
@@ -169,7 +169,7 @@ class StructuredFactor:
 
     def score(self, x: NDArray[np.int64]) -> float:
         """The log-potential of a joint state (n,)."""
-        theta = _potentials_of_one(self.kind, self.numbers)
+        theta = _of_one(self.kind, self.shape, self.numbers)
         return float(self.kind.score(self.shape, torch.from_numpy(np.asarray(x))[None], theta))
 
     def as_table(self) -> NDArray[np.float64]:
@@ -234,11 +234,10 @@ def checked_numbers(kind: Kind, count: int, numbers: Mapping[str, ArrayLike]) ->
     return arrays
 
 
-def _potentials_of_one(kind: Kind, numbers: Mapping[str, Array]) -> Tensor:
+def _of_one(kind: Kind, shape: Shape, numbers: Mapping[str, Array]) -> Tensor:
     """The potentials of a single factor.  # shape: (1, S)"""
-    return kind.potentials({name: torch.as_tensor(np.asarray(v))[None, None] for name, v in numbers.items()})[
-        0
-    ].double()
+    tensors = {name: torch.as_tensor(np.asarray(v))[None, None] for name, v in numbers.items()}
+    return kind.potentials(shape, tensors)[0].double()
 
 
 def as_tuples(value: Any) -> Any:

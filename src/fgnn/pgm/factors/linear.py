@@ -68,7 +68,7 @@ class Linear(AutomatonKind):
         if self.at_most < self.at_least:
             raise ValueError(f"Expected at_least <= at_most (got {self.at_least} and {self.at_most})")
 
-    def potentials(self, numbers: Mapping[str, Tensor]) -> Tensor:
+    def potentials(self, shape: Shape, numbers: Mapping[str, Tensor]) -> Tensor:
         return torch.zeros(1, 1, 1, dtype=torch.float64)
 
     def rows(self, shape: Shape) -> tuple[Row, ...]:

@@ -40,7 +40,7 @@ class Parity(AutomatonKind):
         if wrong.size:
             raise ValueError(f"Expected a parity of 0 (even) or 1 (odd) (got {wrong[0]})")
 
-    def potentials(self, numbers: Mapping[str, Tensor]) -> Tensor:
+    def potentials(self, shape: Shape, numbers: Mapping[str, Tensor]) -> Tensor:
         value = numbers["value"][..., None]  # shape: (B, C, 1)
         other = torch.arange(2, device=value.device) != value
         return torch.zeros(other.shape, dtype=torch.float64, device=value.device).masked_fill(other, -torch.inf)

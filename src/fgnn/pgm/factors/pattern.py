@@ -46,7 +46,7 @@ class Pattern(AutomatonKind):
         if numbers["default"].ndim != 1:
             raise ValueError(f"Expected one default per factor (got shape {numbers['default'].shape})")
 
-    def potentials(self, numbers: Mapping[str, Tensor]) -> Tensor:
+    def potentials(self, shape: Shape, numbers: Mapping[str, Tensor]) -> Tensor:
         return torch.cat([numbers["scores"], numbers["default"][..., None]], -1)
 
     def steps(self, shape: Shape) -> Steps:

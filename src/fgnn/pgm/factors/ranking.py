@@ -1,4 +1,4 @@
-"""The k-th largest values along the first axis, for the messages of budgets."""
+"""The k-th largest values along the first axis, for messages that count ones."""
 
 from __future__ import annotations
 
