@@ -99,8 +99,9 @@ def marginals(
         options: The method's own, e.g. ``iterations=200, damping=0.5`` for ``sum-product``.
     """
     start = time.perf_counter()
-    batch, order = _as_batch(model, device, evidence)
-    beliefs = _call(batch.detach(), method, METHODS, {"tables": tables}, time_limit, seed, progress, options)
+    batch, order, size = _as_batch(model, device, evidence)
+    common = {"time_limit": time_limit, "seed": seed, "progress": progress}
+    beliefs = _call(batch.detach(), size, method, METHODS, {"tables": tables}, common, options)
     answers = conclude(batch, beliefs, time.perf_counter() - start, order)
     single = isinstance(model, GraphicalModel) and (evidence is None or isinstance(evidence, Mapping))
     return answers[0] if single else answers
@@ -122,17 +123,18 @@ def log_partition(
     The ``value`` of a batch whose tensors require gradients is differentiable, and its gradient is the marginals.
     """
     start = time.perf_counter()
-    batch, _ = _as_batch(model, device, evidence)
+    batch, _, size = _as_batch(model, device, evidence)
+    common = {"time_limit": time_limit, "seed": seed, "progress": progress}
     alone = method in LOG_PARTITIONS if isinstance(method, str) else False
     learning = needs_gradient(batch)
     methods = LOG_PARTITIONS if alone else METHODS
     fixed = {} if alone else {"tables": learning}
-    beliefs = _call(batch, method, methods, fixed, time_limit, seed, progress, options)
+    beliefs = _call(batch, size, method, methods, fixed, common, options)
     if learning and not beliefs.log_z.requires_grad:
         if beliefs.tables is None and (
             batch.tables or batch.structured
         ):  # `auto` fell back on a method that approximates
-            beliefs = _call(batch, beliefs.method, METHODS, {"tables": True}, time_limit, seed, progress, {})
+            beliefs = _call(batch, size, beliefs.method, METHODS, {"tables": True}, common, {})
         beliefs = replace(beliefs, log_z=with_gradient(batch, beliefs))
     bound = torch.where(beliefs.exact, beliefs.log_z.detach(), beliefs.bound)
     seconds = time.perf_counter() - start
@@ -144,8 +146,9 @@ def log_partition(
 
 def _as_batch(
     model: GraphicalModel | ModelBatch, device: torch.device | str | None, evidence: Evidence
-) -> tuple[ModelBatch, list[NDArray[np.int64]]]:
-    """The models as a batch with their evidence, and by group the order in which its tables were added."""
+) -> tuple[ModelBatch, list[NDArray[np.int64]], float]:
+    """The models as a batch with their evidence, by group the order in which its tables were added, and the models'
+    largest size, see `check_magnitude`."""
     if device is not None:
         check_device(device)
     if isinstance(model, GraphicalModel):
@@ -157,31 +160,32 @@ def _as_batch(
         order = [np.arange(a, b) for a, b in pairwise(ends)]
     else:
         raise TypeError(f"Expected a GraphicalModel or a ModelBatch (got {type(model).__name__})")
-    check_magnitude(batch)
-    return (batch if evidence is None else with_evidence(batch, evidence)), order
+    size = check_magnitude(batch)
+    return (batch if evidence is None else with_evidence(batch, evidence)), order, size
 
 
 def _call(
     batch: ModelBatch,
+    size: float,
     method: str | Method,
     methods: Mapping[str, Method | str],
     fixed: dict[str, Any],
-    time_limit: float | None,
-    seed: int,
-    progress: OnProgress | None,
+    common: dict[str, Any],
     options: dict[str, Any],
 ) -> Beliefs:
-    """Call the method with the arguments that are ``fixed`` and the options that it accepts."""
+    """Call the method with the arguments that are ``fixed``, those ``common`` to all and the options that it accepts.
+
+    ``size`` is that of `check_magnitude`.
+    """
     name = method if isinstance(method, str) else getattr(method, "__name__", type(method).__name__)
     function = named(method, methods) if isinstance(method, str) else method
     check_options(name, function, options, reserved=tuple(fixed))
+    time_limit = common["time_limit"]
     if time_limit is not None and not (isinstance(time_limit, int | float) and time_limit > 0):
         raise ValueError(f"Expected a positive time limit in seconds (got {time_limit!r})")
     if batch.structured and not getattr(function, "reads_structured", False):
         function = lowers_beliefs(function)
-    models, offset = centred(batch)
-    beliefs = call_with_retry(
-        function, models, Beliefs.join, time_limit=time_limit, progress=progress, seed=seed, **fixed, **options
-    )
+    models, offset = centred(batch, size)
+    beliefs = call_with_retry(function, models, Beliefs.join, **common, **fixed, **options)
     beliefs = certified(models, beliefs, offset)
     return beliefs if beliefs.method else replace(beliefs, method=name)

@@ -90,12 +90,12 @@ class _ChainLogZ(torch.autograd.Function):
     def backward(ctx: Any, weight: Tensor) -> tuple[Tensor | None, ...]:
         order, messages, unary, values = ctx.saved_tensors
         found = _passes(unary.device).backward(unary, values, order, messages, weight.contiguous())
-        return None, None, *(g.to(dtype) for g, dtype in zip((weight, *found), ctx.dtypes, strict=True))
+        needed = zip((weight, *found), ctx.dtypes, ctx.needs_input_grad[2:], strict=True)
+        return None, None, *(g.to(dtype) if need else None for g, dtype, need in needed)
 
 
 def _readable(values: Tensor) -> Tensor:
     """The numbers as the loops and kernels read them."""
-    values = values.detach()
     return (values if values.dtype in _DTYPES else values.float()).contiguous()
 
 

@@ -34,8 +34,7 @@ def backward(unary: Tensor, values: Tensor, order: Tensor, messages: Tensor, wei
     options = _options(order, k, dtype)
     d_unary = torch.empty_like(unary)
     d_values = torch.empty_like(values)
-    right = torch.empty((models, n, k) if shared else 0, dtype=dtype, device=unary.device)
-    norm = torch.empty((models, n) if shared else 0, dtype=dtype, device=unary.device)
+    right, norm = (torch.empty_like(messages), messages.new_empty(models, n)) if shared else (messages, messages)
     chain_backward[(models,)](
         unary, values, order, messages, weight, d_unary, d_values, right, norm, n, k, SHARED=shared, **options
     )

@@ -36,7 +36,7 @@ def backward(unary: Tensor, values: Tensor, order: Tensor, messages: Tensor, wei
     """The gradient of ``(weight * log_z).sum()`` for the unaries and for the tables, those of all models if shared."""
     d_unary = torch.empty(unary.shape, dtype=torch.float64)
     own = len(values) == len(unary)
-    d_values = np.zeros(values.shape if own else 0, dtype=values.numpy().dtype)
+    d_values = np.zeros(values.shape if own else 0, dtype=values.detach().numpy().dtype)
     arrays = _arrays(unary, values, order)
 
     def work(part: slice) -> NDArray[np.float64]:
@@ -50,7 +50,8 @@ def backward(unary: Tensor, values: Tensor, order: Tensor, messages: Tensor, wei
 
 
 def _arrays(unary: Tensor, values: Tensor, order: Tensor) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    return unary.double().numpy(), values.numpy(), (order if len(order) else torch.arange(values.shape[1])).numpy()
+    rows = order if len(order) else torch.arange(values.shape[1])
+    return unary.detach().double().numpy(), values.detach().numpy(), rows.numpy()
 
 
 def _each(work: Callable[[slice], Result], unary: Tensor) -> list[Result]:

@@ -20,14 +20,21 @@ EXACT = 1e-6
 _SMALL = 2.0**10  # constants that add up to less hide nothing that matters
 
 
-def centred(batch: ModelBatch) -> tuple[ModelBatch, Tensor]:
-    """The models in float64 without large constants, and what was subtracted, (B,); as they are if they have none."""
+def centred(batch: ModelBatch, size: float = torch.inf) -> tuple[ModelBatch, Tensor | None]:
+    """The models in float64 without large constants, and what was subtracted, (B,); as they are if they have none.
+
+    Args:
+        batch: The models.
+        size: An upper bound on the sum of the largest absolute log-potentials, see `check_magnitude`.
+    """
+    if size <= _SMALL or not len(batch):
+        return batch, None
     groups = [batch.unary, *(t.distinct("values") for t in batch.tables)]
     peaks = [_finite(v.detach().flatten(2).amax(2)).double() if v.numel() else v.new_zeros(1, 1) for v in groups]
     constant = _finite(batch.constant.detach()).double()
-    size = constant.abs() + sum(peak.abs().sum(1) for peak in peaks)
-    if not len(batch) or float(size.max()) <= _SMALL:
-        return batch, torch.zeros_like(constant)
+    total = constant.abs() + sum(peak.abs().sum(1) for peak in peaks)
+    if float(total.max()) <= _SMALL:
+        return batch, None
     parts = [
         values.double() - peak.view(*peak.shape, *(1 for _ in values.shape[2:])) if values.numel() else values.double()
         for values, peak in zip(groups, peaks, strict=True)
@@ -40,28 +47,34 @@ def centred(batch: ModelBatch) -> tuple[ModelBatch, Tensor]:
     return without, sum((peak.sum(1) for peak in peaks), constant)
 
 
-def certified(batch: ModelBatch, beliefs: Beliefs, offset: Tensor) -> Beliefs:
+def certified(batch: ModelBatch, beliefs: Beliefs, offset: Tensor | None) -> Beliefs:
     """The beliefs of centred models as those of the models themselves, called exact only if rounding allows it.
 
     A log Z or an upper bound of -inf is a proof that no assignment is possible, whatever else the method reached.
     """
-    impossible = (beliefs.log_z.detach() == -torch.inf) | (beliefs.bound == -torch.inf)
+    log_z, bound = beliefs.log_z, beliefs.bound
+    impossible = (log_z.detach() == -torch.inf) | (bound == -torch.inf)
     terms = batch.num_variables + sum(len(scopes) for scopes in _scopes(batch)) + 4
-    error = terms * torch.finfo(beliefs.unary.dtype).eps * (1 + beliefs.log_z.detach().abs())
+    # An error of terms · ε · (1 + |log Z|) is at most EXACT.
+    precise = log_z.detach().abs() <= EXACT / (terms * torch.finfo(beliefs.unary.dtype).eps) - 1
+    if offset is not None:
+        log_z, bound = log_z + offset, bound + offset
     tables = None if beliefs.tables is None else tuple(_normalised(p, 2) for p in beliefs.tables)
     return replace(
         beliefs,
         unary=_normalised(beliefs.unary, 2),
         tables=tables,
-        exact=impossible | (beliefs.exact & (error <= EXACT)),
+        exact=impossible | (beliefs.exact & precise),
         timed_out=beliefs.timed_out & ~impossible,
-        log_z=(beliefs.log_z + offset).masked_fill(impossible, -torch.inf),
-        bound=beliefs.bound + offset,
+        log_z=log_z.masked_fill(impossible, -torch.inf),
+        bound=bound,
     )
 
 
 def _normalised(p: Tensor, lead: int) -> Tensor:
     """Probabilities that add up to one over all axes but the first ``lead``; what is all zero stays zero."""
+    if not p.numel():
+        return p
     total = p.flatten(lead).sum(lead)
     return p / torch.where(total > 0, total, 1.0).view(*total.shape, *(1 for _ in p.shape[lead:]))
 
