@@ -18,6 +18,9 @@ from torch.autograd.function import once_differentiable
 from fgnn.nn.backends import linear_passes
 from fgnn.nn.backends.choice import no_autocast
 from fgnn.nn.backends.triton.linear import Gradients, Linear
+from fgnn.nn.backends.triton.replay import Pass, Programs, arithmetic, replayed
+
+_programs: Programs = {}
 
 
 @dataclass(frozen=True)
@@ -51,12 +54,23 @@ def dense(call: DenseCall, operands: Sequence[Tensor], compiled: bool) -> list[T
 
 def _forward(call: DenseCall, operands: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """The results, and what a ReLU let through if the results do not tell."""
-    parts = call.split(operands)
     with no_autocast(operands[0].device):
-        ys = linear_passes.forward([Linear(*part[:3]) for part in parts], call.relu, call.dtype, call.fused)
-        if not call.residual:
-            return ys, []
-        return [part[3] + y for part, y in zip(parts, ys, strict=True)], ys if call.relu else []
+        found: list[Any] = _replayed(call, (), operands, lambda: _results(call, operands))
+    return found[: call.count], found[call.count :]
+
+
+def _results(call: DenseCall, operands: Sequence[Tensor]) -> list[Tensor]:
+    parts = call.split(operands)
+    ys = linear_passes.forward([Linear(*part[:3]) for part in parts], call.relu, call.dtype, call.fused)
+    if not call.residual:
+        return ys
+    return [part[3] + y for part, y in zip(parts, ys, strict=True)] + (ys if call.relu else [])
+
+
+def _replayed(call: DenseCall, key: tuple[Any, ...], operands: Sequence[Tensor | None], run: Pass) -> list[Any]:
+    if not call.fused:
+        return list(run())
+    return replayed(_programs, (*key, *_options(call), *arithmetic()), operands, run)
 
 
 def _backward(
@@ -64,15 +78,24 @@ def _backward(
     wants: Sequence[bool],
 ) -> list[Tensor | None]:  # fmt: skip
     """Gradients at all x, Θ and β, None for those not wanted; ``ys`` are read for a ReLU only."""
+    with no_autocast(operands[0].device):
+        return _replayed(
+            call, tuple(wants), [*operands, *ys, *grads], lambda: _gradients(call, operands, ys, grads, wants)
+        )
+
+
+def _gradients(
+    call: DenseCall, operands: Sequence[Tensor], ys: Sequence[Tensor], grads: Sequence[Tensor | None],
+    wants: Sequence[bool],
+) -> list[Tensor | None]:  # fmt: skip
     found: list[Gradients] = [(None, None, None)] * call.count
     there = [k for k, grad in enumerate(grads) if grad is not None]
     parts, wanted = call.split(operands), call.split(wants)
-    with no_autocast(operands[0].device):
-        some = linear_passes.backward(
-            [Linear(*parts[k][:3]) for k in there], [ys[k] if call.relu else None for k in there],
-            [grad.to(call.dtype) for grad in grads if grad is not None], call.dtype, call.fused,
-            [wanted[k][:3] for k in there],
-        )  # fmt: skip
+    some = linear_passes.backward(
+        [Linear(*parts[k][:3]) for k in there], [ys[k] if call.relu else None for k in there],
+        [grad.to(call.dtype) for grad in grads if grad is not None], call.dtype, call.fused,
+        [wanted[k][:3] for k in there],
+    )  # fmt: skip
     for k, (at_x, at_weight, at_bias) in zip(there, some, strict=True):
         x, weight, bias, _ = wanted[k]
         found[k] = at_x if x else None, at_weight if weight else None, at_bias if bias else None

@@ -11,6 +11,7 @@ from torch import Tensor
 from fgnn.graph import EdgeTypes, Incidence, Side
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.edge_terms import Terms
+from fgnn.nn.backends.triton.replay import arithmetic
 
 # How aggregates become results: as they are, each by itself, or all in one.
 Ends = Literal["none", "each", "all"]
@@ -119,6 +120,18 @@ class HalfCall(NamedTuple):
             flat += [x[k] for k in range(6) if group.form >> k & 1]
             flat += [x.weight, *x.net]
         return flat + list(biases)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What kernels depend on besides the tensors, without references to the edges."""
+        edges = [(g.edges.handle, None if g.types is None else g.types.handle, g.form) for g in self.groups]
+        masks = [None if mask is None else id(mask) for mask in self.empty]
+        return (*edges, *self[1:7], *masks, *self[8:], *arithmetic())
+
+    @property
+    def programs(self) -> dict[Any, Any]:
+        """Where passes keep what they did on these edges."""
+        return self.groups[0].edges.derived("programs", dict)
 
     @property
     def winners(self) -> torch.dtype | None:

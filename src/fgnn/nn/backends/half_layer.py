@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -32,12 +33,16 @@ from fgnn.nn.backends.torch import aggregate as by_torch
 from fgnn.nn.backends.torch.chunks import EdgeInputs
 from fgnn.nn.backends.triton import aggregate as by_triton
 from fgnn.nn.backends.triton.combine import PARTS
+from fgnn.nn.backends.triton.replay import replayed
 
 
 def forward(call: HalfCall, flat: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """The results, contiguous, and what :func:`backward` reads besides."""
     with no_autocast(flat[0].device):  # all operands are rounded here
-        return _forward(call, flat)
+        if call.backend != "triton":
+            return _forward(call, flat)
+        found: list[Any] = replayed(call.programs, call.key, flat, lambda: list(chain(*_forward(call, flat))))
+        return found[: call.results], found[call.results :]
 
 
 def _forward(call: HalfCall, flat: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -67,7 +72,12 @@ def backward(
 ) -> list[Tensor | None]:  # fmt: skip
     """Gradients at the operands, None for those not wanted; ``ys`` are read for a softmax only."""
     with no_autocast(flat[0].device):  # it would change the precision of sums
-        return _backward(call, flat, ys, kept, grads, wants)
+        if call.backend != "triton":
+            return _backward(call, flat, ys, kept, grads, wants)
+        return replayed(
+            call.programs, (call.key, *wants), [*flat, *ys, *kept, *grads],
+            lambda: _backward(call, flat, ys, kept, grads, wants),
+        )  # fmt: skip
 
 
 def _backward(

@@ -6,9 +6,10 @@ takes several times longer than the launch. A step of a small network has hundre
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from threading import local as thread_local
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +20,25 @@ _compiled: dict[tuple[Any, ...], tuple[Any, tuple[Any, ...], Mapping[str, Any]]]
 _MOST = 1 << 14
 
 
+class Launched(NamedTuple):
+    """A launch that can be repeated: a compiled kernel and its compile-time arguments, or a call of the interpreter."""
+
+    grid: tuple[int, ...]
+    binary: Any = None
+    rest: tuple[Any, ...] = ()
+    device: int = -1
+    interpreted: Callable[..., None] | None = None
+
+
+class _Local(thread_local):
+    """Who records the launches of this thread."""
+
+    tape: Any = None
+
+
+local = _Local()
+
+
 def launch(kernel: Any, grid: tuple[int, ...], args: Sequence[Any], options: Mapping[str, Any]) -> None:
     """Launch ``kernel[grid](*args, **options)``.
 
@@ -26,10 +46,23 @@ def launch(kernel: Any, grid: tuple[int, ...], args: Sequence[Any], options: Map
         args: The first arguments: tensors, None and numbers.
         options: Compile-time arguments, the rest; the same object for equal options, such as a cached function returns.
     """
-    if not hasattr(kernel, "device_caches"):  # the interpreter
-        kernel[grid](*args, **options)
+    tape = local.tape
+    if tape is None:
+        _launch(kernel, grid, args, options)
         return
-    key: list[Any] = [id(kernel), id(options), torch.cuda.current_device()]
+    tape.paused = True
+    launched = _launch(kernel, grid, args, options)
+    tape.paused = False
+    tape.launched(launched, args)
+
+
+def _launch(kernel: Any, grid: tuple[int, ...], args: Sequence[Any], options: Mapping[str, Any]) -> Launched | None:
+    if not hasattr(kernel, "device_caches"):  # the interpreter
+        call = partial(kernel[grid], **options)
+        call(*args)
+        return Launched(grid, interpreted=call)
+    device = torch.cuda.current_device()
+    key: list[Any] = [id(kernel), id(options), device]
     address = 0
     for x in args:
         if isinstance(x, Tensor):
@@ -39,16 +72,19 @@ def launch(kernel: Any, grid: tuple[int, ...], args: Sequence[Any], options: Map
             key.append(x)
     if address & 15:  # Triton compiles for tensors at multiples of 16 bytes, and again for others
         kernel[grid](*args, **options)
-        return
+        return None
     found = _compiled.get(at := tuple(key))
+    whole = (*grid, 1, 1)[:3]
     if found is None:
         if len(_compiled) >= _MOST:
             _compiled.clear()
         rest = tuple([options[name] for name in kernel.arg_names[len(args) :]])
-        _compiled[at] = kernel[grid](*args, **options), rest, options
-        return
-    binary, rest, _ = found
-    binary[(*grid, 1, 1)[:3]](*args, *rest)
+        binary = kernel[grid](*args, **options)
+        _compiled[at] = binary, rest, options
+    else:
+        binary, rest, _ = found
+        binary[whole](*args, *rest)
+    return Launched(whole, binary, rest, device)
 
 
 @cache

@@ -1,0 +1,225 @@
+"""Passes that are replayed: the same results at new operands, and nothing recorded that could differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fgnn.nn import build, use_backend
+from fgnn.nn.backends.triton.kernel_launch import launch
+from fgnn.nn.backends.triton.replay import _FREE, _RUN, Program, Programs, replayed
+from fgnn.runtime.triton_support import why_unavailable
+from tests.nn.graphs import features, uniform_graph
+
+TRITON = torch.cuda.is_available() or why_unavailable(torch.device("cpu")) is None
+
+
+class _Product:
+    """A kernel (x, y, out, scale): out = x y scale, without Triton."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        def run(x: Tensor, y: Tensor, out: Tensor, *, scale: float) -> None:
+            self.calls += 1
+            out.copy_(x * y * scale)
+
+        return run
+
+
+def product(kernel: Any, x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
+    out = torch.empty_like(x)
+    launch(kernel, (1,), [x, y, out], {"scale": scale})
+    return out
+
+
+def run_often(make: Callable[..., list[Tensor | None]], shapes: list[Any], times: int = 5) -> Programs:
+    """Compare the results of every call with those of a call that is not replayed."""
+    programs: Programs = {}
+    for seed in range(times):
+        generator = torch.Generator().manual_seed(seed)
+        operands = [torch.randn(shape, generator=generator) for shape in shapes]
+        found = replayed(programs, "key", operands, lambda: make(*operands))  # noqa: B023
+        for one, other in zip(found, make(*operands), strict=True):
+            assert (one is None) == (other is None)
+            assert one is None or torch.equal(one, other)
+    return programs
+
+
+def recorded(programs: Programs) -> bool:
+    (program,) = programs.values()
+    return isinstance(program, Program)
+
+
+def test_launches_operations_and_views_are_repeated_at_new_operands() -> None:
+    kernel, table = _Product(), torch.arange(6.0).view(2, 3)  # an index that is the same at every call
+
+    def make(x: Tensor, y: Tensor) -> list[Tensor | None]:
+        temporary = product(kernel, x, y)
+        total = product(kernel, temporary, table, 2.0).sum(0)
+        first, second = torch.cat([total, y.flatten()]).split([3, 6])
+        return [first, None, second.view(2, 3), x, temporary.add_(x)[1], x.T.contiguous()]
+
+    assert recorded(run_often(make, [(2, 3), (2, 3)]))
+
+
+def test_large_temporary_tensors_are_freed() -> None:
+    kernel = _Product()
+
+    def make(x: Tensor) -> list[Tensor | None]:
+        for _ in range(4):
+            x = product(kernel, x, x, 0.5)
+        return [x]
+
+    (program,) = run_often(make, [(1 << 19,)]).values()
+    assert [kind for kind, *_ in program.steps].count(_FREE) == 3
+
+
+@pytest.mark.parametrize("what", ["reads a value", "overlaps", "transposes"])
+def test_what_may_differ_is_not_recorded(what: str) -> None:
+    kernel, programs = _Product(), {}  # type: ignore[var-annotated]
+    for seed in range(6):
+        x = torch.full((4, 4), float(seed))
+        y = x if what == "overlaps" else x.T if what == "transposes" else torch.ones(4, 4)
+
+        def make(x: Tensor = x, y: Tensor = y) -> list[Tensor | None]:
+            scale = float(x.sum()) if what == "reads a value" else 1.0
+            return [product(kernel, x, y, scale)]
+
+        (found,) = replayed(programs, "key", [x, y], make)
+        assert torch.equal(found, make()[0])  # type: ignore[arg-type]
+    assert not recorded(programs)
+
+
+def test_other_shapes_dtypes_strides_and_keys_are_other_programs() -> None:
+    kernel, programs = _Product(), {}  # type: ignore[var-annotated]
+    for shape, dtype, stride, key in [
+        ((2, 3), torch.float32, (3, 1), 0), ((3, 2), torch.float32, (2, 1), 0), ((2, 3), torch.float64, (3, 1), 0),
+        ((2, 3), torch.float32, (1, 2), 0), ((2, 3), torch.float32, (3, 1), 1),
+    ]:  # fmt: skip
+        for _ in range(4):
+            x = torch.randn(6, dtype=dtype).as_strided(shape, stride)
+            (found,) = replayed(programs, key, [x], lambda: [product(kernel, x, x)])  # noqa: B023
+            assert torch.equal(found, x * x)
+    assert len(programs) == 5
+
+
+class _Binary:
+    """A compiled kernel that notes where it is launched."""
+
+    function, packed_metadata = 17, (4, 1, 0)
+
+    def __init__(self, notes: list[Any]) -> None:
+        self.notes = notes
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        return lambda *args: None
+
+    def run(self, *args: Any) -> None:
+        self.notes.append(args)
+
+
+class _Compiled:
+    """A kernel (x, out, n, WIDTH) as Triton compiles it."""
+
+    arg_names = ("x", "out", "n", "WIDTH")
+    device_caches: Any = None
+
+    def __init__(self, binary: Any) -> None:
+        self.binary = binary
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        return lambda *args, **options: self.binary
+
+
+OPTIONS: Mapping[str, Any] = {"WIDTH": 64, "num_warps": 4}
+
+
+def compiled_pass(kernel: Any, x: Tensor) -> list[Tensor | None]:
+    out = torch.empty_like(x)
+    launch(kernel, (7, 2), [x, out, 5], OPTIONS)
+    return [out]
+
+
+@pytest.fixture
+def _device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 99 + device, raising=False)
+
+
+@pytest.mark.usefixtures("_device")
+def test_a_compiled_kernel_is_launched_at_the_new_addresses() -> None:
+    notes: list[Any] = []
+    kernel, programs = _Compiled(_Binary(notes)), {}  # type: ignore[var-annotated]
+    for _ in range(3):
+        x = torch.randn(8)
+        (out,) = replayed(programs, "key", [x], lambda: compiled_pass(kernel, x))  # noqa: B023
+    grid, function = (7, 2, 1), (99, 17, (4, 1, 0), None, None, None)
+    assert notes == [(*grid, *function, x.data_ptr(), out.data_ptr(), 5, 64)]
+
+
+@pytest.mark.usefixtures("_device")
+@pytest.mark.parametrize("other", ["address", "device", "triton"])
+def test_a_launch_that_would_fail_runs_as_at_first(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[Any] = []
+    binary = _Binary(notes)
+    kernel, programs = _Compiled(binary), {}  # type: ignore[var-annotated]
+    x = torch.randn(12)[:8]
+    for _ in range(2):
+        replayed(programs, "key", [x], lambda: compiled_pass(kernel, x))
+    assert recorded(programs)
+    if other == "address":
+        x = torch.randn(12)[1:9]
+    elif other == "device":
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    else:
+        (program,) = programs.values()
+        program.steps = [
+            (kind, lambda x: x, *rest) if kind == _RUN else (kind, step, *rest) for kind, step, *rest in program.steps
+        ]
+    (out,) = replayed(programs, "key", [x], lambda: compiled_pass(kernel, x))
+    assert out.shape == x.shape
+    assert not notes
+
+
+@pytest.mark.skipif(not TRITON, reason="needs a CUDA device or Triton's interpreter")
+@pytest.mark.parametrize("where", [pytest.param("cuda", marks=pytest.mark.gpu), "cpu"])
+@pytest.mark.parametrize("by_position", [False, True])
+@pytest.mark.parametrize(("half", "batch"), [(True, 17), (False, None)])
+def test_replayed_steps_equal_others(half: bool, batch: int | None, by_position: bool, where: str) -> None:
+    """Four steps at new features and new parameters: the first is noted, the second recorded, and two are replayed."""
+    if (where == "cuda") != torch.cuda.is_available():
+        pytest.skip("for the other device")
+    graph = uniform_graph().to(where)
+    widths = dict.fromkeys(graph.groups, 3)
+    torch.manual_seed(0)
+    net = build("FGNN(4) - Res[FC(4) - FGNN(4) - FC(4)]", variable_in=2, factor_in=widths, edge_in=widths).to(where)
+    arity = {name: graph.incidence(name).arity or 1 for name in graph.groups}
+    real, replays = Program.__call__, []
+
+    def step(f: Tensor, gs: Any, edges: Any, program: Any) -> list[Tensor]:
+        net.zero_grad()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Program, "__call__", program)
+            with use_backend("triton"), torch.autocast(where, torch.float16, enabled=half):
+                y = net(graph, f, gs, edges).float()
+            y.square().sum().backward()
+        return [y.detach(), *(p.grad for p in net.parameters() if p.grad is not None)]
+
+    for seed in range(4):
+        f, gs, t = features(graph, 2, widths, widths, batch=batch, seed=seed, dtype=torch.float32)
+        edges = {name: (x[: arity[name]] if by_position else x).to(where) for name, x in t.items()}
+        f, gs = f.to(where), {name: g.to(where) for name, g in gs.items()}
+        found = step(f, gs, edges, lambda self, operands: replays.append(seed) or real(self, operands))  # noqa: B023
+        wanted = step(f, gs, edges, lambda self, operands: None)
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+        with torch.no_grad():
+            for p in net.parameters():
+                p.add_(0.1 * torch.randn_like(p))
+    assert replays.count(3) == 2 * (4 + 2 * half)  # halves and, in half precision, linear layers; forward and backward
