@@ -8,10 +8,14 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+import torch
 
 from fgnn import GraphicalModel, ModelBatch, solve
 from fgnn.bench.anytime.families import glass, protein_like, random_sat, with_budgets
 from fgnn.infer.exact.solver import OutOfTime, TooLarge, exact_plan
+from fgnn.infer.max_product.numbers import Numbers, Rule
+from fgnn.infer.max_product.sweeps import sequential
+from fgnn.infer.max_product.wiring import Wiring
 
 SLACK = 1.05
 
@@ -117,3 +121,19 @@ def test_planning_keeps_a_limit_where_lists_of_states_are_long() -> None:
     with suppress(TooLarge, OutOfTime):
         exact_plan(batch, time_limit=5.0)
     assert time.perf_counter() - begin < 5.0 * SLACK + 0.2
+
+
+def test_a_sequential_sweep_ends_at_the_deadline() -> None:
+    model = GraphicalModel([2] * 400)
+    model.add_tables([(i, i + 1) for i in range(399)], np.random.default_rng(0).normal(size=(399, 2, 2)))
+    batch = ModelBatch.stack([model])
+    rule, wiring = Rule(total=True), Wiring.of(batch, full=False)
+    numbers = Numbers.of(batch, wiring, total=True)
+    start, rate = torch.zeros(wiring.num_messages, 1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    whole, moved = sequential(wiring, rule, 0, False)(numbers, start.clone(), rate, 0)
+    assert bool(moved.isfinite())
+    late, moved = sequential(wiring, rule, 0, False, deadline=time.perf_counter() + 1e-3)(
+        numbers, start.clone(), rate, 0
+    )
+    assert bool(moved.isinf())  # not converged
+    assert 0 < int((late != start).sum()) < int((whole != start).sum())

@@ -111,7 +111,7 @@ def pass_messages(
         if flood:
             sweep = flooding(wiring, rule)
         elif schedule == "sequential":
-            sweep = sequential(wiring, rule, seed, random=order == "random")
+            sweep = sequential(wiring, rule, seed, order == "random", deadline)
         else:
             sweep = residual(wiring, rule)
         part = batch if len(spans) == 1 else batch.select(span)

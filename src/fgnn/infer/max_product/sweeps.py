@@ -7,6 +7,8 @@ normalised, and is ``inf`` where a state has just become impossible.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -139,8 +141,10 @@ def flooding(wiring: Wiring, rule: Rule) -> Sweep:
     return sweep
 
 
-def sequential(wiring: Wiring, rule: Rule, seed: int, random: bool) -> Sweep:
+def sequential(wiring: Wiring, rule: Rule, seed: int, random: bool, deadline: float = math.inf) -> Sweep:
     """One factor after another, each reading the newest messages, in one order for all models.
+
+    An iteration ends early at the deadline, by ``time.perf_counter``: on a large model it can take seconds.
 
     The order is that of the groups, or a new random one in each iteration. Factors that share no variable with any
     factor between them are updated together, which gives the same result.
@@ -167,6 +171,8 @@ def sequential(wiring: Wiring, rule: Rule, seed: int, random: bool) -> Sweep:
         beliefs = wiring.beliefs(numbers.unary, messages)
         change = torch.zeros_like(rate)
         for g, factors in updates(iteration):
+            if time.perf_counter() > deadline:
+                return messages, torch.full_like(rate, torch.inf)
             group = wiring.groups[g]
             at = rows[g].index_select(1, factors).flatten()
             if wiring.full:

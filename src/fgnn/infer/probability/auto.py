@@ -53,13 +53,13 @@ def marginals_auto(
     tables: bool = False,
 ) -> Beliefs:
     """Eliminate; if that needs too many states, too much memory or time, pass messages. ``exact`` says which it was."""
+    begin = time.perf_counter()
     counted = None if tables else marginals_exchangeable(batch)
     if counted is not None:
         return counted
     common: dict[str, Any] = {"seed": seed, "progress": progress, "tables": tables}
-    begin = time.perf_counter()
     try:
-        return _eliminated(partial(marginals_exact, batch, **common), time_limit)
+        return _eliminated(partial(marginals_exact, batch, **common), time_limit, begin)
     except TooLarge as error:
         left = None if time_limit is None else max(1e-3, time_limit - (time.perf_counter() - begin))
         return _approximate(batch, left, common, str(error))
@@ -70,15 +70,15 @@ def log_partition_auto(
     batch: ModelBatch, *, time_limit: float | None = None, seed: int = 0, progress: OnProgress | None = None
 ) -> Beliefs:
     """log Z alone, by the same rule; differentiable if it is exact."""
+    begin = time.perf_counter()
     learning = needs_gradient(batch)
     counted = None if learning else marginals_exchangeable(batch)
     if counted is not None:
         return counted
     batch = batch if learning else without_barren(batch)
     common: dict[str, Any] = {"seed": seed, "progress": progress}
-    begin = time.perf_counter()
     try:
-        return _eliminated(partial(log_partition_exact, batch, **common), time_limit)
+        return _eliminated(partial(log_partition_exact, batch, **common), time_limit, begin)
     except TooLarge as error:
         reason = str(error)
     left = None if time_limit is None else max(1e-3, time_limit - (time.perf_counter() - begin))
@@ -89,9 +89,12 @@ def log_partition_auto(
     return _approximate(batch, left, common, reason, bounded=not learning)
 
 
-def _eliminated(exact: Callable[..., Beliefs], time_limit: float | None) -> Beliefs:
+def _eliminated(exact: Callable[..., Beliefs], time_limit: float | None, begin: float) -> Beliefs:
     """The exact answer; `TooLarge` if it takes too many states, too much memory or time."""
-    beliefs = exact(time_limit=None if time_limit is None else _EXACT_SHARE * time_limit)
+    seconds = None
+    if time_limit is not None:
+        seconds = max(1e-3, _EXACT_SHARE * time_limit - (time.perf_counter() - begin))
+    beliefs = exact(time_limit=seconds)
     if bool(beliefs.timed_out.any()):
         raise TooLarge("the time limit was reached")
     return replace(beliefs, method="exact")

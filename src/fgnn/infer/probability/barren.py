@@ -7,6 +7,7 @@ from collections import defaultdict
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fgnn.pgm import GraphicalModel, ModelBatch
 
@@ -21,18 +22,17 @@ def without_barren(batch: ModelBatch) -> ModelBatch:
     """
     if len(batch) != 1 or batch.structured or batch.budgets:
         return batch
-    model = batch.detach().model(0)
-    unary = np.split(model.unaries, np.cumsum(model.cardinalities)[:-1])
-    tables: dict[int, tuple[tuple[int, ...], NDArray[np.float64]]] = {
-        c: (tuple(t.scope), np.asarray(t.values)) for c, t in enumerate(model.tables())
-    }
-    tables_of: dict[int, set[int]] = defaultdict(set)
-    for c, (scope, _) in tables.items():
+    cards = batch.cardinalities.tolist()
+    unary = [row[:k] for row, k in zip(_array(batch.unary[0]), cards, strict=True)]
+    values = [_array(t.values[0]) for t in batch.tables]
+    scope_of = {(g, c): scope for g, t in enumerate(batch.tables) for c, scope in enumerate(t.scopes.tolist())}
+    tables_of: dict[int, set[tuple[int, int]]] = defaultdict(set)
+    for table, scope in scope_of.items():
         for i in scope:
-            tables_of[i].add(c)
-    todo = [i for i in range(model.num_variables) if len(tables_of[i]) <= 1]
+            tables_of[i].add(table)
+    todo = [i for i in range(len(cards)) if len(tables_of[i]) <= 1]
     gone: set[int] = set()
-    constant = model.constant
+    constant = float(batch.constant[0].detach())
     while todo:
         i = todo.pop()
         if i in gone or len(tables_of[i]) > 1:
@@ -41,28 +41,31 @@ def without_barren(batch: ModelBatch) -> ModelBatch:
             constant += float(np.logaddexp.reduce(unary[i]))
             gone.add(i)
             continue
-        (c,) = tables_of[i]
-        scope, values = tables[c]
-        total = _sum_out(values, scope.index(i), unary[i])
+        ((g, c),) = tables_of[i]
+        scope = scope_of[g, c]
+        total = _sum_out(values[g][c], scope.index(i), unary[i])
         if not np.isfinite(total).all() or np.ptp(total) > _EQUAL:
             continue
         constant += float(total.flat[0])
         gone.add(i)
-        del tables[c]
+        del scope_of[g, c]
         for j in scope:
-            tables_of[j].discard(c)
+            tables_of[j].discard((g, c))
         todo += [j for j in scope if j not in gone]
     if not gone:
         return batch
-    cards = [1 if i in gone else int(k) for i, k in enumerate(model.cardinalities)]
-    reduced = GraphicalModel(cards)
-    for i, values in enumerate(unary):
-        if i not in gone:
-            reduced.add_unary(i, values)
-    for scope, values in tables.values():
-        reduced.add_table(scope, values)
+    reduced = GraphicalModel([1 if i in gone else k for i, k in enumerate(cards)])
+    reduced.add_unaries(np.concatenate([np.zeros(1) if i in gone else row for i, row in enumerate(unary)]))
+    for g, t in enumerate(batch.tables):
+        kept = [c for c in range(len(t.scopes)) if (g, c) in scope_of]
+        if kept:
+            reduced.add_tables([scope_of[g, c] for c in kept], values[g][kept])
     reduced.constant = constant
     return ModelBatch.stack([reduced], device=batch.device)
+
+
+def _array(numbers: Tensor) -> NDArray[np.float64]:
+    return np.asarray(numbers.detach().cpu().double())
 
 
 def _sum_out(values: NDArray[np.float64], axis: int, unary: NDArray[np.float64]) -> NDArray[np.float64]:
