@@ -57,9 +57,7 @@ class Descent:
         parts += [t.values[0].double().reshape(-1).numpy() for t in batch.tables]
         self._original: Floats = np.concatenate(parts)
         self._theta = self._original.copy()
-        none = [np.zeros(0, np.int64)]
-        self._low: Ints = np.concatenate(none + [u.at_least[0].numpy() for u in batch.budgets])
-        self._high: Ints = np.concatenate(none + [u.at_most[0].numpy() for u in batch.budgets])
+        self._counters = self.layout.counters.of_model(batch)
         self._delta: Floats = np.zeros(self.layout.num_deltas)
         self._candidates: list[Cycle] | None = None
         self._relaxed = False  # whether AD3 has run
@@ -86,7 +84,7 @@ class Descent:
                 self._round()
             if self.reporter.due():
                 self._report()
-            if self.bound - self.score <= proof * -self.score:
+            if self.score > -math.inf and self.bound - self.score <= proof * -self.score:
                 self.converged = True
                 return
             fallen = before - self.bound
@@ -112,22 +110,23 @@ class Descent:
         parents = np.diff(layout.up_start)
         self._hat: Floats = np.empty(int(sizes.max(initial=2)))
         self._maxima: Floats = np.empty(int((parents * sizes).max(initial=2)))
-        self._gains: Floats = np.empty(int(np.diff(layout.budget_start).max(initial=1)))
-        count = layout.num_nodes + len(layout.budget_start) - 1
+        lengths = np.diff(layout.counters.start)
+        self._gains: Floats = np.empty(int(lengths.max(initial=1)))
+        count = layout.num_nodes + len(lengths)
         self._values, self._sizes = np.empty(count), np.empty(count)
         work = np.zeros(layout.num_nodes, np.int64)
         of_node = layout.parent >= 0
         np.add.at(work, layout.child[of_node], sizes[layout.parent[of_node]])
-        budget_sizes = np.diff(layout.budget_start)
-        np.add.at(work, layout.child[~of_node], 4 * budget_sizes[-1 - layout.parent[~of_node]])
+        visits = np.where(layout.counters.sums > 0, 6 * layout.counters.sums, 4 * lengths)
+        np.add.at(work, layout.child[~of_node], visits[-1 - layout.parent[~of_node]])
         variables = np.arange(layout.num_variables)
         within = np.arange(layout.num_variables, layout.num_variables + layout.num_tables)
         clustered = within[parents[within] > 0]
-        passes = [(variables, layout.forward), (clustered, layout.forward)]
-        passes += [(variables[::-1].copy(), layout.backward), (clustered[::-1].copy(), layout.backward)]
+        passes = [(variables, True), (clustered, True)]
+        passes += [(nodes[::-1].copy(), False) for nodes, _ in passes]
         self._passes = [
-            (part, weight)
-            for nodes, weight in passes
+            (part, forward)
+            for nodes, forward in passes
             for part in np.split(nodes, np.flatnonzero(np.diff(np.cumsum(work[nodes]) // _CHUNK)) + 1)
             if len(part)
         ]
@@ -137,12 +136,12 @@ class Descent:
         from fgnn.infer.dual.kernels import sweep
 
         x = self.layout
-        for nodes, weight in self._passes:
+        for nodes, forward in self._passes:
             if time.perf_counter() >= self._deadline:
                 return False
             sweep(
-                nodes, self._theta, self._delta, weight, self._low, self._high, x.start, x.parent, x.child, x.delta,
-                x.projection, x.projections, x.up_start, x.up, x.budget_start, x.budget_edges, self._maxima,
+                nodes, forward, self._theta, self._delta, x.forward if forward else x.backward, x.start, x.parent,
+                x.child, x.delta, x.projection, x.projections, x.up_start, x.up, self._counters, self._maxima,
                 self._hat, self._gains,
             )  # fmt: skip
         return True
@@ -153,9 +152,8 @@ class Descent:
 
         x = self.layout
         node_bounds(
-            self._theta, self._original, self._delta, self._low, self._high, x.start, x.child, x.delta, x.projection,
-            x.projections, x.up_start, x.up, x.down_start, x.down, x.budget_start, x.budget_edges, self._gains,
-            self._values, self._sizes,
+            self._theta, self._original, self._delta, x.start, x.child, x.delta, x.projection, x.projections,
+            x.up_start, x.up, x.down_start, x.down, self._counters, self._gains, self._values, self._sizes,
         )  # fmt: skip
         if self._constant == -math.inf or bool((self._values == -np.inf).any()):
             self.bound = -math.inf
@@ -173,14 +171,14 @@ class Descent:
         x = self.layout
         order = np.arange(x.num_variables)
         self.offer(_best_states(x.start[: x.num_variables + 1], self._theta))
-        for each in (order, order[::-1].copy()):
+        for forward in (True, False):
             if time.perf_counter() >= self._deadline:
                 return
             states = np.empty(x.num_variables, np.int64)
             round_states(
-                each, self._theta, self._original, self._delta, self._low, self._high, x.start, x.parent, x.delta,
-                x.projection, x.projections, x.up_start, x.up, x.down_start, x.down, x.child, x.budget_start, states,
-                self._hat,
+                order if forward else order[::-1].copy(), forward, self._theta, self._original, self._delta, x.start,
+                x.parent, x.delta, x.projection, x.projections, x.up_start, x.up, x.down_start, x.down, x.child,
+                self._counters, states, self._hat,
             )  # fmt: skip
             self.offer(states)
 

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fgnn.infer.ad3.kinds import asked
 from fgnn.infer.ad3.layout import Layout as AD3Layout
-from fgnn.infer.ad3.layout import build_layout
+from fgnn.infer.ad3.layout import build_layout, edge_width
 from fgnn.infer.ad3.numbers import build_numbers
 from fgnn.infer.ad3.relax import Limits, relax
 from fgnn.infer.dual.layout import Layout
@@ -19,11 +20,14 @@ _ITERATIONS, _TOLERANCE = 3000, 1e-4
 
 
 def ad3_multipliers(model: ModelBatch, layout: Layout, deadline: float) -> NDArray[np.float64] | None:
-    """δ of one model from its relaxation, shape (deltas,); None for models that AD3 does not read.
+    """δ of one model from its relaxation, shape (deltas,); None for models that AD3 cannot read as they are.
 
     ``deadline`` is by `time.perf_counter`.
     """
     if model.unary.shape[2] < 2:
+        return None
+    keep = asked(model, deadline - time.perf_counter())
+    if not all(keep(f.kind, f.shape) for f in model.structured):
         return None
     theirs = build_layout(model)
     numbers = build_numbers(model, theirs)
@@ -38,30 +42,30 @@ def _converted(
 ) -> NDArray[np.float64]:
     """One number for a binary variable becomes (0, λ), the others stay vectors."""
     delta = np.zeros(layout.num_deltas)
-    first: list[int] = []  # the first edge of each group of tables
-    edge = 0
-    for t in model.tables:
-        first.append(edge)
-        edge += t.scopes.numel()
+    begin = np.cumsum([0, *(f.scopes.numel() for f in model.factors)])  # the first edge of each group
 
     def put(edges: NDArray[np.int64], numbers: NDArray[np.float64], states: int) -> None:
         if states == 2:
             delta[layout.delta[edges] + 1] = numbers
-        else:
+        elif states > 2:
             delta[layout.delta[edges][:, None] + np.arange(states)] = numbers.reshape(len(edges), states)
 
     for pair in theirs.pairs:
         count = len(model.tables[pair.group].scopes)
         axes = [a for a, k in enumerate(model.tables[pair.group].shape) if k > 1]
         for axis, rows in zip(axes, (pair.first, pair.second), strict=True):
-            put(first[pair.group] + axis * count + pair.tables.numpy(), multipliers[rows], 2)
+            put(begin[pair.group] + axis * count + pair.tables.numpy(), multipliers[rows], 2)
     for table in theirs.tables:
         count = len(model.tables[table.group].scopes)
         axes = [a for a, k in enumerate(model.tables[table.group].shape) if k > 1]
         for axis, rows, k in zip(axes, table.axes, table.shape, strict=True):
-            put(first[table.group] + axis * count + table.tables.numpy(), multipliers[rows], k)
+            put(begin[table.group] + axis * count + table.tables.numpy(), multipliers[rows], k)
     for ones in theirs.counts:
-        count = model.factors[ones.group].scopes.numel()
-        put(edge + np.arange(count), multipliers[ones.edges], 2)
-        edge += count
+        put(begin[ones.group] + np.arange(ones.edges.stop - ones.edges.start), multipliers[ones.edges], 2)
+    for f in theirs.kinds:
+        at = f.edges.start
+        for axis, k in enumerate(f.shape):
+            end = at + f.count * edge_width(k)
+            put(begin[f.group] + axis + len(f.shape) * np.arange(f.count), multipliers[at:end], k)
+            at = end
     return delta

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fgnn.infer.dual.counters import Counters
 from fgnn.runtime.jit import compiled
 
 Floats = NDArray[np.float64]
@@ -20,17 +21,17 @@ NONE = -np.inf
 
 
 @compiled
-def budget_maxima(
-    which: int, place: int, theta: Floats, delta: Floats, low: Ints, high: Ints,
-    start: Ints, child: Ints, delta_at: Ints, budget_start: Ints, budget_edges: Ints, gains: Floats, out: Floats,
+def ones_maxima(
+    which: int, place: int, theta: Floats, delta: Floats, start: Ints, child: Ints, delta_at: Ints,
+    counters: Counters, gains: Floats, out: Floats,
 ) -> None:  # fmt: skip
-    """The largest value of a budget for each state of the variable at edge ``place`` (-1: of none, in ``out[0]``).
+    """The largest value of bounds on a number of ones, for each state of the variable at edge ``place``.
 
-    The others' best choice takes every gain that is positive, within the bounds.
+    With ``place`` -1, of no variable, in ``out[0]``. The others take every gain that is positive, within the bounds.
     """
     base, forced, count = 0.0, 0, 0
-    for k in range(budget_start[which], budget_start[which + 1]):
-        e = budget_edges[k]
+    for k in range(counters.start[which], counters.start[which + 1]):
+        e = counters.edges[k]
         if e == place:
             continue
         n = start[child[e]]
@@ -54,7 +55,7 @@ def budget_maxima(
             return
     for s in range(2):
         own = forced + (s if place >= 0 else 0)
-        least, most = max(0, low[which] - own), high[which] - own
+        least, most = max(0, counters.low[which] - own), counters.high[which] - own
         if most < 0 or least > count or least > most:
             out[s] = NONE
             continue
@@ -70,10 +71,84 @@ def budget_maxima(
 
 
 @compiled
+def fill_ahead(
+    which: int, forward: bool, theta: Floats, delta: Floats, start: Ints, child: Ints, delta_at: Ints,
+    counters: Counters,
+) -> float:  # fmt: skip
+    """The best that the variables from each place on can add to a sum so far, with the number of the final sum.
+
+    Row m of the counter's room is for those from the m-th on, in the order of a sweep. Returns the value of them all.
+    """
+    sums, modulus, edges = counters.sums[which], counters.modulus[which], counters.start[which + 1] - 1
+    n, at = counters.start[which + 1] - counters.start[which], counters.room_at[which]
+    room = counters.room
+    for t in range(sums):
+        room[at + n * sums + t] = counters.scores[counters.scores_at[which] + t]
+    for m in range(n - 1, -1, -1):
+        e = counters.edges[counters.start[which] + m] if forward else counters.edges[edges - m]
+        node, here, after = child[e], at + m * sums, at + (m + 1) * sums
+        for t in range(sums):
+            room[here + t] = NONE
+        for s in range(start[node + 1] - start[node]):
+            if theta[start[node] + s] == NONE:
+                continue
+            w, d = counters.weights[counters.weight[e] + s], delta[delta_at[e] + s]
+            for t in range(sums if modulus else sums - w):
+                to = t + w
+                if to >= sums:
+                    to -= sums
+                room[here + t] = max(room[here + t], room[after + to] + d)
+    return float(room[at])
+
+
+@compiled
+def sum_maxima(
+    which: int, e: int, forward: bool, theta: Floats, delta: Floats, start: Ints, child: Ints, delta_at: Ints,
+    counters: Counters, out: Floats,
+) -> None:  # fmt: skip
+    """The largest value of a counter for each state of the variable at edge ``e``.
+
+    A sweep visits the variables of a counter in order, so sums over those before are extended, and sums over those
+    after are computed once.
+    """
+    sums, modulus = counters.sums[which], counters.modulus[which]
+    first, n = counters.start[which], counters.start[which + 1] - counters.start[which]
+    at, room = counters.room_at[which], counters.room
+    m = counters.place[e] if forward else n - 1 - counters.place[e]
+    now = at + (n + 1 + m % 2) * sums  # the best value of each sum of those before
+    for t in range(sums):
+        room[now + t] = NONE
+    if m == 0:
+        fill_ahead(which, forward, theta, delta, start, child, delta_at, counters)
+        room[now] = 0.0
+    else:
+        last = counters.edges[first + m - 1] if forward else counters.edges[first + n - m]
+        node, before = child[last], at + (n + 1 + (m - 1) % 2) * sums
+        for s in range(start[node + 1] - start[node]):
+            if theta[start[node] + s] == NONE:
+                continue
+            w, d = counters.weights[counters.weight[last] + s], delta[delta_at[last] + s]
+            for t in range(sums if modulus else sums - w):
+                to = t + w
+                if to >= sums:
+                    to -= sums
+                room[now + to] = max(room[now + to], room[before + t] + d)
+    ahead = at + (m + 1) * sums
+    for s in range(len(out)):
+        w, best = counters.weights[counters.weight[e] + s], NONE
+        for t in range(sums if modulus else sums - w):
+            to = t + w
+            if to >= sums:
+                to -= sums
+            best = max(best, room[now + t] + room[ahead + to])
+        out[s] = best + delta[delta_at[e] + s]
+
+
+@compiled
 def sweep(
-    nodes: Ints, theta: Floats, delta: Floats, weight: Floats, low: Ints, high: Ints,
+    nodes: Ints, forward: bool, theta: Floats, delta: Floats, weight: Floats,
     start: Ints, parent: Ints, child: Ints, delta_at: Ints, projection: Ints, projections: Ints,
-    up_start: Ints, up: Ints, budget_start: Ints, budget_edges: Ints, maxima: Floats, hat: Floats, gains: Floats,
+    up_start: Ints, up: Ints, counters: Counters, maxima: Floats, hat: Floats, gains: Floats,
 ) -> None:  # fmt: skip
     """Update the multipliers of each node in turn: collect from its parents, then give each its share.
 
@@ -89,10 +164,11 @@ def sweep(
             for s in range(k):
                 maxima[row + s] = NONE
             if c < 0:
-                budget_maxima(
-                    -1 - c, e, theta, delta, low, high, start, child, delta_at, budget_start, budget_edges, gains,
-                    maxima[row : row + 2],
-                )  # fmt: skip
+                out = maxima[row : row + k]
+                if counters.sums[-1 - c]:
+                    sum_maxima(-1 - c, e, forward, theta, delta, start, child, delta_at, counters, out)
+                else:
+                    ones_maxima(-1 - c, e, theta, delta, start, child, delta_at, counters, gains, out)
             else:
                 p = projection[e]
                 for x in range(start[c + 1] - start[c]):
@@ -133,12 +209,12 @@ def sweep(
 
 @compiled
 def node_bounds(
-    theta: Floats, original: Floats, delta: Floats, low: Ints, high: Ints,
+    theta: Floats, original: Floats, delta: Floats,
     start: Ints, child: Ints, delta_at: Ints, projection: Ints, projections: Ints,
-    up_start: Ints, up: Ints, down_start: Ints, down: Ints, budget_start: Ints, budget_edges: Ints,
+    up_start: Ints, up: Ints, down_start: Ints, down: Ints, counters: Counters,
     gains: Floats, values: Floats, sizes: Floats,
 ) -> None:  # fmt: skip
-    """The largest changed number of each node, then of each budget, computed from the original numbers.
+    """The largest changed number of each node, then of each counter, computed from the original numbers.
 
     ``sizes`` are the largest sums of absolute values, which bound the rounding errors. Impossible states, at ``-inf``
     in ``theta``, are left out.
@@ -164,27 +240,36 @@ def node_bounds(
         values[n] = best
         sizes[n] = size * (4 + up_start[n + 1] - up_start[n] + down_start[n + 1] - down_start[n])
     out = np.empty(2)
-    for b in range(len(budget_start) - 1):
-        budget_maxima(
-            b, -1, theta, delta, low, high, start, child, delta_at, budget_start, budget_edges, gains, out
-        )  # fmt: skip
+    for c in range(len(counters.sums)):
         size = 0.0
-        for k in range(budget_start[b], budget_start[b + 1]):
-            at = delta_at[budget_edges[k]]
-            size += 2 * (abs(delta[at]) + abs(delta[at + 1]))
-        values[nodes + b] = out[0]
-        sizes[nodes + b] = size * (4 + 2 * (budget_start[b + 1] - budget_start[b]))
+        if counters.sums[c]:
+            out[0] = fill_ahead(c, True, theta, delta, start, child, delta_at, counters)
+            for t in range(counters.scores_at[c], counters.scores_at[c] + counters.sums[c]):
+                if counters.scores[t] > NONE:
+                    size = max(size, abs(counters.scores[t]))
+        else:
+            ones_maxima(c, -1, theta, delta, start, child, delta_at, counters, gains, out)
+        for k in range(counters.start[c], counters.start[c + 1]):
+            e, largest = counters.edges[k], 0.0
+            for s in range(start[child[e] + 1] - start[child[e]]):
+                largest += abs(delta[delta_at[e] + s])
+            size += 2 * largest
+        values[nodes + c] = out[0]
+        sizes[nodes + c] = size * (4 + 2 * (counters.start[c + 1] - counters.start[c]))
 
 
 @compiled
 def round_states(
-    order: Ints, theta: Floats, original: Floats, delta: Floats, low: Ints, high: Ints,
+    order: Ints, forward: bool, theta: Floats, original: Floats, delta: Floats,
     start: Ints, parent: Ints, delta_at: Ints, projection: Ints, projections: Ints,
-    up_start: Ints, up: Ints, down_start: Ints, down: Ints, child: Ints, budget_start: Ints, states: Ints, hat: Floats,
+    up_start: Ints, up: Ints, down_start: Ints, down: Ints, child: Ints, counters: Counters, states: Ints, hat: Floats,
 ) -> None:  # fmt: skip
     """Fix one variable after the other to its best state, given those fixed before and multipliers for the rest."""
-    ones = np.zeros(len(budget_start) - 1, np.int64)
-    left = np.diff(budget_start)
+    total = np.zeros(len(counters.sums), np.int64)  # of the variables fixed so far
+    left = np.diff(counters.start)
+    for c in range(len(counters.sums)):
+        if counters.sums[c]:
+            fill_ahead(c, forward, theta, delta, start, child, delta_at, counters)
     states[:] = -1
     for i in order:
         at, k = start[i], start[i + 1] - start[i]
@@ -195,8 +280,13 @@ def round_states(
             c = parent[e]
             if c < 0:
                 b = -1 - c
-                for s in range(2):
-                    if ones[b] + s > high[b] or ones[b] + s + left[b] - 1 < low[b]:
+                for s in range(k):
+                    now = total[b] + counters.weights[counters.weight[e] + s]
+                    if counters.sums[b]:
+                        m = counters.start[b + 1] - counters.start[b] - left[b] + 1
+                        now = now % counters.modulus[b] if counters.modulus[b] else now
+                        hat[s] += counters.room[counters.room_at[b] + m * counters.sums[b] + now]
+                    elif now > counters.high[b] or now + left[b] - 1 < counters.low[b]:
                         hat[s] = NONE
                     else:
                         hat[s] -= delta[delta_at[e] + s]
@@ -227,5 +317,5 @@ def round_states(
         states[i] = chosen
         for u in range(up_start[i], up_start[i + 1]):
             if parent[up[u]] < 0:
-                ones[-1 - parent[up[u]]] += chosen
+                total[-1 - parent[up[u]]] += counters.weights[counters.weight[up[u]] + chosen]
                 left[-1 - parent[up[u]]] -= 1

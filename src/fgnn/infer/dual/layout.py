@@ -1,7 +1,7 @@
 """The arrays of `dual`: nodes with their numbers, and edges from each node to the larger ones that contain it.
 
 Nodes are the variables, then the tables, then the clusters; a node's numbers lie in a flat array. An edge joins a node
-to a *parent* whose states determine its own: a variable to a table or a budget, a table to a cluster. The projection
+to a *parent* whose states determine its own: a variable to a table or a counter, a table to a cluster. The projection
 of a parent's cell to the node's state is shared by all edges of one kind.
 """
 
@@ -14,6 +14,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from fgnn.infer.dual.counters import Counters, build_counters
 from fgnn.pgm import ModelBatch
 
 Floats = NDArray[np.float64]
@@ -24,7 +25,7 @@ Ints = NDArray[np.int64]
 class Layout:
     """Structure shared by all models of a batch; `with_clusters` extends it.
 
-    Budgets are numbered after the nodes: as parents they have bounds instead of numbers.
+    Counters are numbered after the nodes: as parents they have no cells.
     """
 
     num_variables: int
@@ -32,7 +33,7 @@ class Layout:
     scopes: list[tuple[int, ...]]  # of tables, then of clusters
     shapes: list[tuple[int, ...]]
     start: Ints  # shape: (nodes + 1,), where the numbers of a node begin
-    parent: Ints  # shape: (E,), a node; or -1 - b for budget b
+    parent: Ints  # shape: (E,), a node; or -1 - c for counter c
     child: Ints  # shape: (E,), a node
     delta: Ints  # shape: (E,), where the multipliers of an edge begin
     projection: Ints  # shape: (E,), where the projection of an edge begins
@@ -41,8 +42,7 @@ class Layout:
     up: Ints  # shape: (E,)
     down_start: Ints  # shape: (nodes + 1,), the edges to the children of a node, in `down`
     down: Ints
-    budget_start: Ints  # shape: (budgets + 1,), the edges of a budget, in `budget_edges`
-    budget_edges: Ints
+    counters: Counters  # without numbers
     forward: Floats  # shape: (E,), the share of a node that an edge gets in a forward sweep
     backward: Floats
 
@@ -112,14 +112,12 @@ def build_layout(batch: ModelBatch) -> Layout:
         scopes += map(tuple, members.tolist())
         shapes += [t.shape] * len(members)
         node += len(members)
-    budgets: list[Ints] = [np.zeros(0, np.int64)]
     count = 0
-    for u in batch.budgets:
-        members = u.scopes.cpu().numpy()
+    for f in batch.counted:
+        members = f.scopes.cpu().numpy()
         parent.append(-1 - (count + np.repeat(np.arange(len(members)), members.shape[1])))
         child.append(members.ravel())
         place.append(np.zeros(members.size, np.int64))
-        budgets.append(np.full(len(members), members.shape[1]))
         count += len(members)
     sizes = np.concatenate([cards, np.array([prod(s) for s in shapes], np.int64)])
     empty = np.zeros(0, np.int64)
@@ -138,8 +136,7 @@ def build_layout(batch: ModelBatch) -> Layout:
         up=empty,
         down_start=empty,
         down=empty,
-        budget_start=np.concatenate([[0], np.cumsum(np.concatenate(budgets))]).astype(np.int64),
-        budget_edges=empty,
+        counters=build_counters(batch, np.concatenate(parent), np.concatenate(child)),
         forward=np.zeros(0),
         backward=np.zeros(0),
     )
@@ -153,8 +150,6 @@ def _finish(layout: Layout) -> Layout:
     up, up_start = _grouped(layout.child, layout.num_nodes)
     has_node = np.flatnonzero(layout.parent >= 0)
     down, down_start = _grouped(layout.parent[has_node], layout.num_nodes)
-    of_budget = np.flatnonzero(layout.parent < 0)
-    budget_edges = of_budget[np.argsort(-layout.parent[of_budget], kind="stable")]
     forward, backward = _weights(layout)
     return replace(
         layout,
@@ -163,7 +158,6 @@ def _finish(layout: Layout) -> Layout:
         up_start=up_start,
         down=has_node[down],
         down_start=down_start,
-        budget_edges=budget_edges,
         forward=forward,
         backward=backward,
     )

@@ -13,14 +13,14 @@ from fgnn.errors import need
 from fgnn.infer.certificate import certified
 from fgnn.infer.dual.descent import Descent
 from fgnn.infer.dual.layout import build_layout
-from fgnn.infer.lowered import lowers
+from fgnn.infer.lowered import lowers_except
 from fgnn.infer.reporter import Reporter
 from fgnn.infer.solution import Answer, OnProgress
 from fgnn.pgm import GraphicalModel, ModelBatch
 from fgnn.runtime.jit import Background
 
 
-@lowers
+@lowers_except(lambda batch, time_limit: lambda kind, shape: kind.counter(shape) is not None)
 @certified
 def solve_dual(
     batch: ModelBatch,
@@ -43,6 +43,9 @@ def solve_dual(
     Where sweeps stall above the optimum of the relaxation, AD3 takes over for a while. After that, cycles of three or
     four pairs become clusters, those first that lower the bound most (Sontag et al., 2008); they exchange max-marginals
     with their pairs. ``bound`` is computed from the model and δ, rounding errors included.
+
+    A factor that depends on a sum is one subproblem, solved over partial sums that a sweep extends from variable to
+    variable: O(n · range) for all its max-marginals. Others become tables over auxiliary variables.
 
     States that no factor can complete are removed, which proves some models infeasible.
 
@@ -91,7 +94,7 @@ def _warm_up() -> None:
     """Call every compiled loop once, on a tiny model."""
     model = GraphicalModel([2, 2, 3])
     model.add_table((0, 2), -np.ones((2, 3)))
-    model.add_budget((0, 1), 1)
+    model.add_linear((0, 1, 2), [1, 1, 2], at_most=1)
     batch = ModelBatch.stack([model])
     Descent(batch, build_layout(batch), Reporter("dual", None)).run(math.inf, 2, 1e-6, tighten=False)
 
