@@ -37,7 +37,7 @@ class NumberOfOnes(Kind):
     def check(self, shape: Shape, numbers: Mapping[str, Array]) -> None:
         assert numbers["values"].shape[1] == len(shape) + 1
 
-    def potentials(self, numbers: Mapping[str, Tensor]) -> Tensor:
+    def potentials(self, shape: Shape, numbers: Mapping[str, Tensor]) -> Tensor:
         return numbers["values"]
 
     def score(self, shape: Shape, x: Tensor, theta: Tensor) -> Tensor:

@@ -197,10 +197,7 @@ class StructuredBatch:
 
     @property
     def form(self) -> Form:
-        counter = self.counter
-        if counter is None or not counter.counts_ones or counter.interval is None:
-            return "other"
-        return "ones" if counter.interval[0] <= counter.interval[1] else "other"
+        return "ones" if self.counter is not None and self.counter.bounds_ones else "other"
 
     @property
     def counter(self) -> Counter | None:

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fgnn.infer.ad3.layout import KindLayout, bounds_on_ones, edge_width, fold
+from fgnn.infer.ad3.layout import KindLayout, edge_width, fold
 from fgnn.pgm import Kind, ModelBatch
 from fgnn.pgm.lowering import Keep
 from fgnn.runtime.jit import Background
@@ -25,14 +25,12 @@ def asked(batch: ModelBatch, time_limit: float | None) -> Keep:
 
     Projections by best joint states are loops on a CPU, which compile for seconds the first time.
     """
-    by_best = batch.device.type == "cpu" and any(
-        f.kind.has("best") and bounds_on_ones(f) is None for f in batch.structured
-    )
+    by_best = batch.device.type == "cpu" and any(f.kind.has("best") and f.form == "other" for f in batch.structured)
     by_best = by_best and LOOPS.wait(_FOREVER if time_limit is None else _LOADING * time_limit)
 
     def keep(kind: Kind, shape: tuple[int, ...]) -> bool:
         counter = kind.counter(shape)
-        bounds_ones = counter is not None and counter.counts_ones and counter.interval is not None
+        bounds_ones = counter is not None and counter.bounds_ones
         return bounds_ones or (kind.has("best") and (by_best or kind.has("project")))
 
     return keep

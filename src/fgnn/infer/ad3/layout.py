@@ -16,7 +16,6 @@ from fgnn.graph import padded_width, slots_by_target
 from fgnn.graph.derived import Derived
 from fgnn.infer.map_tensors import map_tensors
 from fgnn.pgm import Kind, ModelBatch, TableBatch
-from fgnn.pgm.group_batches import CountedBatch
 
 _ALONE = 1e-6  # the degree of a variable without factors: almost nothing keeps it from its best state
 
@@ -108,21 +107,14 @@ def along_axis(x: Tensor, table: TableLayout, axis: int) -> Tensor:
 
 def build_layout(batch: ModelBatch) -> Layout:
     """The layout of a batch, compiled once for its structure and for which binary pairs are finite in all models."""
-    shapes = tuple(t.shape for t in batch.tables)
     finite = tuple(_finite_pairs(t) for t in batch.tables)
-    kinds = tuple((f.kind, f.shape) for f in batch.structured)
-    key = shapes, tuple(mask.numpy().tobytes() for mask in finite), kinds
+    key = tuple((f.kind, f.shape) for f in batch.factors), tuple(mask.numpy().tobytes() for mask in finite)
     return batch.structure.recent("ad3 layouts", key, lambda: _compile(batch, finite))
 
 
 def edge_width(states: int) -> int:
     """The rows of a variable: p(1) of a binary one, all states of one with more, none if there is no choice."""
     return states if states > 2 else states - 1
-
-
-def bounds_on_ones(f: CountedBatch) -> tuple[Tensor, Tensor] | None:
-    """The least and the largest number of ones, (B or 1, C), if factors do no more than bound it, else None."""
-    return f.bounds() if f.counter is not None and f.counter.counts_ones else None
 
 
 def _finite_pairs(t: TableBatch) -> Tensor:
@@ -172,17 +164,16 @@ def _compile(batch: ModelBatch, finite: tuple[Tensor, ...]) -> Layout:
             end = cells + len(others) * prod(sizes)
             tables.append(TableLayout(g, others, sizes, spans, slice(cells, end)))
             cells = end
-    place = {id(f): g for g, f in enumerate(batch.factors)}
-    counts, kinds = [], []
-    for f in batch.counted:
-        if bounds_on_ones(f) is not None:
-            counts.append(CountLayout(place[id(f)], len(f.shape), edges.add(row[f.scopes.cpu()])))
-    for f in batch.structured:
-        if bounds_on_ones(f) is None:
-            scopes, begin = f.scopes.cpu(), edges.count
+    counts: list[CountLayout] = []
+    kinds: list[KindLayout] = []
+    for g, f in enumerate(batch.factors):
+        scopes, begin = f.scopes.cpu(), edges.count
+        if f.form == "ones":
+            counts.append(CountLayout(g, len(f.shape), edges.add(row[scopes])))
+        elif f.form == "other":
             for starts, k in zip(row[scopes].unbind(1), f.shape, strict=True):
                 edges.add(starts[:, None] + torch.arange(edge_width(k)))
-            kinds.append(KindLayout(place[id(f)], f.kind, f.shape, scopes, slice(begin, edges.count)))
+            kinds.append(KindLayout(g, f.kind, f.shape, scopes, slice(begin, edges.count)))
     edge_row = torch.cat(edges.rows)
     degree = padded_width(edge_row, height)
     few = degree * height <= 4 * edges.count + 1024

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fgnn.infer.ad3.kinds import KindNumbers, best_values
-from fgnn.infer.ad3.layout import KindLayout, Layout, TableLayout, along_axis, bounds_on_ones
+from fgnn.infer.ad3.layout import KindLayout, Layout, TableLayout, along_axis
 from fgnn.pgm import ModelBatch
 
 PUSH = 1e4  # added to the target of a variable with one allowed state, which then projects to that state
@@ -73,7 +73,7 @@ def build_numbers(batch: ModelBatch, layout: Layout, scale: Tensor | None = None
         infeasible = infeasible | (v.flatten(1, -2).amax(1) == -torch.inf).any(0)
     counts = []
     for f in batch.counted:
-        bounds = bounds_on_ones(f)
+        bounds = f.bounds() if f.form == "ones" else None
         if bounds is None:
             continue
         low, high = (x.expand(len(batch), -1) for x in bounds)

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fgnn.infer.ad3.layout import bounds_on_ones
 from fgnn.pgm import ModelBatch
 
 Floats = NDArray[np.float64]
@@ -39,7 +38,7 @@ class Counters(NamedTuple):
         """The same with the numbers of a batch of one model."""
         low, high, scores = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)]
         for f in model.counted:
-            bounds = bounds_on_ones(f)
+            bounds = f.bounds() if f.form == "ones" else None
             if bounds is None:
                 scores.append(f.by_sum(torch.float64)[0].reshape(-1).numpy())
             least, most = bounds or (torch.zeros(1, len(f.scopes), dtype=torch.int64),) * 2
@@ -64,7 +63,7 @@ def build_counters(batch: ModelBatch, parent: Ints, child: Ints) -> Counters:
         weight.append(np.tile(at + np.concatenate([[0], ends[:-1]]), count))
         at += int(ends[-1])
         lengths.append(np.full(count, len(f.shape)))
-        sums.append(np.full(count, len(f.counter.entries) if bounds_on_ones(f) is None else 0))
+        sums.append(np.full(count, len(f.counter.entries) if f.form == "other" else 0))
         moduli.append(np.full(count, f.counter.modulus))
     length, total, modulus = map(np.concatenate, (lengths, sums, moduli))
     edges = tables + np.lexsort([child[tables:], -parent[tables:]])

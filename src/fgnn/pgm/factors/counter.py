@@ -51,6 +51,11 @@ class Counter:
         return (low, high) if len(allowed) == high - low + 1 else None
 
     @cached_property
+    def bounds_ones(self) -> bool:
+        """Whether a factor does no more than bound the number of ones of binary variables."""
+        return self.counts_ones and self.interval is not None and self.interval[0] <= self.interval[1]
+
+    @cached_property
     def counts_variables(self) -> bool:
         """Whether the sum is the number of variables in some of their states.
 
