@@ -22,16 +22,16 @@ NONE = -np.inf
 
 @compiled
 def ones_maxima(
-    which: int, place: int, theta: Floats, delta: Floats, start: Ints, child: Ints, delta_at: Ints,
-    counters: Counters, gains: Floats, out: Floats,
+    which: int, place: int, theta: Floats, delta: Floats, low: Ints, high: Ints,
+    start: Ints, child: Ints, delta_at: Ints, count_start: Ints, count_edges: Ints, gains: Floats, out: Floats,
 ) -> None:  # fmt: skip
     """The largest value of bounds on a number of ones, for each state of the variable at edge ``place``.
 
     With ``place`` -1, of no variable, in ``out[0]``. The others take every gain that is positive, within the bounds.
     """
     base, forced, count = 0.0, 0, 0
-    for k in range(counters.start[which], counters.start[which + 1]):
-        e = counters.edges[k]
+    for k in range(count_start[which], count_start[which + 1]):
+        e = count_edges[k]
         if e == place:
             continue
         n = start[child[e]]
@@ -55,7 +55,7 @@ def ones_maxima(
             return
     for s in range(2):
         own = forced + (s if place >= 0 else 0)
-        least, most = max(0, counters.low[which] - own), counters.high[which] - own
+        least, most = max(0, low[which] - own), high[which] - own
         if most < 0 or least > count or least > most:
             out[s] = NONE
             continue
@@ -154,6 +154,7 @@ def sweep(
 
     Afterwards the best states of the node and of its parents agree, so the dual cannot have risen.
     """
+    low, high, count_start, count_edges = counters.low, counters.high, counters.start, counters.edges
     for node in nodes:
         at, k = start[node], start[node + 1] - start[node]
         for s in range(k):
@@ -168,7 +169,9 @@ def sweep(
                 if counters.sums[-1 - c]:
                     sum_maxima(-1 - c, e, forward, theta, delta, start, child, delta_at, counters, out)
                 else:
-                    ones_maxima(-1 - c, e, theta, delta, start, child, delta_at, counters, gains, out)
+                    ones_maxima(
+                        -1 - c, e, theta, delta, low, high, start, child, delta_at, count_start, count_edges, gains, out
+                    )  # fmt: skip
             else:
                 p = projection[e]
                 for x in range(start[c + 1] - start[c]):
@@ -239,6 +242,7 @@ def node_bounds(
             best, size = max(best, value), max(size, total)
         values[n] = best
         sizes[n] = size * (4 + up_start[n + 1] - up_start[n] + down_start[n + 1] - down_start[n])
+    low, high, count_start, count_edges = counters.low, counters.high, counters.start, counters.edges
     out = np.empty(2)
     for c in range(len(counters.sums)):
         size = 0.0
@@ -248,7 +252,9 @@ def node_bounds(
                 if counters.scores[t] > NONE:
                     size = max(size, abs(counters.scores[t]))
         else:
-            ones_maxima(c, -1, theta, delta, start, child, delta_at, counters, gains, out)
+            ones_maxima(
+                c, -1, theta, delta, low, high, start, child, delta_at, count_start, count_edges, gains, out
+            )  # fmt: skip
         for k in range(counters.start[c], counters.start[c + 1]):
             e, largest = counters.edges[k], 0.0
             for s in range(start[child[e] + 1] - start[child[e]]):
