@@ -1,4 +1,4 @@
-"""Methods that read only tables and budgets, applied to models with structured factors."""
+"""Methods that read only tables and counters, applied to models with structured factors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _none(batch: ModelBatch, time_limit: float | None) -> Keep:
 
 
 def lowers(solver: Callable[..., Answer], *, local: bool = False, keep: Asked = _none) -> Callable[..., Answer]:
-    """Let a solver work on tables and budgets: auxiliary variables are added before it and dropped after it.
+    """Let a solver work on tables and counters: auxiliary variables are added before it and dropped after it.
 
     ``local`` is for solvers that change one variable at a time, see `lower`. Kinds to ``keep`` stay as they are.
     """
@@ -71,7 +71,7 @@ def lowers_except(keep: Asked) -> Callable[[Callable[..., Answer]], Callable[...
 
 
 def taking(solver: Callable[..., Answer], batch: ModelBatch) -> Callable[..., Answer]:
-    """The solver itself if it can read the factors of a batch, else the solver on tables and budgets."""
+    """The solver itself if it can read the factors of a batch, else the solver on tables and counters."""
     return lowers(solver) if batch.structured and not getattr(solver, "reads_structured", False) else solver
 
 
