@@ -7,31 +7,34 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fgnn import GraphicalModel, ModelBatch
+from fgnn import GraphicalModel, ModelBatch, solve
 from fgnn.infer.local_search.decode import decode
 from fgnn.infer.local_search.moves import Moves
+from tests.infer.counting import ScoredSum, counting_models, distance
 from tests.strategies import models
 
 
 def _broken(model: GraphicalModel, x: np.ndarray) -> int:
-    """Units beyond the budgets and forbidden entries met, by a plain loop."""
+    """Units beyond the budgets and other sums, and forbidden entries met, by a plain loop."""
     total = sum(int(np.isneginf(model.unary(i)[x[i]])) for i in range(len(x)))
     total += sum(int(np.isneginf(t.values[tuple(x[list(t.scope)])])) for t in model.tables())
     for b in model.budgets():
         ones = int(x[list(b.scope)].sum())
         total += max(0, ones - b.at_most) + max(0, b.at_least - ones)
-    return total
+    return total + sum(distance(f, x[list(f.scope)]) for f in model.structured())
 
 
 def _finite_score(model: GraphicalModel, x: np.ndarray) -> float:
     terms = [model.unary(i)[x[i]] for i in range(len(x))] + [t.values[tuple(x[list(t.scope)])] for t in model.tables()]
+    terms += [f.score(x[list(f.scope)]) for f in model.structured()]
     return float(sum(v for v in terms if np.isfinite(v)))
 
 
-@given(models(max_variables=5), st.integers(0, 999))
+@settings(max_examples=60)
+@given(models(max_variables=5) | counting_models(max_variables=5), st.integers(0, 999))
 def test_moves_give_the_effect_of_changing_one_or_two_variables(model: GraphicalModel, seed: int) -> None:
     batch = ModelBatch.stack([model, model])
     rng = np.random.default_rng(seed)
@@ -61,7 +64,7 @@ def test_moves_give_the_effect_of_changing_one_or_two_variables(model: Graphical
             assert changes[r, p, a, b] == _broken(model, y) - _broken(model, x[r])
 
 
-@given(models(), st.integers(0, 999))
+@given(models() | counting_models(), st.integers(0, 999))
 def test_never_worse_than_any_start_and_locally_best(model: GraphicalModel, seed: int) -> None:
     rng = np.random.default_rng(seed)
     starts = [torch.tensor(np.stack([rng.integers(model.cardinalities) for _ in range(2)])) for _ in range(3)]
@@ -132,6 +135,27 @@ def test_samples_can_only_help_and_follow_the_seed() -> None:
     assert (drawn >= plain - 1e-12).all()
     assert (drawn > plain + 1e-6).any()
     assert torch.equal(drawn, batch.score(decode(batch, scores, samples=8, seed=3)))
+
+
+def test_a_parity_over_many_variables_is_kept_by_pairs_of_moves() -> None:
+    rng = np.random.default_rng(3)
+    model = GraphicalModel([2] * 40)
+    model.add_unaries(rng.normal(size=80))
+    model.add_parity(range(40), 1)
+    decoded = decode(ModelBatch.stack([model]), starts=[torch.zeros(1, 40, dtype=torch.int64)])
+    assert model.score(decoded[0].numpy()) == pytest.approx(solve(model, "exact").score)
+
+
+def test_sums_of_each_model_have_their_own_scores() -> None:
+    """Two models of one structure that prefer one and three ones."""
+    built = []
+    for best in (1, 3):
+        model = GraphicalModel([2] * 4)
+        model.add_unaries(np.tile([0.0, 0.1], 4))
+        model.add_factors(ScoredSum(((0, 1),) * 4), [range(4)], scores=-np.abs(np.arange(5.0) - best)[None])
+        built.append(model)
+    decoded = decode(ModelBatch.stack(built), starts=[torch.zeros(2, 4, dtype=torch.int64)])
+    assert decoded.sum(1).tolist() == [1, 3]
 
 
 def test_equal_strengths_do_not_flip_together() -> None:

@@ -13,10 +13,11 @@ from fgnn.data import GridMAP
 from fgnn.infer.local_search.decode import decode
 from fgnn.infer.local_search.moves import Moves
 from fgnn.infer.local_search.refine import merge, refine
+from tests.infer.counting import counting_models
 from tests.strategies import models
 
 
-@given(models(), st.integers(0, 999))
+@given(models() | counting_models(), st.integers(0, 999))
 def test_never_worse(model: GraphicalModel, seed: int) -> None:
     rng = np.random.default_rng(seed)
     batch = ModelBatch.stack([model, model])
@@ -27,7 +28,7 @@ def test_never_worse(model: GraphicalModel, seed: int) -> None:
     assert (refined < batch.cardinalities).all()
 
 
-def test_structured_factors_are_refined_as_tables_and_budgets() -> None:
+def test_every_kind_of_factor_is_refined() -> None:
     rng = np.random.default_rng(4)
     model = GraphicalModel([2] * 8 + [4] * 3)
     model.add_unaries(rng.normal(size=8 * 2 + 3 * 4))
@@ -44,7 +45,7 @@ def test_structured_factors_are_refined_as_tables_and_budgets() -> None:
     assert batch.score(refined) >= best - 0.2 * best.abs()
 
 
-@given(models(), st.integers(0, 999))
+@given(models() | counting_models(), st.integers(0, 999))
 def test_merging_is_at_least_as_good_as_either(model: GraphicalModel, seed: int) -> None:
     rng = np.random.default_rng(seed)
     batch = ModelBatch.stack([model] * 4)

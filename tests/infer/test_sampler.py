@@ -116,10 +116,10 @@ def test_copies_of_one_model_are_searched_at_once(build: Compile, monkeypatch: p
 def test_models_that_the_kernel_cannot_read_are_named() -> None:
     model = GraphicalModel([2, 2])
     model.add_budget((0, 1), 1)
-    assert unsupported(ModelBatch.stack([model])) == "budgets"
+    assert unsupported(ModelBatch.stack([model])) == "factors other than tables"
     assert unsupported(ModelBatch.stack([GraphicalModel([300])])) == "variables of more than 256 states"
     wide = GraphicalModel([200, 200, 2])
     wide.add_table((0, 1, 2), np.zeros((200, 200, 2)))
     assert unsupported(ModelBatch.stack([wide])) == "tables of more than 65536 entries"
-    with pytest.raises(ValueError, match="budgets"):
+    with pytest.raises(ValueError, match="factors other than tables"):
         Sampler(ModelBatch.stack([model]), 0)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import time
+from importlib.util import find_spec
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fgnn import GraphicalModel, ModelBatch, solve
 from fgnn.infer.certificate import StandardForm
+from fgnn.infer.exact.solver import TooLarge
 from fgnn.infer.search.arrays import Arrays, arrays_of
 from fgnn.infer.search.restriction import Restriction
 from fgnn.infer.solution import Progress
 from fgnn.testing import check_solver
+from tests.infer.counting import ScoredSum, counting_models
 from tests.infer.oracle import best_score
 from tests.strategies import models
 
@@ -62,14 +66,14 @@ def random_states(m: Arrays, seed: int) -> np.ndarray:
 
 
 @settings(max_examples=40)
-@given(models())
+@given(models() | counting_models())
 def test_it_finds_the_best_assignment_of_small_models(model: GraphicalModel) -> None:
     solution = solve(model, "search", rounds=30, workers=1)
     assert solution.score == pytest.approx(best_score(model), abs=1e-9)
 
 
 @settings(max_examples=25)
-@given(models())
+@given(models() | counting_models())
 def test_penalised_scores_are_scores_where_feasible(model: GraphicalModel) -> None:
     p = penalised(model)
     for seed in range(5):
@@ -84,7 +88,7 @@ def test_penalised_scores_are_scores_where_feasible(model: GraphicalModel) -> No
 
 
 @settings(max_examples=25)
-@given(models())
+@given(models() | counting_models())
 def test_fields_stay_right_as_variables_move(model: GraphicalModel) -> None:
     m = penalised(model).arrays
     x = random_states(m, 0)
@@ -173,7 +177,7 @@ def clauses(variables: int, count: int, loss: float, seed: int = 0) -> Graphical
 
 
 @settings(max_examples=25)
-@given(models())
+@given(models() | counting_models())
 def test_tabu_search_leads_by_what_it_says_and_knows_the_variables_in_conflict(model: GraphicalModel) -> None:
     m = penalised(model).arrays
     x = random_states(m, 0)
@@ -202,7 +206,7 @@ def test_tabu_search_alone_satisfies_clauses() -> None:
 
 
 @settings(max_examples=40)
-@given(models())
+@given(models() | counting_models())
 def test_constraints_alone_cost_how_far_an_assignment_is_from_feasible(model: GraphicalModel) -> None:
     p = penalised(model)
     m, none = p.constraints(), (np.zeros(len(p.far_values)), np.zeros(len(p.far_sums)))
@@ -221,6 +225,20 @@ def test_propagation_follows_a_chain_of_constraints_to_its_end() -> None:
     for seed in range(5):
         x = propagate(p.constraints(), p.arrays.unary, generator(seed))
         assert model.score(x) > -np.inf
+
+
+def test_propagation_gives_the_last_variable_of_a_sum_what_is_left_for_it() -> None:
+    model = GraphicalModel([3] * 12)
+    model.add_unaries(np.random.default_rng(0).normal(size=36))
+    for first in (0, 4, 8):  # sums of 0, 4 or 8, over weights 0, 1 and 2
+        scores = np.where(np.arange(9) % 4 == 0, 0.0, -np.inf)
+        model.add_factors(ScoredSum(((0, 1, 2),) * 4), [range(first, first + 4)], scores=scores[None])
+    p = penalised(model)
+    for seed in range(5):
+        x = propagate(p.constraints(), p.arrays.unary, generator(seed))
+        far = p.rank(x)[0]
+        assert far >= -1.0 * 3  # one unit for each sum at most, which the last variable cannot mend
+        assert all(x[first : first + 4].sum() % 4 in (0, 1, 3) for first in (0, 4, 8))
 
 
 def test_propagation_keeps_budgets_while_it_takes_the_best_states() -> None:
@@ -336,17 +354,27 @@ def test_what_it_says_is_true() -> None:
     check_solver("search", trials=6, rounds=5, workers=1)
 
 
-@pytest.mark.parametrize("budgets", [False, True])
-def test_a_restriction_scores_like_the_whole_given_the_rest(budgets: bool) -> None:
-    batch = ModelBatch.stack([glass(4, seed, budgets) for seed in range(3)])
-    x = batch.unary.argmax(2) * 0
-    free = torch.tensor([1, 2, 5, 6, 9, 15])
+@given(models() | counting_models(), st.integers(0, 999))
+def test_a_restriction_scores_like_the_whole_given_the_rest(model: GraphicalModel, seed: int) -> None:
+    batch, rng = ModelBatch.stack([model] * 3), np.random.default_rng(seed)
+    x, y = (torch.tensor(np.stack([rng.integers(model.cardinalities) for _ in range(3)])) for _ in range(2))
+    free = torch.tensor(np.sort(rng.permutation(model.num_variables)[: 1 + seed % model.num_variables]))
     part = Restriction.of(batch, free).apply(batch, x)
-    states = torch.randint(0, 2, (3, 6), generator=torch.Generator().manual_seed(0))
-    y = x.clone()
-    y[:, free] = states
-    change = part.score(states) - part.score(torch.zeros_like(states))
-    torch.testing.assert_close(change, batch.score(y) - batch.score(x))
+    z = x.clone()
+    z[:, free] = y[:, free]
+    change, score = part.score(y[:, free]) - part.score(x[:, free]), batch.score(z)
+    known = torch.isfinite(batch.score(x))  # the rest is feasible
+    torch.testing.assert_close(change[known], (score - batch.score(x))[known])
+
+
+def test_a_restriction_refuses_to_free_too_many_variables_of_a_counter() -> None:
+    batch = ModelBatch.stack([glass(4, budgets=False)])
+    model = batch.model(0)
+    model.add_linear(range(16), np.arange(1, 17), at_most=60)
+    batch = ModelBatch.stack([model])
+    Restriction.of(batch, torch.arange(10))
+    with pytest.raises(TooLarge, match="2,048"):
+        Restriction.of(batch, torch.arange(11))
 
 
 def test_a_batch_searched_at_once_reaches_the_optimum() -> None:
@@ -355,6 +383,30 @@ def test_a_batch_searched_at_once_reaches_the_optimum() -> None:
     torch.testing.assert_close(found.score, solve(batch, "exact").score)
     again = solve(batch, "search", batched=True, rounds=60, seed=1)
     assert torch.equal(found.assignment, again.assignment)
+
+
+def test_a_batch_searched_at_once_keeps_every_sum() -> None:
+    built = []
+    for seed in range(3):
+        model = glass(5, seed)
+        for row in range(5):
+            model.add_linear(range(5 * row, 5 * row + 5), [1, 2, 3, 4, 5], at_least=4, at_most=6)
+        built.append(model)
+    batch = ModelBatch.stack(built)
+    found = solve(batch, "search", batched=True, rounds=40)
+    torch.testing.assert_close(found.score, solve(batch, "exact").score)
+
+
+def test_a_knapsack_of_many_variables_is_filled() -> None:
+    """As a chain of running sums it would have hundreds of states a variable."""
+    rng = np.random.default_rng(0)
+    model = GraphicalModel([2] * 60)
+    weights = rng.integers(1, 31, 60)
+    model.add_unaries(np.stack([np.zeros(60), weights + 5 * rng.random(60)], 1).ravel())
+    model.add_linear(range(60), weights, at_most=int(weights.sum()) // 2)
+    solution = solve(model, "search", rounds=20, workers=1)
+    best = solve(model, "toulbar2").score if find_spec("pytoulbar2") else solution.score
+    assert solution.score >= 0.99 * best > 0
 
 
 def test_a_batch_searched_at_once_stays_feasible() -> None:

@@ -23,7 +23,8 @@ def score_assignments(model: GraphicalModel, states: NDArray[np.int64]) -> NDArr
     if bad.any():
         b, i = (int(v) for v in np.argwhere(bad)[0])
         check_state(i, int(states[b, i]), int(model.cardinalities[i]))
-    widest = max([model.num_variables, *(group.scopes.size for group in model.groups)])
+    factors = (model.table_groups, model.budget_groups, model.structured_groups)
+    widest = max([model.num_variables, *(group.scopes.size for groups in factors for group in groups)])
     step = max(1, _MOST_ENTRIES // max(1, widest))
     try:
         with np.errstate(over="raise"):
@@ -49,5 +50,5 @@ def _score_slice(model: GraphicalModel, states: NDArray[np.int64]) -> NDArray[np
         numbers = {name: torch.from_numpy(v)[None] for name, v in group.numbers.items()}
         theta = group.kind.potentials(group.shape, numbers)
         x = torch.from_numpy(states[:, group.scopes])  # shape: (B, C, n)
-        total += group.kind.score(group.shape, x, theta).numpy().sum(1)
+        total += group.kind.score(group.shape, x, theta).sum(1).numpy()
     return np.asarray(total, dtype=np.float64)

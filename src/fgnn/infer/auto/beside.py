@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from fgnn.infer.counted import counts_plainly
 from fgnn.infer.search.ready import Kernels
 from fgnn.infer.search.solver import DEFAULT_MOVES
 from fgnn.pgm import ModelBatch
@@ -99,7 +100,7 @@ class Beside:
             self._loaded = True
             from fgnn.infer.search.crew import Crew
 
-            self._lowered = lower(self._batch, local=True)
+            self._lowered = lower(self._batch, local=True, keep=counts_plainly)
             start = self._lowered.complete(self._batch.unary.argmax(2))[0]
             crew = Crew(self._lowered.batch, 0, start, self._seed, DEFAULT_MOVES)
             crew.hire(max(1, self._threads - 1))

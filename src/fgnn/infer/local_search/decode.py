@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fgnn.infer.counted import counts
 from fgnn.infer.local_search.moves import Moves
 from fgnn.pgm import ModelBatch
 from fgnn.pgm.lowering import lower
@@ -29,8 +30,8 @@ def decode(
 ) -> Tensor:
     """Locally optimal assignments (B, N): no change of one variable, or of two in one factor, improves them.
 
-    Each starting point is first repaired: as long as it violates budgets or takes ``-inf`` entries, the moves that
-    repair most per unit of lost score are made. Then moves that raise the true score are made until none is left. Moves
+    Each starting point is first repaired: as long as it takes ``-inf`` entries or sums, the moves that repair most per
+    unit of lost score are made. Then moves that raise the true score are made until none is left. Moves
     that share no factor are made in the same step. Returns the best end point, which is never worse than the best
     starting point, and feasible if any point on the way was.
 
@@ -48,7 +49,7 @@ def decode(
     deadline = None if time_limit is None else time.perf_counter() + time_limit
     own = batch.num_variables
     if batch.structured:
-        lowered = lower(batch, local=True)
+        lowered = lower(batch, local=True, keep=counts)
         scores = None if scores is None else _with_auxiliary(scores, batch, lowered.batch)
         batch, starts = lowered.batch, [lowered.complete(s.to(batch.device, torch.int64)) for s in starts]
     moves = Moves(batch, max_pairs=(1 << 20) if pairs else 0)
@@ -216,7 +217,7 @@ def _distinct(worth: Tensor) -> Tensor:
 
 
 def _from_zero(moves: Moves, batch: ModelBatch, end: Tensor, max_steps: int, deadline: float | None) -> Tensor:
-    """Try once more where nothing feasible was found: from all zeros, which exceed no budget."""
+    """Try once more where nothing feasible was found: from all zeros, which exceed no upper bound."""
     infeasible = (~(batch.score(end) > -torch.inf).any(1)).nonzero().squeeze(1)
     zeros = torch.zeros(len(infeasible), batch.num_variables, dtype=torch.int64, device=batch.device)
     extra = end[:, 0].clone()

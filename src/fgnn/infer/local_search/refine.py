@@ -7,6 +7,7 @@ import time
 import torch
 from torch import Tensor
 
+from fgnn.infer.counted import counts
 from fgnn.infer.local_search.decode import search
 from fgnn.infer.local_search.moves import Moves
 from fgnn.pgm import ModelBatch
@@ -43,8 +44,8 @@ def refine(
     """
     if rounds is None and time_limit is None:
         raise ValueError("Expected rounds or a time limit (got neither)")
-    if batch.structured:
-        lowered = lower(batch, local=True)
+    if not all(counts(f.kind, f.shape) for f in batch.structured):
+        lowered = lower(batch, local=True, keep=counts)
         begin = lowered.complete(assignment.to(batch.device, torch.int64))
         scores = None if scores is None else _padded(scores, lowered.batch)
         refined = refine(
@@ -107,7 +108,7 @@ def merge(moves: Moves, best: Tensor, other: Tensor) -> Tensor:
     if not bool(changed.any()):
         return best
     none = batch.num_variables
-    scopes = [t.scopes for t in batch.tables] + [u.scopes for u in batch.budgets]
+    scopes = [f.scopes for f in batch.factors]
     label = torch.arange(none, device=best.device).expand_as(best).masked_fill(~changed, none)
     while True:
         before = label
@@ -122,15 +123,6 @@ def merge(moves: Moves, best: Tensor, other: Tensor) -> Tensor:
     unary = batch.unary.double()
     step = unary.gather(2, other[..., None]) - unary.gather(2, best[..., None])
     gain.scatter_add_(1, label, step.squeeze(2).nan_to_num())
-    for t in batch.tables:
-        flat = t.values.flatten(2).double()
-        change = _entries(flat, t.shape, t.scopes, other) - _entries(flat, t.shape, t.scopes, best)
-        gain.scatter_add_(1, label[:, t.scopes].amin(2), change.nan_to_num())
+    for members, change in moves.gains(best, other, torch.arange(len(best), device=best.device)):
+        gain.scatter_add_(1, label[:, members].amin(2), change.double())
     return torch.where(changed & (gain.gather(1, label) > moves.least_gain[:, None]), other, best)
-
-
-def _entries(flat: Tensor, shape: tuple[int, ...], scopes: Tensor, x: Tensor) -> Tensor:
-    cell = torch.zeros(len(x), len(scopes), dtype=torch.int64, device=x.device)
-    for axis, states in enumerate(shape):
-        cell = cell * states + x[:, scopes[:, axis]]
-    return flat.expand(len(x), -1, -1).gather(2, cell[..., None]).squeeze(2)

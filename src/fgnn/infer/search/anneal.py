@@ -145,7 +145,9 @@ def anneal(
             if s != x[i]:
                 gain += field[at + s] - now
                 move(m, x, field, sums, i, s)
-                spent += 4 * (m.tables[i + 1] - m.tables[i] + 8 * (m.counters[i + 1] - m.counters[i]))
+                spent += 4 * (m.tables[i + 1] - m.tables[i])
+                for e in range(m.counters[i], m.counters[i + 1]):
+                    spent += 4 * (m.count_first[m.counter[e] + 1] - m.count_first[m.counter[e]])
         if gain > top + 1e-12:
             top = gain
             best[:] = x

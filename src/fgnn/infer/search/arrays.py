@@ -4,8 +4,8 @@ A factor is a *table*, or a *counter*: a function of one integer, the sum of a w
 
 .. math:: \\theta_c(x_c) = g_c \\Big( \\sum_{i \\in s(c)} w_{ci}(x_i) \\Big) .
 
-A budget counts its ones. Forbidden entries become finite penalties, so that a search may pass through infeasible
-assignments; `Arrays.forbidden_cells` and `Arrays.forbidden_sums` list them.
+Sums are plain ones: a modulus is written out. Forbidden entries become finite penalties, so that a search may pass
+through infeasible assignments.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fgnn.graph import Structure
+from fgnn.infer.counted import counters, distances, num_sums, scores_by_sum
 from fgnn.pgm import ModelBatch
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-LARGE = 48  # counters over more variables form no clique in `neighbours`: a subgraph frees one member at most
+_LARGE = 48  # counters over more variables form no clique in `neighbours`: a subgraph frees a few members
 
 
 class Arrays(NamedTuple):
@@ -54,6 +54,9 @@ class Arrays(NamedTuple):
     counters: Ints  # shape: (N + 1,)
     counter: Ints
     own_weight: Ints
+    # the large counters of each variable
+    large: Ints  # shape: (N + 1,)
+    large_counter: Ints
     # variables that share a table or a small counter
     neighbours: Ints  # shape: (N + 1,)
     neighbour: Ints
@@ -66,23 +69,22 @@ class Layout:
     fields: dict[str, Ints]
 
     @classmethod
-    def of(cls, structure: Structure, shapes: tuple[tuple[int, ...], ...]) -> Layout:
-        """Lay out the tables of the given shapes, by group, and the budgets."""
+    def of(cls, structure: Structure, shapes: tuple[tuple[int, ...], ...], totals: tuple[int, ...]) -> Layout:
+        """Lay out tables of the given shapes, by group, and then counters of so many sums."""
         assert structure.cardinalities is not None
         cards = structure.cardinalities.cpu().numpy().astype(np.int64)
         count = len(cards)
         scopes = [group.scopes.cpu().numpy() for group in structure.groups.values()]
-        tables, budgets = scopes[: len(shapes)], scopes[len(shapes) :]
+        tables, counters = scopes[: len(shapes)], scopes[len(shapes) :]
         sizes = [int(np.prod(shape)) for shape in shapes]
         strides = [np.array([int(np.prod(shape[a + 1 :])) for a in range(len(shape))]) for shape in shapes]
         first = _starts(_joined([np.full(len(s), s.shape[1]) for s in tables]))
         members = _joined([s.reshape(-1) for s in tables])
         stride = _joined([np.tile(t, len(s)) for s, t in zip(tables, strides, strict=True)])
         cell = _starts(_joined([np.full(len(s), n) for s, n in zip(tables, sizes, strict=True)]))
-        count_sizes = _joined([np.full(len(s), s.shape[1]) for s in budgets])
-        count_first = _starts(count_sizes)
-        counted = _joined([s.reshape(-1) for s in budgets])
-        weight = 2 * np.arange(len(counted), dtype=np.int64)
+        count_first = _starts(_joined([np.full(len(s), s.shape[1]) for s in counters]))
+        counted = _joined([s.reshape(-1) for s in counters])
+        weight = _starts(cards[counted])[:-1]
         fields: dict[str, Ints] = {
             "cards": cards,
             "states": _starts(cards),
@@ -93,33 +95,49 @@ class Layout:
             "count_first": count_first,
             "counted": counted,
             "weight": weight,
-            "weights": np.tile(np.array([0, 1], dtype=np.int64), len(counted)),
-            "total": _starts(count_sizes + 1),
+            "total": _starts(_joined([np.full(len(s), total) for s, total in zip(counters, totals, strict=True)])),
         }
         fields["tables"], fields["table"], slots = _incidence(members, first, count)
         fields["stride"] = stride[slots]
         fields["counters"], fields["counter"], slots = _incidence(counted, count_first, count)
         fields["own_weight"] = weight[slots]
-        cliques = tables + [s for s in budgets if s.shape[1] <= LARGE]
+        large = np.diff(count_first)[fields["counter"]] > _LARGE
+        fields["large"] = _starts(large)[fields["counters"]]
+        fields["large_counter"] = fields["counter"][large]
+        cliques = tables + [s for s in counters if s.shape[1] <= _LARGE]
         fields["neighbours"], fields["neighbour"] = adjacency(cliques, count)
         return cls(fields)
+
+    @classmethod
+    def of_batch(cls, batch: ModelBatch) -> Layout:
+        """That of a batch's structure, laid out once."""
+        shapes = tuple(t.shape for t in batch.tables)
+        totals = tuple(num_sums(counter) for _, counter in counters(batch))
+        layout: Layout = batch.structure.derived(
+            ("search", shapes, totals), lambda: cls.of(batch.structure, shapes, totals)
+        )
+        return layout
 
 
 def arrays_of(batch: ModelBatch, b: int) -> tuple[Arrays, Floats, Floats]:
     """Model ``b`` of a batch, with -inf for what is forbidden, and how far each entry of `values` and `sums` is from
-    allowed: 0 or 1 for tables, units beyond the bounds for counters."""
-    shapes = tuple(t.shape for t in batch.tables)
-    layout: Layout = batch.structure.derived(("search", shapes), lambda: Layout.of(batch.structure, shapes))
+    allowed: 0 or 1 for tables, for counters the distance to the nearest allowed sum."""
     unary = _array(batch.unary[b][batch.state_mask])
     values = np.concatenate([_array(t.values[b].reshape(-1)) for t in batch.tables] or [np.zeros(0)])
-    sums, beyond = [np.zeros(0)], [np.zeros(0)]
-    for u in batch.budgets:
-        ones = torch.arange(u.scopes.shape[1] + 1, device=batch.device)
-        low, high = u.at_least[b][:, None], u.at_most[b][:, None]
-        off = (ones - high).clamp(min=0) + (low - ones).clamp(min=0)  # shape: (C, n + 1)
-        beyond.append(_array(off.reshape(-1)))
-        sums.append(np.where(beyond[-1] > 0, -np.inf, 0.0))
-    fields: dict[str, Any] = {**layout.fields, "unary": unary, "values": values, "sums": np.concatenate(sums)}
+    weights, sums, beyond = [np.zeros(0, np.int64)], [np.zeros(0)], [np.zeros(0)]
+    for group, counter in counters(batch):
+        scores = scores_by_sum(group, counter)
+        scores = scores[b if len(scores) > 1 else 0]  # shape: (C, T)
+        weights.append(np.tile([w for of_states in counter.weights for w in of_states], len(scores)))
+        sums.append(_array(scores.reshape(-1)))
+        beyond.append(_array(distances(scores).reshape(-1)))
+    fields: dict[str, Any] = {
+        **Layout.of_batch(batch).fields,
+        "unary": unary,
+        "values": values,
+        "weights": _joined(weights),
+        "sums": np.concatenate(sums),
+    }
     return Arrays(**fields), np.isneginf(values).astype(np.float64), np.concatenate(beyond)
 
 

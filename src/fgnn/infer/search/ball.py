@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from fgnn.infer.search.arrays import LARGE, Arrays, Floats, Ints
+from fgnn.infer.search.arrays import Arrays, Floats, Ints
 from fgnn.infer.search.chance import State, below, uniform
 from fgnn.infer.search.subgraph import Workspace
 from fgnn.runtime.jit import compiled
+
+_FEW = 18  # members of a large counter: with two states each, as many as the largest step of an elimination has
 
 
 @compiled
 def random_ball(m: Arrays, ws: Workspace, size: int, rng: State) -> Ints:
     """About ``size`` variables around a random one, in breadth-first order; ``ws.doubt`` says where.
 
-    At most one variable of each large counter is among them.
+    A few variables of each large counter are among them at most.
     """
     n = len(m.cards)
     queue, seen = ws.queue, ws.mark
@@ -36,12 +38,11 @@ def random_ball(m: Arrays, ws: Workspace, size: int, rng: State) -> Ints:
         i = queue[head]
         head += 1
         blocked = m.cards[i] < 2
-        for e in range(m.counters[i], m.counters[i + 1]):
-            c = m.counter[e]
-            blocked = blocked or (ws.taken[c] == 1 and m.count_first[c + 1] - m.count_first[c] > LARGE)
+        for e in range(m.large[i], m.large[i + 1]):
+            blocked = blocked or ws.taken[m.large_counter[e]] == _FEW
         if not blocked:
-            for e in range(m.counters[i], m.counters[i + 1]):
-                ws.taken[m.counter[e]] = 1
+            for e in range(m.large[i], m.large[i + 1]):
+                ws.taken[m.large_counter[e]] += 1
             ws.clique[count] = i
             count += 1
         begin, end = m.neighbours[i], m.neighbours[i + 1]
@@ -56,8 +57,8 @@ def random_ball(m: Arrays, ws: Workspace, size: int, rng: State) -> Ints:
     for a in range(tail):
         i = queue[a]
         seen[i] = 0
-        for e in range(m.counters[i], m.counters[i + 1]):
-            ws.taken[m.counter[e]] = 0
+        for e in range(m.large[i], m.large[i + 1]):
+            ws.taken[m.large_counter[e]] = 0
     return ws.clique[:count].copy()
 
 

@@ -112,8 +112,8 @@ class BatchedSearch:
         while True:
             start = int(torch.randint(self.batch.num_variables, (1,), generator=self.host))
             ball = _ball(neighbours, start, int(self.size), self.host)
-            plan = Restriction.of(self.batch, torch.tensor(ball, device=self.batch.device))
             try:
+                plan = Restriction.of(self.batch, torch.tensor(ball, device=self.batch.device))
                 exact_plan(plan.apply(self.batch, self.best), max_states=_STATES, tries=1)
             except TooLarge:
                 self.size = max(1.0, 0.9 * self.size)
@@ -136,8 +136,7 @@ class BatchedSearch:
 
 def _neighbours(batch: ModelBatch) -> list[list[int]]:
     """Who shares a factor with whom."""
-    groups = [t.scopes for t in batch.tables] + [u.scopes for u in batch.budgets]
-    scopes = (scope for group in groups for scope in group.tolist())
+    scopes = (scope for factors in batch.factors for scope in factors.scopes.tolist())
     return [sorted(others) for others in graph_of(batch.num_variables, scopes)]
 
 

@@ -107,6 +107,9 @@ def improve(
         most = max(most, len(order))
         size = min(size * 1.05 + 0.1, n) if len(order) == len(ball) else max(size * 0.95, 2.0)
         visited += total + _OVERHEAD * len(ball) + 1
+        for i in ball:
+            for e in range(m.large[i], m.large[i + 1]):
+                visited += 2 * (m.count_first[m.large_counter[e] + 1] - m.count_first[m.large_counter[e]])
     return size, freed, most
 
 

@@ -94,7 +94,7 @@ def warm_up() -> None:
     model.add_unaries(-np.arange(9.0))
     model.add_table((0, 1), -np.ones((2, 3)))
     model.add_table((1, 2), -np.ones((3, 2)))
-    model.add_budget((0, 2, 3), 2)
+    model.add_linear((0, 2, 3), [1, 1, 1], at_most=2)
     penalised = Penalised.of(*arrays_of(ModelBatch.stack([model]), 0))
     pool = Pool()
     other: Ints = np.zeros(4, np.int64)
@@ -104,7 +104,7 @@ def warm_up() -> None:
         strategy = worker.strategies[move]
         strategy.step(1.0)
         worker.offer(other, strategy)
-    assert worker.repair is not None  # for the budget
+    assert worker.repair is not None  # for the sum
     worker.repair.step(1.0)
     sample(worker.m, penalised.arrays.unary, other, worker.rng)
     fill_field(worker.m, other, worker.field, worker.sums)

@@ -34,12 +34,10 @@ class Penalised:
     def of(cls, model: Arrays, far_values: Floats, far_sums: Floats) -> Penalised:
         """The first penalty is of the size of the factors' ranges; forbidden states of a variable cost more than
         everything else together."""
-        finite = np.isfinite(model.values)
-        ranges = np.abs(np.where(finite, model.values, 0.0))
         unary = np.where(np.isfinite(model.unary), model.unary, 0.0)
-        factors = max(1, len(model.first) - 1)
-        widest = [np.maximum.reduceat(ranges, model.cell[:-1]).sum() if len(ranges) else 0.0, np.abs(unary).sum()]
-        mean = widest[0] / factors + widest[1] / max(1, len(model.cards))
+        widest = [_ranges(model.values, model.cell), _ranges(model.sums, model.total), float(np.abs(unary).sum())]
+        counts = (len(model.first) - 1, len(model.count_first) - 1, len(model.cards))
+        mean = sum(width / max(1, count) for width, count in zip(widest, counts, strict=True))
         penalty = _PER_RANGE * mean if mean > 0 else 1.0
         cells, totals = np.nonzero(far_values)[0], np.nonzero(far_sums)[0]
         units = float(far_values.sum() + far_sums.sum())
@@ -90,6 +88,12 @@ class Penalised:
         """What assignments are compared by: minus the distance from feasible, then the score without penalties."""
         score, far = evaluate(self.arrays, x, self.far_values, self.far_sums)
         return -far, score + self.penalty * far
+
+
+def _ranges(values: Floats, starts: Ints) -> float:
+    """The sum of the largest finite sizes among the entries of each factor."""
+    sizes = np.abs(np.where(np.isfinite(values), values, 0.0))
+    return float(np.maximum.reduceat(sizes, starts[:-1]).sum()) if len(sizes) else 0.0
 
 
 @dataclass

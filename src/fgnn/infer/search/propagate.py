@@ -21,6 +21,8 @@ class _Domains(NamedTuple):
     left: Ints  # shape: (N,), how many of them each variable has; 0 once it is set
     stack: Ints  # shape: (N,), variables with one state left
     top: Ints  # shape: (1,), how many
+    first: Ints  # shape: (C,), the least sum of each counter that is allowed
+    last: Ints  # shape: (C,), the largest
 
 
 @compiled
@@ -33,7 +35,8 @@ def propagate(m: Arrays, soft: Floats, rng: State) -> Ints:
     """
     n = len(m.cards)
     x = np.full(n, -1, np.int64)
-    d = _Domains(m.unary >= 0.0, np.zeros(n, np.int64), np.empty(n, np.int64), np.zeros(1, np.int64))
+    first, last = _allowed_ranges(m)
+    d = _Domains(m.unary >= 0.0, np.zeros(n, np.int64), np.empty(n, np.int64), np.zeros(1, np.int64), first, last)
     for i in range(n):
         for s in range(m.cards[i]):
             d.left[i] += d.alive[m.states[i] + s]
@@ -91,6 +94,19 @@ def _exclude_by_table(m: Arrays, x: Ints, f: int, d: _Domains) -> None:
 
 
 @compiled
+def _allowed_ranges(m: Arrays) -> tuple[Ints, Ints]:
+    """The least and the largest allowed sum of every counter."""
+    size = np.diff(m.total)
+    first, last = np.zeros(len(size), np.int64), size - 1
+    for c in range(len(size)):
+        while first[c] < size[c] and m.sums[m.total[c] + first[c]] < 0.0:
+            first[c] += 1
+        while last[c] >= 0 and m.sums[m.total[c] + last[c]] < 0.0:
+            last[c] -= 1
+    return first, last
+
+
+@compiled
 def _exclude_by_sum(m: Arrays, x: Ints, c: int, d: _Domains) -> None:
     """Exclude states with which the sum of a counter cannot be right, whatever the others do."""
     begin, end = m.count_first[c], m.count_first[c + 1]
@@ -98,20 +114,16 @@ def _exclude_by_sum(m: Arrays, x: Ints, c: int, d: _Domains) -> None:
     for a in range(begin, end):
         least, most = _range(m, x, a, d)
         low, high = low + least, high + most
-    size = m.total[c + 1] - m.total[c]
-    first, last = 0, size - 1
-    while first < size and m.sums[m.total[c] + first] < 0.0:
-        first += 1
-    while last >= 0 and m.sums[m.total[c] + last] < 0.0:
-        last -= 1
     for a in range(begin, end):
         j = m.counted[a]
         if x[j] >= 0:
             continue
         least, most = _range(m, x, a, d)
+        alone = low - least == high - most  # the sum of the others is known
         for s in range(m.cards[j]):
             w = m.weights[m.weight[a] + s]
-            if low - least + w > last or high - most + w < first:
+            outside = low - least + w > d.last[c] or high - most + w < d.first[c]
+            if outside or (alone and m.sums[m.total[c] + low - least + w] < 0.0):
                 _exclude(m, j, s, d)
 
 

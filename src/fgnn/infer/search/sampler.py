@@ -52,8 +52,8 @@ class Subgraph:
 
 def unsupported(batch: ModelBatch) -> str | None:
     """Why the kernel cannot read these models; None if it can."""
-    if batch.budgets:
-        return "budgets"
+    if len(batch.factors) > len(batch.tables):
+        return "factors other than tables"
     if batch.unary.shape[2] > _MOST_STATES:
         return f"variables of more than {_MOST_STATES} states"
     if any(int(np.prod(t.shape)) > _MOST_ENTRIES for t in batch.tables):
@@ -77,9 +77,8 @@ class Sampler:
         if reason is not None:
             raise ValueError(f"Expected tables that the kernel can read (got {reason})")
         self.batch, self.device, self.build = batch, batch.device, build
-        shapes = tuple(t.shape for t in batch.tables)
-        layout: Layout = batch.structure.derived(("search", shapes), lambda: Layout.of(batch.structure, shapes))
-        fields: dict[str, Any] = {**layout.fields, **dict.fromkeys(("unary", "values", "sums"), np.zeros(0))}
+        none = dict.fromkeys(("unary", "values", "sums"), np.zeros(0))
+        fields: dict[str, Any] = {**Layout.of_batch(batch).fields, **none, "weights": np.zeros(0, np.int64)}
         self.arrays = Arrays(**fields)
         values = [t.values.flatten(1) for t in batch.tables]
         joined = torch.cat(values, 1) if values else batch.unary.new_zeros(len(batch), 0)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fgnn.infer.certificate import certified
+from fgnn.infer.counted import counts_plainly
 from fgnn.infer.local_search.decode import decode
-from fgnn.infer.lowered import lowers_locally
+from fgnn.infer.lowered import lowers
 from fgnn.infer.reporter import Reporter
 from fgnn.infer.search.batched import BatchedSearch
 from fgnn.infer.search.ready import Kernels
 from fgnn.infer.solution import Answer, OnProgress
 from fgnn.pgm import ModelBatch
+from fgnn.pgm.lowering import Keep
 from fgnn.runtime.nvrtc import can_compile
 
 MOVES = ("anneal", "trees", "subgraphs", "tabu")
@@ -26,7 +29,12 @@ _PATIENCE = 1.0  # seconds that compiled loops may take to load before something
 _MOST_MOVES = 1 << 22  # of single variables, for what is done in the meantime
 
 
-@lowers_locally
+def _kept(batch: ModelBatch, time_limit: float | None) -> Keep:
+    """Counters; on a GPU none, since its kernel reads tables alone."""
+    return counts_plainly if batch.device.type == "cpu" else lambda kind, shape: False
+
+
+@partial(lowers, local=True, keep=_kept)
 @certified
 def solve_search(
     batch: ModelBatch,

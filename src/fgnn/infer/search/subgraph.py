@@ -36,7 +36,7 @@ class Workspace(NamedTuple):
     place: Ints  # -1
     dim: Ints
     queue: Ints
-    taken: Ints  # shape: (C,), zeros
+    taken: Ints  # shape: (C,), zeros; of large counters
     doubt: Floats  # shape: (N,), running sums of the weights by which balls are placed; all of them alike where 0
     # of one step, and of all steps
     joint: Floats
@@ -71,8 +71,9 @@ def plan_subgraph(
     fill_next, fill_to = np.empty(8 * len(ball) + 64, np.int64), np.empty(8 * len(ball) + 64, np.int64)
     order, first = np.empty(len(ball), np.int64), np.zeros(len(ball) + 1, np.int64)
     scope = np.empty(8 * len(ball) + 64, np.int64)
-    fills = done = total = low = stamp = 0
+    done = total = low = 0
     left = len(ball)
+    fills, stamp, fill_next, fill_to = _join_large(m, ws, ball, head, fill_next, fill_to)
     while left > 0:
         while head[low] < 0:
             low += 1
@@ -87,12 +88,11 @@ def plan_subgraph(
             break
         low = min(low, _remove(m, ws, i, _DONE, head, fill_next, fill_to))
         left -= 1
-        if fills + width * width > len(fill_to):
-            fill_next, fill_to = _grown(fill_next, fills + width * width), _grown(fill_to, fills + width * width)
+        wanted = fills + width * width
+        fill_next, fill_to = _grown(fill_next, wanted), _grown(fill_to, wanted)
         fills = _connect(m, ws, clique[:width], head, fill_next, fill_to, fills, stamp)
         stamp += width
-        if first[done] + width > len(scope):
-            scope = _grown(scope, first[done] + width)
+        scope = _grown(scope, first[done] + width)
         scope[first[done] : first[done] + width] = clique[:width]
         order[done] = i
         done += 1
@@ -116,6 +116,39 @@ def _begin(m: Arrays, ws: Workspace, ball: Ints) -> Ints:
     for i in ball:
         _insert(head, ws.after, ws.before, i, min(ws.degree[i], _BUCKETS))
     return head
+
+
+@compiled
+def _join_large(
+    m: Arrays, ws: Workspace, ball: Ints, head: Ints, fill_next: Ints, fill_to: Ints
+) -> tuple[int, int, Ints, Ints]:
+    """Make the variables of a ball that share a large counter a clique; return the edges and the last mark."""
+    count = fills = stamp = 0
+    for i in ball:
+        count += m.large[i + 1] - m.large[i]
+    if count == 0:
+        return fills, stamp, fill_next, fill_to
+    member, following = np.empty(count, np.int64), np.empty(count, np.int64)  # linked lists, by counter
+    count = 0
+    for i in ball:
+        for e in range(m.large[i], m.large[i + 1]):
+            member[count], following[count] = i, ws.taken[m.large_counter[e]]
+            count += 1
+            ws.taken[m.large_counter[e]] = count
+    for i in ball:
+        for e in range(m.large[i], m.large[i + 1]):
+            at, width = ws.taken[m.large_counter[e]], 0
+            ws.taken[m.large_counter[e]] = 0
+            while at > 0:
+                ws.clique[width] = member[at - 1]
+                at = following[at - 1]
+                width += 1
+            if width > 1:
+                most = fills + width * width
+                fill_next, fill_to = _grown(fill_next, most), _grown(fill_to, most)
+                fills = _connect(m, ws, ws.clique[:width], head, fill_next, fill_to, fills, stamp)
+                stamp += width
+    return fills, stamp, fill_next, fill_to
 
 
 @compiled
@@ -212,7 +245,10 @@ def _without_fixed(order: Ints, first: Ints, scope: Ints, status: Status) -> tup
 
 @compiled
 def _grown(array: Ints, least: int) -> Ints:
-    grown = np.empty(2 * max(least, len(array)), np.int64)
+    """An array of at least so many entries."""
+    if least <= len(array):
+        return array
+    grown = np.empty(2 * least, np.int64)
     grown[: len(array)] = array
     return grown
 

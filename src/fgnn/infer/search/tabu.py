@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fgnn.infer.search.anneal import move
-from fgnn.infer.search.arrays import LARGE, Arrays, Floats, Ints
+from fgnn.infer.search.arrays import Arrays, Floats, Ints
 from fgnn.infer.search.chance import State, below, uniform
 from fgnn.runtime.jit import compiled
 
@@ -71,12 +71,11 @@ def tabu_search(
         for e in range(m.neighbours[i], m.neighbours[i + 1]):
             _note(m, x, field, memory, m.neighbour[e])
         spent += 4 * (m.neighbours[i + 1] - m.neighbours[i])
-        for e in range(m.counters[i], m.counters[i + 1]):
-            c = m.counter[e]
-            if m.count_first[c + 1] - m.count_first[c] > LARGE:
-                for a in range(m.count_first[c], m.count_first[c + 1]):
-                    _note(m, x, field, memory, m.counted[a])
-                    spent += 1
+        for e in range(m.large[i], m.large[i + 1]):
+            c = m.large_counter[e]
+            for a in range(m.count_first[c], m.count_first[c + 1]):
+                _note(m, x, field, memory, m.counted[a])
+            spent += 4 * (m.count_first[c + 1] - m.count_first[c])
         if gain > top + _LEAST:
             top, since = gain, 0
             best[:] = x

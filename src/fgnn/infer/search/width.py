@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from math import comb
-
 import numpy as np
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
-from fgnn.infer.search.arrays import adjacency, arrays_of
+from fgnn.infer.counted import counters, scores_by_sum
+from fgnn.infer.search.arrays import Floats, adjacency, arrays_of
 from fgnn.infer.search.chance import generator
 from fgnn.infer.search.subgraph import plan_subgraph, workspace
 from fgnn.pgm import ModelBatch
@@ -21,11 +20,11 @@ _COUNTED_BITS = 60.0  # of joint states that a plan can count
 def far_too_wide(batch: ModelBatch, max_states: int) -> bool:
     """Whether eliminating by least degree needs so many joint states that no order is feasible.
 
-    Budgets add no edges here, since elimination may count their ones, but they forbid states: a clique is taken to have
-    as small a share of its bits as the strictest budget. False where elimination may do better than the graph suggests:
-    with forbidden entries or structured factors, and for a model of several components.
+    Counters add no edges here, since elimination may add up their sums, but they forbid states: a clique is taken to
+    have as small a share of its bits as the strictest counter. False where elimination may do better than the graph
+    suggests: with forbidden entries or factors of other forms, and for a model of several components.
     """
-    if batch.structured or len(batch) == 0:
+    if any(f.counter is None for f in batch.structured) or len(batch) == 0:
         return False
     model, far, _ = arrays_of(batch, 0)
     live = np.add.reduceat(np.isfinite(model.unary), model.states[:-1]) if len(model.cards) else model.cards
@@ -33,9 +32,9 @@ def far_too_wide(batch: ModelBatch, max_states: int) -> bool:
     if far.any() or not len(free):
         return False
     count = len(model.cards)
-    if batch.budgets:
+    if batch.counted:
         starts, ends = adjacency([t.scopes.cpu().numpy() for t in batch.tables], count)
-        model = model._replace(neighbours=starts, neighbour=ends)
+        model = model._replace(neighbours=starts, neighbour=ends, large=np.zeros_like(model.large))
     ends = model.neighbour
     graph = csr_matrix((np.ones(len(ends), np.int8), ends, model.neighbours), shape=(count, count))
     if connected_components(graph[free][:, free], directed=False)[0] > 1:
@@ -50,11 +49,13 @@ def far_too_wide(batch: ModelBatch, max_states: int) -> bool:
 
 
 def _allowed_bits(batch: ModelBatch) -> float:
-    """The smallest share of its bits that a budget of the first model leaves, at least a hundredth."""
+    """The smallest share of its bits that a counter of the first model leaves, at least a hundredth."""
     share = 1.0
-    for budget in batch.budgets:
-        size = budget.scopes.shape[1]
-        ways = np.cumsum([0, *(comb(size, ones) for ones in range(size + 1))], dtype=np.float64)
-        low, high = (b[0].cpu().numpy().clip(0, size) for b in (budget.at_least, budget.at_most))
-        share = min(share, float(np.log2(np.maximum(1.0, ways[high + 1] - ways[low])).min()) / size)
+    for group, counter in counters(batch):
+        chance: Floats = np.ones(1)  # of each sum, if all joint states are as likely
+        for weights in counter.weights:
+            chance = np.convolve(chance, np.bincount(weights) / len(weights))
+        allowed = np.isfinite(scores_by_sum(group, counter)[0].cpu().numpy()) @ chance
+        bits = float(np.log2(np.maximum(allowed.min(initial=1.0), np.finfo(np.float64).tiny)))
+        share = min(share, 1.0 + bits / max(1.0, float(np.log2(group.shape).sum())))
     return max(0.01, share)

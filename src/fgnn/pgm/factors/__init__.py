@@ -1,14 +1,14 @@
-"""The kinds of factor, one file each."""
+"""The kinds of factor: tables and budgets, which every method reads, and structured kinds, which it asks."""
 
 from fgnn.pgm.factors.all_different import AllDifferent
 from fgnn.pgm.factors.automaton import AutomatonKind
-from fgnn.pgm.factors.budgets import Budget, BudgetGroup, BudgetKind
+from fgnn.pgm.factors.budgets import Budget, BudgetGroup
 from fgnn.pgm.factors.counter import Counter
 from fgnn.pgm.factors.kind import Kind, StructuredFactor, StructuredGroup
 from fgnn.pgm.factors.linear import Linear
 from fgnn.pgm.factors.parity import Parity
 from fgnn.pgm.factors.pattern import Pattern
-from fgnn.pgm.factors.tables import Table, TableGroup, TableKind
+from fgnn.pgm.factors.tables import Table, TableGroup
 
 # The kinds that a model file may name: all that are imported here.
 KINDS: dict[str, type[Kind]] = {
@@ -23,7 +23,6 @@ __all__ = [
     "AutomatonKind",
     "Budget",
     "BudgetGroup",
-    "BudgetKind",
     "Counter",
     "Kind",
     "Linear",
@@ -33,5 +32,4 @@ __all__ = [
     "StructuredGroup",
     "Table",
     "TableGroup",
-    "TableKind",
 ]

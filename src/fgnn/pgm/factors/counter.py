@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fgnn.pgm.factors.gadget import FREE
 
-MOST_SUMS = 1 << 12  # beyond that, automata have far fewer states than there are sums
+MOST_SUMS = 1 << 16  # beyond that, automata have far fewer states than there are sums
 
 
 @dataclass(frozen=True, eq=False)

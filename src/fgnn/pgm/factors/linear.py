@@ -71,6 +71,12 @@ class Linear(AutomatonKind):
     def potentials(self, shape: Shape, numbers: Mapping[str, Tensor]) -> Tensor:
         return torch.zeros(1, 1, 1, dtype=torch.float64)
 
+    def score(self, shape: Shape, x: Tensor, theta: Tensor) -> Tensor:
+        weights = torch.tensor(self.weights, device=x.device)
+        total = weights[torch.arange(len(shape), device=x.device), x].sum(-1)
+        outside = (total < self.at_least) | (total > self.at_most)
+        return theta[..., 0].double().expand(total.shape).masked_fill(outside, -torch.inf)
+
     def rows(self, shape: Shape) -> tuple[Row, ...]:
         weights = tuple(row[:k] for row, k in zip(self.weights, shape, strict=True))
         return (Row(tuple(range(len(shape))), weights, self.at_least, self.at_most),)

@@ -52,6 +52,10 @@ class Parity(AutomatonKind):
         swap = np.array([[0, 1], [1, 0]])
         return (swap[:1], *(swap for _ in shape[1:]))
 
+    def score(self, shape: Shape, x: Tensor, theta: Tensor) -> Tensor:
+        odd = (x.sum(-1) % 2)[..., None]
+        return theta.expand(*odd.shape[:-1], 2).gather(-1, odd).squeeze(-1).double()
+
     def messages(self, theta: Tensor, nu: Sequence[Tensor], *, total: bool) -> list[Tensor]:
         both = torch.stack(list(nu))  # shape: (n, 2, C, B)
         dead = (both == -torch.inf).all(1)
