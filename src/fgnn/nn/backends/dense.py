@@ -70,7 +70,7 @@ def _results(call: DenseCall, operands: Sequence[Tensor]) -> list[Tensor]:
 def _replayed(call: DenseCall, key: tuple[Any, ...], operands: Sequence[Tensor | None], run: Pass) -> list[Any]:
     if not call.fused:
         return list(run())
-    return replayed(_programs, (*key, *_options(call), *arithmetic()), operands, run)
+    return replayed(_programs, (*key, *_options(call), *arithmetic()), operands, run)[0]
 
 
 def _backward(

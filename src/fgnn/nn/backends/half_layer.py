@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,15 +34,31 @@ from fgnn.nn.backends.torch.chunks import EdgeInputs
 from fgnn.nn.backends.triton import aggregate as by_triton
 from fgnn.nn.backends.triton.combine import PARTS
 from fgnn.nn.backends.triton.replay import replayed
+from fgnn.nn.backends.triton.tape import Place
 
 
-def forward(call: HalfCall, flat: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """The results, contiguous, and what :func:`backward` reads besides."""
+class Kept(NamedTuple):
+    """What backward reads besides: tensors, or one tensor and where they are in it."""
+
+    tensors: list[Tensor]
+    places: list[Place] | None = None
+
+    def unpacked(self) -> list[Tensor]:
+        """The tensors."""
+        return self.tensors if self.places is None else [place.within(self.tensors[0]) for place in self.places]
+
+
+def forward(call: HalfCall, flat: Sequence[Tensor], packed: bool = False) -> tuple[list[Tensor], Kept]:
+    """The results, contiguous, and what :func:`backward` reads besides; if ``packed``, where possible in one tensor."""
     with no_autocast(flat[0].device):  # all operands are rounded here
         if call.backend != "triton":
-            return _forward(call, flat)
-        found: list[Any] = replayed(call.programs, call.key, flat, lambda: list(chain(*_forward(call, flat))))
-        return found[: call.results], found[call.results :]
+            ys, kept = _forward(call, flat)
+            return ys, Kept(kept)
+        found, places = replayed(
+            call.programs, (packed, call.key), flat, lambda: list(chain(*_forward(call, flat))),
+            call.results if packed else None,
+        )  # fmt: skip
+        return found[: call.results], Kept(found[call.results :], places)
 
 
 def _forward(call: HalfCall, flat: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -67,17 +83,17 @@ def _forward(call: HalfCall, flat: Sequence[Tensor]) -> tuple[list[Tensor], list
 
 
 def backward(
-    call: HalfCall, flat: Sequence[Tensor], ys: Sequence[Tensor], kept: Sequence[Tensor],
-    grads: Sequence[Tensor | None], wants: Sequence[bool],
+    call: HalfCall, flat: Sequence[Tensor], ys: Sequence[Tensor], kept: Kept, grads: Sequence[Tensor | None],
+    wants: Sequence[bool],
 ) -> list[Tensor | None]:  # fmt: skip
     """Gradients at the operands, None for those not wanted; ``ys`` are read for a softmax only."""
     with no_autocast(flat[0].device):  # it would change the precision of sums
         if call.backend != "triton":
-            return _backward(call, flat, ys, kept, grads, wants)
+            return _backward(call, flat, ys, kept.tensors, grads, wants)
         return replayed(
-            call.programs, (call.key, *wants), [*flat, *ys, *kept, *grads],
-            lambda: _backward(call, flat, ys, kept, grads, wants),
-        )  # fmt: skip
+            call.programs, (*wants, call.key), [*flat, *ys, *kept.tensors, *grads],
+            lambda: _backward(call, flat, ys, kept.unpacked(), grads, wants),
+        )[0]  # fmt: skip
 
 
 def _backward(

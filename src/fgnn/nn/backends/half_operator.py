@@ -18,8 +18,9 @@ from fgnn.graph import Incidence, Side, Structure, by_handle
 from fgnn.nn.aggregate import Aggregation, Kind
 from fgnn.nn.backends import half_layer
 from fgnn.nn.backends.dense import own_memory
-from fgnn.nn.backends.half_call import Ends, GroupCall, HalfCall
+from fgnn.nn.backends.half_call import PER_EDGE, Ends, GroupCall, HalfCall
 from fgnn.nn.backends.linear import compiled
+from fgnn.nn.backends.triton.layout import layout_of
 
 # Kernels number the places of up to this many edges with a byte.
 _BYTE = 256
@@ -29,7 +30,7 @@ def run_half(call: HalfCall, tensors: Sequence[Tensor], empty: Sequence[Incidenc
     """The results of a half-layer; compiled code looks up the masks of ``call.empty`` in ``empty`` instead."""
     traced = compiled()
     if torch.is_grad_enabled() and (traced or any(x.requires_grad for x in tensors)):
-        call = call._replace(keep=_kept_dtype(call))
+        call = call._replace(keep=_kept_dtype(call, traced))
     if not traced:
         if call.keep is None:
             return half_layer.forward(call, tensors)[0]
@@ -50,23 +51,26 @@ def run_half(call: HalfCall, tensors: Sequence[Tensor], empty: Sequence[Incidenc
 _KEPT = (torch.uint8, torch.int32, torch.int64)
 
 
-def _kept_dtype(call: HalfCall) -> torch.dtype:
-    """The dtype that numbers the winning edges of a maximum."""
+def _kept_dtype(call: HalfCall, traced: bool) -> torch.dtype:
+    """The dtype that numbers the winning edges of a maximum; in compiled code, by what is known without the edges."""
     if call.backend == "torch":
         return torch.int64
-    edges = [group.edges for group in call.groups]
-    most = [one.arity if call.towards == "factor" else one.hints.max_degree for one in edges]
+    most: list[int | None] = []
+    for group in call.groups:
+        edges = group.edges
+        bound = edges.arity if call.towards == "factor" else edges.hints.max_degree
+        most.append(bound if traced else layout_of(edges, call.towards, group.has(PER_EDGE)).longest)
     return torch.uint8 if all(m is not None and m <= _BYTE for m in most) else torch.int32
 
 
 class _HalfLayer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: HalfCall, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ys, kept = half_layer.forward(call, tensors)
+        ys, kept = half_layer.forward(call, tensors, packed=True)
         ctx.set_materialize_grads(False)
         read = ys if call.aggregation.kind == "softmax" else ()
-        ctx.save_for_backward(*tensors, *read, *kept)
-        ctx.call, ctx.ends = call, (len(tensors), len(tensors) + len(read))
+        ctx.save_for_backward(*tensors, *read, *kept.tensors)
+        ctx.call, ctx.ends, ctx.places = call, (len(tensors), len(tensors) + len(read)), kept.places
         return tuple(ys)
 
     @staticmethod
@@ -74,10 +78,9 @@ class _HalfLayer(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         first, second = ctx.ends
         saved = ctx.saved_tensors
+        kept = half_layer.Kept(saved[second:], ctx.places)
         wants = ctx.needs_input_grad[1:]
-        return None, *half_layer.backward(
-            ctx.call, saved[:first], saved[first:second], saved[second:], grads, wants
-        )  # fmt: skip
+        return None, *half_layer.backward(ctx.call, saved[:first], saved[first:second], kept, grads, wants)
 
 
 # ---- for torch.compile ---------------------------------------------------------------------------------------------
@@ -109,7 +112,7 @@ def _op(
 ) -> list[Tensor]:  # fmt: skip
     call = _call(groups, sizes, masks, words, gamma, dtype, real=True)
     ys, kept = half_layer.forward(call, tensors)
-    return ys if call.keep is None else [*ys, *own_memory(kept)]
+    return ys if call.keep is None else [*ys, *own_memory(kept.tensors)]
 
 
 @_op.register_fake
@@ -129,7 +132,7 @@ def _op_backward(
     call = _call(groups, sizes, masks, words, gamma, dtype, real=True)
     rest = iter(grads)
     upstream = [next(rest) if there else None for there in given]
-    found = half_layer.backward(call, tensors, ys, kept, upstream, wants)
+    found = half_layer.backward(call, tensors, ys, half_layer.Kept(kept), upstream, wants)
     wanted = ((g, x) for g, x, want in zip(found, tensors, wants, strict=True) if want)
     return own_memory(x.new_zeros(x.shape) if g is None else g for g, x in wanted)
 

@@ -44,7 +44,7 @@ def run_often(make: Callable[..., list[Tensor | None]], shapes: list[Any], times
     for seed in range(times):
         generator = torch.Generator().manual_seed(seed)
         operands = [torch.randn(shape, generator=generator) for shape in shapes]
-        found = replayed(programs, "key", operands, lambda: make(*operands))  # noqa: B023
+        found, _ = replayed(programs, "key", operands, lambda: make(*operands))  # noqa: B023
         for one, other in zip(found, make(*operands), strict=True):
             assert (one is None) == (other is None)
             assert one is None or torch.equal(one, other)
@@ -80,6 +80,26 @@ def test_large_temporary_tensors_are_freed() -> None:
     assert [kind for kind, *_ in program.steps].count(_FREE) == 3
 
 
+def test_what_is_only_kept_comes_as_one_tensor() -> None:
+    kernel, programs = _Product(), {}  # type: ignore[var-annotated]
+
+    def make(x: Tensor) -> list[Tensor | None]:
+        y, kept = product(kernel, x, x), torch.empty(3, dtype=torch.float64)
+        launch(kernel, (1,), [x[:3].double().contiguous(), x[:3].double(), kept], {"scale": 2.0})
+        return [y, kept, product(kernel, y, x)]
+
+    for seed in range(4):
+        x = torch.randn(5, generator=torch.Generator().manual_seed(seed))
+        (y, *kept), places = replayed(programs, "key", [x], lambda: make(x), apart=1)  # noqa: B023
+        assert (places is None) == (seed < 2)
+        if places is not None:
+            assert len(kept) == 1
+            kept = [place.within(kept[0]) for place in places]
+        for one, other in zip([y, *kept], make(x), strict=True):
+            assert other is not None
+            assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize("what", ["reads a value", "overlaps", "transposes"])
 def test_what_may_differ_is_not_recorded(what: str) -> None:
     kernel, programs = _Product(), {}  # type: ignore[var-annotated]
@@ -91,7 +111,7 @@ def test_what_may_differ_is_not_recorded(what: str) -> None:
             scale = float(x.sum()) if what == "reads a value" else 1.0
             return [product(kernel, x, y, scale)]
 
-        (found,) = replayed(programs, "key", [x, y], make)
+        ((found,), _) = replayed(programs, "key", [x, y], make)
         assert torch.equal(found, make()[0])  # type: ignore[arg-type]
     assert not recorded(programs)
 
@@ -104,7 +124,7 @@ def test_other_shapes_dtypes_strides_and_keys_are_other_programs() -> None:
     ]:  # fmt: skip
         for _ in range(4):
             x = torch.randn(6, dtype=dtype).as_strided(shape, stride)
-            (found,) = replayed(programs, key, [x], lambda: [product(kernel, x, x)])  # noqa: B023
+            ((found,), _) = replayed(programs, key, [x], lambda: [product(kernel, x, x)])  # noqa: B023
             assert torch.equal(found, x * x)
     assert len(programs) == 5
 
@@ -158,7 +178,7 @@ def test_a_compiled_kernel_is_launched_at_the_new_addresses() -> None:
     kernel, programs = _Compiled(_Binary(notes)), {}  # type: ignore[var-annotated]
     for _ in range(3):
         x = torch.randn(8)
-        (out,) = replayed(programs, "key", [x], lambda: compiled_pass(kernel, x))  # noqa: B023
+        ((out,), _) = replayed(programs, "key", [x], lambda: compiled_pass(kernel, x))  # noqa: B023
     grid, function = (7, 2, 1), (99, 17, (4, 1, 0), None, None, None)
     assert notes == [(*grid, *function, x.data_ptr(), out.data_ptr(), 5, 64)]
 
@@ -182,7 +202,7 @@ def test_a_launch_that_would_fail_runs_as_at_first(other: str, monkeypatch: pyte
         program.steps = [
             (kind, lambda x: x, *rest) if kind == _RUN else (kind, step, *rest) for kind, step, *rest in program.steps
         ]
-    (out,) = replayed(programs, "key", [x], lambda: compiled_pass(kernel, x))
+    ((out,), _) = replayed(programs, "key", [x], lambda: compiled_pass(kernel, x))
     assert out.shape == x.shape
     assert not notes
 

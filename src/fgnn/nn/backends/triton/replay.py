@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -25,11 +25,14 @@ Programs = dict[Hashable, Any]
 _kind = attrgetter("shape", "dtype")
 
 
-def replayed(programs: Programs, key: Hashable, operands: Sequence[Tensor | None], run: Pass) -> list[Any]:
+def replayed(
+    programs: Programs, key: Hashable, operands: Sequence[Tensor | None], run: Pass, apart: int | None = None
+) -> tuple[list[Any], list[Place] | None]:
     """The results of ``run``, a pass over the operands that depends on them and on ``key`` alone.
 
     Args:
         programs: What earlier calls did. The first call of a kind is noted there, the second is recorded.
+        apart: Results after this many may be parts of one tensor. It is returned in their place, and where they are.
     """
     at = (key, *[None if x is None else _kind(x) for x in operands])
     if False in [x is None or x.is_contiguous() for x in operands]:
@@ -40,16 +43,16 @@ def replayed(programs: Programs, key: Hashable, operands: Sequence[Tensor | None
             found = program(operands)
         except (TypeError, AttributeError):  # a version of Triton that launches otherwise
             programs[at], found = _ATTEMPTS, None
-        return list(run()) if found is None else found
+        return (list(run()), None) if found is None else (found, program.together)
     if program in (0, _ATTEMPTS):
         if len(programs) >= _MOST:
             programs.clear()
         programs[at] = program or 1
-        return list(run())
+        return list(run()), None
     with Tape(operands) as tape:
         results = list(run())
-    programs[at] = program + 1 if tape.refused else Program(tape, results)
-    return results
+    programs[at] = program + 1 if tape.refused else Program(tape, results, apart)
+    return results, None
 
 
 def arithmetic() -> tuple[Any, ...]:
@@ -63,27 +66,47 @@ _RUN, _ALLOCATE, _FREE, _CALL, _INTERPRET = range(5)
 class Program:
     """The steps of a recorded pass, for operands at other addresses.
 
-    Buffers are numbered as on the tape. One more holds all small temporary tensors.
+    Buffers are numbered as on the tape. One more holds all small temporary tensors, and one the results that may be
+    parts of one tensor.
     """
 
-    def __init__(self, tape: Tape, results: Sequence[Tensor | None]) -> None:
+    def __init__(self, tape: Tape, results: Sequence[Tensor | None], apart: int | None = None) -> None:
         ends = [None if x is None else tape.place(x) for x in results]
-        escape = {end.buffer for end in ends if end is not None}
         made = {step.buffer for step in tape.steps if not isinstance(step, Launch) and step.buffer is not None}
         there = [None if k in made else x for k, x in enumerate(tape.buffers)]
-        self.fixed: list[Any] = [*there[tape.operands :], None]
+        self.fixed: list[Any] = [*there[tape.operands :], None, None]
         self.addresses = [0 if x is None else x.data_ptr() for x in self.fixed]
-        self.device, self.scratch, self.shared = -1, 0, len(tape.buffers)
-        self.begins: dict[int, int] = {}
+        self.device, self.sizes = -1, [0, 0]
+        self.begins: dict[int, tuple[int, int]] = {}  # the parts of the two: in which, and where
+        self.together = self._join(tape, ends, len(ends) if apart is None else apart)
+        ends = ends if self.together is None else ends[:apart]
+        escape = {end.buffer for end in ends if end is not None}
         for step in tape.steps:
             if isinstance(step, Empty) and step.buffer not in escape and step.like.nbytes <= _SMALL:
-                self.begins[step.buffer] = self.scratch
-                self.scratch += -(-step.like.nbytes // _ALIGN) * _ALIGN
+                self._part(step, 0, len(tape.buffers))
         self.steps: list[tuple[Any, ...]] = []
         for step, done in zip(tape.steps, _last_uses(tape.steps), strict=True):
             self._append(step, tape)
             self.steps += [(_FREE, k) for k in done & made - escape if k not in self.begins]
-        self.results = [None if end is None else _whole(end, tape) for end in ends]
+        self.results: list[Any] = [None if end is None else _whole(end, tape) for end in ends]
+        self.results += [] if self.together is None else [_Whole(len(tape.buffers) + 1)]
+        self.pieces = _Pieces.of(self.results, tape)
+
+    def _join(self, tape: Tape, ends: Sequence[Place | None], apart: int) -> list[Place] | None:
+        """Make the last results parts of one tensor, if they were allocated for that alone; where they are in it."""
+        steps = {step.buffer: step for step in tape.steps if isinstance(step, Empty)}
+        before = {end.buffer for end in ends[:apart] if end is not None}
+        last = [end for end in ends[apart:] if end is not None]
+        if len(last) < 2 or len(last) < len(ends) - apart or {end.buffer for end in last} - (steps.keys() - before):
+            return None
+        for buffer in dict.fromkeys(end.buffer for end in last):
+            self._part(steps[buffer], 1, len(tape.buffers))
+        return [self._moved(end)._replace(buffer=0) for end in last]
+
+    def _part(self, step: Empty, which: int, first: int) -> None:
+        if step.buffer not in self.begins:
+            self.begins[step.buffer] = first + which, self.sizes[which]
+            self.sizes[which] += -(-step.like.nbytes // _ALIGN) * _ALIGN
 
     def _append(self, step: Empty | Operation | Launch, tape: Tape) -> None:
         if isinstance(step, Empty):
@@ -106,7 +129,8 @@ class Program:
         """Places where small temporary tensors are parts of one; with ``tape`` the number of a buffer given whole."""
         if isinstance(x, Place):
             if x.buffer in self.begins:
-                return x._replace(buffer=self.shared, offset=self.begins[x.buffer] + x.offset)
+                buffer, start = self.begins[x.buffer]
+                return x._replace(buffer=buffer, offset=start + x.offset)
             return x if tape is None else _whole(x, tape)
         return [self._moved(y, tape) for y in x] if isinstance(x, list) else x
 
@@ -123,34 +147,84 @@ class Program:
                 return None
             stream = torch._C._cuda_getCurrentRawStream(self.device)
         at += self.addresses
-        if self.scratch:
-            tensors[-1] = torch.empty(self.scratch, dtype=torch.uint8, device=device)
-            at[-1] = tensors[-1].data_ptr()
-        for kind, *step in self.steps:
+        for k, size in zip((-2, -1), self.sizes, strict=True):
+            if size:
+                tensors[k] = torch.empty(size, dtype=torch.uint8, device=device)
+                at[k] = tensors[k].data_ptr()
+        for step in self.steps:
+            kind = step[0]
             if kind == _RUN:
-                run, x, y, z, function, metadata, given, fills = step
+                _, run, x, y, z, function, metadata, given, fills = step
                 args = given.copy()
                 for slot, k, offset in fills:
                     args[slot] = at[k] + offset
                 run(x, y, z, stream, function, metadata, None, None, None, *args)
             elif kind == _ALLOCATE:
-                k, shape, dtype = step
+                _, k, shape, dtype = step
                 tensors[k] = torch.empty(shape, dtype=dtype, device=device)
                 at[k] = tensors[k].data_ptr()
             elif kind == _FREE:
-                tensors[step[0]] = None
+                tensors[step[1]] = None
             elif kind == _CALL:
-                call, given, options, k = step
+                _, call, given, options, k = step
                 out = call(*_filled(given, tensors), **options)
                 if k is not None:
                     tensors[k], at[k] = out, out.data_ptr()
             else:
-                call, given, places = step
+                _, call, given, places = step
                 args = given.copy()
                 for slot, place in places:
                     args[slot] = place.within(tensors[place.buffer])
                 call(*args)
-        return [_filled(end, tensors) for end in self.results]
+        found = [_filled(end, tensors) for end in self.results]
+        for piece in self.pieces:
+            piece.fill(found, tensors)
+        return found
+
+
+class _Pieces(NamedTuple):
+    """Results that lie in one buffer: all by one call."""
+
+    buffer: int
+    like: list[Tensor]  # the shapes of its parts, in order
+    slots: list[tuple[int, int]]  # which result is which part
+
+    @staticmethod
+    def of(ends: list[Any], tape: Tape) -> list[_Pieces]:
+        """The groups of results of which there are several in a buffer, which they take from ``ends``."""
+        groups: dict[int, list[tuple[int, Place]]] = {}
+        for k, end in enumerate(ends):
+            if isinstance(end, Place):
+                groups.setdefault(end.buffer, []).append((k, end))
+        found = []
+        for buffer, some in groups.items():
+            own = cast(Tensor, tape.buffers[buffer])
+            like, slots, stop = list[Tensor](), list[tuple[int, int]](), 0
+            for k, end in sorted(some, key=lambda one: one[1].offset):
+                row = torch.empty(1).expand(end.shape)
+                start = end.offset // own.itemsize
+                if (
+                    end.dtype != own.dtype
+                    or end.stride != torch.empty(end.shape, device="meta").stride()
+                    or start < stop
+                ):
+                    break
+                like += [torch.empty(1).expand(start - stop)] * (start > stop)
+                slots.append((k, len(like)))
+                like.append(row)
+                stop = start + row.numel()
+            else:
+                if len(some) > 1 and own.is_contiguous() and all(row.numel() for row in like):
+                    found.append(_Pieces(buffer, like, slots))
+                    for k, _ in some:
+                        ends[k] = None
+        return found
+
+    def fill(self, results: list[Any], tensors: Sequence[Any]) -> None:
+        """Put the parts in their places among the results."""
+        parts = torch._C._nn.unflatten_dense_tensors(tensors[self.buffer].view(-1), self.like)
+        for k, part in self.slots:
+            results[k] = parts[part]
 
 
 class _Whole(int):
