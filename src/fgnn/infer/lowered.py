@@ -14,6 +14,7 @@ from torch import Tensor
 from fgnn.infer.certificate import certify
 from fgnn.infer.solution import Answer, OnProgress, Progress
 from fgnn.pgm import ModelBatch
+from fgnn.pgm.factors import Kind
 from fgnn.pgm.lowering import Keep, Lowered, lower
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -31,6 +32,16 @@ Asked = Callable[[ModelBatch, float | None], Keep]
 
 def _none(batch: ModelBatch, time_limit: float | None) -> Keep:
     return lambda kind, shape: False
+
+
+def counts(kind: Kind, shape: tuple[int, ...]) -> bool:
+    """Whether factors depend on a sum alone, for methods that read tables and counters."""
+    return kind.counter(shape) is not None
+
+
+def counting(batch: ModelBatch, time_limit: float | None) -> Keep:
+    """Keep the factors that count."""
+    return counts
 
 
 def lowers(solver: Callable[..., Answer], *, local: bool = False, keep: Asked = _none) -> Callable[..., Answer]:

@@ -6,13 +6,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fgnn.graph import FactorGroup, Structure
-from fgnn.pgm.group_batches import BudgetBatch, CountedBatch, FactorBatch, StructuredBatch, TableBatch, by_form
+from fgnn.pgm.group_batches import (
+    BudgetBatch,
+    CountedBatch,
+    FactorBatch,
+    StructuredBatch,
+    TableBatch,
+    by_form,
+    group_batch,
+)
 from fgnn.pgm.model import GraphicalModel
 
 Index = slice | Tensor
@@ -79,38 +88,24 @@ class ModelBatch:
         def put(array: np.ndarray, as_type: torch.dtype = dtype) -> Tensor:
             return torch.tensor(array, dtype=as_type, device=device)
 
+        groups = [model.groups for model in models]  # by model
+        scopes = [torch.from_numpy(np.array(group.scopes)) for group in groups[0]]
+        names = [group.kind.name for group in first.structured_groups]
+        tables, budgets = len(first.table_groups), len(first.table_groups) + len(first.budget_groups)
+        structured = list(zip(names, scopes[budgets:], strict=True))
         structure = model_structure(
-            torch.from_numpy(np.array(cards)),
-            [torch.from_numpy(np.array(group.scopes)) for group in first.table_groups],
-            [torch.from_numpy(np.array(group.scopes)) for group in first.budget_groups],
-            [(group.kind.name, torch.from_numpy(np.array(group.scopes))) for group in first.structured_groups],
+            torch.from_numpy(np.array(cards)), scopes[:tables], scopes[tables:budgets], structured
         ).to(device)
-        tables = tuple(
-            TableBatch(structure.groups[f"table{g}"].scopes, put(np.stack([m.table_groups[g].values for m in models])))
-            for g in range(len(first.table_groups))
-        )
-        budgets = tuple(
-            BudgetBatch(
-                structure.groups[f"budget{g}"].scopes,
-                put(np.stack([m.budget_groups[g].at_least for m in models]), torch.int64),
-                put(np.stack([m.budget_groups[g].at_most for m in models]), torch.int64),
-            )
-            for g in range(len(first.budget_groups))
-        )
-        structured = tuple(
-            StructuredBatch(
-                group.kind,
-                group.shape,
-                structure.groups[f"{group.kind.name}{g}"].scopes,
-                {
-                    name: put(np.stack([m.structured_groups[g].numbers[name] for m in models]), _type(number, dtype))
-                    for name, number in group.kind.numbers.items()
-                },
-            )
-            for g, group in enumerate(first.structured_groups)
-        )
+        factors = []
+        for alike, own in zip(zip(*groups, strict=True), structure.groups.values(), strict=True):
+            kind = alike[0].kind
+            numbers = {
+                name: put(np.stack([group.numbers[name] for group in alike]), torch.int64 if number is int else dtype)
+                for name, number in kind.numbers.items()
+            }
+            factors.append(group_batch(kind, alike[0].shape, own.scopes, numbers))
         constant = put(np.array([m.constant for m in models]))
-        return cls(structure, put(unary), tables, budgets, constant, structured)
+        return cls(structure, put(unary), (), (), constant).with_factors(factors)
 
     @classmethod
     def concat(cls, batches: Sequence[ModelBatch]) -> ModelBatch:
@@ -120,17 +115,10 @@ class ModelBatch:
             return first
         if any(batch.structure.key != first.structure.key for batch in batches):
             raise ValueError("Expected batches of one structure (got several)")
-        return replace(
-            first,
-            unary=torch.cat([b.unary for b in batches]),
-            tables=tuple(map(TableBatch.concat, zip(*(b.tables for b in batches), strict=True))),
-            budgets=tuple(map(BudgetBatch.concat, zip(*(b.budgets for b in batches), strict=True))),
-            constant=torch.cat([b.constant for b in batches]),
-            structured=tuple(
-                StructuredBatch.concat(parts, [len(b) for b in batches])
-                for parts in zip(*(b.structured for b in batches), strict=True)
-            ),
-        )
+        unary, constant = torch.cat([b.unary for b in batches]), torch.cat([b.constant for b in batches])
+        sizes, alike = [len(b) for b in batches], zip(*(b.factors for b in batches), strict=True)
+        factors = [type(parts[0]).concat(parts, sizes) for parts in alike]
+        return first.with_factors(factors, unary=unary, constant=constant)
 
     # ---- reading ------------------------------------------------------------------------------------------
 
@@ -188,49 +176,27 @@ class ModelBatch:
         if len(self) != 1:
             raise ValueError(f"Expected a batch of one model to repeat (got {len(self)})")
 
-        def expand(numbers: Tensor) -> Tensor:
-            return numbers.expand(models, *numbers.shape[1:])
-
-        repeated = self._changed(expand, expand)
-        return replace(
-            repeated,
-            tables=tuple(replace(t, shared=frozenset(t.names)) for t in repeated.tables),
-            budgets=tuple(replace(u, shared=frozenset(u.names)) for u in repeated.budgets),
-            structured=self.structured,
-        )
+        unary, constant = self.unary.expand(models, -1, -1), self.constant.expand(models)
+        return self.with_factors([f.repeated(models) for f in self.factors], unary=unary, constant=constant)
 
     def detach(self) -> ModelBatch:
         """The same models without gradients."""
         return self._changed(Tensor.detach, Tensor.detach)
 
     def _changed(self, change: Callable[[Tensor], Tensor], once: Callable[[Tensor], Tensor]) -> ModelBatch:
-        constant = change(self.constant)
-        models = len(constant)
-        return replace(
-            self,
-            unary=change(self.unary),
-            tables=tuple(t.changed(models, change, once) for t in self.tables),
-            budgets=tuple(u.changed(models, change, once) for u in self.budgets),
-            constant=constant,
-            structured=tuple(f.changed(change, once) for f in self.structured),
-        )
+        unary, constant = change(self.unary), change(self.constant)
+        factors = [f.changed(len(constant), change, once) for f in self.factors]
+        return self.with_factors(factors, unary=unary, constant=constant)
 
     def with_structure(self, structure: Structure) -> ModelBatch:
         """The same numbers under an equal structure, such as the same one on another device."""
-        return replace(
-            self,
-            structure=structure,
-            tables=tuple(replace(t, scopes=structure.groups[f"table{g}"].scopes) for g, t in enumerate(self.tables)),
-            budgets=tuple(replace(u, scopes=structure.groups[f"budget{g}"].scopes) for g, u in enumerate(self.budgets)),
-            structured=tuple(
-                replace(f, scopes=structure.groups[f"{f.kind.name}{g}"].scopes) for g, f in enumerate(self.structured)
-            ),
-        )
+        groups = zip(self.factors, structure.groups.values(), strict=True)
+        return self.with_factors([replace(f, scopes=g.scopes) for f, g in groups], structure=structure)
 
-    def with_factors(self, factors: Sequence[FactorBatch]) -> ModelBatch:
-        """The same structure with other numbers of its factors."""
+    def with_factors(self, factors: Sequence[FactorBatch], **others: Any) -> ModelBatch:
+        """The same structure with other numbers of its factors, and of whatever else is given."""
         tables, budgets, structured = by_form(factors)
-        return replace(self, tables=tables, budgets=budgets, structured=structured)
+        return replace(self, tables=tables, budgets=budgets, structured=structured, **others)
 
     def model(self, b: int) -> GraphicalModel:
         """Model ``b`` alone. Factors come out group by group."""
@@ -238,13 +204,10 @@ class ModelBatch:
             raise IndexError(f"Expected a model below {len(self)} (got {b})")
         model = GraphicalModel(self.cardinalities.cpu().numpy())
         model.add_unaries(self.unary[b][self.state_mask].double().cpu().numpy())
-        for t in self.tables:
-            model.add_tables(t.scopes.cpu().numpy(), t.values[b].double().cpu().numpy())
-        for u in self.budgets:
-            model.add_budgets(u.scopes.cpu().numpy(), u.at_most[b].cpu().numpy(), at_least=u.at_least[b].cpu().numpy())
-        for f in self.structured:
-            numbers = {name: (v[0] if len(v) == 1 else v[b]).cpu().numpy() for name, v in f.numbers.items()}
-            model.add_factors(f.kind, f.scopes.cpu().numpy(), **numbers)
+        for f in self.factors:
+            own = {name: v[0] if len(v) == 1 else v[b] for name, v in f.numbers.items()}
+            arrays = {name: (v.double() if v.is_floating_point() else v).cpu().numpy() for name, v in own.items()}
+            model.add_factors(f.kind, f.scopes.cpu().numpy(), **arrays)
         model.constant = float(self.constant[b])
         return model
 
@@ -278,21 +241,9 @@ class ModelBatch:
 def _check_same_structure(first: GraphicalModel, other: GraphicalModel, b: int) -> None:
     if not np.array_equal(first.cardinalities, other.cardinalities):
         raise ValueError(f"Expected models of one structure (got other cardinalities in model {b})")
-    for kind, mine, theirs in (
-        ("table", [t.scopes for t in first.table_groups], [t.scopes for t in other.table_groups]),
-        ("budget", [u.scopes for u in first.budget_groups], [u.scopes for u in other.budget_groups]),
-    ):
-        if len(mine) != len(theirs) or not all(np.array_equal(p, q) for p, q in zip(mine, theirs, strict=True)):
-            raise ValueError(f"Expected models of one structure (got other {kind} scopes in model {b})")
-    pairs = list(zip_longest(first.structured_groups, other.structured_groups))
-    for g, h in pairs:
+    for g, h in zip_longest(first.groups, other.groups):
         if g is None or h is None or (g.kind, g.shape) != (h.kind, h.shape) or not np.array_equal(g.scopes, h.scopes):
-            name = (g or h).kind.name
-            raise ValueError(f"Expected models of one structure (got other {name} factors in model {b})")
-
-
-def _type(number: type, dtype: torch.dtype) -> torch.dtype:
-    return torch.int64 if number is int else dtype
+            raise ValueError(f"Expected models of one structure (got other {(g or h).kind.name} factors in model {b})")
 
 
 def model_structure(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fgnn.pgm.batch import ModelBatch
-from fgnn.pgm.group_batches import TableBatch
+from fgnn.pgm.group_batches import CountedBatch, TableBatch
 
 
 def conditionals(
@@ -30,7 +30,7 @@ def conditionals(
     if x.shape != batch.unary.shape[:2]:
         raise ValueError(f"Expected assignments of shape {tuple(batch.unary.shape[:2])} (got {tuple(x.shape)})")
     scores = batch.unary
-    models, _, most = scores.shape
+    most = scores.shape[2]
     for t in batch.tables:
         states = x[:, t.scopes]  # shape: (B, C, A)
         for axis, k in enumerate(t.shape):
@@ -43,17 +43,11 @@ def conditionals(
                 sent = sent.masked_fill(dropped[..., None], 0.0)
             sent = torch.nn.functional.pad(sent, (0, most - k))
             scores = scores.index_add(1, t.scopes[:, axis], sent)
-    for u in batch.budgets:
-        ones = x[:, u.scopes]  # shape: (B, C, n)
-        other_ones = ones.sum(2, keepdim=True) - ones
-        for state in (0, 1):
-            count = other_ones + state
-            violated = (count < u.at_least[..., None]) | (count > u.at_most[..., None])
-            forbidden = torch.zeros(models, batch.num_variables, dtype=torch.int64, device=x.device)
-            forbidden.index_add_(1, u.scopes.flatten(), violated.flatten(1).long())
-            at_state = torch.arange(most, device=x.device) == state
-            scores = scores.masked_fill((forbidden > 0)[..., None] & at_state, -torch.inf)
+    for group in batch.counted:
+        scores = scores.index_add(1, group.scopes.flatten(), _by_sum(group, x, scores).flatten(1, 2))
     for f in batch.structured:
+        if f.counter is not None:
+            continue
         # With every other variable certain, a message is the potential of each state.
         theta, states = (
             f.potentials(batch.dtype).permute(2, 1, 0),
@@ -67,6 +61,20 @@ def conditionals(
             padded = torch.nn.functional.pad(sent.permute(2, 1, 0), (0, most - sent.shape[0]))
             scores = scores.index_add(1, f.scopes[:, axis], padded)
     return scores.masked_fill(~batch.state_mask, -torch.inf)
+
+
+def _by_sum(group: CountedBatch, x: Tensor, scores: Tensor) -> Tensor:
+    """The log-potential of the sum with each variable in each state and the others at ``x``.  # shape: (B, C, n, K)"""
+    counter, values = group.counter, group.by_sum(scores.dtype)  # shape: (B or 1, C, T)
+    assert counter is not None
+    most = scores.shape[2]
+    # The states beyond a variable's own are masked at the end.
+    weights = torch.tensor([(*w, *(0,) * (most - len(w))) for w in counter.weights], device=x.device)  # shape: (n, K)
+    states = x[:, group.scopes]  # shape: (B, C, n)
+    own = weights.expand(*states.shape, most).gather(3, states[..., None]).squeeze(3)
+    sums = (own.sum(2, keepdim=True) - own)[..., None] + weights
+    sums = sums % counter.modulus if counter.modulus else sums
+    return values.expand(len(x), -1, -1).gather(2, sums.flatten(2)).view(sums.shape)
 
 
 def _lines(table: TableBatch, axis: int, rows: Tensor) -> Tensor:

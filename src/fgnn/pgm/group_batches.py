@@ -59,9 +59,19 @@ class _Numbers:
                 numbers[name] = change(tensor)
         return replace(self, **numbers)
 
+    @property
+    def numbers(self) -> Mapping[str, Tensor]:
+        """All numbers by name, (B or 1, C, ...)."""
+        return {name: self.distinct(name) for name in self.names}
+
+    def repeated(self, models: int) -> Self:
+        """The numbers of a single model as those of so many, which share them."""
+        numbers: dict[str, Any] = {name: v.expand(models, *v.shape[1:]) for name, v in self.numbers.items()}
+        return replace(self, shared=frozenset(self.names), **numbers)
+
     @classmethod
-    def concat(cls, parts: Sequence[Self]) -> Self:
-        """The numbers of several batches of models, one after another; none are shared."""
+    def concat(cls, parts: Sequence[Self], sizes: Sequence[int]) -> Self:
+        """The numbers of batches of so many models, one after another; none are shared."""
         numbers: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in cls.names}
         return replace(parts[0], shared=frozenset(), **numbers)
 
@@ -156,7 +166,7 @@ class BudgetBatch(_Numbers):
         return torch.where(kept.all(2), 0.0, -torch.inf)
 
     def potentials(self, dtype: torch.dtype, live: Tensor | None = None) -> Tensor:
-        return self.kind.potentials(self.shape, {name: self.distinct(name) for name in self.names}).to(dtype)
+        return self.kind.potentials(self.shape, self.numbers).to(dtype)
 
     def with_potentials(self, theta: Tensor, models: int) -> BudgetBatch:
         return self  # allowed is 0, in whatever unit
@@ -182,11 +192,11 @@ class StructuredBatch:
     numbers: Mapping[str, Tensor]  # shape: (B or 1, C, ...) each
     theta: Tensor | None = None  # shape: (B or 1, C, S), potentials that replace those of the numbers
 
-    def changed(self, change: Callable[[Tensor], Tensor], once: Callable[[Tensor], Tensor]) -> StructuredBatch:
-        """The same with ``change`` applied to the numbers of every model, and ``once`` to those that models share."""
-
+    def changed(
+        self, models: int, change: Callable[[Tensor], Tensor], once: Callable[[Tensor], Tensor] | None = None
+    ) -> StructuredBatch:
         def either(tensor: Tensor) -> Tensor:
-            return once(tensor) if len(tensor) == 1 else change(tensor)
+            return (once or change)(tensor) if len(tensor) == 1 else change(tensor)
 
         numbers = {name: either(tensor) for name, tensor in self.numbers.items()}
         return replace(self, numbers=numbers, theta=None if self.theta is None else either(self.theta))
@@ -239,9 +249,11 @@ class StructuredBatch:
         nothing = [theta.new_zeros(k, *theta.shape[1:]) for k in self.shape]
         return any(bool((m == -torch.inf).any()) for m in self.kind.messages(theta, nothing, total=False))
 
+    def repeated(self, models: int) -> StructuredBatch:
+        return self
+
     @classmethod
     def concat(cls, parts: Sequence[StructuredBatch], sizes: Sequence[int]) -> StructuredBatch:
-        """The numbers of several batches of these sizes, one after another."""
         names = parts[0].numbers
         stacked = [
             [p.numbers[n].expand(b, *p.numbers[n].shape[1:]) for p, b in zip(parts, sizes, strict=True)] for n in names
@@ -256,6 +268,13 @@ def _counter(kind: Kind, shape: Shape) -> Counter | None:
 
 FactorBatch = TableBatch | BudgetBatch | StructuredBatch
 CountedBatch = BudgetBatch | StructuredBatch  # those that have a counter
+
+
+def group_batch(kind: Kind, shape: Shape, scopes: Tensor, numbers: Mapping[str, Tensor]) -> FactorBatch:
+    """Factors of one kind and shape, with numbers (B, C, ...) of each model."""
+    plain: dict[type[Kind], Callable[..., FactorBatch]] = {TableKind: TableBatch, BudgetKind: BudgetBatch}
+    make = plain.get(type(kind))
+    return StructuredBatch(kind, shape, scopes, numbers) if make is None else make(scopes, **numbers)
 
 
 def by_form(

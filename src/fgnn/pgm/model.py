@@ -11,18 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from fgnn.drawing import Sketch, States
 from fgnn.pgm.arrays import finite_sum, integers, log_potentials
-from fgnn.pgm.checks import check_budgets, check_state, check_tables, checked_scopes, checked_variable, common_shape
+from fgnn.pgm.checks import check_state, checked_scopes, checked_variable, common_shape
 from fgnn.pgm.describe import describe
 from fgnn.pgm.factors import AllDifferent, Kind, Linear, Parity, Pattern
-from fgnn.pgm.factors.budgets import Budget, BudgetChunk, BudgetGroup, group_budgets
-from fgnn.pgm.factors.kind import (
-    StructuredFactor,
-    StructuredGroup,
-    as_tuples,
-    checked_numbers,
-    group_structured,
-)
-from fgnn.pgm.factors.tables import Table, TableChunk, TableGroup, as_views, group_tables
+from fgnn.pgm.factors.budgets import Budget, BudgetGroup, BudgetKind
+from fgnn.pgm.factors.grouping import Collection
+from fgnn.pgm.factors.kind import StructuredFactor, StructuredGroup, as_tuples, checked_numbers
+from fgnn.pgm.factors.tables import Table, TableGroup, TableKind
 from fgnn.pgm.scoring import score_assignments
 from fgnn.pgm.sketch import model_html, sketch_model
 
@@ -58,10 +53,9 @@ class GraphicalModel:
         self._cardinalities.flags.writeable = False
         self._offsets = np.concatenate([[0], np.cumsum(cards)]).astype(np.int64)
         self._unary = np.zeros(int(self._offsets[-1]))
-        self._table_chunks: list[TableChunk] = []
-        self._budget_chunks: list[BudgetChunk] = []
-        self._structured_chunks: list[StructuredGroup] = []
-        self._groups: tuple[tuple[TableGroup, ...], tuple[BudgetGroup, ...], tuple[StructuredGroup, ...]] | None = None
+        self._tables = Collection(TableGroup)
+        self._budgets = Collection(BudgetGroup)
+        self._structured = Collection(StructuredGroup)
         self.constant = 0.0
 
     # ---- building -----------------------------------------------------------------------------------------
@@ -102,26 +96,19 @@ class GraphicalModel:
 
     def add_tables(self, scopes: ArrayLike, values: ArrayLike) -> None:
         """Add factors of one shape: ``scopes`` (C, A), ``values`` (C, k_1, ..., k_A)."""
-        variables = checked_scopes(scopes, self.num_variables)
-        theta = log_potentials(values, "the tables")
-        check_tables(theta, variables, self._cardinalities[variables])
-        self._table_chunks.append((variables, theta))
-        self._groups = None
+        self.add_factors(TableKind(), scopes, values=values)
 
     def add_budget(self, scope: Sequence[int], at_most: int | None = None, *, at_least: int = 0) -> None:
         """Allow between ``at_least`` and ``at_most`` (default: all) of these binary variables to be 1."""
-        upper = len(scope) if at_most is None else at_most
-        self.add_budgets(np.asarray([scope]), np.asarray([upper]), at_least=np.asarray([at_least]))
+        upper = len(scope) if at_most is None else min(at_most, len(scope))
+        self.add_factors(BudgetKind(), [scope], at_least=[at_least], at_most=[upper])
 
     def add_budgets(self, scopes: ArrayLike, at_most: ArrayLike, *, at_least: ArrayLike = 0) -> None:
         """Add budgets over the same number of variables: ``scopes`` (C, n), bounds (C,) or one for all."""
-        variables = checked_scopes(scopes, self.num_variables)
-        count, size = variables.shape
+        variables = integers(scopes, "variables in a scope")
         bounds = (("at_least", at_least), ("at_most", at_most))
-        lower, upper = (np.broadcast_to(integers(values, name), (count,)).copy() for name, values in bounds)
-        check_budgets(variables, self._cardinalities[variables], lower, upper)
-        self._budget_chunks.append((variables, lower, np.minimum(upper, size)))
-        self._groups = None
+        low, high = (np.broadcast_to(integers(values, name), variables.shape[:1]) for name, values in bounds)
+        self.add_factors(BudgetKind(), variables, at_least=low, at_most=np.minimum(high, variables.shape[-1]))
 
     def add_exactly_one(self, scope: Sequence[int]) -> None:
         """Require that exactly one of these binary variables is 1."""
@@ -157,7 +144,7 @@ class GraphicalModel:
         )
 
     def add_factors(self, kind: Kind, scopes: ArrayLike, **numbers: ArrayLike) -> None:
-        """Add factors of a structured kind: ``scopes`` (C, n) over variables of the same cardinalities.
+        """Add factors of one kind: ``scopes`` (C, n) over variables of the same cardinalities.
 
         Args:
             kind: What the factors share.
@@ -165,12 +152,13 @@ class GraphicalModel:
             numbers: What the kind calls its ``numbers``, each (C, ...).
         """
         variables = checked_scopes(scopes, self.num_variables)
-        shape = common_shape(kind, self._cardinalities[variables])
         arrays = checked_numbers(kind, len(variables), numbers)
+        if not len(variables):
+            return
+        shape = common_shape(kind, self._cardinalities[variables])
         kind.check(shape, arrays)
-        index = np.arange(len(variables)) + self.num_structured
-        self._structured_chunks.append(StructuredGroup(kind, shape, variables, arrays, index))
-        self._groups = None
+        plain: dict[type[Kind], Collection[Any]] = {TableKind: self._tables, BudgetKind: self._budgets}
+        plain.get(type(kind), self._structured).add(kind, shape, variables, arrays)
 
     def condition(self, evidence: Mapping[int, int]) -> GraphicalModel:
         """A copy in which every state of an observed variable but the observed one is forbidden."""
@@ -185,10 +173,10 @@ class GraphicalModel:
 
     def expanded(self) -> GraphicalModel:
         """The same model with every structured factor written out as a table, which must be small enough."""
-        if not self._structured_chunks:
+        if not self.num_structured:
             return self
         plain = self.copy()
-        plain._structured_chunks, plain._groups = [], None
+        plain._structured = Collection(StructuredGroup)
         for factor in self.structured():
             plain.add_table(factor.scope, factor.as_table())
         return plain
@@ -197,9 +185,11 @@ class GraphicalModel:
         """An independent copy; it shares the factors' arrays, which are never written to."""
         twin = copy.copy(self)
         twin._unary = self._unary.copy()
-        twin._table_chunks = list(self._table_chunks)
-        twin._budget_chunks = list(self._budget_chunks)
-        twin._structured_chunks = list(self._structured_chunks)
+        twin._tables, twin._budgets, twin._structured = (
+            self._tables.copy(),
+            self._budgets.copy(),
+            self._structured.copy(),
+        )
         return twin
 
     def to_networkx(self) -> Any:
@@ -221,16 +211,16 @@ class GraphicalModel:
 
     @property
     def num_tables(self) -> int:
-        return sum(len(scopes) for scopes, _ in self._table_chunks)
+        return self._tables.count
 
     @property
     def num_budgets(self) -> int:
-        return sum(len(scopes) for scopes, _, _ in self._budget_chunks)
+        return self._budgets.count
 
     @property
     def num_structured(self) -> int:
         """The number of factors of structured kinds."""
-        return sum(len(chunk.scopes) for chunk in self._structured_chunks)
+        return self._structured.count
 
     def unary(self, variable: int) -> NDArray[np.float64]:
         """θ_i as a read-only view."""
@@ -249,33 +239,39 @@ class GraphicalModel:
     @property
     def table_groups(self) -> tuple[TableGroup, ...]:
         """The tables, grouped by shape."""
-        return self._grouped()[0]
+        return self._tables.groups
 
     @property
     def budget_groups(self) -> tuple[BudgetGroup, ...]:
         """The budgets, grouped by size."""
-        return self._grouped()[1]
+        return self._budgets.groups
 
     @property
     def structured_groups(self) -> tuple[StructuredGroup, ...]:
         """The factors of structured kinds, grouped by kind and cardinalities."""
-        return self._grouped()[2]
+        return self._structured.groups
+
+    @property
+    def groups(self) -> tuple[StructuredGroup, ...]:
+        """All factors, grouped by kind and cardinalities: tables, then budgets, then structured kinds."""
+        return (*self.table_groups, *self.budget_groups, *self.structured_groups)
 
     def tables(self) -> Iterator[Table]:
         """The tables, in insertion order."""
-        for scopes, values in self._table_chunks:
-            for scope, theta in zip(scopes.tolist(), values, strict=True):
+        for chunk in self._tables.chunks:
+            for scope, theta in zip(chunk.scopes.tolist(), chunk.values, strict=True):
                 yield Table(tuple(scope), theta)
 
     def budgets(self) -> Iterator[Budget]:
         """The budgets, in insertion order."""
-        for scopes, lower, upper in self._budget_chunks:
-            for scope, low, high in zip(scopes.tolist(), lower.tolist(), upper.tolist(), strict=True):
+        for chunk in self._budgets.chunks:
+            bounds = chunk.at_least.tolist(), chunk.at_most.tolist()
+            for scope, low, high in zip(chunk.scopes.tolist(), *bounds, strict=True):
                 yield Budget(tuple(scope), low, high)
 
     def structured(self) -> Iterator[StructuredFactor]:
         """The factors of structured kinds, in insertion order."""
-        for chunk in self._structured_chunks:
+        for chunk in self._structured.chunks:
             yield from chunk.factors()
 
     def score(self, assignment: ArrayLike) -> Any:
@@ -310,11 +306,3 @@ class GraphicalModel:
 
     def __repr__(self) -> str:
         return f"GraphicalModel({describe(self)})"
-
-    def _grouped(self) -> tuple[tuple[TableGroup, ...], tuple[BudgetGroup, ...], tuple[StructuredGroup, ...]]:
-        if self._groups is None:
-            tables = group_tables(self._table_chunks)
-            budgets, structured = group_budgets(self._budget_chunks), group_structured(self._structured_chunks)
-            self._groups = (tables, budgets, structured)
-            self._table_chunks = as_views(self._table_chunks, tables)
-        return self._groups

@@ -23,8 +23,7 @@ def score_assignments(model: GraphicalModel, states: NDArray[np.int64]) -> NDArr
     if bad.any():
         b, i = (int(v) for v in np.argwhere(bad)[0])
         check_state(i, int(states[b, i]), int(model.cardinalities[i]))
-    factors = (model.table_groups, model.budget_groups, model.structured_groups)
-    widest = max([model.num_variables, *(group.scopes.size for groups in factors for group in groups)])
+    widest = max([model.num_variables, *(group.scopes.size for group in model.groups)])
     step = max(1, _MOST_ENTRIES // max(1, widest))
     try:
         with np.errstate(over="raise"):
@@ -50,5 +49,5 @@ def _score_slice(model: GraphicalModel, states: NDArray[np.int64]) -> NDArray[np
         numbers = {name: torch.from_numpy(v)[None] for name, v in group.numbers.items()}
         theta = group.kind.potentials(group.shape, numbers)
         x = torch.from_numpy(states[:, group.scopes])  # shape: (B, C, n)
-        total += group.kind.score(group.shape, x, theta).sum(1).numpy()
+        total += group.kind.score(group.shape, x, theta).numpy().sum(1)
     return np.asarray(total, dtype=np.float64)

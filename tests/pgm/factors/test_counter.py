@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import fgnn
 from fgnn.pgm import Kind, ModelBatch
-from fgnn.pgm.factors import Counter, Linear, Parity, Pattern
+from fgnn.pgm.factors import Counter, Linear, Parity
 from fgnn.pgm.factors.counter import MOST_SUMS
 from tests.pgm.factors.test_kinds import Case, factors
 
@@ -29,12 +29,14 @@ def group_of(kind: Kind, shape: tuple[int, ...], numbers: dict[str, np.ndarray])
 def test_the_log_potential_at_each_sum_is_that_of_the_table(case: Case) -> None:
     kind, shape, numbers = case
     batch = group_of(kind, shape, numbers)
-    (group,) = batch.structured
+    (group,) = batch.factors
     counter = group.counter
+    assert group.kind == kind
     assert batch.counted == (() if counter is None else (group,))
     if counter is None:
-        assert isinstance(kind, Pattern) or kind.name == "all-different"
+        assert kind.name in ("table", "pattern", "all-different")
         return
+    (group,) = batch.counted
     assert all(min(weights) == 0 and len(weights) == k for weights, k in zip(counter.weights, shape, strict=True))
     values = group.by_sum(torch.float64)[0, 0].numpy()
     assert values.shape == counter.entries.shape

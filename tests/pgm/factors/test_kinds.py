@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import fgnn
 from fgnn.pgm import KINDS, Kind, ModelBatch
-from fgnn.pgm.factors import AllDifferent, Linear, Parity, Pattern, automaton
+from fgnn.pgm.factors import AllDifferent, BudgetKind, Linear, Parity, Pattern, TableKind, automaton
 from fgnn.pgm.lowering import lower
 from fgnn.testing import check_factor
 
@@ -29,7 +29,14 @@ def factors(draw: st.DrawFn) -> Case:
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     if name == "parity":
         return Parity(), (2,) * n, {"value": np.array(rng.integers(2))}
+    if name == "budget":
+        low, high = np.sort(rng.integers(n + 1, size=2))
+        return BudgetKind(), (2,) * n, {"at_least": np.array(low), "at_most": np.array(high)}
+    n = max(n, 2) if name == "table" else n
     shape = tuple(rng.integers(1, 4, size=n).tolist())
+    if name == "table":
+        values = np.where(rng.random(shape) < 0.2, -np.inf, rng.normal(size=shape))
+        return TableKind(), shape, {"values": values}
     if name == "all-different":
         return AllDifferent(), shape, {}
     if name == "linear":
@@ -48,7 +55,12 @@ def by_definition(kind: Kind, shape: tuple[int, ...], numbers: dict[str, Any]) -
     """The table, entry by entry, from what the kinds are said to mean."""
     table = np.full(shape, -np.inf)
     for x in itertools.product(*map(range, shape)):
-        if isinstance(kind, Parity):
+        if isinstance(kind, TableKind):
+            table[x] = numbers["values"][x]
+            continue
+        if isinstance(kind, BudgetKind):
+            allowed = numbers["at_least"] <= sum(x) <= numbers["at_most"]
+        elif isinstance(kind, Parity):
             allowed = sum(x) % 2 == int(numbers["value"])
         elif isinstance(kind, AllDifferent):
             allowed = len(set(x)) == len(x)

@@ -17,7 +17,7 @@ from fgnn.infer.dual.solver import KERNELS
 from fgnn.infer.exact.parts import Part, take_apart
 from fgnn.infer.exact.solver import OutOfTime, TooLarge, exact_plan, solve_exact
 from fgnn.infer.local_search.decode import decode
-from fgnn.infer.lowered import reads_structured
+from fgnn.infer.lowered import counts, reads_structured
 from fgnn.infer.reporter import Reporter
 from fgnn.infer.search.ready import Kernels
 from fgnn.infer.solution import Answer, OnProgress, sum_rounded_up
@@ -108,7 +108,7 @@ class _Run:
             best.skipped["exact"] = "the time limit was reached while planning"
         except TooLarge as error:
             best.skipped["exact"] = str(error)
-            split = None if best.batch.structured else error.split
+            split = error.split if all(f.counter is not None for f in best.batch.structured) else None
         except BaseException:
             _stop(beside)
             raise
@@ -139,7 +139,7 @@ class _Run:
             if beside is not None and beside.best() is not None and reporter.due():
                 best.report_progress("auto:search", "while planning")
 
-        batch, limit = lower(best.batch).batch, self._share(_PLAN_SHARE)
+        batch, limit = lower(best.batch, keep=counts).batch, self._share(_PLAN_SHARE)
         plan = exact_plan(batch, time_limit=limit, meanwhile=report, **self.limits)
         limit = self._share(_EXACT_SHARE)
         needed = plan.total_states * len(best.batch) * _STATE_SECONDS

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fgnn.infer.exact.run import run_plan
 from fgnn.infer.exact.solver import exact_plan
+from fgnn.infer.lowered import counts
 from fgnn.infer.magnitude import check_magnitude
 from fgnn.pgm import GraphicalModel, ModelBatch
 from fgnn.pgm.lowering import lower
@@ -41,7 +42,7 @@ def best_assignments(
         raise ValueError(f"Expected a number of assignments (got {count})")
     batch = ModelBatch.stack([model])
     check_magnitude(batch)
-    batch = lower(batch).batch
+    batch = lower(batch, keep=counts).batch
     plan = exact_plan(batch, **options)
     n = model.num_variables
     found: list[NDArray[np.int64]] = []

@@ -8,28 +8,29 @@ from dataclasses import dataclass
 from itertools import chain
 
 from fgnn.infer.exact.order import Order
-from fgnn.infer.exact.problem import Problem
+from fgnn.infer.exact.problem import Problem, Sums, Weights
 
 
 @dataclass(frozen=True)
 class LocalLimit:
-    """A budget within one step: ``places`` are the positions in the step's scope of those of its ``size`` variables
-    that are in it; ``limit`` is its number if the step must enforce it, None if it only prunes."""
+    """A counter within one step: ``places`` are the positions in the step's scope of those of its variables that are in
+    it; ``limit`` is its number if the step must enforce it, None if it only prunes by the bounds of its sums."""
 
     places: tuple[int, ...]
-    size: int
-    lower: int
-    upper: int
+    weights: Weights | None  # by place; None: 0 and 1
+    total: int  # the largest sum of all variables of the counter
+    sums: Sums
     limit: int | None
 
     @property
-    def least(self) -> int:
-        """The fewest ones among ``places`` with which the other variables can still reach ``lower``."""
-        return self.lower - (self.size - len(self.places))
+    def reach(self) -> int:
+        """The largest sum over ``places``."""
+        return len(self.places) if self.weights is None else sum(map(max, self.weights))
 
     @property
     def prunes(self) -> bool:
-        return self.upper < len(self.places) or self.least > 0
+        sums = self.sums
+        return sums.upper < self.reach or sums.lower > self.total - self.reach or sums.allowed is not None
 
 
 @dataclass(frozen=True)
@@ -91,16 +92,23 @@ def _limits_within(
     first: Sequence[int],
     step: int,
 ) -> tuple[LocalLimit, ...]:
-    """The budgets enforced at this step, and those enforced later that already exclude some of its states."""
+    """The counters enforced at this step, and those enforced later that already exclude some of its states."""
     present = Counter(chain.from_iterable([limits_of[i] for i in scope]))
     limits = []
     for c, count in sorted(present.items()):
         if first[c] < step:
             continue  # enforced before: the results of earlier steps satisfy it
-        limit = problem.limits[c]
-        enforced = first[c] == step
-        if not enforced and count <= limit.upper and limit.lower <= len(limit.scope) - count:
+        limit, weights = problem.limits[c], None
+        sums, reach, enforced = limit.sums, count, first[c] == step
+        if limit.weights is not None:
+            reach = sum([max(w) for i, w in zip(limit.scope, limit.weights, strict=True) if i in at])
+        if not enforced and reach <= sums.upper and sums.lower <= limit.total - reach:
             continue
         places = tuple(sorted([at[i] for i in limit.scope if i in at]))
-        limits.append(LocalLimit(places, len(limit.scope), limit.lower, limit.upper, c if enforced else None))
+        if limit.weights is not None:
+            by_place = {at[i]: w for i, w in zip(limit.scope, limit.weights, strict=True) if i in at}
+            weights = tuple(by_place[p] for p in places)
+        if not enforced:  # equal for all counters with these bounds
+            sums = Sums(sums.lower, sums.upper, 0, 0, None)
+        limits.append(LocalLimit(places, weights, limit.total, sums, c if enforced else None))
     return tuple(limits)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fgnn.infer.exact.buckets import Bucket, LocalLimit
 from fgnn.infer.exact.dense import Table, build_dense, dense_table, entries_of_states, flat_index
 from fgnn.infer.exact.listed import Item, build_listed
-from fgnn.infer.exact.problem import Limit, Problem, Relation, Source
+from fgnn.infer.exact.problem import Limit, Problem, Relation, Source, ones, sum_up
 from fgnn.infer.exact.shapes import DenseShape, ListedShape, Shape
 from fgnn.infer.exact.states import TooManyStates, all_states
 
@@ -61,7 +61,7 @@ class StepBuilder:
             s for r in bucket.relations if (s := self.problem.relations[r].source) is not None
         ]
         inputs += bucket.children
-        inputs += [limit.source for _, limit in self._enforced(bucket) if not (listed and limit.shared)]
+        inputs += [limit.source for _, limit in self._enforced(bucket) if not (listed and limit.plain)]
         self.steps.append(Step(bucket.scope[0], bucket.scope[1:], shape, tuple(inputs), bucket.children))
         return True
 
@@ -79,13 +79,13 @@ class StepBuilder:
         for c, places in zip(bucket.children, bucket.child_places, strict=True):
             items.append(self._child_item(c, places, slot))
             slot += 1
-        counts = []
-        for at, limit in self._enforced(bucket):
-            if not limit.shared:
-                counts.append((bucket.limits[at].places, slot, limit.offset))
+        counted = []
+        for local, limit in self._enforced(bucket):
+            if not limit.plain:
+                counted.append((local, slot))
                 slot += 1
         children = range(first_child, len(items))
-        return build_listed(bucket.cardinalities, items, children, bucket.limits, counts, slot, self.most)
+        return build_listed(bucket.cardinalities, items, children, bucket.limits, counted, slot, self.most)
 
     def _dense(self, bucket: Bucket) -> DenseShape:
         tables: list[Table] = []
@@ -101,10 +101,9 @@ class StepBuilder:
             entries = entries_of_states(shape.message) if isinstance(shape, ListedShape) else None
             children.append((len(tables), entries is not None))
             tables.append(Table(places, entries))
-        for at, limit in self._enforced(bucket):
-            places = bucket.limits[at].places
-            ones = np.indices((2,) * len(places)).sum(0) + limit.offset
-            tables.append(dense_table(places, ones, -1))
+        for local, _ in self._enforced(bucket):
+            sums = sum_up(ones(len(local.places)) if local.weights is None else local.weights)
+            tables.append(dense_table(local.places, local.sums.entries(sums), -1))
         return build_dense(bucket.cardinalities, tables, children)
 
     # ---- inputs of a list ------------------------------------------------------------------------------------
@@ -143,9 +142,8 @@ class StepBuilder:
 
     # ---- keys ----------------------------------------------------------------------------------------------------
 
-    def _enforced(self, bucket: Bucket) -> list[tuple[int, Limit]]:
-        numbers = ((at, limit.limit) for at, limit in enumerate(bucket.limits))
-        return [(at, self.problem.limits[c]) for at, c in numbers if c is not None]
+    def _enforced(self, bucket: Bucket) -> list[tuple[LocalLimit, Limit]]:
+        return [(local, self.problem.limits[local.limit]) for local in bucket.limits if local.limit is not None]
 
     def _form(self, relation: Relation) -> int:
         """A number that is equal for relations which differ only in their source."""
@@ -166,6 +164,5 @@ class StepBuilder:
         return key
 
     def _limit_key(self, local: LocalLimit) -> object:
-        limit = None if local.limit is None else self.problem.limits[local.limit]
-        bounds = (local.places, local.size, local.lower, local.upper)
-        return bounds if limit is None else (*bounds, limit.shared, limit.offset)
+        plain = None if local.limit is None else self.problem.limits[local.limit].plain
+        return (local.places, local.weights, local.total, local.sums, plain)

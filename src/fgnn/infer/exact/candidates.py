@@ -28,6 +28,7 @@ class Numbers:
         self.single = len(batch) == 1
         self._states = batch.cardinalities.tolist()
         self._unary, *self._tables = rows_first(batch, dtype, self.single)
+        self._sums: dict[int, Sequence[Tensor]] = {}
 
     @property
     def tail(self) -> tuple[int, ...]:
@@ -39,13 +40,10 @@ class Numbers:
             return self._unary[source.index][: self._states[source.index]]
         if source.kind == "table":
             return self._tables[source.group][source.index]
-        budget = self.batch.budgets[source.group]
-        counts = torch.arange(budget.scopes.shape[1] + 1, device=self.batch.device)[:, None]
-        lower, upper = budget.at_least[:, source.index], budget.at_most[:, source.index]
-        violated = (counts < lower) | (counts > upper)  # shape: (n + 1, B)
-        rows = torch.zeros(violated.shape, dtype=self.dtype, device=self.batch.device)
-        rows.masked_fill_(violated, -torch.inf)
-        return rows.squeeze(-1) if self.single else rows
+        if source.group not in self._sums:  # lists of constraints never need them
+            values = self.batch.counted[source.group].by_sum(self.dtype)
+            self._sums[source.group] = _rows_first(values, self.dtype, self.single)
+        return self._sums[source.group][source.index]
 
 
 def rows_first(batch: ModelBatch, dtype: torch.dtype, single: bool = False) -> Iterator[Sequence[Tensor]]:
@@ -54,8 +52,13 @@ def rows_first(batch: ModelBatch, dtype: torch.dtype, single: bool = False) -> I
     If ``single``, the axis of models is left out.
     """
     for values in (batch.unary, *(t.distinct("values").flatten(2) for t in batch.tables)):
-        rows = values.detach().to(dtype).permute(1, 2, 0).contiguous()
-        yield (rows.squeeze(-1) if single else rows).unbind(0)
+        yield _rows_first(values, dtype, single)
+
+
+def _rows_first(values: Tensor, dtype: torch.dtype, single: bool) -> Sequence[Tensor]:
+    """(B, C, entries) to C times (entries, B)."""
+    rows = values.detach().to(dtype).permute(1, 2, 0).contiguous()
+    return (rows.squeeze(-1) if single else rows).unbind(0)
 
 
 class Candidates:

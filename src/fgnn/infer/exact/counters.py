@@ -1,10 +1,10 @@
-r"""Budgets over many variables as running sums instead of cliques.
+r"""Counters over many variables as running sums instead of cliques.
 
-A budget over n variables connects them all, and may have too many feasible states to list. Counting along the
-elimination tree of the rest of the model is far cheaper: an auxiliary variable :math:`c_v` is the number of ones (or
-zeros) among the budget's variables below v, :math:`c_v = x_v + \sum_{u \text{ child of } v} c_u`, added two terms at a
-time. Only the total is compared with the bounds. Counts above the upper bound are left out; if there is only a lower
-bound, all counts from it on are one state.
+A counter over n variables connects them all, and may allow too many joint states to list. Adding up along the
+elimination tree of the rest of the model is far cheaper: an auxiliary variable :math:`c_v` is the sum over the
+counter's variables below v, :math:`c_v = w_v(x_v) + \sum_{u \text{ child of } v} c_u`, added two terms at a time.
+Partial sums that the other variables cannot complete are left out, and those that they complete in the same ways are
+one state. So a parity has two states, and all sums that a one-sided bound accepts have one.
 """
 
 from __future__ import annotations
@@ -12,24 +12,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, reduce
 from heapq import heapify, heappop, heappush
+from operator import or_
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.infer.exact.buckets import Bucket, make_buckets
-from fgnn.infer.exact.estimate import LIST_SHARE, Size, estimate, log2_choices
+from fgnn.infer.exact.estimate import LIST_SHARE, Size, estimate
 from fgnn.infer.exact.order import Order, graph_of, min_fill, product_measure
-from fgnn.infer.exact.problem import Limit, Problem, Relation
+from fgnn.infer.exact.problem import Limit, Problem, Relation, ones
+from fgnn.infer.exact.ways import fits, log2_states
 
-# Thresholds on log2 of a budget's feasible states up to which it is a clique, tried in this order.
+# Thresholds on log2 of the joint states that a counter allows up to which it is a clique, tried in this order.
 _THRESHOLDS = (22.0, 12.0, 7.0, -1.0)
+_MODULAR = 12.0  # at most this with a modulus, which excludes nothing before the last variable
 _WIDEST_CLIQUE = 128
+_MOST_MERGED = 512  # variables of a counter whose partial sums are compared one by one
 
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """A problem whose budgets are cliques or counters, with an order and the sizes of its steps."""
+    """A problem whose counters are cliques or running sums, with an order and the sizes of its steps."""
 
     problem: Problem
     order: Order
@@ -48,7 +53,7 @@ def choose_counters(
     check: Callable[[], None] = lambda: None,
     list_share: float = LIST_SHARE,
 ) -> Choice:
-    """The cheapest choice of budgets, by number of feasible states, to turn into counters.
+    """The cheapest choice of counters, by number of allowed joint states, to turn into running sums.
 
     ``order`` finds an elimination order. ``check`` is called now and then and may raise. ``list_share`` is as for
     `build_plan`.
@@ -59,7 +64,8 @@ def choose_counters(
         counted = tuple(
             c
             for c, limit in enumerate(problem.limits)
-            if len(limit.scope) > _WIDEST_CLIQUE or log2_choices(len(limit.scope), limit.lower, limit.upper) > threshold
+            if len(limit.scope) > _WIDEST_CLIQUE
+            or log2_states(limit) > (min(threshold, _MODULAR) if limit.sums.modulus else threshold)
         )
         if counted in tried:
             continue
@@ -67,7 +73,7 @@ def choose_counters(
         tree = _tree_without(problem, counted) if counted else None
         if best is not None and tree is not None and _rough_cost(problem, counted, tree) > best.cost / 2:
             continue
-        other = problem if tree is None else _with_counters(problem, counted, tree)
+        other = problem if tree is None else _with_sums(problem, counted, tree)
         elimination = order(other)
         buckets = make_buckets(other, elimination, check)
         choice = Choice(other, elimination, buckets, estimate(other, buckets, check, list_share))
@@ -76,7 +82,7 @@ def choose_counters(
     return best
 
 
-# ---- the elimination tree without these budgets ---------------------------------------------------------------------
+# ---- the elimination tree without these counters --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,96 +123,127 @@ def _upwards(tree: _Tree, scope: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _rough_cost(problem: Problem, counted: Sequence[int], tree: _Tree) -> float:
-    """The states of all steps if every counter were part of each step on its way up the tree."""
+    """The states of all steps if every running sum were part of each step on its way up the tree."""
     bits = list(tree.bits)
     for c in counted:
         limit = problem.limits[c]
-        states = math.log2(_Counting.of(limit).cap + 1)
+        states = math.log2(_most_sums(limit))
         for v, _ in _upwards(tree, limit.scope):
             bits[v] += states
     return float(sum(2.0 ** min(b, 1000.0) for b in bits))
 
 
-# ---- counters -------------------------------------------------------------------------------------------------------
+# ---- running sums ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Counting:
-    """How a budget is counted: zeros or ones, up to ``cap``; higher counts are left out, or merged if ``saturates``."""
-
-    zeros: bool
-    cap: int
-    saturates: bool
-    lower: int
-    upper: int
-
-    @classmethod
-    def of(cls, limit: Limit) -> _Counting:
-        n = len(limit.scope)
-        if not limit.shared:  # bounds differ between models, so every count matters
-            return cls(False, limit.upper, False, limit.lower, limit.upper)
-
-        def count(zeros: bool, lower: int, upper: int) -> _Counting:
-            return cls(zeros, lower, True, lower, lower) if upper >= n else cls(zeros, upper, False, lower, upper)
-
-        ones = count(False, limit.lower, limit.upper)
-        zeros = count(True, n - limit.upper, n - limit.lower)
-        return zeros if zeros.cap < ones.cap else ones
+def _most_sums(limit: Limit) -> int:
+    """About the states of a running sum."""
+    apart = min(limit.sums.upper, limit.total - limit.sums.lower) + 1
+    return limit.sums.modulus or min(apart, _accepting(limit))
 
 
-@dataclass(frozen=True)
-class _Sum:
-    """A variable whose state is a count over ``covered`` of the budget's variables, in reverse if ``flipped``."""
+def _accepting(limit: Limit) -> int:
+    """About the states of a running sum if all sums that a one-sided bound accepts are one."""
+    sums = limit.sums
+    if not limit.plain or sums.allowed is not None or (sums.lower > 0 and sums.upper < limit.total):
+        return limit.total + 1
+    return (sums.lower if sums.lower > 0 else limit.total - sums.upper) + 1
+
+
+@dataclass(frozen=True, eq=False)
+class _Partial:
+    """A variable that is a sum over the variables of the counter at the positions ``covered`` (bits)."""
 
     variable: int
-    states: int
+    values: NDArray[np.int64]  # of each of its states: the sum, or one that is as good
     covered: int
-    flipped: bool
+    reach: int  # the largest sum
 
 
-def _with_counters(problem: Problem, counted: Sequence[int], tree: _Tree) -> Problem:
+def _with_sums(problem: Problem, counted: Sequence[int], tree: _Tree) -> Problem:
     cards = list(problem.cardinalities)
     relations = list(problem.relations)
     for c in counted:
-        _count(problem.limits[c], tree, cards, relations)
+        _RunningSum(problem.limits[c], cards, relations).add_along(tree)
     left_out = set(counted)
     limits = tuple(limit for c, limit in enumerate(problem.limits) if c not in left_out)
     return replace(problem, cardinalities=tuple(cards), relations=tuple(relations), limits=limits)
 
 
-def _count(limit: Limit, tree: _Tree, cards: list[int], relations: list[Relation]) -> None:
-    """Add up the variables of a budget along the tree, from the leaves, then over the roots."""
-    counting = _Counting.of(limit)
-    waiting = {i: [_Sum(i, 2, 1, counting.zeros)] for i in limit.scope}  # by variable; -1: the sums of the roots
-    for v, parent in _upwards(tree, limit.scope):
-        total = _add_up(waiting.pop(v), counting, limit, cards, relations)
-        waiting.setdefault(parent, []).append(total)
-    total = _add_up(waiting[-1], counting, limit, cards, relations)
-    values = _values(total)
-    allowed = (values >= counting.lower) & (values <= counting.upper)
-    source, cells = (None, None) if limit.shared else (limit.source, values + limit.offset)
-    relations.append(Relation((total.variable,), allowed, source, cells))
+class _RunningSum:
+    """Appends the partial sums of a counter to the variables and relations of a problem."""
 
+    def __init__(self, limit: Limit, cards: list[int], relations: list[Relation]) -> None:
+        self.limit, self.cards, self.relations = limit, cards, relations
+        self.everything = (1 << len(limit.scope)) - 1
+        self.by_pattern = limit.plain and not limit.sums.modulus and len(limit.scope) <= _MOST_MERGED
+        self.by_pattern = self.by_pattern and (limit.weights is not None or limit.sums.allowed is not None)
+        # Two terms and a sum that stands for one sum determine each other, so merging must save more than that does.
+        self.accepting = _accepting(limit) < min(limit.sums.upper, limit.total - limit.sums.lower) + 1
 
-def _add_up(terms: list[_Sum], counting: _Counting, limit: Limit, cards: list[int], relations: list[Relation]) -> _Sum:
-    """A variable that is the sum of ``terms``, with the relations that make it so."""
-    total = terms[0]
-    for other in terms[1:]:
-        covered = total.covered + other.covered
-        states = min(counting.cap, covered) + 1
-        sums = _values(total)[:, None] + _values(other)[None, :]
-        sums = np.minimum(sums, counting.cap) if counting.saturates else sums
-        # Below this count, the remaining variables cannot reach the lower bound.
-        least = counting.lower - (len(limit.scope) - covered)
-        allowed = (sums[..., None] == np.arange(states)) & (np.arange(states) >= least)
-        fresh = _Sum(len(cards), states, covered, False)
-        cards.append(states)
-        relations.append(Relation((total.variable, other.variable, fresh.variable), allowed, None, None))
-        total = fresh
-    return total
+    def add_along(self, tree: _Tree) -> None:
+        """Add up from the leaves of the tree, then over the roots."""
+        limit = self.limit
+        weights = limit.weights or ones(len(limit.scope))
+        waiting: dict[int, list[_Partial]] = {-1: []}  # by variable; -1: the sums of the roots
+        for p, (i, w) in enumerate(zip(limit.scope, weights, strict=True)):
+            waiting[i] = [_Partial(i, np.array(w), 1 << p, max(w))]
+        for v, parent in _upwards(tree, limit.scope):
+            terms = waiting.pop(v)
+            whole = sum(term.covered for term in terms) == self.everything
+            waiting.setdefault(parent, []).extend(terms if whole else [self._add_up(terms)])
+        last = waiting[-1]
+        self._compare(last if len(last) == 1 else [self._add_up(last[:-1]), last[-1]])
 
+    def _add_up(self, terms: list[_Partial]) -> _Partial:
+        """A variable that is the sum of ``terms``, with the relations that make it so."""
+        total = terms[0]
+        for other in terms[1:]:
+            covered, reach = total.covered | other.covered, total.reach + other.reach
+            sums = self._merged(total.values[:, None] + other.values, covered, reach)
+            values = np.unique(sums[sums >= 0])
+            values = values if len(values) else np.zeros(1, dtype=np.int64)  # nothing is allowed
+            allowed = sums[..., None] == values
+            fresh = _Partial(len(self.cards), values, covered, reach)
+            self.cards.append(len(values))
+            self.relations.append(Relation((total.variable, other.variable, fresh.variable), allowed, None, None))
+            total = fresh
+        return total
 
-def _values(total: _Sum) -> NDArray[np.int64]:
-    """The count that each state of a partial sum represents."""
-    values = np.arange(total.states)
-    return values[::-1] if total.flipped else values
+    def _compare(self, terms: list[_Partial]) -> None:
+        """Allow the totals of one or two terms that the counter allows, with their potentials."""
+        limit = self.limit
+        total = terms[0].values if len(terms) == 1 else terms[0].values[:, None] + terms[1].values
+        allowed, scope = fits(limit.sums, total), tuple(term.variable for term in terms)
+        source, cells = (None, None) if limit.plain else (limit.source, limit.sums.entries(total))
+        self.relations.append(Relation(scope, allowed, source, cells))
+
+    def _merged(self, sums: NDArray[np.int64], covered: int, reach: int) -> NDArray[np.int64]:
+        """One sum for all that the variables not ``covered`` complete in the same ways, -1 if they cannot."""
+        allowed, rest = self.limit.sums, self.limit.total - reach
+        if allowed.modulus:
+            return np.asarray(sums % allowed.modulus)
+        if self.by_pattern:
+            return self._by_pattern(sums, covered)
+        possible = (sums <= allowed.upper) & (sums >= allowed.lower - rest)
+        if self.accepting:
+            safe = (sums >= allowed.lower) & (sums + rest <= allowed.upper)
+            sums = np.where(safe, allowed.lower, sums)
+        return np.where(possible, sums, -1)
+
+    def _by_pattern(self, sums: NDArray[np.int64], covered: int) -> NDArray[np.int64]:
+        """`_merged` by comparing the sums that complete an allowed one, as bits."""
+        others = 1  # the sums of the other variables
+        for p, weights in enumerate(self.limit.weights or ones(len(self.limit.scope))):
+            if not covered >> p & 1:
+                others = reduce(or_, (others << w for w in set(weights)))
+        values, where = np.unique(sums, return_inverse=True)
+        first: dict[int, int] = {0: -1}
+        merged = [first.setdefault((self._allowed >> v) & others, v) for v in values.tolist()]
+        return np.array(merged)[where].reshape(sums.shape)
+
+    @cached_property
+    def _allowed(self) -> int:
+        """The allowed totals, as bits."""
+        allowed = self.limit.sums.allow(np.arange(self.limit.total + 1))
+        return int.from_bytes(np.packbits(allowed, bitorder="little").tobytes(), "little")

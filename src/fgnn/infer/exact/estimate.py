@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.infer.exact.buckets import Bucket
 from fgnn.infer.exact.order import Measure, product_measure
-from fgnn.infer.exact.problem import Problem
+from fgnn.infer.exact.problem import Limit, Problem, Sums, Weights, ones
+from fgnn.infer.exact.ways import log2_choices, log2_completions, log2_within
 
 # A step uses an explicit list if that has at most this share (log2) of all joint states, or if these are few (log2).
 LIST_SHARE = -2.0
@@ -69,8 +70,8 @@ class _ListConstraint:
 
 
 @dataclass(frozen=True)
-class _LimitConstraint:
-    """A budget over ``size`` variables, of which those in ``mask`` are in the scope."""
+class _OnesConstraint:
+    """The number of ones among ``size`` variables, of which those in ``mask`` are in the scope, is within bounds."""
 
     mask: int
     size: int
@@ -80,6 +81,25 @@ class _LimitConstraint:
     def bits(self, positions: int, given: int) -> float:
         present = positions.bit_count()
         return log2_choices(present, self.lower - (self.size - present), self.upper)
+
+
+@dataclass(frozen=True)
+class _SumConstraint:
+    """A sum over variables of which those at ``places`` are in the scope; ``complete`` if these are all."""
+
+    mask: int
+    places: tuple[int, ...]
+    weights: Weights
+    total: int
+    sums: Sums
+    complete: bool
+
+    def bits(self, positions: int, given: int) -> float:
+        weights = tuple(w for p, w in zip(self.places, self.weights, strict=True) if positions >> p & 1)
+        modulus = self.sums.modulus
+        if self.complete and positions | given == self.mask and (modulus or not given):
+            return log2_completions(weights, self.sums, modulus if given else 0)
+        return log2_within(weights, self.sums.lower - self.total + sum(map(max, weights)), self.sums.upper)
 
 
 @dataclass(frozen=True)
@@ -97,7 +117,13 @@ class _TableConstraint:
         return tuple(a for a, place in enumerate(self.places) if mask >> place & 1)
 
 
-_Constraint = _ListConstraint | _LimitConstraint | _TableConstraint
+_Constraint = _ListConstraint | _OnesConstraint | _SumConstraint | _TableConstraint
+
+
+def _counted(places: tuple[int, ...], weights: Weights | None, total: int, sums: Sums, complete: bool) -> _Constraint:
+    if weights is None and sums.allowed is None:
+        return _OnesConstraint(_mask(places), total, sums.lower, sums.upper)
+    return _SumConstraint(_mask(places), places, weights or ones(len(places)), total, sums, complete)
 
 
 def estimate(
@@ -113,7 +139,7 @@ def estimate(
     for bucket in buckets:
         check()
         constraints: list[_Constraint] = [
-            _LimitConstraint(_mask(u.places), u.size, u.lower, u.upper) for u in bucket.limits if u.prunes
+            _counted(u.places, u.weights, u.total, u.sums, u.limit is not None) for u in bucket.limits if u.prunes
         ]
         for r, places in zip(bucket.relations, bucket.relation_places, strict=True):
             if (table := tables[r]) is not None:
@@ -131,7 +157,7 @@ def estimate(
 
 
 def limit_measure(problem: Problem) -> Measure:
-    """A bound on the states of a step from budgets and sums alone, to compare orders by."""
+    """A bound on the states of a step from counters and running sums alone, to compare orders by."""
     sums = [(r, relation.scope) for r, relation in enumerate(problem.relations) if relation.source is None]
     if not problem.limits and not sums:
         return product_measure(problem.cardinalities)
@@ -151,8 +177,7 @@ def limit_measure(problem: Problem) -> Measure:
         constraints: list[_Constraint] = []
         for c, mask in masks.items():
             if c < len(problem.limits):
-                limit = problem.limits[c]
-                constraints.append(_LimitConstraint(mask, len(limit.scope), limit.lower, limit.upper))
+                constraints.append(_within(problem.limits[c], mask, at))
                 continue
             r, terms = sums[c - len(problem.limits)]
             table = tables[r]
@@ -163,17 +188,14 @@ def limit_measure(problem: Problem) -> Measure:
     return measure
 
 
-@cache
-def log2_choices(count: int, lower: int, upper: int) -> float:
-    """log2 of the number of ways to set between ``lower`` and ``upper`` of ``count`` binary variables."""
-    lower, upper = max(0, lower), min(count, upper)
-    if lower > upper:
-        return 0.0
-    if lower == 0 and upper == count:
-        return float(count)
-    if 2 * upper > count and 2 * lower > count:
-        lower, upper = count - upper, count - lower
-    return math.log2(sum(math.comb(count, j) for j in range(lower, upper + 1)))
+def _within(limit: Limit, mask: int, at: dict[int, int]) -> _Constraint:
+    """The constraint of a counter on the variables in ``mask``, whose positions are ``at``."""
+    if limit.weights is None and limit.sums.allowed is None:
+        return _OnesConstraint(mask, len(limit.scope), limit.sums.lower, limit.sums.upper)
+    weights = limit.weights or ones(len(limit.scope))
+    present = [(at[i], w) for i, w in zip(limit.scope, weights, strict=True) if i in at]
+    places, own = tuple(p for p, _ in present), tuple(w for _, w in present)
+    return _SumConstraint(mask, places, own, limit.total, limit.sums, len(present) == len(limit.scope))
 
 
 def _size(cardinalities: tuple[int, ...], constraints: list[_Constraint], needs_list: bool, list_share: float) -> Size:

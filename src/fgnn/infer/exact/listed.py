@@ -52,19 +52,18 @@ def build_listed(
     items: Sequence[Item],
     children: Sequence[int],
     limits: Sequence[LocalLimit],
-    counts: Sequence[tuple[tuple[int, ...], int, int]],
+    counted: Sequence[tuple[LocalLimit, int]],
     slots: int,
     most: int,
 ) -> ListedShape | None:
-    """Join the items, drop what the budgets forbid, and index the result; None if no feasible state is left.
+    """Join the items, drop the sums that are not allowed, and index the result; None if no feasible state is left.
 
     Args:
         cardinalities: Of the step's scope; position 0 is eliminated.
         items: The inputs.
         children: Which items are results of earlier steps.
-        limits: The budgets, as positions.
-        counts: The budgets whose bounds differ between models: their positions, the slot that has 0 or -inf for each
-            number of ones, and the number of ones among their fixed variables.
+        limits: The counters, as positions.
+        counted: Those that have numbers, and the slot that has one for every sum.
         slots: Number of slots of the inputs.
         most: The longest list allowed; longer ones raise `TooManyStates`.
     """
@@ -83,11 +82,11 @@ def build_listed(
     blocks = [order[start[:n] + r] for r, n in enumerate(lengths)]  # joint rows, choice by choice
 
     sums = _Sums(slots)
-    ones = [(slot, root.states.ones(places) + fixed) for places, slot, fixed in counts]
+    entries = [(slot, u.sums.entries(root.states.sums(u.places, u.weights))) for u, slot in counted]
     terms = []
     for rows in blocks:
         block = sums.terms(root, rows, len(root))
-        block += [Term(slot, index_tensor(count[rows])) for slot, count in ones]
+        block += [Term(slot, index_tensor(of[rows])) for slot, of in entries]
         terms.append(tuple(block))
     everything = np.concatenate(blocks)
     origins: dict[Item, Rows] = {}
@@ -157,14 +156,20 @@ def _product(one: _Node, two: _Node) -> float:
 
 
 def _prune(node: _Node, limits: Sequence[LocalLimit]) -> _Node:
-    """Drop the rows that violate the budgets whatever the states of the missing variables."""
+    """Drop the rows whose sums are not allowed whatever the states of the missing variables."""
     keep = np.ones(len(node), dtype=np.bool_)
     for limit in limits:
+        allowed, weights = limit.sums, None
         inside = [p for p in limit.places if p in node.states.places]
-        least = limit.lower - (limit.size - len(inside))
-        if limit.upper < len(inside) or least > 0:
-            ones = node.states.ones(inside)
-            keep &= (ones <= limit.upper) & (ones >= least)
+        reach = len(inside)
+        if limit.weights is not None:
+            weights = [w for p, w in zip(limit.places, limit.weights, strict=True) if p in node.states.places]
+            reach = sum(map(max, weights))
+        least = allowed.lower - (limit.total - reach)
+        complete = allowed.allowed is not None and len(inside) == len(limit.places)
+        if complete or allowed.upper < reach or least > 0:
+            sums = node.states.sums(inside, weights)
+            keep &= allowed.allow(sums) if complete else (sums <= allowed.upper) & (sums >= least)
     if keep.all():
         return node
     rows = np.flatnonzero(keep)

@@ -8,7 +8,8 @@ choice in its sum, is the probability of the joint state, which is added to ever
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from fgnn.infer.exact.shapes import DenseShape, ListedShape
 from fgnn.pgm import ModelBatch
 
 Check = Callable[[int, int], None]
+Key = tuple[str, int]  # the kind and the group of a `Source`
 
 
 class LogSum:
@@ -67,32 +69,33 @@ class LogSum:
     # ---- marginals ----------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def gradient(self, weight: Tensor, tables: bool = True) -> tuple[Tensor, list[Tensor]]:
-        """The gradient of ``(weight * log_z).sum()``: for the unaries (B, N, K), and for each group of tables.
+    def gradient(
+        self, weight: Tensor, wanted: Mapping[Key, Sequence[int]] | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The gradient of ``(weight * log_z).sum()``: for the unaries (B, N, K), and for each of some other groups.
 
-        With a weight of one these are the probabilities of states, and of the joint states of each table. Where models
-        share tables, their gradient is the sum over the models, (1, C, k_1, ..., k_A).
+        With a weight of one these are the probabilities of states, and of the joint states of each table or the sums of
+        each counter. Where models share a group, its gradient is the sum over the models, (1, C, ...).
 
         Args:
             weight: Of each model, (B,); models without a feasible assignment count as zero.
-            tables: Whether to compute the gradient for the tables; else the list is empty.
+            wanted: The groups, each with the shape of its numbers; by default all tables.
         """
         batch, models = self.numbers.batch, len(self.numbers.batch)
+        if wanted is None:
+            wanted = {("table", g): t.distinct("values").shape for g, t in enumerate(batch.tables)}
         weight = torch.where(self.log_z > -torch.inf, weight.to(self.numbers.dtype), 0.0)
         # With the axes of `Numbers`, so that the gradient of a source is added to a view.
         unary = self._zeros(*batch.unary.shape[1:], models)
-        groups = [
-            self._zeros(len(t.scopes), t.values[0, 0].numel(), len(t.distinct("values")))
-            for t in (batch.tables if tables else ())
-        ]
+        groups = {key: self._zeros(count, math.prod(entries), own) for key, (own, count, *entries) in wanted.items()}
         whole = weight if self.numbers.single else weight[None]  # of the result of a step without variables
 
         def add(source: Source, amount: Tensor, entry: int | slice = slice(None)) -> None:
             if source.kind == "unary":
                 states = slice(len(amount)) if isinstance(entry, slice) else entry
                 unary[source.index, states] += amount
-            elif source.kind == "table" and tables:
-                target = groups[source.group][source.index, entry]
+            elif (source.kind, source.group) in groups:
+                target = groups[source.kind, source.group][source.index, entry]
                 target += amount.sum_to_size(target.shape)
 
         adjoints: dict[int, Tensor] = {}
@@ -112,10 +115,7 @@ class LogSum:
         def models_first(rows: Tensor) -> Tensor:
             return rows[None] if self.numbers.single else rows.permute(2, 0, 1)
 
-        by_group = [models_first(rows) for rows in groups]
-        return models_first(unary), [
-            rows.reshape(*rows.shape[:2], *t.shape) for rows, t in zip(by_group, batch.tables, strict=False)
-        ]
+        return models_first(unary), [models_first(groups[key]).reshape(shape) for key, shape in wanted.items()]
 
     def _zeros(self, *shape: int) -> Tensor:
         """Zeros with the models on the last axis, which is left out for a single model."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor
 
 from fgnn.infer.exact.candidates import rows_first
 from fgnn.pgm import ModelBatch
+from fgnn.pgm.factors import Counter
+from fgnn.pgm.group_batches import FactorBatch
 
 # Longest reach of a factor: each variable takes tables of 2^reach states per model.
 _MOST_REACH = 16
@@ -23,7 +26,7 @@ class Piece:
     group: int
     index: int
     reach: int
-    rows: Tensor  # shape: (2^reach,), the entry of the table, or the number of ones in the budget
+    rows: Tensor  # shape: (2^reach,), the entry of the table, or the sum of the counter
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +35,7 @@ class Band:
 
     reach: int  # number of consecutive variables that the widest factor spans
     tables: tuple[tuple[Piece, ...], ...]  # by the last variable of the scope
-    budgets: tuple[tuple[Piece, ...], ...]
+    counters: tuple[tuple[Piece, ...], ...]
 
     @classmethod
     def of(cls, batch: ModelBatch) -> Band:
@@ -43,22 +46,31 @@ class Band:
         """
         if bool((batch.cardinalities != 2).any()):
             raise ValueError(f"Expected binary variables (got {sorted(set(batch.cardinalities.tolist()))} states)")
-        n = batch.num_variables
-        tables: list[list[Piece]] = [[] for _ in range(n)]
-        budgets: list[list[Piece]] = [[] for _ in range(n)]
-        scopes = [(tables, [g.scopes for g in batch.tables]), (budgets, [g.scopes for g in batch.budgets])]
-        for pieces, groups in scopes:
-            for group, group_scopes in enumerate(groups):
-                for index, scope in enumerate(group_scopes.tolist()):
+        if len(batch.tables) + len(batch.counted) < len(batch.factors):
+            raise ValueError("Expected tables and factors that count (got others)")
+
+        def pieces(groups: Sequence[FactorBatch]) -> tuple[tuple[Piece, ...], ...]:
+            by_last: list[list[Piece]] = [[] for _ in range(batch.num_variables)]
+            for group, factors in enumerate(groups):
+                for index, scope in enumerate(factors.scopes.tolist()):
                     last, reach = max(scope), max(scope) - min(scope) + 1
                     if reach > _MOST_REACH:
                         raise ValueError(f"Expected factors within {_MOST_REACH} neighbours (got one over {reach})")
                     bits = torch.arange(2**reach)[:, None] >> (last - torch.tensor(scope)) & 1  # shape: (2^reach, A)
-                    place = 2 ** torch.arange(len(scope) - 1, -1, -1) if pieces is tables else torch.tensor(1)
-                    rows = (bits * place).sum(1).to(batch.device)
-                    pieces[last].append(Piece(group, index, reach, rows))
-        widest = max([p.reach for pieces, _ in scopes for at in pieces for p in at], default=1)
-        return cls(max(2, widest), tuple(map(tuple, tables)), tuple(map(tuple, budgets)))
+                    rows = _entries(factors.counter, bits).to(batch.device)
+                    by_last[last].append(Piece(group, index, reach, rows))
+            return tuple(map(tuple, by_last))
+
+        tables, counters = pieces(batch.tables), pieces(batch.counted)
+        widest = max([p.reach for at in (*tables, *counters) for p in at], default=1)
+        return cls(max(2, widest), tables, counters)
+
+
+def _entries(counter: Counter | None, bits: Tensor) -> Tensor:
+    """The entry of a table, or the sum of a counter, at joint states (S, A) of binary variables.  # shape: (S,)"""
+    if counter is not None:
+        return torch.from_numpy(counter.sums(bits.numpy()))
+    return (bits * 2 ** torch.arange(bits.shape[1] - 1, -1, -1)).sum(1)
 
 
 def max_marginals(batch: ModelBatch, band: Band | None = None, *, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -82,7 +94,9 @@ def max_marginals(batch: ModelBatch, band: Band | None = None, *, dtype: torch.d
     Returns:
         m, shape (B, N, 2), in ``dtype``; ``-inf`` where no feasible assignment has that state.
     """
-    band = band or batch.structure.derived("band", lambda: Band.of(batch))
+    # A structure does not know the weights of sums.
+    counters = tuple(group.counter for group in batch.counted)
+    band = band or batch.structure.derived(("band", counters), lambda: Band.of(batch))
     if not batch.unary.numel():
         return batch.unary.to(dtype)
     size = max(1, _CPU_SLICE >> band.reach) if batch.device.type == "cpu" else len(batch)
@@ -139,22 +153,24 @@ class _Terms:
     def __init__(self, batch: ModelBatch, band: Band, dtype: torch.dtype) -> None:
         self.band, self.models = band, len(batch)
         self._unary, *self._tables = rows_first(batch, dtype)
-        self._bounds = [
-            (u.distinct("at_least").T.contiguous(), u.distinct("at_most").T.contiguous()) for u in batch.budgets
-        ]
+        self._bounds, self._sums = [], []
+        for group in batch.counted:
+            bounds = group.bounds()
+            self._bounds.append(None if bounds is None else tuple(b.T.contiguous() for b in bounds))
+            self._sums.append(None if bounds is not None else group.by_sum(dtype).permute(1, 2, 0).contiguous())
 
     def forward(self, alpha: Tensor, t: int) -> Tensor:
         """Add the factors that end at t to alpha (2^held, B), over the variables before t; returns (2^held, 2, B)."""
         small, reach = self._local(t)
         before = alpha.view(-1, 2 ** (reach - 1), 1, self.models)
-        return self._allowed(before + small.view(1, -1, 2, small.shape[-1]), t)
+        return self._counted(before + small.view(1, -1, 2, small.shape[-1]), t)
 
     def back(self, beta: Tensor, t: int) -> Tensor:
         """Add the factors that end at t to beta (2^held, B), over the variables up to t; returns (2^held, 2, B)."""
         small, reach = self._local(t)
         if reach == self.band.reach:
-            return self._allowed(beta.view(1, -1, self.models) + small.view(2, -1, small.shape[-1]), t)
-        return self._allowed(beta.view(1, -1, 2**reach, self.models).expand(2, -1, -1, -1) + small, t)
+            return self._counted(beta.view(1, -1, self.models) + small.view(2, -1, small.shape[-1]), t)
+        return self._counted(beta.view(1, -1, 2**reach, self.models).expand(2, -1, -1, -1) + small, t)
 
     def _local(self, t: int) -> tuple[Tensor, int]:
         """The sum of the unary and the tables that end at t, (2^reach, B), and its reach."""
@@ -165,11 +181,15 @@ class _Terms:
             reach = piece.reach
         return small, reach
 
-    def _allowed(self, joint: Tensor, t: int) -> Tensor:
-        """Set joint states that violate a budget ending at t to -inf, in place."""
-        for piece in self.band.budgets[t]:
-            lower, upper = self._bounds[piece.group]
-            count = piece.rows[:, None]
-            broken = (count < lower[piece.index]) | (count > upper[piece.index])  # shape: (2^reach, B or 1)
-            joint.view(-1, 2**piece.reach, self.models).masked_fill_(broken, -torch.inf)
+    def _counted(self, joint: Tensor, t: int) -> Tensor:
+        """Add the counters that end at t, in place."""
+        for piece in self.band.counters[t]:
+            states = joint.view(-1, 2**piece.reach, self.models)
+            if (bounds := self._bounds[piece.group]) is not None:
+                lower, upper = bounds
+                sums = piece.rows[:, None]
+                broken = (sums < lower[piece.index]) | (sums > upper[piece.index])  # shape: (2^reach, B or 1)
+                states.masked_fill_(broken, -torch.inf)
+            elif (values := self._sums[piece.group]) is not None:
+                states.add_(values[piece.index].index_select(0, piece.rows))
         return joint.view(-1, 2, self.models)

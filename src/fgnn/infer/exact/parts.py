@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fgnn.pgm import BudgetBatch, ModelBatch, TableBatch
-
-Group = TypeVar("Group", TableBatch, BudgetBatch)
+from fgnn.pgm import ModelBatch
+from fgnn.pgm.group_batches import by_form
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,18 +54,14 @@ def take_apart(batch: ModelBatch, split: Split) -> tuple[Part, Part]:
         number = torch.full((batch.num_variables,), -1, dtype=torch.int64, device=batch.device)
         number[variables] = torch.arange(len(variables), device=batch.device)
 
-        def factors(group: Group) -> Group:
-            which = hard[group.scopes].any(1) == is_hard
-            return replace(group.changed(len(batch), lambda x: x[:, which]), scopes=number[group.scopes[which]])
-
-        tables, budgets = [factors(t) for t in batch.tables], [factors(u) for u in batch.budgets]
-        piece = ModelBatch.of(
-            cardinalities=batch.cardinalities[variables],
-            unary=unary[:, variables],
-            tables=[t for t in tables if len(t.scopes)],
-            budgets=[u for u in budgets if len(u.scopes)],
-            constant=constant,
-        )
+        groups = []
+        for group in batch.factors:
+            some = group.some((hard[group.scopes].any(1) == is_hard).nonzero().squeeze(1))
+            if len(some.scopes):
+                groups.append(replace(some, scopes=number[some.scopes]))
+        tables, budgets, structured = by_form(groups)
+        cards = batch.cardinalities[variables]
+        piece = ModelBatch.of(cards, unary[:, variables], tables, budgets, constant, structured)
         return Part(piece, variables, own[variables])
 
     easy = part(unary, ~hard, ~hard, batch.constant, False)

@@ -8,14 +8,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fgnn.infer.exact.allowed_states import AllowedStates, BudgetShape, TableShape
+from fgnn.infer.exact.allowed_states import AllowedStates, CounterShape, TableShape
 
 
 @dataclass(frozen=True)
 class Source:
-    """The numbers of a factor in a batch: the unaries of a variable, a table of a group, the counts of a budget."""
+    """The numbers of a factor in a batch: the unaries of a variable, a table of a group, the potentials of all sums."""
 
-    kind: Literal["unary", "table", "count"]
+    kind: Literal["unary", "table", "sum"]
     group: int
     index: int
 
@@ -30,20 +30,59 @@ class Relation:
     cells: NDArray[np.int64] | None  # shape: as `allowed`, the entry of the source at each joint state; None: in order
 
 
+Weights = tuple[tuple[int, ...], ...]  # of the states of several variables; the least of each is 0
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The sums over free variables that some model allows: from ``lower`` to ``upper``, and where there is a modulus or
+    there are gaps, those whose entry is in ``allowed``."""
+
+    lower: int
+    upper: int
+    offset: int  # the sum of the fixed variables
+    modulus: int  # 0: none
+    allowed: bytes | None  # a bool for each entry; None: all
+
+    def entries(self, sums: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where the potential of each sum is, among those of all sums."""
+        sums = sums + self.offset
+        return sums % self.modulus if self.modulus else sums
+
+    def allow(self, sums: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether each sum is allowed."""
+        inside = (sums >= self.lower) & (sums <= self.upper)
+        if self.allowed is None:
+            return inside
+        allowed = np.frombuffer(self.allowed, dtype=np.bool_)
+        return inside & allowed[self.entries(np.where(inside, sums, self.lower))]
+
+
 @dataclass(frozen=True)
 class Limit:
-    """A budget over free variables: ``lower <= ones <= upper``, with the loosest bounds of all models.
-
-    ``source`` has 0 or -inf for every count of ones, of which ``offset`` are fixed. A list needs it only if models
-    differ in their bounds (not ``shared``).
+    """A counter over free variables. Its ``source`` has a potential for every sum. If it is ``plain``, that is 0 for
+    all allowed sums in every model; a list, which has no others, does not need it.
     """
 
     scope: tuple[int, ...]
-    lower: int
-    upper: int
+    weights: Weights | None  # by variable; None: 0 and 1
+    total: int  # the largest sum
+    sums: Sums
     source: Source
-    offset: int
-    shared: bool
+    plain: bool
+
+
+def sum_up(weights: Weights) -> NDArray[np.int64]:
+    """The sum of every joint state, with one axis per variable."""
+    total = np.zeros((), dtype=np.int64)
+    for w in weights:
+        total = total[..., None] + np.array(w)
+    return total
+
+
+def ones(count: int) -> Weights:
+    """The weights of binary variables whose ones are counted."""
+    return ((0, 1),) * count
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,8 +127,8 @@ class _Reduction:
             self.relations.append(Relation((f,), None, Source("unary", 0, i), cells))
         for g, table in enumerate(structure.tables):
             self._add_tables(g, table)
-        for g, budget in enumerate(structure.budgets):
-            self._add_budgets(g, budget)
+        for g, group in enumerate(structure.counters):
+            self._add_counters(g, group)
 
     def _add_tables(self, group: int, table: TableShape) -> None:
         number, shape = self.number, table.allowed.shape[1:]
@@ -112,15 +151,48 @@ class _Reduction:
             free_scope = tuple(int(number[scope[a]]) for a in free)
             self.relations.append(Relation(free_scope, None if allowed.all() else allowed, source, cells))
 
-    def _add_budgets(self, group: int, budget: BudgetShape) -> None:
-        fixed_ones = (self.fixed[budget.scopes] == 1).sum(1)
-        for c, scope in enumerate(budget.scopes.tolist()):
-            free = tuple(int(self.number[i]) for i in scope if self.number[i] >= 0)
-            offset = int(fixed_ones[c])
-            source, shared = Source("count", group, c), bool(budget.shared[c])
-            lower, upper = max(0, int(budget.lower[c]) - offset), min(len(free), int(budget.upper[c]) - offset)
+    def _add_counters(self, group: int, shape: CounterShape) -> None:
+        counter = shape.counter
+        fixed_ones = (self.fixed[shape.scopes] == 1).sum(1) if counter.counts_ones else None
+        for c, scope in enumerate(shape.scopes.tolist()):
+            if fixed_ones is not None:
+                offset, weights = int(fixed_ones[c]), None
+                free = tuple(int(self.number[i]) for i in scope if self.number[i] >= 0)
+                total = len(free)
+            else:
+                free, weights, offset = self._live_weights(scope, counter.weights)
+                total = sum(map(max, weights))
+            source, plain = Source("sum", group, c), bool(shape.plain[c])
+            allowed = None if shape.allowed is None else shape.allowed[c]
+            bounds = int(shape.lower[c]), int(shape.upper[c])
+            sums = _sums_over_free(bounds, offset, total, counter.modulus, allowed)
             if not free:
-                if not shared:
-                    self.constants.append((source, offset))
-            elif not shared or lower > 0 or upper < len(free):
-                self.limits.append(Limit(free, lower, upper, source, offset, shared))
+                if not plain or not sums.allow(np.array(0)):
+                    self.constants.append((source, int(sums.entries(np.array(0)))))
+            elif not plain or sums.lower > 0 or sums.upper < total or sums.allowed is not None:
+                binary = weights is None or all(w == (0, 1) for w in weights)
+                self.limits.append(Limit(free, None if binary else weights, total, sums, source, plain))
+
+    def _live_weights(self, scope: list[int], weights: Weights) -> tuple[tuple[int, ...], Weights, int]:
+        """The variables that change the sum, their weights above the least, and the sum of what is the same for all."""
+        free, above, offset = [], [], 0
+        for i, w in zip(scope, weights, strict=True):
+            own = [w[s] for s in np.flatnonzero(self.live[i, : len(w)])]
+            least = min(own)
+            offset += least
+            if max(own) > least:
+                free.append(int(self.number[i]))
+                above.append(tuple(v - least for v in own))
+        return tuple(free), tuple(above), offset
+
+
+def _sums_over_free(
+    bounds: tuple[int, int], offset: int, total: int, modulus: int, allowed: NDArray[np.bool_] | None
+) -> Sums:
+    """The allowed sums of free variables, which are at most ``total``, from those of all variables."""
+    if modulus:
+        assert allowed is not None
+        return Sums(0, total, offset, modulus, None if allowed.all() else allowed.tobytes())
+    lower, upper = max(0, bounds[0] - offset), min(total, bounds[1] - offset)
+    gaps = allowed is not None and not allowed[lower + offset : upper + offset + 1].all()
+    return Sums(lower, upper, offset, 0, allowed.tobytes() if allowed is not None and gaps else None)

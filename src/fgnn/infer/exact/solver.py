@@ -16,7 +16,7 @@ from fgnn.infer.exact.estimate import LIST_SHARE
 from fgnn.infer.exact.order import OutOfTime
 from fgnn.infer.exact.plan import ExactPlan, TooLarge, build_plan, too_large
 from fgnn.infer.exact.run import run_plan
-from fgnn.infer.lowered import lowers
+from fgnn.infer.lowered import counting, lowers_except
 from fgnn.infer.reporter import Reporter
 from fgnn.infer.solution import Answer, OnProgress
 from fgnn.pgm import ModelBatch
@@ -30,7 +30,7 @@ _CPU_SLICE = 1 << 15
 DEFAULT_MEMORY = 4 << 30
 
 
-@lowers
+@lowers_except(counting)
 @certified
 def solve_exact(
     batch: ModelBatch,
@@ -46,8 +46,8 @@ def solve_exact(
     r"""Eliminate the variables one by one, :math:`\mu(x_{N(v)}) = \max_{x_v} \sum_{c \ni v} \theta_c(x_c)`.
 
     The order is min-fill's, or a cheaper one found by random restarts. Each step maximises over its feasible joint
-    states only, so a chain with windows of 20 and at most 5 ones costs 16,664 states a step, not 2^19. Budgets over
-    many variables become running sums. Ties go to the lowest state, on every device.
+    states only, so a chain with windows of 20 and at most 5 ones costs 16,664 states a step, not 2^19. Counters over
+    many variables, such as budgets and parities, become running sums. Ties go to the lowest state, on every device.
 
     Args:
         batch: Models of one structure.
@@ -178,6 +178,7 @@ def in_slices(
     largest = max((step.shape.rows for step in plan.steps or ()), default=1)
     not_shared = [batch.unary, *(t.values for t in batch.tables if not t.shared)]
     numbers = sum(values.numel() // models * values.element_size() for values in not_shared)
+    numbers += sum(len(c.scopes) * len(c.counter.entries) * 8 for c in batch.counted if c.counter is not None)
     per_model = max(1, model_bytes + numbers)
     size, workers = max(1, memory // per_model), 1
     if batch.device.type == "cpu":

@@ -1,7 +1,7 @@
 """Explicit lists of joint states, packed into integers, and the joins that build them.
 
 Lists are never built by enumerating all joint states. Lists of smaller scopes are joined on their shared variables, and
-states that violate a budget are dropped as early as possible.
+states that no allowed sum can complete are dropped as early as possible.
 """
 
 from __future__ import annotations
@@ -70,8 +70,16 @@ class States:
         _move(words, self.words, [self.places[i] for i in scope], target)
         return words
 
-    def ones(self, variables: Sequence[int]) -> NDArray[np.int64]:
-        """The number of ones among these binary variables in every row, shape (S,)."""
+    def sums(self, variables: Sequence[int], weights: Sequence[Sequence[int]] | None) -> NDArray[np.int64]:
+        """The sum of the weights of these variables' states in every row, shape (S,); None: the number of ones."""
+        if weights is None:
+            return self._ones(variables)
+        total = np.zeros(len(self), dtype=np.int64)
+        for i, w in zip(variables, weights, strict=True):
+            total += np.array(w)[self.column(i)]
+        return total
+
+    def _ones(self, variables: Sequence[int]) -> NDArray[np.int64]:
         masks: dict[int, int] = {}
         for i in variables:
             word, shift, _ = self.places[i]

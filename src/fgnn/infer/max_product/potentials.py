@@ -70,7 +70,7 @@ class OnesPotentials:
         bounds = factors.bounds()
         assert bounds is not None
         theta = factors.by_sum(dtype).permute(2, 1, 0).contiguous() if total else None
-        return cls(_bound(bounds[0]), _bound(bounds[1]), theta)
+        return cls(_bound(bounds[0]), _bound(bounds[1].clamp(max=len(factors.shape))), theta)
 
     def send(self, group: Group, nu: Tensor, *, full: bool, normalise: bool, total: bool, out: Out = None) -> Tensor:
         if total:

@@ -20,7 +20,7 @@ def without_barren(batch: ModelBatch) -> ModelBatch:
 
     Variables keep their numbers. One that is summed out keeps a single state, of score 0.
     """
-    if len(batch) != 1 or batch.structured or batch.budgets:
+    if len(batch) != 1 or len(batch.factors) > len(batch.tables):
         return batch
     cards = batch.cardinalities.tolist()
     unary = [row[:k] for row, k in zip(_array(batch.unary[0]), cards, strict=True)]

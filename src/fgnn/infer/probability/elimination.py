@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Lock
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fgnn.infer.exact.dense_sums import has_numba
 from fgnn.infer.exact.estimate import LIST_SHARE
-from fgnn.infer.exact.log_sum import LogSum
+from fgnn.infer.exact.log_sum import Key, LogSum
 from fgnn.infer.exact.plan import ExactPlan, TooLarge, too_large
 from fgnn.infer.exact.solver import DEFAULT_MEMORY, Clock, default_memory, exact_plan, in_slices
 from fgnn.pgm import ModelBatch
@@ -107,21 +107,28 @@ class Elimination:
 
     def log_z(self) -> Tensor:
         """log Z of every model, (B,) in float64, differentiable in every potential; its gradient is the marginals."""
-        values = [t.distinct("values") for t in self.batch.tables]
-        result: Tensor = _LogZ.apply(self, self.batch.constant, self.batch.unary, *values)  # type: ignore[no-untyped-call]
+        values = {("table", g): t.distinct("values") for g, t in enumerate(self.batch.tables)}
+        for g, counter in enumerate(self.batch.counted):
+            potentials = counter.by_sum(self.batch.dtype)
+            if potentials.requires_grad:
+                values["sum", g] = potentials
+        inputs = (self.batch.constant, self.batch.unary, *values.values())
+        result: Tensor = _LogZ.apply(self, list(values), *inputs)  # type: ignore[no-untyped-call]
         return result
 
-    def gradient(self, weight: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The gradient of ``(weight * log_z).sum()`` for the unaries and for the distinct numbers of each table."""
+    def gradient(self, weight: Tensor, wanted: Mapping[Key, Sequence[int]]) -> tuple[Tensor, list[Tensor]]:
+        """The gradient of ``(weight * log_z).sum()`` for the unaries and for the ``wanted`` groups, by their shapes."""
         batch = self.batch
         unary = torch.zeros(batch.unary.shape, dtype=self.dtype, device=batch.device)
-        groups = [torch.zeros(t.distinct("values").shape, dtype=self.dtype, device=batch.device) for t in batch.tables]
-        shared, lock = [bool(t.shared) for t in batch.tables], Lock()
+        groups = [torch.zeros(*shape, dtype=self.dtype, device=batch.device) for shape in wanted.values()]
+        lock, models = Lock(), len(batch)
 
         def work(part: slice, run: LogSum) -> None:
-            unary[part], parts = run.gradient(weight[part])
-            for total, of_slice, add in zip(groups, parts, shared, strict=True):
-                if add:
+            count = part.stop - part.start
+            own = {key: (1 if shape[0] < models else count, *shape[1:]) for key, shape in wanted.items()}
+            unary[part], parts = run.gradient(weight[part], own)
+            for total, of_slice in zip(groups, parts, strict=True):
+                if len(total) < models:  # one for all models
                     with lock:
                         total += of_slice
                 else:
@@ -135,8 +142,11 @@ class _LogZ(torch.autograd.Function):
     """Recompute the messages on the way back: storing those of a large batch would take more memory than the models."""
 
     @staticmethod
-    def forward(ctx: Any, elimination: Elimination, constant: Tensor, unary: Tensor, *values: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, elimination: Elimination, keys: list[Key], constant: Tensor, unary: Tensor, *values: Tensor
+    ) -> Tensor:
         ctx.elimination = replace(elimination, batch=elimination.batch.detach())
+        ctx.wanted = {key: tuple(v.shape) for key, v in zip(keys, values, strict=True)}
         ctx.dtypes = [constant.dtype, unary.dtype, *(v.dtype for v in values)]
         log_z = torch.full((len(constant),), -torch.inf, dtype=torch.float64, device=unary.device)
 
@@ -149,6 +159,6 @@ class _LogZ(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, weight: Tensor) -> tuple[Tensor | None, ...]:
-        unary, groups = ctx.elimination.gradient(weight)
+        unary, groups = ctx.elimination.gradient(weight, ctx.wanted)
         gradients = [weight, unary, *groups]
-        return None, *(g.to(dtype) for g, dtype in zip(gradients, ctx.dtypes, strict=True))
+        return None, None, *(g.to(dtype) for g, dtype in zip(gradients, ctx.dtypes, strict=True))

@@ -12,13 +12,13 @@ from fgnn.infer.exact.order import OutOfTime
 from fgnn.infer.exact.solver import Clock
 from fgnn.infer.probability.chain import chain_log_z
 from fgnn.infer.probability.elimination import Elimination
-from fgnn.infer.probability.lowered import lowers_beliefs
+from fgnn.infer.probability.lowered import keeps_counters
 from fgnn.infer.probability.result import Beliefs
 from fgnn.infer.solution import OnProgress
 from fgnn.pgm import ModelBatch
 
 
-@lowers_beliefs
+@keeps_counters
 def marginals_exact(
     batch: ModelBatch,
     *,
@@ -34,7 +34,7 @@ def marginals_exact(
     r"""Eliminate the variables one by one, :math:`\mu(x_{N(v)}) = \log \sum_{x_v} \exp \sum_{c \ni v} \theta_c(x_c)`,
     then pass probabilities back: all marginals cost about two eliminations.
 
-    The plan is that of ``solve(method="exact")``: steps over feasible states only, budgets as running sums.
+    The plan is that of ``solve(method="exact")``: steps over feasible states only, counters as running sums.
 
     Args:
         batch: Models of one structure.
@@ -62,7 +62,7 @@ def marginals_exact(
 
     def work(part: slice, run: LogSum) -> None:
         log_z[part] = run.log_z.double()
-        unary[part], groups = run.gradient(torch.ones_like(run.log_z), tables=tables)
+        unary[part], groups = run.gradient(torch.ones_like(run.log_z), wanted=None if tables else {})
         for target, group in zip(by_table, groups, strict=False):
             target[part] = group
         done[part] = True
@@ -88,7 +88,7 @@ def marginals_exact(
     )
 
 
-@lowers_beliefs
+@keeps_counters
 def log_partition_exact(
     batch: ModelBatch,
     *,

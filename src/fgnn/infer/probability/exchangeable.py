@@ -43,7 +43,7 @@ def bipartite(batch: ModelBatch) -> Bipartite | None:
 
 
 def _find(batch: ModelBatch) -> Bipartite | None:
-    if len(batch.tables) != 1 or batch.budgets or batch.structured:
+    if len(batch.tables) != 1 or len(batch.factors) != 1:
         return None
     scopes = batch.tables[0].scopes.cpu()  # shape: (C, A)
     degree = torch.bincount(scopes.flatten(), minlength=batch.num_variables)

@@ -25,9 +25,9 @@ from fgnn.infer.exact.allowed_states import allowed_states
 from fgnn.infer.exact.candidates import Numbers
 from fgnn.infer.exact.domains import propagate
 from fgnn.infer.exact.order import Order, OutOfTime, best_order, graph_of, product_measure
-from fgnn.infer.exact.problem import Limit, Problem, Relation, free_problem
+from fgnn.infer.exact.problem import Limit, Problem, Relation, free_problem, ones, sum_up
 from fgnn.infer.exact.solver import Clock
-from fgnn.infer.probability.lowered import lowers_beliefs
+from fgnn.infer.probability.lowered import keeps_counters
 from fgnn.infer.probability.result import Beliefs
 from fgnn.infer.solution import OnProgress
 from fgnn.pgm import ModelBatch
@@ -38,11 +38,11 @@ _NEVER = -1e30
 _FIRST_BITS, _BITS_STEP = 6.0, 3.0
 # Seconds a try may take if there is no time limit; each try takes about 2^step times as long as the one before.
 _SECONDS = 10.0
-# A budget over more variables than this is left out, which can only raise the bound.
-_WIDEST_BUDGET = 12
+# A counter of more joint states (log2) than this counts as its largest potential, which can only raise the bound.
+_WIDEST_COUNTER = 12.0
 
 
-@lowers_beliefs
+@keeps_counters
 def marginals_mini_bucket(
     batch: ModelBatch,
     *,
@@ -74,6 +74,7 @@ def marginals_mini_bucket(
         problem = _problem(batch, clock)
         if problem is None:
             return Beliefs.of(unary, torch.full_like(log_z, -torch.inf), bound=log_z, exact=True)
+        left_out = [limit for limit in problem.limits if not _fits(problem, limit)]
         order = _order(problem, seed, clock)
         allowance = min(_SECONDS, 0.8 * clock.seconds_left())
         used = _FIRST_BITS if bits is None else bits
@@ -87,7 +88,7 @@ def marginals_mini_bucket(
             taken = time.perf_counter() - begin
             allowance -= taken
             clock.send(f"{used:.0f} bits: log Z <= {float(log_z[0]):.6g}")
-            exact = whole and all(map(_counts, problem.limits))
+            exact = whole and not left_out
             if whole or bits is not None or allowance < taken * 2.0**_BITS_STEP:
                 break
             used += _BITS_STEP
@@ -106,15 +107,15 @@ def _problem(batch: ModelBatch, clock: Clock) -> Problem | None:
 
 
 def _order(problem: Problem, seed: int, clock: Clock) -> Order:
-    scopes = [r.scope for r in problem.relations] + [m.scope for m in problem.limits if _counts(m)]
+    scopes = [r.scope for r in problem.relations] + [m.scope for m in problem.limits if _fits(problem, m)]
     graph = graph_of(len(problem.cardinalities), scopes)
     measure = product_measure(problem.cardinalities)
     left = clock.seconds_left
     return best_order(graph, problem.cardinalities, measure, seed=seed, tries=2, hopeless=0.0, seconds_left=left)
 
 
-def _counts(limit: Limit) -> bool:
-    return len(limit.scope) <= _WIDEST_BUDGET
+def _fits(problem: Problem, limit: Limit) -> bool:
+    return sum(math.log2(problem.cardinalities[i]) for i in limit.scope) <= _WIDEST_COUNTER
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +141,9 @@ class _Buckets:
             total = self.batch.constant.detach().double()
             for source, entry in self.problem.constants:
                 total = total + self.numbers[source][entry].clamp_min(_NEVER)
+            for limit in self.problem.limits:
+                if not _fits(self.problem, limit):
+                    total = total + self.numbers[limit.source].amax(0).clamp_min(_NEVER)
             buckets: list[list[_Factor]] = [[] for _ in self.order.sequence]
             for factor in self._factors():
                 buckets[self.place[factor.scope[0]]].append(factor)
@@ -159,9 +163,10 @@ class _Buckets:
 
     def _factors(self) -> list[_Factor]:
         factors = [self._table(r) for r in self.problem.relations]
-        for limit in filter(_counts, self.problem.limits):
-            ones = np.indices((2,) * len(limit.scope)).sum(0) + limit.offset
-            factors.append(self._arranged(limit.scope, self.numbers[limit.source], ones))
+        for limit in self.problem.limits:
+            if _fits(self.problem, limit):
+                entries = limit.sums.entries(sum_up(limit.weights or ones(len(limit.scope))))
+                factors.append(self._arranged(limit.scope, self.numbers[limit.source], entries))
         return factors
 
     def _table(self, relation: Relation) -> _Factor:

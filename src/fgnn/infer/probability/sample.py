@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fgnn.infer.exact.log_sum import LogSum
 from fgnn.infer.exact.solver import Clock
+from fgnn.infer.lowered import counts
 from fgnn.infer.magnitude import check_magnitude
 from fgnn.infer.probability.elimination import Elimination
 from fgnn.infer.probability.evidence import Evidence, with_evidence
@@ -42,7 +43,7 @@ def sample(
     batch = ModelBatch.stack([model]) if isinstance(model, GraphicalModel) else model
     check_magnitude(batch)
     batch, _ = centred((batch if evidence is None else with_evidence(batch, evidence)).detach())
-    own, batch = batch.num_variables, lower(batch).batch
+    own, batch = batch.num_variables, lower(batch, keep=counts).batch
     elimination = Elimination.of(batch, Clock(None, None, len(batch)), **options)
     generator = torch.Generator(device=batch.device).manual_seed(seed)
     drawn = torch.zeros(count, len(batch), own, dtype=torch.int64, device=batch.device)

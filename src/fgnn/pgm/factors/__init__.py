@@ -1,14 +1,14 @@
-"""The kinds of factor: tables and budgets, which every method reads, and structured kinds, which it asks."""
+"""The kinds of factor, one file each."""
 
 from fgnn.pgm.factors.all_different import AllDifferent
 from fgnn.pgm.factors.automaton import AutomatonKind
-from fgnn.pgm.factors.budgets import Budget, BudgetGroup
+from fgnn.pgm.factors.budgets import Budget, BudgetGroup, BudgetKind
 from fgnn.pgm.factors.counter import Counter
 from fgnn.pgm.factors.kind import Kind, StructuredFactor, StructuredGroup
 from fgnn.pgm.factors.linear import Linear
 from fgnn.pgm.factors.parity import Parity
 from fgnn.pgm.factors.pattern import Pattern
-from fgnn.pgm.factors.tables import Table, TableGroup
+from fgnn.pgm.factors.tables import Table, TableGroup, TableKind
 
 # The kinds that a model file may name: all that are imported here.
 KINDS: dict[str, type[Kind]] = {
@@ -23,6 +23,7 @@ __all__ = [
     "AutomatonKind",
     "Budget",
     "BudgetGroup",
+    "BudgetKind",
     "Counter",
     "Kind",
     "Linear",
@@ -32,4 +33,5 @@ __all__ = [
     "StructuredGroup",
     "Table",
     "TableGroup",
+    "TableKind",
 ]

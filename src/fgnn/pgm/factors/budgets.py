@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fgnn.pgm.factors.counter import Counter
-from fgnn.pgm.factors.grouping import grouped
-from fgnn.pgm.factors.kind import Array, Kind, Shape
+from fgnn.pgm.factors.kind import Array, Kind, Shape, StructuredGroup
 from fgnn.pgm.factors.ones import best_count, ones_messages, ones_sums
 
 
@@ -26,22 +25,18 @@ class Budget:
     at_most: int
 
 
-@dataclass(frozen=True, eq=False)
-class BudgetGroup:
-    """All budgets of a model over the same number of variables."""
+class BudgetGroup(StructuredGroup):
+    """Budgets of a model over the same number of variables."""
 
-    scopes: NDArray[np.int64]  # shape: (C, n)
-    at_least: NDArray[np.int64]  # shape: (C,)
-    at_most: NDArray[np.int64]  # shape: (C,)
-    index: NDArray[np.int64]  # shape: (C,), the budget's insertion order
+    @property
+    def at_least(self) -> NDArray[np.int64]:
+        """The smallest numbers of ones, (C,)."""
+        return self.numbers["at_least"]
 
-
-BudgetChunk = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]  # scopes (C, n), at least and at most (C,)
-
-
-def group_budgets(chunks: list[BudgetChunk]) -> tuple[BudgetGroup, ...]:
-    """Group budgets by size, in insertion order."""
-    return tuple(BudgetGroup(*columns) for columns in grouped(chunks, lambda chunk: chunk[0].shape[1:]))
+    @property
+    def at_most(self) -> NDArray[np.int64]:
+        """The largest numbers of ones, (C,)."""
+        return self.numbers["at_most"]
 
 
 @dataclass(frozen=True)
@@ -60,10 +55,10 @@ class BudgetKind(Kind):
         low, high = numbers["at_least"], numbers["at_most"]
         if low.ndim != 1 or high.ndim != 1:
             raise ValueError(f"Expected one at_least and at_most per budget (got shapes {low.shape} and {high.shape})")
-        wrong = np.flatnonzero((low < 0) | (high < low))
-        if wrong.size:
-            raise ValueError(f"Expected 0 <= at_least <= at_most (got {low[wrong[0]]} and {high[wrong[0]]})")
-        if low.max(initial=0) > len(shape):
+        wrong = (low < 0) | (high < low)
+        if wrong.any():
+            raise ValueError(f"Expected 0 <= at_least <= at_most (got {low[wrong][0]} and {high[wrong][0]})")
+        if low.max() > len(shape):
             raise ValueError(f"Expected at_least <= {len(shape)}, the size of the budget (got {low.max()})")
 
     def potentials(self, shape: Shape, numbers: Mapping[str, Tensor]) -> Tensor:

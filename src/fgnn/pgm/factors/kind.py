@@ -194,30 +194,17 @@ class StructuredGroup:
     numbers: Mapping[str, Array]  # shape: (C, ...) each
     index: NDArray[np.int64]  # shape: (C,), the factor's insertion order
 
+    def some(self, rows: slice) -> Self:
+        """A view of some of the factors."""
+        numbers = {name: v[rows] for name, v in self.numbers.items()}
+        return type(self)(self.kind, self.shape, self.scopes[rows], numbers, self.index[rows])
+
     def factors(self) -> list[StructuredFactor]:
         """One by one."""
         return [
             StructuredFactor(self.kind, tuple(scope), self.shape, {name: v[c] for name, v in self.numbers.items()})
             for c, scope in enumerate(self.scopes.tolist())
         ]
-
-
-def group_structured(parts: Sequence[StructuredGroup]) -> tuple[StructuredGroup, ...]:
-    """Join groups of equal kind and shape, in insertion order."""
-    alike: dict[tuple[Kind, Shape, tuple[Shape, ...]], list[StructuredGroup]] = {}
-    for part in parts:
-        key = (part.kind, part.shape, tuple(v.shape[1:] for v in part.numbers.values()))
-        alike.setdefault(key, []).append(part)
-    return tuple(
-        StructuredGroup(
-            kind,
-            shape,
-            np.concatenate([group.scopes for group in groups]),
-            {name: np.concatenate([group.numbers[name] for group in groups]) for name in kind.numbers},
-            np.concatenate([group.index for group in groups]),
-        )
-        for (kind, shape, _), groups in alike.items()
-    )
 
 
 def checked_numbers(kind: Kind, count: int, numbers: Mapping[str, ArrayLike]) -> dict[str, Array]:
@@ -228,7 +215,7 @@ def checked_numbers(kind: Kind, count: int, numbers: Mapping[str, ArrayLike]) ->
     arrays: dict[str, Array] = {}
     for name, number in kind.numbers.items():
         what = f"{name} of a {kind.name} factor"
-        arrays[name] = integers(numbers[name], what) if number is int else log_potentials(numbers[name], what)
+        arrays[name] = integers(numbers[name], what).copy() if number is int else log_potentials(numbers[name], what)
         if not arrays[name].ndim or len(arrays[name]) != count:
             raise ValueError(f"Expected {count} {name} (got shape {arrays[name].shape})")
     return arrays

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import fields
-from functools import partial
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.errors import InputError
-from fgnn.pgm.factors import KINDS, Kind
+from fgnn.pgm.factors import KINDS, BudgetKind, Kind, TableKind
 from fgnn.pgm.io.numbers import shown
 from fgnn.pgm.io.stream import ByteStream, Limits, fail
 from fgnn.pgm.model import GraphicalModel
@@ -29,7 +28,9 @@ FORMAT = "fgnn-model"
 VERSION = 1
 
 Array = NDArray[Any]
-_TABLES, _BUDGETS = ("scopes", "values", "index"), ("scopes", "at_least", "at_most", "index")  # arrays of a group
+_PLURALS: dict[type[Kind], str] = {TableKind: "tables", BudgetKind: "budgets"}  # names of groups; of others, the kind's
+# The parts of a file, each with an insertion order of its own: kinds by the names of their groups.
+_PARTS = {name: {name: kind} for kind, name in _PLURALS.items()} | {"structured factors": KINDS}
 _KINDS = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",
     "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "BOOL": "?",
@@ -45,12 +46,12 @@ def write_native(model: GraphicalModel, file: IO[bytes]) -> None:
         "unary": model.unaries,
         "constant": np.array([model.constant]),
     }
-    arrays |= {f"tables.{g}.{name}": getattr(t, name) for g, t in enumerate(model.table_groups) for name in _TABLES}
-    arrays |= {f"budgets.{g}.{name}": getattr(b, name) for g, b in enumerate(model.budget_groups) for name in _BUDGETS}
-    for g, group in enumerate(model.structured_groups):
-        parts = {"scopes": group.scopes, "index": group.index, **group.numbers}
-        parts |= {f"kind.{name}": array for name, array in group.kind.arrays().items()}
-        arrays |= {f"{group.kind.name}.{g}.{name}": array for name, array in parts.items()}
+    for groups in (model.table_groups, model.budget_groups, model.structured_groups):
+        for g, group in enumerate(groups):
+            parts = {"scopes": group.scopes, **group.numbers, "index": group.index}
+            parts |= {f"kind.{name}": array for name, array in group.kind.arrays().items()}
+            prefix = f"{_PLURALS.get(type(group.kind), group.kind.name)}.{g}"
+            arrays |= {f"{prefix}.{name}": array for name, array in parts.items()}
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     # a single entry: safetensors writes several in random order, and equal models should give equal files
     file.write(save(contiguous, metadata={FORMAT: str(VERSION)}))
@@ -70,14 +71,8 @@ def read_native(path: Path, limits: Limits | None = None) -> GraphicalModel:
         model.add_unaries(states)
         place = "array constant"
         model.add_table((), _take(arrays, "constant", np.float64, 1))
-        place = "tables"
-        tables = _groups(arrays, "tables", _TABLES)
-        _in_order(tables, [model.add_tables] * len(tables))
-        place = "budgets"
-        budgets = _groups(arrays, "budgets", _BUDGETS)
-        _in_order(budgets, [lambda s, low, high: model.add_budgets(s, high, at_least=low)] * len(budgets))
-        place = "structured factors"
-        _in_order(*_structured(arrays, model))
+        for place in _PARTS:
+            _in_order(model, _groups(arrays, _PARTS[place]))
     except (ValueError, IndexError) as error:
         fail(str(error), path, place)
     if arrays:
@@ -134,44 +129,28 @@ def _take(arrays: dict[str, Array], name: str, dtype: type, dims: int | None = N
     return array
 
 
-def _groups(arrays: dict[str, Array], kind: str, names: tuple[str, ...]) -> list[list[Array]]:
-    groups: list[list[Array]] = []
-    while f"{kind}.{len(groups)}.{names[0]}" in arrays:
-        g = len(groups)
-        group = [_take(arrays, f"{kind}.{g}.{name}", np.float64 if name == "values" else np.int64) for name in names]
-        if len({array.shape[:1] for array in group}) != 1 or group[-1].ndim != 1:
-            raise ValueError(f"Expected arrays of one length in group {g}")
-        groups.append(group)
+def _groups(arrays: dict[str, Array], kinds: Mapping[str, type[Kind]]) -> list[tuple[Kind, dict[str, Array]]]:
+    """The groups that are named after these kinds, each with its scopes, its numbers and its index."""
+    groups: list[tuple[Kind, dict[str, Array]]] = []
+    while named := [name for name in kinds if f"{name}.{len(groups)}.scopes" in arrays]:
+        kind, prefix = kinds[named[0]], f"{named[0]}.{len(groups)}"
+        own = {f.name: _take(arrays, f"{prefix}.kind.{f.name}", np.int64) for f in fields(kind)}
+        types = {"scopes": int, **kind.numbers, "index": int}
+        group = {n: _take(arrays, f"{prefix}.{n}", np.int64 if t is int else np.float64) for n, t in types.items()}
+        if len({array.shape[:1] for array in group.values()}) != 1 or group["index"].ndim != 1:
+            raise ValueError(f"Expected arrays of one length in group {len(groups)}")
+        groups.append((kind.from_arrays(own), group))
     return groups
 
 
-def _structured(arrays: dict[str, Array], model: GraphicalModel) -> tuple[list[list[Array]], list[Callable[..., None]]]:
-    """The groups of structured factors, and how to add some factors of each."""
-    groups: list[list[Array]] = []
-    adds: list[Callable[..., None]] = []
-    while named := [name for name in KINDS if f"{name}.{len(groups)}.scopes" in arrays]:
-        kind_type, prefix = KINDS[named[0]], f"{named[0]}.{len(groups)}"
-        own = {f.name: _take(arrays, f"{prefix}.kind.{f.name}", np.int64) for f in fields(kind_type)}
-        types = {"scopes": int, **kind_type.numbers, "index": int}
-        group = [_take(arrays, f"{prefix}.{n}", np.int64 if t is int else np.float64) for n, t in types.items()]
-        if len({array.shape[:1] for array in group}) != 1 or group[-1].ndim != 1:
-            raise ValueError(f"Expected arrays of one length in group {len(groups)}")
-        groups.append(group)
-        adds.append(partial(_add_structured, model, kind_type.from_arrays(own)))
-    return groups, adds
-
-
-def _add_structured(model: GraphicalModel, kind: Kind, scopes: Array, *numbers: Array) -> None:
-    model.add_factors(kind, scopes, **dict(zip(kind.numbers, numbers, strict=True)))
-
-
-def _in_order(groups: list[list[Array]], adds: list[Callable[..., None]]) -> None:
+def _in_order(model: GraphicalModel, groups: list[tuple[Kind, dict[str, Array]]]) -> None:
     """Add the factors of all groups in insertion order, a run of one group at a time."""
     if not groups:
         return
-    index = np.concatenate([group[-1] for group in groups])
-    owner = np.repeat(np.arange(len(groups)), [len(group[-1]) for group in groups])
-    row = np.concatenate([np.arange(len(group[-1])) for group in groups])
+    indices = [group.pop("index") for _, group in groups]
+    index = np.concatenate(indices)
+    owner = np.repeat(np.arange(len(groups)), [len(own) for own in indices])
+    row = np.concatenate([np.arange(len(own)) for own in indices])
     if not np.array_equal(np.sort(index), np.arange(len(index))):
         raise ValueError(f"Expected an index of 0..{len(index) - 1}, each once")
     order = np.argsort(index)
@@ -179,6 +158,6 @@ def _in_order(groups: list[list[Array]], adds: list[Callable[..., None]]) -> Non
     breaks = np.flatnonzero((owner[1:] != owner[:-1]) | (row[1:] != row[:-1] + 1)) + 1
     edges = [0, *breaks.tolist(), len(index)] if len(index) else []
     for first, stop in pairwise(edges):
+        kind, group = groups[int(owner[first])]
         rows = slice(int(row[first]), int(row[stop - 1]) + 1)
-        g = int(owner[first])
-        adds[g](*(array[rows] for array in groups[g][:-1]))
+        model.add_factors(kind, **{name: array[rows] for name, array in group.items()})
