@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fgnn import GraphicalModel
-from fgnn.pgm import Kind
+from fgnn.pgm import AutomatonKind
 from fgnn.pgm.factors import Counter
+from fgnn.pgm.factors.automaton import Steps
 from fgnn.pgm.factors.gadget import FREE
 from fgnn.pgm.factors.kind import Array, Shape, StructuredFactor
 from tests.strategies import models
 
 
 @dataclass(frozen=True)
-class ScoredSum(Kind):
+class ScoredSum(AutomatonKind):
     """A score for every sum of the weights, as a user might add it."""
 
     weights: tuple[tuple[int, ...], ...]
@@ -35,9 +36,10 @@ class ScoredSum(Kind):
     def counter(self, shape: Shape) -> Counter:
         return Counter(self.weights, np.arange(1 + sum(map(max, self.weights))))
 
-    def score(self, shape: Shape, x: Tensor, theta: Tensor) -> Tensor:
-        total = sum((x.new_tensor(w)[x[..., a]] for a, w in enumerate(self.weights)), x.new_zeros(x.shape[:-1]))
-        return theta.expand(*total.shape, theta.shape[-1]).gather(-1, total[..., None]).squeeze(-1).double()
+    def steps(self, shape: Shape) -> Steps:
+        """The states are the partial sums."""
+        largest = np.cumsum([0, *(max(w) for w in self.weights)])
+        return tuple(np.arange(size + 1)[:, None] + w for size, w in zip(largest, self.weights, strict=False))
 
 
 @st.composite

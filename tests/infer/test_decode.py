@@ -33,7 +33,7 @@ def _finite_score(model: GraphicalModel, x: np.ndarray) -> float:
     return float(sum(v for v in terms if np.isfinite(v)))
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(models(max_variables=5) | counting_models(max_variables=5), st.integers(0, 999))
 def test_moves_give_the_effect_of_changing_one_or_two_variables(model: GraphicalModel, seed: int) -> None:
     batch = ModelBatch.stack([model, model])

@@ -17,13 +17,14 @@ import fgnn
 from fgnn import GraphicalModel, ModelBatch
 from fgnn.errors import MissingExtra
 from fgnn.infer.toulbar2 import process
+from tests.infer.counting import counting_models
 from tests.infer.oracle import best_score, chain
 from tests.strategies import models
 
 pytest.importorskip("pytoulbar2")
 
 
-@given(models())
+@given(models() | counting_models())
 def test_it_finds_the_optimum_by_score(model: GraphicalModel) -> None:
     best = best_score(model)
     solution = fgnn.solve(model, "toulbar2")
@@ -54,6 +55,19 @@ def test_a_batch_gives_the_answers_of_its_models_with_any_number_of_children() -
         together = fgnn.solve(ModelBatch.stack(each), "toulbar2", jobs=jobs)
         assert together.score.tolist() == [s.score for s in alone]
         assert together.status == ["optimal"] * 6 + ["infeasible"]
+
+
+def test_models_of_a_batch_have_bounds_of_their_own_beside_those_they_share() -> None:
+    each = []
+    for most in (1, 3):
+        model = GraphicalModel([3] * 3 + [2] * 3)
+        model.add_unaries(np.arange(15.0))
+        model.add_linear((0, 1, 2, 3), [[0, 1, 5], [2, 1, 0], [0, 2, 4], [3, 0, 9]], at_most=9)
+        model.add_budget((3, 4, 5), most)
+        model.add_all_different((0, 1, 2))
+        each.append(model)
+    together = fgnn.solve(ModelBatch.stack(each), "toulbar2")
+    assert together.score.tolist() == pytest.approx([best_score(model) for model in each])
 
 
 def test_many_small_models_share_one_child() -> None:

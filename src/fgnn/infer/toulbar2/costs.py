@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fgnn.infer.counted import Weights
 from fgnn.infer.toulbar2.process import Toulbar2Process
-from fgnn.pgm import Kind, ModelBatch, StructuredBatch
-from fgnn.pgm.factors.kind import Row
+from fgnn.pgm import Kind, ModelBatch
 from fgnn.pgm.lowering import Keep
 
 Floats = NDArray[np.float64]
@@ -41,7 +41,7 @@ class Task:
 
     index: int
     costs: Floats
-    limits: Ints  # the budgets' lower and upper bounds
+    limits: Ints  # the lower bounds of all sums, then the upper ones
     scale: float  # costs are integers, about scale times the loss
     top: int  # an upper bound on every finite cost
     best: Ints
@@ -69,17 +69,55 @@ class Task:
         self.failed[search] = self.failed.get(search, 0) + 1
 
 
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """Linear constraints with the same weights: bounds on a sum over the variables of each scope."""
+
+    scopes: Ints  # shape: (C, n)
+    weights: Weights
+    low: Ints  # shape: (B or 1, C)
+    high: Ints  # shape: (B or 1, C)
+
+    @cached_property
+    def table(self) -> Ints:
+        """The weights with zeros up to the largest cardinality.  # shape: (n, K)"""
+        widest = max(map(len, self.weights))
+        return np.array([[*w, *(0,) * (widest - len(w))] for w in self.weights], dtype=np.int64)
+
+    def of(self, x: Ints) -> Ints:
+        """The sums of an assignment.  # shape: (C,)"""
+        total: Ints = self.table[np.arange(len(self.weights)), x[self.scopes]].sum(1)
+        return total
+
+
 def asked(batch: ModelBatch, time_limit: float | None) -> Keep:
     """Which factors become linear constraints: those that are, with weights small enough for integer costs."""
 
     def small(kind: Kind, shape: tuple[int, ...]) -> bool:
-        return kind.has("rows") and all(_total_weight(row) <= _MOST_WEIGHT for row in kind.rows(shape))
+        counter = kind.counter(shape)
+        if counter is not None and counter.interval is not None:
+            return _total_weight(counter.weights) <= _MOST_WEIGHT
+        return kind.has("rows") and all(_total_weight(row.weights) <= _MOST_WEIGHT for row in kind.rows(shape))
 
     return small
 
 
-def _total_weight(row: Row) -> int:
-    return sum(max(abs(w) for w in weights) for weights in row.weights)
+def _total_weight(weights: Weights) -> int:
+    return sum(max(abs(w) for w in of_states) for of_states in weights)
+
+
+def _sums(batch: ModelBatch) -> Iterator[_Sums]:
+    """The linear constraints of all factors but tables: bounds on what they count, else the rows of their kind."""
+    for group in batch.counted:
+        if group.counter is not None and (bounds := group.bounds()) is not None:
+            low, high = (bound.cpu().numpy() for bound in bounds)
+            yield _Sums(group.scopes.cpu().numpy(), group.counter.weights, low, high)
+    for other in batch.structured:
+        if other.bounds() is None:
+            scopes = other.scopes.cpu().numpy()
+            for row in other.kind.rows(other.shape):
+                low, high = (np.full((1, len(scopes)), bound) for bound in (row.at_least, row.at_most))
+                yield _Sums(scopes[:, list(row.positions)], row.weights, low, high)
 
 
 class CostNetwork:
@@ -94,26 +132,24 @@ class CostNetwork:
         self.scopes = [t.scopes.cpu().numpy() for t in batch.tables]
         self.shapes = [t.shape for t in batch.tables]
         self.values = [t.values.double().flatten(2).cpu().numpy() for t in batch.tables]
-        self.budget_scopes = [u.scopes.cpu().numpy() for u in batch.budgets]
-        self.at_least = [u.at_least.cpu().numpy() for u in batch.budgets]
-        self.at_most = [u.at_most.cpu().numpy() for u in batch.budgets]
+        self.sums = tuple(_sums(batch))
         self.constant = batch.constant.double().cpu().numpy()
         self.header = {
             "variables": len(self.cards),
             "tables": [[len(s), list(shape)] for s, shape in zip(self.scopes, self.shapes, strict=True)],
-            "budgets": [[len(s), s.shape[1]] for s in self.budget_scopes],
-            "rows": [text for f in batch.structured for text in _knapsacks(f)],
+            "sums": [[len(s.scopes), s.weights] for s in self.sums],
         }
-        self.structured = batch.to("cpu").structured
-        self.longest = max((_total_weight(row) for f in batch.structured for row in f.kind.rows(f.shape)), default=1)
-        self.ints = np.concatenate([self.cards, *(s.ravel() for s in (*self.scopes, *self.budget_scopes))])
+        self.longest = max((_total_weight(s.weights) for s in self.sums), default=1)
+        scopes = (*self.scopes, *(s.scopes for s in self.sums))
+        self.ints = np.concatenate([self.cards, *(s.ravel() for s in scopes)])
         self.first = np.cumsum(self.cards) - self.cards
         self.strides = [np.cumprod([1, *shape[:0:-1]])[::-1] for shape in self.shapes]
 
     def task(self, b: int, start: Tensor | None) -> Task:
         unary = self.unary[b]
         drops = [-unary, *(-v[b] for v in self.values)]
-        limits = np.concatenate([np.zeros(0, np.int64), *(a[b] for a in self.at_least), *(a[b] for a in self.at_most)])
+        bounds = [s.low for s in self.sums] + [s.high for s in self.sums]
+        limits = np.concatenate([np.zeros(0, np.int64), *(bound[b if len(bound) > 1 else 0] for bound in bounds)])
         best = np.zeros(len(self.cards), np.int64) if not unary.size else unary.argmax(1)
         task = Task(b, np.zeros(0), limits, 1.0, 1, best, self._stages())
         if self.constant[b] == -np.inf or any((d.min(1, initial=np.inf) == np.inf).any() for d in drops):
@@ -121,8 +157,7 @@ class CostNetwork:
             return task
         widest = np.concatenate([np.where(np.isfinite(d), d, 0.0).max(1, initial=0.0) for d in drops])
         factors, span = int((widest > 0).sum()), float(widest.sum())
-        longest = max([self.longest, *(s.shape[1] for s in self.budget_scopes)])
-        bits = _TOP_BITS - max(0, int(np.log2(longest)) - 8)  # toulbar2 multiplies costs by budget sizes
+        bits = _TOP_BITS - max(0, int(np.log2(max(1, self.longest))) - 8)  # toulbar2 multiplies costs by weights
         exponent = 0 if span == 0 else bits - int(np.ceil(np.log2(span)))
         task.scale = float(2.0 ** np.clip(exponent, -1000, 900))
         task.costs = np.floor(np.concatenate([drops[0][self.real], *(d.ravel() for d in drops[1:])]) * task.scale)
@@ -143,13 +178,10 @@ class CostNetwork:
             size = values.shape[2]
             total += task.costs[at + size * np.arange(len(scopes)) + x[scopes] @ strides].sum()
             at += size * len(scopes)
-        if self.budget_scopes:
+        if self.sums:
             low, high = np.split(task.limits, 2)
-            ones = np.concatenate([x[s].sum(1) for s in self.budget_scopes])
-            if (ones < low).any() or (ones > high).any():
-                return
-        for f in self.structured:
-            if not bool((f.score(torch.from_numpy(x)[None, None]) == 0).all()):
+            sums = np.concatenate([s.of(x) for s in self.sums])
+            if (sums < low).any() or (sums > high).any():
                 return
         if np.isfinite(total) and (task.cost is None or total < task.cost):
             task.cost, task.best = int(total), x
@@ -201,20 +233,3 @@ class CostNetwork:
         for k in count():
             for search, share in (("hbfs", 1.0), ("vns", 0.5), ("btd", 1.0)):
                 yield search, 2.0 * share * 2.0**k
-
-
-def _knapsacks(factors: StructuredBatch) -> Iterator[tuple[list[int], str]]:
-    """The linear constraints of some factors, as scopes and as toulbar2 reads them.
-
-    "4 2 0 0 1 3 2 0 0 1 5": a total weight of at least 4, over two variables of two values each, 0 of weight 0 and 1 of
-    weight 3 or 5.
-    """
-    for row in factors.kind.rows(factors.shape):
-        for sign, bound in ((1, row.at_least), (-1, -row.at_most)):
-            if bound <= sum(min(sign * w for w in weights) for weights in row.weights):
-                continue  # nothing can break it
-            pairs = (" ".join(f"{s} {sign * w}" for s, w in enumerate(weights)) for weights in row.weights)
-            values = (f"{len(weights)} {pair}" for weights, pair in zip(row.weights, pairs, strict=True))
-            text = " ".join([str(bound), *values])
-            for scope in factors.scopes[:, list(row.positions)].tolist():
-                yield scope, text

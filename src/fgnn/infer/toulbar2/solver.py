@@ -35,9 +35,9 @@ def solve_toulbar2(
     r"""Find the optimum by branch and bound, or the best assignment within the time limit.
 
     Scores become integer costs :math:`\lfloor 2^s (\max \theta_c - \theta_c) \rfloor` with the largest s that keeps
-    their sum below 2^50; ``-inf`` is forbidden for every s, and budgets, sums and all-different are linear constraints.
-    Costs are rounded down, so their minimum bounds the true optimum, from which it differs by less than
-    ``factors / 2^s``. Every assignment is scored again in float64.
+    their sum below 2^50; ``-inf`` is forbidden for every s. Bounds on sums are linear constraints, and so are the rows
+    of kinds that have them. Costs are rounded down, so their minimum bounds the true optimum, from which it differs by
+    less than ``factors / 2^s``. Every assignment is scored again in float64.
 
     Each child process is asked to stop at its time and killed if it does not; a child that dies costs one attempt. An
     interrupt (Ctrl-C) ends the search like the time limit once there is an answer.

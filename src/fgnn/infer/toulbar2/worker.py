@@ -62,19 +62,27 @@ def _values(kind: str, count: int, source: BinaryIO) -> Any:
 
 
 def _structure(request: dict[str, Any], ints: Any) -> dict[str, Any]:
-    """Split the integers into cardinalities and the scopes of tables and budgets."""
+    """Split the integers into cardinalities and the scopes of tables and sums."""
     at = request["variables"]
     cards = ints[:at].tolist()
-    tables, budgets = [], []
+    tables, sums = [], []
     for count, shape in request["tables"]:
         for _ in range(count):
             tables.append((ints[at : at + len(shape)].tolist(), shape))
             at += len(shape)
-    for count, size in request["budgets"]:
+    for count, weights in request["sums"]:
+        least, most = sum(map(min, weights)), sum(map(max, weights))
+        texts = _knapsack(weights, 1), _knapsack(weights, -1)
         for _ in range(count):
-            budgets.append(ints[at : at + size].tolist())
-            at += size
-    return {"cards": cards, "tables": tables, "budgets": budgets, "rows": request["rows"]}
+            sums.append((ints[at : at + len(weights)].tolist(), least, most, texts))
+            at += len(weights)
+    return {"cards": cards, "tables": tables, "sums": sums}
+
+
+def _knapsack(weights: list[list[int]], sign: int) -> str:
+    """Weights as toulbar2 reads them: "2 0 0 1 3" is a variable of two values, 0 of weight 0 and 1 of weight 3."""
+    values = (" ".join(f"{s} {sign * w}" for s, w in enumerate(of_states)) for of_states in weights)
+    return " ".join(f"{len(of_states)} {value}" for of_states, value in zip(weights, values, strict=True))
 
 
 def _solve(
@@ -83,7 +91,7 @@ def _solve(
     """Build the cost function network and minimise it; return the solution, the lower bound and whether time ran out.
 
     ``floats`` holds the integer costs of all unaries and then of all tables, inf for forbidden; ``ints`` the lower and
-    the upper limits of the budgets and then the start, if any. Only costs below ``top`` are searched for.
+    the upper limits of the sums and then the start, if any. Only costs below ``top`` are searched for.
     """
     settings = dict(request["settings"])
     network = pytoulbar2.CFN(vac=settings.pop("vac", 0), vns=settings.pop("vns", None), seed=request["seed"], verbose=0)
@@ -110,15 +118,13 @@ def _solve(
             network.AddFunction(scope, costs)
         else:
             _add_table(wcsp, scope, shape, costs, request["forbidden"])
-    count = len(structure["budgets"])
-    for c, scope in enumerate(structure["budgets"]):
-        # "2 0 0 1 1": two values, 0 of weight 0 and 1 of weight 1; the total weight must reach the first number.
-        if ints[c] > 0:
-            wcsp.postKnapsackConstraint(scope, str(ints[c]) + " 2 0 0 1 1" * len(scope), kp=True)
-        if ints[count + c] < len(scope):
-            wcsp.postKnapsackConstraint(scope, str(-ints[count + c]) + " 2 0 0 1 -1" * len(scope), kp=True)
-    for scope, text in structure["rows"]:
-        wcsp.postKnapsackConstraint(scope, text, kp=True)
+    count = len(structure["sums"])
+    for c, (scope, least, most, (plus, minus)) in enumerate(structure["sums"]):
+        # the total weight must reach the first number
+        if ints[c] > least:
+            wcsp.postKnapsackConstraint(scope, f"{ints[c]} {plus}", kp=True)
+        if ints[count + c] < most:
+            wcsp.postKnapsackConstraint(scope, f"{-ints[count + c]} {minus}", kp=True)
     network.CFN.timer(request["seconds"])  # also handles SIGVTALRM as a request to stop
     # Without a finite top, sums of forbidden costs overflow and toulbar2 aborts.
     wcsp.updateUb(request["top"])
