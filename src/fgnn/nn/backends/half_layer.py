@@ -33,7 +33,7 @@ from fgnn.nn.backends.torch import aggregate as by_torch
 from fgnn.nn.backends.torch.chunks import EdgeInputs
 from fgnn.nn.backends.triton import aggregate as by_triton
 from fgnn.nn.backends.triton.combine import PARTS
-from fgnn.nn.backends.triton.replay import replayed
+from fgnn.nn.backends.triton.replay import aligned, replayed
 from fgnn.nn.backends.triton.tape import Place
 
 
@@ -46,6 +46,16 @@ class Kept(NamedTuple):
     def unpacked(self) -> list[Tensor]:
         """The tensors."""
         return self.tensors if self.places is None else [place.within(self.tensors[0]) for place in self.places]
+
+    def in_one(self, call: HalfCall, flat: Sequence[Tensor]) -> Tensor:
+        """One tensor that holds them all, as :func:`places_of` says."""
+        places, size = places_of(call, flat)
+        if self.places == places:
+            return self.tensors[0]
+        out = flat[0].new_empty(size, dtype=torch.uint8)
+        for place, x in zip(places, self.unpacked(), strict=True):
+            place.within(out).copy_(x)
+        return out
 
 
 def forward(call: HalfCall, flat: Sequence[Tensor], packed: bool = False) -> tuple[list[Tensor], Kept]:
@@ -121,9 +131,27 @@ def _backward(
 
 
 def shapes(call: HalfCall, flat: Sequence[Tensor]) -> list[Tensor]:
-    """Results and kept tensors as :func:`forward` returns them, but empty."""
+    """Results and kept tensors as the operator returns them, but empty; kernels keep all in one."""
+    found, kept = _sizes(call, flat)
+    if call.keep is not None:
+        found += kept if call.backend == "torch" else [((places_of(call, flat)[1],), torch.uint8)]
+    return [flat[0].new_empty(shape, dtype=dtype) for shape, dtype in found]
+
+
+def places_of(call: HalfCall, flat: Sequence[Tensor]) -> tuple[list[Place], int]:
+    """Where kept tensors are if they are in one, and how many bytes it has."""
+    found, size = [], 0
+    for shape, dtype in _sizes(call, flat)[1]:
+        stride = tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))
+        found.append(Place(0, size, tuple(shape), stride, dtype))
+        size += aligned(math.prod(shape) * dtype.itemsize)
+    return found, size
+
+
+def _sizes(call: HalfCall, flat: Sequence[Tensor]) -> tuple[list[Any], list[Any]]:
+    """Shapes and dtypes of the results, and of what is kept."""
     f, groups, _ = call.split(flat)
-    like, batch, parts = flat[0], call.batch or 1, []
+    batch, parts = call.batch or 1, []
     kept: list[Any] = []
     for group, x in zip(call.groups, groups, strict=True):
         _, m, n = x.weight.shape
@@ -137,12 +165,9 @@ def shapes(call: HalfCall, flat: Sequence[Tensor]) -> list[Tensor]:
         kept += small
         if call.winners is not None:
             kept.append(((count, batch, m) if call.backend == "torch" else parts[-1], call.winners))
-    ends = parts[:1] if call.ends == "all" else parts
-    found = [(end if call.batch is not None else end[1:], call.dtype) for end in ends]
-    if call.keep is not None:
-        found += kept
-        found += [(end, torch.uint8) for end in ends if call.ends != "none"]
-    return [like.new_empty(shape, dtype=dtype) for shape, dtype in found]
+    ends = parts[: call.results]
+    kept += [(end, torch.uint8) for end in ends if call.ends != "none"]
+    return [(end if call.batch is not None else end[1:], call.dtype) for end in ends], kept
 
 
 # ---- the edges -----------------------------------------------------------------------------------------------------
@@ -160,8 +185,9 @@ def _phi(group: GroupCall, h: Prepared) -> Tensor | None:
 def _aggregate(call: HalfCall, group: GroupCall, h: Prepared) -> tuple[Tensor, Tensor | None]:
     """The aggregate (B, D, m), and the winning edges if they are kept."""
     if call.backend == "triton":
-        out, place = by_triton.forward(h.a, h.b, _phi(group, h), h.weight, _edge_call(call, group))
-        return out, None if call.winners is None else place.to(call.winners)
+        winners = call.winners
+        out, place = by_triton.forward(h.a, h.b, _phi(group, h), h.weight, _edge_call(call, group), winners)
+        return out, None if winners is None else place
     values, arg = by_torch.forward(_inputs(call, group, h), call.winners is not None)
     return values.transpose(0, 1), arg
 

@@ -101,7 +101,7 @@ def _call(
     return HalfCall(
         tuple(calls), cast(Side, towards), Aggregation(cast(Kind, kind), gamma), has_f == "1",
         None if batched == "0" else batch, cast(Ends, ends), relu == "1", empty, dtype, backend,
-        None if keep == "-1" else _KEPT[int(keep)], packed=True,
+        None if keep == "-1" else _KEPT[int(keep)], packed=backend == "torch",
     )  # fmt: skip
 
 
@@ -111,8 +111,11 @@ def _op(
     dtype: torch.dtype,
 ) -> list[Tensor]:  # fmt: skip
     call = _call(groups, sizes, masks, words, gamma, dtype, real=True)
-    ys, kept = half_layer.forward(call, tensors)
-    return ys if call.keep is None else [*ys, *own_memory(kept.tensors)]
+    one = call.backend == "triton"
+    ys, kept = half_layer.forward(call, tensors, packed=one)
+    if call.keep is None:
+        return ys
+    return [*ys, kept.in_one(call, tensors)] if one else [*ys, *own_memory(kept.tensors)]
 
 
 @_op.register_fake
@@ -132,7 +135,8 @@ def _op_backward(
     call = _call(groups, sizes, masks, words, gamma, dtype, real=True)
     rest = iter(grads)
     upstream = [next(rest) if there else None for there in given]
-    found = half_layer.backward(call, tensors, ys, half_layer.Kept(kept), upstream, wants)
+    places = half_layer.places_of(call, tensors)[0] if call.backend == "triton" else None
+    found = half_layer.backward(call, tensors, ys, half_layer.Kept(kept, places), upstream, wants)
     wanted = ((g, x) for g, x, want in zip(found, tensors, wants, strict=True) if want)
     return own_memory(x.new_zeros(x.shape) if g is None else g for g, x in wanted)
 

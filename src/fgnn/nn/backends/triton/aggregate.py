@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fgnn.nn.backends.choice import EdgeCall
@@ -46,10 +47,15 @@ def plan_call(a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, c
     return Operands(dst, src, coef, weight), plan
 
 
-def forward(a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, call: EdgeCall) -> tuple[Tensor, Tensor]:
-    """The aggregate (B, D, m) and, for a maximum, the place of the edge that attains it; not differentiable."""
+def forward(
+    a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, call: EdgeCall, places: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
+    """The aggregate (B, D, m) and, for a maximum, the place of the edge that attains it; not differentiable.
+
+    Places are numbered in ``places``, by default in the smallest dtype.
+    """
     x, plan = plan_call(a, b, phi, weight, call)
-    out: tuple[Tensor, Tensor] = _FAMILIES[plan.family].forward(_rounded(x), plan)
+    out: tuple[Tensor, Tensor] = _FAMILIES[plan.family].forward(_rounded(x), plan, places)
     return out
 
 

@@ -74,10 +74,10 @@ class Plan(NamedTuple):
             precision_of(dtype), **more,
         )  # fmt: skip
 
-    def outputs(self, x: Operands) -> tuple[Tensor, Tensor]:
+    def outputs(self, x: Operands, places: torch.dtype | None) -> tuple[Tensor, Tensor]:
         """Buffers for the result (B, D, m) and, for a maximum, the place of the edge that attained it."""
         shape = (x.src.shape[0], self.sizes.destinations, x.weight.shape[1])
-        dtype = torch.uint8 if self.sizes.longest <= 256 else torch.int32
+        dtype = places or (torch.uint8 if self.sizes.longest <= 256 else torch.int32)
         return x.src.new_empty(shape), x.src.new_empty(shape if self.maximum else (0,), dtype=dtype)
 
 

@@ -60,6 +60,11 @@ def arithmetic() -> tuple[Any, ...]:
     return torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
 
 
+def aligned(size: int) -> int:
+    """Bytes of a part, so that the next one begins as tensors of their own do."""
+    return -(-size // _ALIGN) * _ALIGN
+
+
 _RUN, _ALLOCATE, _FREE, _CALL, _INTERPRET = range(5)
 
 
@@ -106,7 +111,7 @@ class Program:
     def _part(self, step: Empty, which: int, first: int) -> None:
         if step.buffer not in self.begins:
             self.begins[step.buffer] = first + which, self.sizes[which]
-            self.sizes[which] += -(-step.like.nbytes // _ALIGN) * _ALIGN
+            self.sizes[which] += aligned(step.like.nbytes)
 
     def _append(self, step: Empty | Operation | Launch, tape: Tape) -> None:
         if isinstance(step, Empty):

@@ -47,14 +47,14 @@ class _Launch:
         launch(kernel, grid, args, self.plan.options(self.x, self.tile, **self.options, **more))
 
 
-def forward(x: Operands, plan: Plan) -> tuple[Tensor, Tensor]:
+def forward(x: Operands, plan: Plan, places: torch.dtype | None) -> tuple[Tensor, Tensor]:
     """Aggregate towards each destination; also the place of the first maximum (empty for a sum)."""
     from fgnn.nn.backends.triton import edge_row_kernels as kernels
 
     batch = x.src.shape[0]
     terms, m, _ = x.weight.shape
     one = _Launch("forward", x, plan)
-    out, arg = plan.outputs(x)
+    out, arg = plan.outputs(x, places)
     whole = plan.sizes.arity > 0  # a row holds all edges of its destination
     value = out if whole else x.src.new_empty((one.total, m), dtype=torch.float32)
     place = arg if whole else x.src.new_empty((one.total, m) if plan.maximum else (0,), dtype=torch.uint8)

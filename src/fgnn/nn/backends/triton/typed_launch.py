@@ -37,11 +37,11 @@ class _Launch:
         launch(kernel, grid, args, self.plan.options(self.x, self.tile, BI=self.tile.lines, **more))
 
 
-def forward(x: Operands, plan: Plan) -> tuple[Tensor, Tensor]:
+def forward(x: Operands, plan: Plan, places: torch.dtype | None) -> tuple[Tensor, Tensor]:
     """Aggregate towards each destination; also the place of the first maximum (empty for a sum)."""
     from fgnn.nn.backends.triton import typed_edge_kernels as kernels
 
-    out, arg = plan.outputs(x)
+    out, arg = plan.outputs(x, places)
     if out.numel():
         one = _Launch("forward", x, plan)
         nodes = 1 if one.by_place else one.count
