@@ -43,7 +43,7 @@ def test_counts_equal_brute_force(seed: int) -> None:
 
 
 def test_wide_formulas_are_exact_in_auto() -> None:
-    blocks, size = 12, 30
+    blocks, size = 4, 30
     model = GraphicalModel([2] * (blocks * size))
     rng = np.random.default_rng(0)
     for b in range(blocks):

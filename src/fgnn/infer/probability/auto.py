@@ -1,4 +1,5 @@
-"""`auto`: exact where elimination can finish, sum-product conditioned on a few variables elsewhere."""
+"""`auto`: exact where elimination or counting can finish; else random solutions of clauses, or sum-product conditioned
+on a few variables."""
 
 from __future__ import annotations
 
@@ -15,8 +16,9 @@ from fgnn.infer.exact.plan import TooLarge
 from fgnn.infer.lowered import reads_structured
 from fgnn.infer.probability.attach import needs_gradient
 from fgnn.infer.probability.barren import without_barren
+from fgnn.infer.probability.clause_samples import log_z_by_sampling
 from fgnn.infer.probability.conditioned import conditioned
-from fgnn.infer.probability.counting import log_z_by_counting
+from fgnn.infer.probability.counting import as_clauses, log_z_by_counting
 from fgnn.infer.probability.exact import log_partition_exact, marginals_exact
 from fgnn.infer.probability.exchangeable import marginals_exchangeable
 from fgnn.infer.probability.mini_bucket import marginals_mini_bucket
@@ -34,6 +36,9 @@ _CALMER: tuple[dict[str, Any], ...] = (
 # Seconds to count solutions where there is no time limit.
 _COUNT_SECONDS = 30.0
 _COUNT_SHARE = 0.4
+# The same for random solutions.
+_SAMPLE_SECONDS = 10.0
+_SAMPLE_SHARE = 0.7
 # Time for conditioning: seconds where there is no time limit, and a share of what sum-product leaves.
 _CUT_SECONDS = 5.0
 _CUT_SHARE = 0.75
@@ -41,6 +46,7 @@ _CUT_SHARE = 0.75
 _BOUND_SECONDS = 5.0
 # Share of the time limit that elimination may take; sum-product has the rest.
 _EXACT_SHARE = 0.8
+_CLAUSE_SHARE = 0.4  # where counting and sampling are the better alternatives
 
 
 @reads_structured
@@ -76,24 +82,35 @@ def log_partition_auto(
     if counted is not None:
         return counted
     batch = batch if learning else without_barren(batch)
+    clauses = None if learning else as_clauses(batch)
     common: dict[str, Any] = {"seed": seed, "progress": progress}
     try:
-        return _eliminated(partial(log_partition_exact, batch, **common), time_limit, begin)
+        share = _EXACT_SHARE if clauses is None else _CLAUSE_SHARE
+        return _eliminated(partial(log_partition_exact, batch, **common), time_limit, begin, share)
     except TooLarge as error:
         reason = str(error)
-    left = None if time_limit is None else max(1e-3, time_limit - (time.perf_counter() - begin))
-    found = None if learning else log_z_by_counting(batch, _COUNT_SECONDS if left is None else _COUNT_SHARE * left)
-    if found is not None:
-        return found
-    left = None if time_limit is None else max(1e-3, time_limit - (time.perf_counter() - begin))
-    return _approximate(batch, left, common, reason, bounded=not learning)
+
+    def left(share: float = 1.0) -> float | None:
+        return None if time_limit is None else max(1e-3, share * (time_limit - (time.perf_counter() - begin)))
+
+    if clauses is not None:
+        found = log_z_by_counting(batch, left(_COUNT_SHARE) or _COUNT_SECONDS)
+        if found is not None:
+            return found
+        found = log_z_by_sampling(batch, clauses, left(_SAMPLE_SHARE) or _SAMPLE_SECONDS, seed)
+        if found is not None:
+            found = _within_bounds(batch, found, left(0.8), seed)
+            return replace(found, method="sampling", info={**found.info, "not exact": reason})
+    return _approximate(batch, left(), common, reason, bounded=not learning)
 
 
-def _eliminated(exact: Callable[..., Beliefs], time_limit: float | None, begin: float) -> Beliefs:
+def _eliminated(
+    exact: Callable[..., Beliefs], time_limit: float | None, begin: float, share: float = _EXACT_SHARE
+) -> Beliefs:
     """The exact answer; `TooLarge` if it takes too many states, too much memory or time."""
     seconds = None
     if time_limit is not None:
-        seconds = max(1e-3, _EXACT_SHARE * time_limit - (time.perf_counter() - begin))
+        seconds = max(1e-3, share * time_limit - (time.perf_counter() - begin))
     beliefs = exact(time_limit=seconds)
     if bool(beliefs.timed_out.any()):
         raise TooLarge("the time limit was reached")

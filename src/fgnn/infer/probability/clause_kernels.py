@@ -17,9 +17,13 @@ from fgnn.runtime.jit import compiled
 def assign(
     literal: Any, state: Any, trail: Any, size: Any, literals: Any, starts: Any, first: Any, clauses: Any
 ) -> tuple[bool, int]:  # pragma: no cover (compiled)
-    """Set a literal and what follows; returns whether no clause is violated, and the new length of the trail."""
+    """Set a literal and what follows; returns whether no clause is violated, and the new length of the trail.
+
+    The number of a violated clause is left behind the trail, -1 if the literal itself was false.
+    """
     head = size
     if state[literal >> 1] >= 0:
+        trail[size] = -1
         return state[literal >> 1] == (literal & 1), size
     state[literal >> 1] = literal & 1
     trail[size] = literal
@@ -44,6 +48,7 @@ def assign(
             if satisfied or left > 1:
                 continue
             if left == 0:
+                trail[size] = clause
                 return False, size
             state[unit >> 1] = unit & 1
             trail[size] = unit
@@ -150,3 +155,60 @@ def branch(
         if value > best_value:
             best, best_value = 2 * v + (1 if gain[1] > gain[0] else 0), value
     return best
+
+
+@compiled
+def sample_solutions(
+    p: Any, order: Any, weight: Any, state: Any, trail: Any, size: Any, literals: Any, starts: Any, first: Any,
+    clauses: Any, most: Any, rng: Any, found: Any, solutions: Any, hits: Any,
+) -> int:  # pragma: no cover (compiled)  # fmt: skip
+    """Draw solutions, at most ``len(found)``; returns how many.
+
+    Each sets the variables in ``order`` to 1 with probability ``p``, propagates, and goes back where that fails; it is
+    given up after ``most`` violated clauses. ``found`` gets the log of weight over probability, ``solutions`` the
+    states, and ``hits`` how often a variable was in a violated clause.
+    """
+    n, count = len(state), 0
+    chosen, begin, log_q = np.empty(n + 1, np.int64), np.empty(n + 1, np.int64), np.empty(n + 1)
+    refuted, place = np.empty(n + 1, np.bool_), np.empty(n + 1, np.int64)
+    for _ in range(len(found)):
+        end, level, at, violated, alive = size, 0, 0, 0, True
+        while alive:
+            while at < n and state[order[at]] >= 0:
+                at += 1
+            if at == n:
+                break
+            v = order[at]
+            s = 1 if rng.random() < p[v] else 0
+            chosen[level], begin[level], place[level], refuted[level] = 2 * v + s, end, at, False
+            log_q[level] = np.log(p[v] if s == 1 else 1.0 - p[v])
+            level += 1
+            fits, end = assign(2 * v + s, state, trail, end, literals, starts, first, clauses)
+            while not fits:
+                for c in range(starts[trail[end]], starts[trail[end] + 1]):
+                    hits[literals[c] >> 1] += 1.0
+                violated += 1
+                # The other value of the last choice that has one: it is certain, now that this one is refuted.
+                while level > 0 and refuted[level - 1]:
+                    level -= 1
+                if level == 0 or violated > most:
+                    alive = False
+                    break
+                last = level - 1
+                retract(state, trail, end, begin[last])
+                at, refuted[last], log_q[last] = place[last], True, 0.0
+                chosen[last] ^= 1
+                fits, end = assign(chosen[last], state, trail, begin[last], literals, starts, first, clauses)
+        if alive:
+            solutions[count] = state
+            found[count] = weight[trail[size:end]].sum()
+            for last in range(level):  # choices whose alternatives fail at once are certain as well
+                retract(state, trail, end, begin[last])
+                if not refuted[last]:
+                    fits, end = assign(chosen[last] ^ 1, state, trail, begin[last], literals, starts, first, clauses)
+                    retract(state, trail, end, begin[last])
+                    found[count] -= log_q[last] if fits else 0.0
+                fits, end = assign(chosen[last], state, trail, begin[last], literals, starts, first, clauses)
+            count += 1
+        retract(state, trail, end, size)
+    return count

@@ -11,20 +11,20 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-from importlib.util import find_spec
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fgnn.infer.exact.dense_sums import has_numba
 from fgnn.infer.exact.order import OutOfTime, graph_of, min_fill
 from fgnn.infer.probability.result import Beliefs
 from fgnn.pgm import ModelBatch
 from fgnn.runtime.jit import Background
 
 # Of the time, to wait for compiled loops: the first time they compile for seconds.
-_LOADING = 0.5
+LOADING = 0.5
 # Forbidden entries of a table; more are not clauses but a table.
 _MOST_CLAUSES = 64
 # Variables whose values are propagated before one is chosen.
@@ -83,23 +83,19 @@ def as_clauses(batch: ModelBatch) -> Clauses | None:
             found.append(np.array([2 * i + 1 - s]))
     lengths = [len(clause) for clause in found]
     literals = np.concatenate(found).astype(np.int32) if found else np.zeros(0, np.int32)
-    weight = np.where(np.isinf(unary), 0.0, unary).reshape(-1)
-    weight[2 * single + 1] = -np.inf
-    return Clauses(weight, constant, literals, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
-
-
-@cache
-def _has_numba() -> bool:
-    return find_spec("numba") is not None
+    weight = np.full((len(unary), 2), -np.inf)
+    weight[:, : unary.shape[1]] = np.where(np.isinf(unary), 0.0, unary)
+    weight[single, 1] = -np.inf
+    return Clauses(weight.reshape(-1), constant, literals, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
 
 
 def log_z_by_counting(batch: ModelBatch, time_limit: float | None) -> Beliefs | None:
     """log Z of a model of clauses; None if it is another one, or time or memory ran out."""
-    if not _has_numba():
+    if not has_numba():
         return None
     deadline = math.inf if time_limit is None else time.perf_counter() + time_limit
     clauses = as_clauses(batch)
-    if clauses is None or not LOOPS.wait(_LOADING * (deadline - time.perf_counter())):
+    if clauses is None or not LOOPS.wait(LOADING * (deadline - time.perf_counter())):
         return None
     try:
         value = _Counter(clauses, deadline).log_count()
@@ -221,7 +217,13 @@ class _Counter:
 def _warm_up() -> None:
     # Two components, one of which needs a choice.
     literals, starts = np.array([0, 2, 1, 3, 4, 6], np.int32), np.array([0, 2, 4, 6], np.int64)
-    _Counter(Clauses(np.zeros(8), 0.0, literals, starts), math.inf).log_count()
+    counter = _Counter(Clauses(np.zeros(8), 0.0, literals, starts), math.inf)
+    counter.log_count()
+    order, empty, rng = np.arange(4), np.zeros(0), np.random.default_rng(0)
+    counter.kernels.sample_solutions(
+        np.full(4, 0.5), order, counter.weight, counter.state, counter.trail, 0, *counter.structure, 1, rng,
+        empty, np.zeros((0, 4), np.int8), np.zeros(4),
+    )  # fmt: skip
 
 
 LOOPS = Background(_warm_up)
