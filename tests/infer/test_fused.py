@@ -36,7 +36,7 @@ DEVICES = [pytest.param("cpu", marks=interpreted), pytest.param("cuda", marks=gp
 
 
 def mixed(count: int = 5, seed: int = 0, dtype: torch.dtype = torch.float64) -> ModelBatch:
-    """Pairs of either sign, budgets of two sizes with bounds on both sides that differ by model, a lone variable."""
+    """Pairs of either sign, counts of three sizes, with bounds on both sides that differ by model, a lone variable."""
     rng = np.random.default_rng(seed)
     models = []
     for _ in range(count):
@@ -47,6 +47,7 @@ def mixed(count: int = 5, seed: int = 0, dtype: torch.dtype = torch.float64) -> 
         for i in range(2):
             model.add_budget((i, i + 1, i + 3), at_most=2, at_least=int(rng.integers(2)))
         model.add_budget(range(5), at_most=int(rng.integers(2, 5)), at_least=1)
+        model.add_linear((0, 2, 4, 5), [3, 3, 3, 3], at_least=2, at_most=8)  # one or two of them
         models.append(model)
     return ModelBatch.stack(models, dtype=dtype)
 

@@ -121,7 +121,7 @@ def budgets(draw: st.DrawFn, max_size: int = 7) -> tuple[np.ndarray, int, int]:
 
 
 @given(budgets(), st.booleans())
-def test_budget_messages_are_the_best_over_all_states_of_the_others(
+def test_messages_of_counts_are_the_best_over_all_states_of_the_others(
     budget: tuple[np.ndarray, int, int], normalise: bool
 ) -> None:
     nu, low, high = budget

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from fgnn.infer import best_assignments, log_partition, marginals, sample, solve
-from fgnn.pgm import GraphicalModel, Kind, ModelBatch, read_model, write_model
+from fgnn.pgm import GraphicalModel, Kind, ModelBatch, StructuredFactor, read_model, write_model
+from fgnn.pgm.factors.gadget import table_values
 from fgnn.pgm.factors.kind import LackingPart
 
 _TOLERANCE = 1e-9
@@ -26,9 +29,10 @@ def check_factor(
 ) -> list[str]:
     """Check that every method gives for a factor what it gives for its table, on small random models.
 
-    The models have a factor over variables of the cardinalities ``shape``, random unaries, and tables that join these
-    variables to another. Scores of all assignments, files, optima, bounds, beliefs, marginals, log Z and samples are
-    compared, by every method of `solve` and `marginals`.
+    First the parts of the kind are compared with the table: messages in both semirings, the best joint state, linear
+    constraints, the sum that it counts. The models have a factor over variables of the cardinalities ``shape``, random
+    unaries, and tables that join these variables to another. Scores of all assignments, files, optima, bounds, beliefs,
+    marginals, log Z and samples are compared, by every method of `solve` and `marginals`.
 
     Args:
         kind: The kind; it must be in ``fgnn.pgm.KINDS`` for its file to be read.
@@ -50,16 +54,20 @@ def check_factor(
     """
     if len(shape) < 2:
         raise ValueError(f"Expected a factor over two or more variables, as tables are (got {len(shape)})")
+    arrays = {name: np.asarray(value) for name, value in numbers.items()}
+    factor = StructuredFactor(kind, tuple(range(len(shape))), tuple(shape), arrays)
     left_out: list[str] = []
     rng = np.random.default_rng(seed)
     for trial in range(trials):
-        own, other = _models(rng, kind, tuple(shape), numbers)
-        for name, compare in CHECKS.items():
+        checks: dict[str, Callable[[], None]] = {name: partial(check, factor, rng) for name, check in PARTS.items()}
+        models = _models(rng, factor)
+        checks |= {name: partial(compare, *models) for name, compare in CHECKS.items()}
+        for name, check in checks.items():
             if name == "toulbar2" and find_spec("pytoulbar2") is None:
                 left_out.append(name)
                 continue
             try:
-                compare(own, other)
+                check()
             except LackingPart:
                 left_out.append(name)
             except AssertionError as error:
@@ -67,10 +75,9 @@ def check_factor(
     return sorted(set(left_out))
 
 
-def _models(
-    rng: np.random.Generator, kind: Kind, shape: tuple[int, ...], numbers: dict[str, Any]
-) -> tuple[GraphicalModel, GraphicalModel]:
+def _models(rng: np.random.Generator, factor: StructuredFactor) -> tuple[GraphicalModel, GraphicalModel]:
     """A random model with the factor, and the same with its table."""
+    kind, shape = factor.kind, factor.shape
     scope = rng.permutation(len(shape))
     cards = [*np.array(shape)[np.argsort(scope)].tolist(), 3]
     unaries = rng.normal(size=sum(cards))
@@ -83,10 +90,9 @@ def _models(
         for pair, table in zip(pairs, tables, strict=True):
             model.add_table(pair, table)
         if expand:
-            table = kind.as_table(shape, {name: np.asarray(value) for name, value in numbers.items()})
-            model.add_table(scope.tolist(), table)
+            model.add_table(scope.tolist(), factor.as_table())
         else:
-            model.add_factors(kind, [scope], **{name: np.asarray(value)[None] for name, value in numbers.items()})
+            model.add_factors(kind, [scope], **{name: value[None] for name, value in factor.numbers.items()})
         models.append(model)
     return models[0], models[1]
 
@@ -99,6 +105,85 @@ def _check(holds: Any, what: str, own: Any, other: Any) -> None:
 def _close(own: Any, other: Any, what: str, tolerance: float = _TOLERANCE) -> None:
     a, b = np.asarray(own, dtype=np.float64), np.asarray(other, dtype=np.float64)
     _check(np.isclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True), what, own, other)
+
+
+# ---- the parts of a kind --------------------------------------------------------------------------------------
+
+
+def _potentials(factor: StructuredFactor) -> Tensor:
+    """Of the factor alone.  # shape: (1, S)"""
+    numbers = {name: torch.as_tensor(v)[None, None] for name, v in factor.numbers.items()}
+    return factor.kind.potentials(factor.shape, numbers)[0].double()
+
+
+def _incoming(factor: StructuredFactor, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
+    """Messages of variables to ``count`` such factors, (count, n, K); all but the first forbid a state."""
+    nu = np.full((count, len(factor.shape), max(factor.shape)), -np.inf)
+    for a, k in enumerate(factor.shape):
+        nu[:, a, :k] = rng.normal(size=(count, k))
+    nu[1:, 0, 0] = -np.inf
+    return nu
+
+
+def _joint(factor: StructuredFactor, nu: NDArray[np.float64], without: int | None = None) -> NDArray[np.float64]:
+    """The table plus the messages (n, K) of all variables, or of all but one."""
+    joint = factor.as_table()
+    for a, k in enumerate(factor.shape):
+        if a != without:
+            joint = joint + nu[a, :k].reshape(k, *(1 for _ in factor.shape[a + 1 :]))
+    return joint
+
+
+def _messages(factor: StructuredFactor, rng: np.random.Generator) -> None:
+    theta, given = _potentials(factor).T[..., None], _incoming(factor, rng, 3)
+    nu = [torch.from_numpy(given[:, a, :k].T.copy())[:, None] for a, k in enumerate(factor.shape)]  # shape: (k, 1, B)
+    for total in (False, True):
+        sent = factor.kind.messages(theta, nu, total=total)
+        for b, a in np.ndindex(3, len(factor.shape)):
+            rows = np.moveaxis(_joint(factor, given[b], without=a), a, 0).reshape(factor.shape[a], -1)
+            expected = np.logaddexp.reduce(rows, 1) if total else rows.max(1)
+            _close(sent[a][:, 0, b], expected, f"the {'sums' if total else 'maxima'} to variable {a}")
+        if set(factor.shape) == {2} and all(bool(m[..., 0].isfinite().all()) for m in sent):
+            given_ratios, expected_ratios = (torch.stack([m[1] - m[0] for m in ms])[..., :1] for ms in (nu, sent))
+            _close(factor.kind.ratios(theta, given_ratios, total=total), expected_ratios, "the ratios")
+
+
+def _best_joint_state(factor: StructuredFactor, rng: np.random.Generator) -> None:
+    given = _incoming(factor, rng, 4)
+    value, x = factor.kind.best(factor.shape, _potentials(factor).expand(4, -1), torch.from_numpy(given))
+    for p in range(4):
+        joint = _joint(factor, given[p])
+        _close(value[p], joint.max(), "the value of the best joint state")
+        if joint.max() > -np.inf:
+            _close(joint[tuple(x[p].tolist())], joint.max(), "the best joint state")
+
+
+def _rows(factor: StructuredFactor, rng: np.random.Generator) -> None:
+    if factor.kind.has("rows"):
+        allowed, rows = factor.as_table() > -np.inf, factor.kind.rows(factor.shape)
+        for x in np.ndindex(*factor.shape):
+            sums = [sum(w[x[a]] for a, w in zip(row.positions, row.weights, strict=True)) for row in rows]
+            kept = all(row.at_least <= total <= row.at_most for row, total in zip(rows, sums, strict=True))
+            _check(kept == allowed[x], f"linear constraints that, at {x}, hold as", kept, allowed[x])
+
+
+def _counter(factor: StructuredFactor, rng: np.random.Generator) -> None:
+    counter = factor.kind.counter(factor.shape)
+    if counter is not None:
+        by_sum = table_values(torch.as_tensor(counter.entries), _potentials(factor)[None], torch.float64)[0, 0]
+        cells = np.indices(factor.shape).reshape(len(factor.shape), -1).T
+        _close(by_sum.numpy()[counter.sums(cells)], factor.as_table().reshape(-1), "the log-potentials by sum")
+
+
+PARTS: dict[str, Callable[[StructuredFactor, np.random.Generator], None]] = {
+    "messages": _messages,
+    "best joint state": _best_joint_state,
+    "linear constraints": _rows,
+    "counter": _counter,
+}
+
+
+# ---- the methods ----------------------------------------------------------------------------------------------
 
 
 def _score(own: GraphicalModel, other: GraphicalModel) -> None:
@@ -115,25 +200,6 @@ def _file(own: GraphicalModel, other: GraphicalModel) -> None:
         write_model(own, path)
         again = read_model(path)
     _check(again == own, "the same model from a file, as", again, own)
-
-
-def _best_joint_state(own: GraphicalModel, other: GraphicalModel) -> None:
-    (factor,) = own.structured()
-    rng, shape = np.random.default_rng(0), factor.shape
-    nu = np.full((4, len(shape), max(shape)), -np.inf)
-    for a, k in enumerate(shape):
-        nu[:, a, :k] = rng.normal(size=(4, k))
-    nu[1:, 0, 0] = -np.inf  # a forbidden state
-    numbers = {name: torch.as_tensor(v)[None, None] for name, v in factor.numbers.items()}
-    theta = factor.kind.potentials(shape, numbers)
-    value, x = factor.kind.best(shape, theta[0].double().expand(4, -1), torch.from_numpy(nu))
-    for p in range(4):
-        joint = factor.as_table()
-        for a, k in enumerate(shape):
-            joint = joint + nu[p, a, :k].reshape(k, *(1 for _ in shape[a + 1 :]))
-        _close(value[p], joint.max(), "the value of the best joint state")
-        if joint.max() > -np.inf:
-            _close(joint[tuple(x[p].tolist())], joint.max(), "the best joint state")
 
 
 def _optimum(method: str, **options: Any) -> Compare:
@@ -216,7 +282,6 @@ CHECKS: dict[str, Compare] = {
     "toulbar2": _optimum("toulbar2"),
     "auto": _optimum("auto"),
     "lp": _bound("lp", 1e-6),
-    "best joint state": _best_joint_state,
     "ad3": _bound("ad3", _RELAXED),
     "ad3, branch and bound": _optimum("ad3", branch_and_bound=True),
     "dual": _above_optimum("dual"),

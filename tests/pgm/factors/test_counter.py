@@ -71,6 +71,15 @@ def test_bounds_are_known_where_the_allowed_sums_are_an_interval() -> None:
     assert parity.bounds() is None
 
 
+def test_equal_weights_are_a_count_whatever_the_kind() -> None:
+    equal, weighted = (Linear(((0, 3), (0, 3), (0, w)), 2, 7) for w in (3, 6))
+    nothing = Linear(((0, 1), (0, 1)), 5, 6)
+    groups = [group_of(kind, (2,) * len(kind.weights), {}).structured[0] for kind in (equal, weighted, nothing)]
+    assert [group.form for group in groups] == ["ones", "other", "other"]
+    (parity,) = group_of(Parity(), (2, 2), {"value": np.array(1)}).structured
+    assert parity.form == "other"
+
+
 def test_weights_are_divided_by_what_they_have_in_common() -> None:
     counter = Linear(((-100, 200), (0, 300)), -100, 100).counter((2, 2))
     assert counter is not None

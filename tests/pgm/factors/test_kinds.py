@@ -186,7 +186,12 @@ def linear(weights: list[int], low: int, high: int) -> Linear:
     return Linear(tuple((0, w) for w in weights), low, high)
 
 
+TABLE = np.random.default_rng(3).normal(size=(3, 2, 3))
+TABLE[0, 0, 0] = -np.inf
 FACTORS: dict[str, Case] = {
+    "table": (TableKind(), TABLE.shape, {"values": TABLE}),
+    "budget": (BudgetKind(), (2,) * 7, {"at_least": 2, "at_most": 4}),
+    "count": (linear([1] * 7, 2, 4), (2,) * 7, {}),
     "odd parity": (Parity(), (2,) * 7, {"value": 1}),
     "knapsack": (linear([3, 1, 4, 1, 5, 9, 2], 0, 11), (2,) * 7, {}),
     "at least": (linear([1, -2, 3, 1, 2, 1, 1], 4, 99), (2,) * 7, {}),

@@ -27,8 +27,8 @@ def _clamp(x, low, high):
 
 @triton.jit
 def flooding_kernel(
-    messages, beliefs, unary, deltas, models, active, converged_out, done, sign, shift, low, high, at_least, at_most,
-    pair_row, ones_row, belief_of, incident, settings, B, WHOLE, V, PAIRS, COUNTS, ITERATIONS, steps,
+    messages, beliefs, unary, deltas, models, active, converged_out, done, sign, shift, low, high, least_ones,
+    most_ones, pair_row, ones_row, belief_of, incident, settings, B, WHOLE, V, PAIRS, COUNTS, ITERATIONS, steps,
     DEG: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, OWN: tl.constexpr,
     PAIR_WIDE: tl.constexpr, BOUND_WIDE: tl.constexpr, FLOOR: tl.constexpr,
 ):  # fmt: skip
@@ -112,13 +112,13 @@ def flooding_kernel(
                     one = tl.max(tl.where((place == i)[:, None], d, -float("inf")), 0)[None, :]
                     rank += ((one > d) | ((one == d) & (place > i)[:, None])).to(tl.int32)
                 bound = cols + tl.cast(c, tl.int64) * B if BOUND_WIDE else cols * 0 + c
-                most = tl.load(at_most + bound, mask=live, other=1)
+                most = tl.load(most_ones + bound, mask=live, other=1)
                 kth = tl.max(tl.where(rank == tl.minimum(most, size)[None, :] - 1, d, -float("inf")), 0)
                 after = tl.max(tl.where((rank == most[None, :]) & have[:, None], d, -float("inf")), 0)
                 sent = tl.where(d < kth[None, :], -_clamp(kth, 0.0, limit)[None, :], 0.0)
                 sent = tl.minimum(sent, -_clamp(after, 0.0, limit)[None, :])
                 if FLOOR:
-                    least = tl.load(at_least + bound, mask=live, other=0)
+                    least = tl.load(least_ones + bound, mask=live, other=0)
                     kth = tl.max(tl.where(rank == least[None, :] - 1, d, -float("inf")), 0)
                     kth = tl.where(least > 0, kth, float("inf"))
                     after = tl.max(tl.where(rank == least[None, :], d, -float("inf")), 0)

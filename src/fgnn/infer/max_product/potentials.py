@@ -63,14 +63,18 @@ class OnesPotentials:
 
     low: Bound
     high: Bound
-    theta: Tensor | None  # shape: (n + 1, C, B or 1), the log-potential of every number; of sum-product alone
+    theta: Tensor | None  # shape: (T, C, B or 1), the log-potential of every number; of sum-product alone
 
     @classmethod
     def of(cls, factors: CountedBatch, dtype: torch.dtype, *, total: bool) -> OnesPotentials:
         bounds = factors.bounds()
         assert bounds is not None
-        theta = factors.by_sum(dtype).permute(2, 1, 0).contiguous() if total else None
-        return cls(_bound(bounds[0]), _bound(bounds[1].clamp(max=len(factors.shape))), theta)
+        low, high = bounds[0], bounds[1].clamp(max=len(factors.shape))
+        theta = None
+        if total:  # larger numbers are not counted
+            most = int(high.max()) if high.numel() else 0
+            theta = factors.by_sum(dtype)[..., : most + 1].permute(2, 1, 0).contiguous()
+        return cls(_bound(low), _bound(high), theta)
 
     def send(self, group: Group, nu: Tensor, *, full: bool, normalise: bool, total: bool, out: Out = None) -> Tensor:
         if total:

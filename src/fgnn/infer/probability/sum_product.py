@@ -44,7 +44,8 @@ def marginals_sum_product(
 
     log Z is Bethe's approximation, :math:`\sum_c \log Z_c + \sum_i (1 - d_i) \log Z_i`, where :math:`Z_i` and
     :math:`Z_c` normalise the beliefs of variable i, which is in :math:`d_i` factors, and of factor c. Both are exact on
-    trees, as ``exact`` then says for models in float64. Budgets send their messages in O(n²) by counting.
+    trees, as ``exact`` then says for models in float64. Budgets send their messages in O(n · at_most), by
+    counting.
 
     Args:
         batch: The models.

@@ -43,7 +43,8 @@ class BudgetGroup(StructuredGroup):
 class BudgetKind(Kind):
     r"""0 if :math:`\text{at\_least} \le \sum_i x_i \le \text{at\_most}`, else -inf, over binary variables.
 
-    The potentials are those of 0, 1, ..., n ones. All messages take one sort, O(n log n), or O(n²) in sum-product.
+    The potentials are those of 0, 1, ..., n ones. All messages take one sort, O(n log n), or O(n · at_most) in
+    sum-product.
     """
 
     name: ClassVar[str] = "budget"

@@ -9,7 +9,8 @@ incoming messages of n variables and :math:`\theta(k)` the log-potential of k on
         + \sum_{j \ge i} \nu_j(\hat x_j) \Big], \\
     m_{c \to i}(x_i) &= \log \sum_k \exp \big(P_{i-1}(k) + R_{i+1}(k + x_i)\big)
 
-so all messages take O(n²). The axes of tensors are variables or states, factors of a group, models of a batch.
+so all messages take O(n · T) for the T numbers up to the largest that is allowed. The axes of tensors are variables or
+states, factors of a group, models of a batch.
 """
 
 from __future__ import annotations
@@ -144,12 +145,12 @@ def ones_sums(theta: Tensor, nu: Tensor) -> Tensor:
     """Messages of all states in sum-product, not normalised: ``-inf`` exactly where every number is forbidden.
 
     Args:
-        theta: The log-potential of every number of ones, shape (n + 1, C, B or 1).
+        theta: The log-potential of every number of ones, shape (T, C, B or 1); beyond these all are forbidden.
         nu: Shape (n, 2, C, B); so is the result.
     """
     rest = _rests(theta, nu)
     none = _none(nu)
-    before = torch.full_like(rest[0], none)  # shape: (n + 1, C, B)
+    before = torch.full_like(rest[0], none)  # shape: (T, C, B)
     before[0] = 0.0
     messages = []
     for i, ratios in enumerate(nu.unbind(0)):
@@ -167,7 +168,7 @@ def ones_total(theta: Tensor, nu: Tensor) -> Tensor:
 
 
 def _rests(theta: Tensor, nu: Tensor) -> list[Tensor]:
-    """R_1, ..., R_{n+1}, each of shape (n + 1, C, B)."""
+    """R_1, ..., R_{n+1}, each of shape (T, C, B)."""
     none = _none(nu)
     rest = [theta.expand(-1, *nu.shape[2:]).clamp(min=none)]
     for ratios in reversed(nu.unbind(0)):
