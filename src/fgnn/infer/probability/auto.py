@@ -35,7 +35,7 @@ _CALMER: tuple[dict[str, Any], ...] = (
 )
 # Seconds to count solutions where there is no time limit.
 _COUNT_SECONDS = 30.0
-_COUNT_SHARE = 0.4
+_COUNT_SHARE = 0.5
 # The same for random solutions.
 _SAMPLE_SECONDS = 10.0
 _SAMPLE_SHARE = 0.7
