@@ -151,6 +151,22 @@ def test_log_partition_takes_this_way_and_agrees_with_brute_force(monkeypatch: p
         torch.testing.assert_close(found[:, i], p, rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_marginals_of_variables_and_tables_are_those_of_elimination(shared: bool, device: str) -> None:
+    batch = shuffled(chains(4, 6, 3, shared=shared, dtype=torch.float64))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fgnn.infer.probability.exact.chain_marginals", lambda *args, **options: None)
+        expected = marginals(batch, "exact", tables=True)
+    found = marginals(batch.to(device), "exact", tables=True)
+    assert found.status == expected.status
+    assert expected.tables is not None
+    assert found.tables is not None
+    pairs = zip([*found.variables, *found.tables], [*expected.variables, *expected.tables], strict=True)
+    for ours, theirs in pairs:
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=0, atol=1e-10, equal_nan=True)
+    torch.testing.assert_close(found.log_partition.cpu(), expected.log_partition, rtol=0, atol=1e-10)
+
+
 def test_other_graphs_and_types_are_left_to_elimination() -> None:
     star = GraphicalModel([2, 2, 2])
     star.add_tables([(0, 1), (0, 2)], torch.zeros(2, 2, 2).numpy())

@@ -60,6 +60,22 @@ def chain_log_z(batch: ModelBatch, dtype: torch.dtype = torch.float64) -> Tensor
     return result
 
 
+@torch.no_grad()
+def chain_marginals(
+    batch: ModelBatch, dtype: torch.dtype = torch.float64, *, tables: bool = False
+) -> tuple[Tensor, Tensor, Tensor | None] | None:
+    """log Z (B,), the marginals of variables (B, N, k) and, if asked for, of ``tables`` (B, C, k, k); None as above."""
+    order = chain_order(batch) if len(batch) and _has_passes(batch, dtype) else None
+    if order is None:
+        return None
+    values = batch.tables[0].values if tables else batch.tables[0].distinct("values")
+    numbers = batch.unary.to(dtype).contiguous(), values.to(dtype).contiguous()
+    passes = _passes(batch.device)
+    log_z, messages = passes.forward(*numbers, order, dtype, True)
+    unary, by_table = passes.backward(*numbers, order, messages, torch.ones_like(log_z))
+    return batch.constant + log_z, unary.to(dtype), by_table.to(dtype) if tables else None
+
+
 def _has_passes(batch: ModelBatch, dtype: torch.dtype) -> bool:
     if dtype not in _DTYPES:
         return False

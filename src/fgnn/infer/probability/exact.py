@@ -10,7 +10,7 @@ import torch
 from fgnn.infer.exact.log_sum import LogSum
 from fgnn.infer.exact.order import OutOfTime
 from fgnn.infer.exact.solver import Clock
-from fgnn.infer.probability.chain import chain_log_z
+from fgnn.infer.probability.chain import chain_log_z, chain_marginals
 from fgnn.infer.probability.elimination import Elimination
 from fgnn.infer.probability.lowered import keeps_counters
 from fgnn.infer.probability.result import Beliefs
@@ -51,6 +51,9 @@ def marginals_exact(
     Raises:
         TooLarge: A `ValueError` with the induced width, the states and the memory that would be needed.
     """
+    chain = chain_marginals(batch, dtype, tables=tables)
+    if chain is not None:
+        return Beliefs.of(chain[1], chain[0], exact=True, tables=None if chain[2] is None else (chain[2],))
     clock = Clock(time_limit, progress, len(batch))
     unary = torch.zeros(batch.unary.shape, dtype=dtype, device=batch.device)
     by_table = tuple(torch.zeros(t.values.shape, dtype=dtype, device=batch.device) for t in batch.tables)
