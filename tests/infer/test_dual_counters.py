@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 import fgnn
 from fgnn.infer.certificate import StandardForm
@@ -19,32 +15,11 @@ from fgnn.infer.dual import from_ad3
 from fgnn.infer.dual.descent import Descent
 from fgnn.infer.dual.layout import build_layout
 from fgnn.infer.reporter import Reporter
-from fgnn.pgm import Kind, ModelBatch
-from fgnn.pgm.factors import Counter
-from fgnn.pgm.factors.kind import Array, Shape
+from fgnn.pgm import ModelBatch
+from tests.infer.counting_kind import NumberOfOnes
 from tests.pgm.factors.test_kinds import Case, factors
 
 pytest.importorskip("numba")
-
-
-@dataclass(frozen=True)
-class NumberOfOnes(Kind):
-    """A log-potential for each number of ones: a kind that has a counter and nothing else."""
-
-    name: ClassVar[str] = "number-of-ones"
-    numbers: ClassVar[Mapping[str, type]] = {"values": float}
-
-    def check(self, shape: Shape, numbers: Mapping[str, Array]) -> None:
-        assert numbers["values"].shape[1] == len(shape) + 1
-
-    def potentials(self, shape: Shape, numbers: Mapping[str, Tensor]) -> Tensor:
-        return numbers["values"]
-
-    def score(self, shape: Shape, x: Tensor, theta: Tensor) -> Tensor:
-        return theta.expand(*x.shape[:-1], -1).gather(-1, x.sum(-1, keepdim=True)).squeeze(-1)
-
-    def counter(self, shape: Shape) -> Counter:
-        return Counter.of_ones(len(shape))
 
 
 def mixed(seed: int, value: int = 1, *, soft: bool = False) -> fgnn.GraphicalModel:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import fgnn
 from fgnn import GraphicalModel, ModelBatch
 from fgnn.infer.lp.program import linear_program
+from tests.infer.counting_kind import NumberOfOnes
 from tests.infer.oracle import best_score, chain
+from tests.pgm.factors.test_kinds import Case, by_definition, factors
 from tests.strategies import models, tree_models
 
 
@@ -116,11 +119,56 @@ def test_counts_of_states_are_rows_and_as_tight_as_their_tables() -> None:
         assert (a.status == "infeasible") == (b.status == "infeasible")
 
 
-def test_other_sums_are_lowered_first() -> None:
-    model = GraphicalModel([2, 2, 2])
-    model.add_parity((0, 1, 2), 1)
-    with pytest.raises(ValueError, match="lower them first"):
-        linear_program(ModelBatch.stack([model]))
+@settings(max_examples=40, deadline=None)
+@given(factors(), st.integers(0, 2**32 - 1))
+def test_other_sums_are_flows_and_as_tight_as_their_tables(case: Case, seed: int) -> None:
+    kind, shape, numbers = case
+    cards = [*shape, 2]
+    own, other = GraphicalModel(cards), GraphicalModel(cards)
+    for model in (own, other):
+        rng = np.random.default_rng(seed)
+        unaries = rng.normal(size=sum(cards))
+        model.add_unaries(np.where(rng.random(unaries.shape) < 0.1, -np.inf, unaries))
+        for i in range(len(shape)):  # cycles, so that the relaxation is loose
+            model.add_table((i, (i + 1) % len(cards)), rng.normal(size=(cards[i], cards[(i + 1) % len(cards)])))
+            model.add_table((i, len(shape)), rng.normal(size=(cards[i], 2)))
+    own.add_factors(kind, [range(len(shape))], **{name: np.asarray(v)[None] for name, v in numbers.items()})
+    other.add_table(range(len(shape)), by_definition(kind, shape, numbers))
+    a, b = fgnn.solve(own, "lp"), fgnn.solve(other, "lp")
+    assert a.bound == pytest.approx(b.bound, rel=1e-6, abs=1e-6)
+
+
+def test_sums_with_log_potentials_of_their_own_differ_by_model() -> None:
+    rng = np.random.default_rng(0)
+    models, tables = [], []
+    for _ in range(3):
+        model = GraphicalModel([2] * 5)
+        model.add_unaries(rng.normal(size=10))
+        table = model.copy()
+        values = np.where(rng.random((2, 4)) < 0.2, -np.inf, rng.normal(size=(2, 4)))
+        scopes = [(0, 1, 2), (4, 3, 1)]
+        model.add_factors(NumberOfOnes(), scopes, values=values)
+        for scope, by_sum in zip(scopes, values, strict=True):
+            table.add_table(scope, by_sum[np.indices((2, 2, 2)).sum(0)])
+        models.append(model)
+        tables.append(table)
+    together = fgnn.solve(ModelBatch.stack(models), "lp")
+    assert together.bound.tolist() == pytest.approx([fgnn.solve(t, "lp").bound for t in tables], abs=1e-7)
+
+
+def test_a_knapsack_takes_a_column_for_each_arc_between_partial_sums() -> None:
+    rng = np.random.default_rng(0)
+    weights = rng.integers(1, 20, size=40)
+    model = GraphicalModel([2] * 40)
+    gains = rng.uniform(1, 10, size=40)
+    model.add_unaries(np.stack([np.zeros(40), gains], 1).ravel())
+    model.add_linear(range(40), weights.tolist(), at_most=int(weights.sum()) // 2)
+    program, _ = linear_program(ModelBatch.stack([model]))
+    assert program.equal.shape[1] <= 40 + 2 * 40 * (int(weights.sum()) // 2 + 1)
+    best = np.zeros(int(weights.sum()) // 2 + 1)  # by the textbook recursion
+    for gain, weight in zip(gains, weights, strict=True):
+        best[weight:] = np.maximum(best[weight:], best[:-weight] + gain)
+    assert fgnn.solve(model, "lp").bound == pytest.approx(best.max(), rel=1e-6)
 
 
 def test_a_model_without_choices_can_be_impossible() -> None:

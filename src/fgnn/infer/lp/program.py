@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fgnn.infer.lp.flows import Flows, bounds_are_hull, flow_rows, flowing
 from fgnn.pgm import ModelBatch
 
 Floats = NDArray[np.float64]
@@ -19,17 +20,18 @@ Ints = NDArray[np.int64]
 class Program:
     """The constraints, which all models of the batch share.
 
-    Columns are the variables' states from 1 on, then the tables' cells. State 0 has no column: its marginal is what the
-    other states leave.
+    Columns are the variables' states from 1 on, the tables' cells, and the arcs of flows. State 0 has no column: its
+    marginal is what the other states leave.
     """
 
     cardinalities: Ints  # shape: (N,)
     first: Ints  # shape: (N,), the column of each variable's state 1
     num_states: int  # columns of variables
     cells: Ints  # the cells, of all tables concatenated, that have a column
-    equal: Any  # CSC, rows of tables
+    flows: Flows | None
+    equal: Any  # CSC, rows of tables and flows
     equal_to: Floats
-    less: Any  # CSC, rows of variables with three or more states and of counters
+    less: Any  # CSC, rows of variables with three or more states and of bounds on sums
     binding: Ints  # which of those rows are kept
 
 
@@ -53,10 +55,13 @@ def linear_program(batch: ModelBatch) -> tuple[Program, Numbers]:
     cards = batch.cardinalities.cpu().numpy()
     first = np.concatenate([[0], np.cumsum(cards - 1)]).astype(np.int64)
     equal, equal_to, cells = _table_rows(batch, first)
+    flows = flow_rows(batch, first) if flowing(batch) else None
+    if flows is not None:
+        equal, equal_to = _beside(equal, flows.equal, int(first[-1])), np.concatenate([equal_to, flows.equal_to])
     less = _inequality_rows(batch, cards, first, equal.shape[1])
     # A row that no model can break (at least 0, at most all) only costs time.
     binding = np.nonzero((_right_hand_sides(batch, cards) < np.asarray(less.maximum(0).sum(1))).any(0))[0]
-    program = Program(cards, first[:-1], int(first[-1]), cells, equal, equal_to, less[binding].tocsc(), binding)
+    program = Program(cards, first[:-1], int(first[-1]), cells, flows, equal, equal_to, less[binding].tocsc(), binding)
     return program, _numbers(batch, program)
 
 
@@ -95,14 +100,22 @@ def _table_rows(batch: ModelBatch, first: Ints) -> tuple[Any, Floats, Ints]:
     return equal[:, np.concatenate([np.arange(width), width + cells])], np.concatenate(right), cells
 
 
+def _beside(tables: Any, flows: Any, states: int) -> Any:
+    """Rows of tables and of flows, whose first columns, the states, are the same."""
+    from scipy import sparse
+
+    parts = [[tables[:, :states], tables[:, states:], None], [flows[:, :states], None, flows[:, states:]]]
+    return sparse.block_array(parts, format="csc")
+
+
 def _inequality_rows(batch: ModelBatch, cards: Ints, first: Ints, width: int) -> Any:
-    """Rows for variables of three or more states, then for counters; each set twice: at most, then at least."""
+    """Rows for variables of three or more states, then for bounds on sums; each set twice: at most, then at least."""
     from scipy import sparse
 
     many = np.nonzero(cards > 2)[0]
     states = np.concatenate([np.zeros(0, np.int64), *(np.arange(first[i], first[i + 1]) for i in many)])
     sets = [(len(many), np.repeat(np.arange(len(many)), cards[many] - 1), states, np.ones(len(states)))]
-    for f in batch.counted:
+    for f in filter(bounds_are_hull, batch.counted):
         scopes, counter = f.scopes.cpu().numpy(), f.counter
         assert counter is not None
         # What state 0 weighs is on the other side: its marginal has no column.
@@ -123,13 +136,13 @@ def _inequality_rows(batch: ModelBatch, cards: Ints, first: Ints, width: int) ->
 
 
 def _right_hand_sides(batch: ModelBatch, cardinalities: Ints) -> Floats:
-    """The bounds of the inequality rows, shape (B, rows): variables of three or more states, then counters."""
+    """The bounds of the inequality rows, shape (B, rows): variables of three or more states, then bounds on sums."""
     forbidden = batch.unary[:, torch.from_numpy(cardinalities > 2), 0].cpu().numpy() == -np.inf
     sides = [np.ones(forbidden.shape), np.where(forbidden, -1.0, 0.0)]
-    for f in batch.counted:
+    for f in filter(bounds_are_hull, batch.counted):
         counter, bounds = f.counter, f.bounds()
-        if counter is None or bounds is None:
-            raise ValueError("Expected counters whose allowed sums are an interval (got others); lower them first")
+        assert counter is not None
+        assert bounds is not None
         at_zero = sum(w[0] for w in counter.weights)
         low, high = (np.broadcast_to(b.double().cpu().numpy(), (len(batch), b.shape[1])) - at_zero for b in bounds)
         sides += [high, -low]
@@ -149,6 +162,8 @@ def _numbers(batch: ModelBatch, program: Program) -> Numbers:
 
     cells = [t.values.double().flatten(1).cpu().numpy() for t in batch.tables]
     theta = np.concatenate(cells, 1)[:, program.cells] if cells else np.zeros((len(unary), 0))
+    if program.flows is not None:
+        theta = np.concatenate([theta, program.flows.numbers(batch)], 1)
     theta_ok = theta > -np.inf
     return Numbers(
         cost=-np.concatenate([gain, np.where(theta_ok, theta, 0.0)], 1),

@@ -13,10 +13,11 @@ from torch import Tensor
 from fgnn.errors import need
 from fgnn.infer.certificate import certified
 from fgnn.infer.lowered import lowers_except
+from fgnn.infer.lp.flows import most_arcs
 from fgnn.infer.lp.program import Floats, Numbers, Program, linear_program
 from fgnn.infer.reporter import Reporter
 from fgnn.infer.solution import Answer, OnProgress
-from fgnn.pgm import Kind, ModelBatch
+from fgnn.pgm import ModelBatch
 
 _INTEGRAL = 1e-6  # a marginal this close to 0 or 1 counts as integral: ten times the feasibility tolerance of HiGHS
 _COLUMN_SECONDS = 1e-6  # of a program: building and handing over a column, which cannot be interrupted
@@ -25,13 +26,7 @@ _PRESOLVE_FROM = 4000  # columns; for smaller programs presolve costs more than 
 _PRESOLVED_PER_SECOND = 0.5e6
 
 
-def _bounds_are_hull(kind: Kind, shape: tuple[int, ...]) -> bool:
-    """Whether a factor has rows of its own. Auxiliary variables describe other hulls, which rows would relax."""
-    counter = kind.counter(shape)
-    return counter is not None and counter.counts_variables and counter.interval is not None
-
-
-@lowers_except(lambda batch, time_limit: _bounds_are_hull)
+@lowers_except(lambda batch, time_limit: lambda kind, shape: kind.counter(shape) is not None)
 @certified
 def solve_lp(
     batch: ModelBatch,
@@ -46,13 +41,13 @@ def solve_lp(
 
     .. math:: \max_{p, \mu \ge 0} \sum_i \theta_i \cdot p_i + \sum_c \theta_c \cdot \mu_c \quad\text{s.t.}\quad
         \sum_{x_c : x_i = s} \mu_c(x_c) = p_i(s), \; \sum_s p_i(s) = 1, \;
-        \ell_c \le \sum_{i \in s(c)} w_i \cdot p_i \le u_c \text{ for counters}
+        \ell_c \le \sum_{i \in s(c)} w_i \cdot p_i \le u_c \text{ for bounds on sums}
 
-    A counter here bounds how many variables are in some of their states (all :math:`w_i(s)` are 0 or 1). Other
-    structured factors become tables over auxiliary variables, which are tighter than their bounds would be. Entries at
-    ``-inf`` are fixed to 0. ``bound`` is the value of the dual solution of HiGHS, recomputed here with a bound on the
-    rounding errors, so that its tolerances (1e-7) cannot push it below the optimum; it exceeds the LP's value by no
-    more than those tolerances.
+    Bounds are all that a counter needs whose weights are 0 or 1. Other factors that depend on a sum are flows over
+    partial sums (`flows`), and those that do not are tables over auxiliary variables. Entries at ``-inf`` are fixed to
+    0. ``bound`` is the value of the dual solution of HiGHS, recomputed here with a bound on the rounding errors, so
+    that its tolerances (1e-7) cannot push it below the optimum; it exceeds the LP's value by no more than those
+    tolerances.
 
     Rounding ``argmax``: each variable takes the state of largest marginal, the lowest such state on ties. The result
     may break constraints; it is optimal if its score meets the bound. If the LP is infeasible, so is the model.
@@ -70,7 +65,7 @@ def solve_lp(
     if jobs < 1:
         raise ValueError(f"Expected at least one job (got {jobs})")
     deadline = None if time_limit is None else time.monotonic() + time_limit
-    columns = batch.state_mask.sum().item() + sum(t.values[:1].numel() for t in batch.tables)
+    columns = batch.state_mask.sum().item() + sum(t.values[:1].numel() for t in batch.tables) + most_arcs(batch)
     if time_limit is not None and columns * _COLUMN_SECONDS > time_limit:
         results = [_Result(None, np.inf, solved=False, timed_out=True)] * len(batch)
     else:
@@ -131,8 +126,8 @@ def _solve_some(
 def _solve_one(program: Program, numbers: Numbers, b: int, deadline: float | None) -> _Result:
     from scipy.optimize import linprog
 
-    rows = (numbers.cost, numbers.lower, numbers.upper, numbers.less_than)
-    cost, lower, upper, less_than = (x[b].copy() for x in rows)  # contiguous, so that all sums round alike
+    each = (numbers.cost, numbers.lower, numbers.upper, numbers.less_than)
+    cost, lower, upper, less_than = (x[b].copy() for x in each)  # contiguous, so that all sums round alike
     constant = float(numbers.constant[b])
     if numbers.infeasible[b] or constant == -np.inf:
         return _Result(None, -np.inf)
@@ -148,9 +143,10 @@ def _solve_one(program: Program, numbers: Numbers, b: int, deadline: float | Non
     options: dict[str, Any] = {"presolve": cost.size >= _PRESOLVE_FROM}
     if left is not None:
         options["time_limit"] = left
-    solution = linprog(
-        cost, program.less, less_than, program.equal, program.equal_to, np.stack([lower, upper], 1), options=options
-    )
+    rows = (program.less, less_than, program.equal, program.equal_to)
+    # Many paths of a flow are equally good, on which the simplex method steps in place; an interior point does not.
+    method = "highs" if program.flows is None else "highs-ipm"
+    solution = linprog(cost, *rows, np.stack([lower, upper], 1), method, options=options)
     iterations = int(solution.nit or 0)
     if solution.status == 2:
         return _Result(None, -np.inf, iterations=iterations)
