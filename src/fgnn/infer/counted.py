@@ -12,13 +12,8 @@ from fgnn.pgm.group_batches import CountedBatch
 Weights = tuple[tuple[int, ...], ...]  # of every state, by position
 
 
-def counts(kind: Kind, shape: tuple[int, ...]) -> bool:
-    """Whether factors of a kind depend on a sum alone: those that methods for tables and counters keep."""
-    return kind.counter(shape) is not None
-
-
 def counts_plainly(kind: Kind, shape: tuple[int, ...]) -> bool:
-    """As `counts`, without a modulus: what to keep for methods that solve subgraphs.
+    """Whether factors depend on a sum without a modulus alone: what to keep for methods that solve subgraphs.
 
     A running sum modulo m has m states, so subgraphs solve a chain of tables whole, of a counter only a few variables.
     """

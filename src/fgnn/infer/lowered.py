@@ -71,11 +71,6 @@ def lowers(solver: Callable[..., Answer], *, local: bool = False, keep: Asked = 
     return solve
 
 
-def lowers_locally(solver: Callable[..., Answer]) -> Callable[..., Answer]:
-    """As `lowers`, for solvers that change one variable at a time: auxiliary variables are avoided where possible."""
-    return lowers(solver, local=True)
-
-
 def lowers_except(keep: Asked) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
     """As `lowers`, for solvers that ask some kinds themselves."""
     return partial(lowers, keep=keep)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fgnn.infer.counted import counts
 from fgnn.infer.local_search.moves import Moves
+from fgnn.infer.lowered import counts
 from fgnn.pgm import ModelBatch
 from fgnn.pgm.lowering import lower
 

@@ -7,9 +7,9 @@ import time
 import torch
 from torch import Tensor
 
-from fgnn.infer.counted import counts
 from fgnn.infer.local_search.decode import search
 from fgnn.infer.local_search.moves import Moves
+from fgnn.infer.lowered import counts
 from fgnn.pgm import ModelBatch
 from fgnn.pgm.lowering import lower
 
