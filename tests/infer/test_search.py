@@ -129,6 +129,29 @@ def test_a_subgraph_is_solved_exactly_given_the_rest(budgets: bool, cells: int) 
     assert p.penalised(y) == pytest.approx(best, abs=1e-9)
 
 
+@pytest.mark.parametrize("cells", [4, 64, 1 << 12])
+def test_a_few_members_of_large_counters_are_solved_exactly_given_the_rest(cells: int) -> None:
+    rng = np.random.default_rng(0)
+    model = GraphicalModel([2, 3] * 40)
+    model.add_unaries(rng.normal(size=200))
+    model.add_tables([(i, i + 1) for i in range(0, 80, 2)], rng.normal(size=(40, 2, 3)))
+    for first in (0, 20):  # two that share some members
+        model.add_linear(range(first, first + 60), rng.integers(0, 5, size=(60, 3)), at_least=100, at_most=110)
+    p = penalised(model)
+    m, chance, ws = p.arrays, generator(0), workspace(p.arrays, cells, 1 << 20)
+    x = random_states(m, 3)
+    for _ in range(10):
+        order, first_of, scope, _ = plan_subgraph(m, ws, random_ball(m, ws, 7, chance), cells, 1 << 20, chance)
+        y = x.copy()
+        solve_subgraph(m, order, first_of, scope, y, 0.0, chance, ws)
+        candidates = np.repeat(x[None], np.prod(m.cards[order]), 0)
+        candidates[:, order] = np.indices(m.cards[order]).reshape(len(order), -1).T
+        assert p.penalised(y) == pytest.approx(max(p.penalised(c) for c in candidates), abs=1e-9)
+        x = y
+    assert not ws.free.any()
+    assert not ws.taken.any()
+
+
 def test_a_larger_size_frees_more_variables() -> None:
     m = penalised(glass(20)).arrays
     ws, rng = workspace(m, 1 << 16, 1 << 22), generator(0)

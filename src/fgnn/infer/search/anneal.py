@@ -34,7 +34,7 @@ def _cell(m: Arrays, x: Ints, f: int) -> int:
 
 
 @compiled
-def _sum(m: Arrays, x: Ints, c: int) -> int:
+def select_sum(m: Arrays, x: Ints, c: int) -> int:
     """The entry of a counter that ``x`` selects."""
     total = m.total[c]
     for a in range(m.count_first[c], m.count_first[c + 1]):
@@ -61,7 +61,7 @@ def fill_field(m: Arrays, x: Ints, field: Floats, sums: Ints) -> float:
             for s in range(m.cards[i]):
                 field[m.states[i] + s] += m.values[base + s * stride]
     for c in range(len(m.count_first) - 1):
-        total = _sum(m, x, c)
+        total = select_sum(m, x, c)
         sums[c] = total
         score += m.sums[total]
         for a in range(m.count_first[c], m.count_first[c + 1]):
@@ -220,7 +220,7 @@ def evaluate(m: Arrays, x: Ints, far_values: Floats, far_sums: Floats) -> tuple[
         score += m.values[at]
         far += far_values[at]
     for c in range(len(m.count_first) - 1):
-        total = _sum(m, x, c)
+        total = select_sum(m, x, c)
         score += m.sums[total]
         far += far_sums[total]
     return score, far

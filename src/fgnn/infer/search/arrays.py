@@ -24,7 +24,7 @@ from fgnn.pgm import ModelBatch
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_LARGE = 48  # counters over more variables form no clique in `neighbours`: a subgraph frees a few members
+LARGE = 48  # counters over more variables form no clique in `neighbours`: a subgraph frees a few members
 
 
 class Arrays(NamedTuple):
@@ -101,10 +101,10 @@ class Layout:
         fields["stride"] = stride[slots]
         fields["counters"], fields["counter"], slots = _incidence(counted, count_first, count)
         fields["own_weight"] = weight[slots]
-        large = np.diff(count_first)[fields["counter"]] > _LARGE
+        large = np.diff(count_first)[fields["counter"]] > LARGE
         fields["large"] = _starts(large)[fields["counters"]]
         fields["large_counter"] = fields["counter"][large]
-        cliques = tables + [s for s in counters if s.shape[1] <= _LARGE]
+        cliques = tables + [s for s in counters if s.shape[1] <= LARGE]
         fields["neighbours"], fields["neighbour"] = adjacency(cliques, count)
         return cls(fields)
 

@@ -36,7 +36,12 @@ class Workspace(NamedTuple):
     place: Ints  # -1
     dim: Ints
     queue: Ints
-    taken: Ints  # shape: (C,), zeros; of large counters
+    # of large counters, shape: (C,) each: variables of a ball; and, of a subgraph, free variables, the first of them to
+    # be eliminated, and the sum of the others
+    taken: Ints  # zeros
+    free: Ints  # zeros
+    earliest: Ints
+    fixed: Ints
     doubt: Floats  # shape: (N,), running sums of the weights by which balls are placed; all of them alike where 0
     # of one step, and of all steps
     joint: Floats
@@ -47,11 +52,11 @@ class Workspace(NamedTuple):
 def workspace(m: Arrays, cells: int, most: int) -> Workspace:
     """Room for steps of at most ``cells`` joint states, and ``most`` of all steps together."""
     n = len(m.cards)
-    minus, zeros = np.full(n, -1, np.int64), np.zeros(n, np.int64)
+    minus, zeros, none = np.full(n, -1, np.int64), np.zeros(n, np.int64), np.zeros(len(m.count_first) - 1, np.int64)
     return Workspace(
         status=np.zeros(n, np.int8), degree=zeros.copy(), after=minus.copy(), before=minus.copy(),
         fill_head=minus.copy(), mark=zeros.copy(), clique=zeros.copy(), place=minus.copy(), dim=zeros.copy(),
-        queue=zeros.copy(), taken=np.zeros(len(m.count_first) - 1, np.int64), doubt=np.zeros(n),
+        queue=zeros.copy(), taken=none.copy(), free=none.copy(), earliest=none.copy(), fixed=none, doubt=np.zeros(n),
         joint=np.empty(cells), messages=np.empty(most), argmax=np.empty(most, np.int32),
     )  # fmt: skip
 
