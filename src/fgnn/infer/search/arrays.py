@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fgnn.graph import Structure
-from fgnn.infer.counted import counters, distances, num_sums, scores_by_sum
+from fgnn.infer.counted import Weights, counters, distances, num_sums, scores_by_sum
 from fgnn.pgm import ModelBatch
 
 Ints = NDArray[np.int64]
@@ -121,7 +121,7 @@ class Layout:
 
 def arrays_of(batch: ModelBatch, b: int) -> tuple[Arrays, Floats, Floats]:
     """Model ``b`` of a batch, with -inf for what is forbidden, and how far each entry of `values` and `sums` is from
-    allowed: 0 or 1 for tables, for counters the distance to the nearest allowed sum."""
+    allowed: 0 or 1 for tables, for counters the distance to the nearest allowed sum, in typical weights."""
     unary = _array(batch.unary[b][batch.state_mask])
     values = np.concatenate([_array(t.values[b].reshape(-1)) for t in batch.tables] or [np.zeros(0)])
     weights, sums, beyond = [np.zeros(0, np.int64)], [np.zeros(0)], [np.zeros(0)]
@@ -130,7 +130,7 @@ def arrays_of(batch: ModelBatch, b: int) -> tuple[Arrays, Floats, Floats]:
         scores = scores[b if len(scores) > 1 else 0]  # shape: (C, T)
         weights.append(np.tile([w for of_states in counter.weights for w in of_states], len(scores)))
         sums.append(_array(scores.reshape(-1)))
-        beyond.append(_array(distances(scores).reshape(-1)))
+        beyond.append(_array(distances(scores).reshape(-1)) / _typical(counter.weights))
     fields: dict[str, Any] = {
         **Layout.of_batch(batch).fields,
         "unary": unary,
@@ -139,6 +139,12 @@ def arrays_of(batch: ModelBatch, b: int) -> tuple[Arrays, Floats, Floats]:
         "sums": np.concatenate(sums),
     }
     return Arrays(**fields), np.isneginf(values).astype(np.float64), np.concatenate(beyond)
+
+
+def _typical(weights: Weights) -> float:
+    """The mean weight other than 0: penalties are per variable that is wrong, whatever the unit of the sum."""
+    some = [w for of_states in weights for w in of_states if w]
+    return sum(some) / len(some) if some else 1.0
 
 
 def _array(tensor: Tensor) -> Floats:

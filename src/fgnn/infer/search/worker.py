@@ -17,7 +17,7 @@ from fgnn.infer.search.tabu import share_in_conflict
 _REPAIRS = 6
 _FLOOR = 0.15  # share of every strategy; one whose results come closest to the best gets 1 more, gains another
 _EVEN = 12  # slices of every strategy before gains count
-_FLAT = 0.5  # share of variables in conflict below which tabu search pays off
+_FLAT = 0.45  # share of variables in conflict below which tabu search pays off; with opposed unaries it is a half
 _FAVOUR = 8.0  # how much more it then gets
 _REPAIRING = 0.5  # share of the time for constraints alone, until there is a feasible assignment
 _MEMORY = 0.99  # weight of the past, per slice
