@@ -38,14 +38,14 @@ from fgnn.nn.backends.triton.tape import Place
 
 
 class Kept(NamedTuple):
-    """What backward reads besides: tensors, or one tensor and where they are in it."""
+    """What backward reads besides: tensors, or fewer and where they are in them."""
 
     tensors: list[Tensor]
     places: list[Place] | None = None
 
     def unpacked(self) -> list[Tensor]:
         """The tensors."""
-        return self.tensors if self.places is None else [place.within(self.tensors[0]) for place in self.places]
+        return self.tensors if self.places is None else [x.within(self.tensors[x.buffer]) for x in self.places]
 
     def in_one(self, call: HalfCall, flat: Sequence[Tensor]) -> Tensor:
         """One tensor that holds them all, as :func:`places_of` says."""

@@ -80,18 +80,23 @@ def backward(
     run = _FAMILIES[plan.family].backward
     d_dst, d_src, d_phi, d_weight = run(grad.contiguous(), arg, _rounded(x), plan, needs)
     if needs[3] and not (shares and not joined):
-        d_weight = (d_weight[0] if d_weight.shape[0] == 1 else d_weight.sum(0)).to(x.weight.dtype)
+        d_weight = _summed(d_weight)
     d_a, d_b = (d_src, d_dst) if src_is_a else (d_dst, d_src)
     if joined:
         assert phi is not None
-        d_q, flat = d_weight.flatten(1), weight.flatten(1)
+        d_q, flat = d_weight.to(x.weight.dtype).flatten(1), weight.flatten(1)
         d_phi, d_weight = d_q @ flat.to(d_q.dtype).T, (phi.to(d_q.dtype).T @ d_q).view_as(weight)
     return _wanted([_unexpanded(d_a, a, wants[0]), _unexpanded(d_b, b, wants[1]), d_phi, d_weight], wants)
 
 
 def _unexpanded(grad: Tensor, x: Tensor | None, wanted: bool) -> Tensor:
     """A gradient (B, nodes, n) in the shape of x, which all samples may share."""
-    return grad.sum(0) if wanted and x is not None and x.dim() == 2 else grad
+    return _summed(grad) if wanted and x is not None and x.dim() == 2 else grad
+
+
+def _summed(shares: Tensor) -> Tensor:
+    """The sum over the first axis; a view of it if it has one entry."""
+    return shares[0] if shares.shape[0] == 1 else shares.sum(0)
 
 
 def _samples(x: Tensor, batch: int) -> Tensor:

@@ -7,6 +7,7 @@ long as the kernels of a small network run, so it is done once for each kind of 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from itertools import count
 from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
@@ -84,7 +85,8 @@ class Program:
         self.device, self.sizes = -1, [0, 0]
         self.begins: dict[int, tuple[int, int]] = {}  # the parts of the two: in which, and where
         self.together = self._join(tape, ends, len(ends) if apart is None else apart)
-        ends = ends if self.together is None else ends[:apart]
+        rest = [] if self.together is None else [end for end in ends[apart:] if end and end.buffer not in self.begins]
+        ends = ends if self.together is None else [*ends[:apart], *rest]
         escape = {end.buffer for end in ends if end is not None}
         for step in tape.steps:
             if isinstance(step, Empty) and step.buffer not in escape and step.like.nbytes <= _SMALL:
@@ -94,19 +96,26 @@ class Program:
             self._append(step, tape)
             self.steps += [(_FREE, k) for k in done & made - escape if k not in self.begins]
         self.results: list[Any] = [None if end is None else _whole(end, tape) for end in ends]
-        self.results += [] if self.together is None else [_Whole(len(tape.buffers) + 1)]
+        if self.together is not None:
+            self.results.insert(cast(int, apart), _Whole(len(tape.buffers) + 1))
         self.pieces = _Pieces.of(self.results, tape)
 
     def _join(self, tape: Tape, ends: Sequence[Place | None], apart: int) -> list[Place] | None:
-        """Make the last results parts of one tensor, if they were allocated for that alone; where they are in it."""
+        """Make those of the last results that were allocated parts of one tensor; where they are in it, or after it."""
         steps = {step.buffer: step for step in tape.steps if isinstance(step, Empty)}
         before = {end.buffer for end in ends[:apart] if end is not None}
         last = [end for end in ends[apart:] if end is not None]
-        if len(last) < 2 or len(last) < len(ends) - apart or {end.buffer for end in last} - (steps.keys() - before):
+        joined = [end.buffer for end in last if end.buffer in steps.keys() - before]
+        if len(joined) < 2 or len(last) < len(ends) - apart:
             return None
-        for buffer in dict.fromkeys(end.buffer for end in last):
+        for buffer in dict.fromkeys(joined):
             self._part(steps[buffer], 1, len(tape.buffers))
-        return [self._moved(end)._replace(buffer=0) for end in last]
+        others = count(1)
+        return [
+            self._moved(end)._replace(buffer=0) if end.buffer in self.begins
+            else end._replace(buffer=next(others), offset=0)
+            for end in last
+        ]  # fmt: skip
 
     def _part(self, step: Empty, which: int, first: int) -> None:
         if step.buffer not in self.begins:
