@@ -239,6 +239,28 @@ def test_a_parity_check_over_many_variables_has_two_states_a_step() -> None:
     assert solve(model, "exact").score == pytest.approx(values.max(1).sum() - wrong * gap.min(), abs=1e-9)
 
 
+def test_a_code_is_decoded_by_the_states_of_its_checks() -> None:
+    """A trellis has a state for every syndrome so far, in the order of the variables."""
+    n, checks = 30, 8
+    rng = np.random.default_rng(7)
+    model = GraphicalModel([2] * n)
+    model.add_unaries(rng.normal(size=2 * n))
+    parity = rng.random((checks, n)) < 0.5
+    for row in parity:
+        model.add_parity(np.flatnonzero(row).tolist(), int(rng.integers(2)))
+    batch = ModelBatch.stack([model])
+    assert exact_plan(batch).states <= 2 ** (checks + 1)
+    target = [int(factor.numbers["value"]) for factor in model.structured()]
+    best = np.full(2**checks, -np.inf)
+    best[0] = 0.0
+    unary = model.unaries.reshape(n, 2)
+    for i in range(n):
+        flip = int(sum(1 << c for c in range(checks) if parity[c, i]))
+        best = np.maximum(best + unary[i, 0], best[np.arange(2**checks) ^ flip] + unary[i, 1])
+    syndrome = sum(1 << c for c, bit in enumerate(target) if bit)
+    assert solve(model, "exact").score == pytest.approx(best[syndrome], abs=1e-9)
+
+
 def test_a_knapsack_is_solved_by_its_partial_sums() -> None:
     n, room = 60, 200
     rng = np.random.default_rng(1)

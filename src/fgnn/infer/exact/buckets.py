@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from fgnn.infer.exact.order import Order
-from fgnn.infer.exact.problem import Problem, Sums, Weights
+from fgnn.infer.exact.problem import Problem, Sums, Weights, interval
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,6 @@ def _limits_within(
             by_place = {at[i]: w for i, w in zip(limit.scope, limit.weights, strict=True) if i in at}
             weights = tuple(by_place[p] for p in places)
         if not enforced:  # equal for all counters with these bounds
-            sums = Sums(sums.lower, sums.upper, 0, 0, None)
+            sums = interval(sums.lower, sums.upper)
         limits.append(LocalLimit(places, weights, limit.total, sums, c if enforced else None))
     return tuple(limits)

@@ -20,16 +20,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fgnn.infer.exact.buckets import Bucket, make_buckets
-from fgnn.infer.exact.estimate import LIST_SHARE, Size, estimate
-from fgnn.infer.exact.order import Order, graph_of, min_fill, product_measure
+from fgnn.infer.exact.estimate import LIST_SHARE, Size, estimate, limit_measure
+from fgnn.infer.exact.order import Graph, Order, along, graph_of, min_fill, product_measure
 from fgnn.infer.exact.problem import Limit, Problem, Relation, ones
 from fgnn.infer.exact.ways import fits, log2_states
 
 # Thresholds on log2 of the joint states that a counter allows up to which it is a clique, tried in this order.
 _THRESHOLDS = (22.0, 12.0, 7.0, -1.0)
-_MODULAR = 12.0  # at most this with a modulus, which excludes nothing before the last variable
+_MODULAR = 7.0  # at most this with a modulus, which excludes nothing before the last variable
 _WIDEST_CLIQUE = 128
+# An order along the sums that has at most this share of the states of min-fill's is taken without a search, as is one
+# of few states: searches know nothing of what lists save.
+_FAR, _EASY = 4.0, 2.0**20
 _MOST_MERGED = 512  # variables of a counter whose partial sums are compared one by one
+
+
+def problem_graph(problem: Problem) -> Graph:
+    """The graph in which the variables of a factor are connected."""
+    scopes = [r.scope for r in problem.relations] + [m.scope for m in problem.limits]
+    return graph_of(len(problem.cardinalities), scopes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,35 +58,43 @@ class Choice:
 
 def choose_counters(
     problem: Problem,
-    order: Callable[[Problem], Order],
+    order: Callable[[Problem, bool], Order],
     check: Callable[[], None] = lambda: None,
     list_share: float = LIST_SHARE,
 ) -> Choice:
     """The cheapest choice of counters, by number of allowed joint states, to turn into running sums.
 
-    ``order`` finds an elimination order. ``check`` is called now and then and may raise. ``list_share`` is as for
-    `build_plan`.
+    ``order`` finds an elimination order, by a search if it is told to. ``check`` is called now and then and may raise.
+    ``list_share`` is as for `build_plan`.
     """
+
+    def choice(problem: Problem, order: Order) -> Choice:
+        buckets = make_buckets(problem, order, check)
+        return Choice(problem, order, buckets, estimate(problem, buckets, check, list_share))
+
     best: Choice | None = None
     tried: set[tuple[int, ...]] = set()
+    bits = [log2_states(limit) if len(limit.scope) <= _WIDEST_CLIQUE else math.inf for limit in problem.limits]
+    bits = [math.inf if u.sums.modulus and b > _MODULAR else b for u, b in zip(problem.limits, bits, strict=True)]
     for threshold in _THRESHOLDS:
-        counted = tuple(
-            c
-            for c, limit in enumerate(problem.limits)
-            if len(limit.scope) > _WIDEST_CLIQUE
-            or log2_states(limit) > (min(threshold, _MODULAR) if limit.sums.modulus else threshold)
-        )
+        counted = tuple([c for c, states in enumerate(bits) if states > threshold])
         if counted in tried:
             continue
         tried.add(counted)
         tree = _tree_without(problem, counted) if counted else None
         if best is not None and tree is not None and _rough_cost(problem, counted, tree) > best.cost / 2:
             continue
-        other = problem if tree is None else _with_sums(problem, counted, tree)
-        elimination = order(other)
-        buckets = make_buckets(other, elimination, check)
-        choice = Choice(other, elimination, buckets, estimate(other, buckets, check, list_share))
-        best = choice if best is None or choice.cost < best.cost else best
+        other, sequence = (problem, []) if tree is None else _with_sums(problem, counted, tree)
+        if any(problem.limits[c].sums.modulus for c in counted):
+            other, sequence = _cheaper(other, sequence, *_with_sums(problem, counted, _tree_without(problem, ())))
+        known = [] if best is None else [best]
+        if all(problem.limits[c].weights is None and not problem.limits[c].sums.modulus for c in counted):
+            choices = [choice(other, order(other, True))]
+        else:
+            choices = [choice(other, _order_along(other, sequence)), choice(other, order(other, False))]
+            if choices[1].cost > _EASY and choices[0].cost * _FAR > choices[1].cost:
+                choices.append(choice(other, order(other, True)))
+        best = min(known + choices, key=lambda c: c.cost)
     assert best is not None
     return best
 
@@ -158,23 +175,42 @@ class _Partial:
     values: NDArray[np.int64]  # of each of its states: the sum, or one that is as good
     covered: int
     reach: int  # the largest sum
+    place: int  # in the order of the tree, of the last variable it covers
 
 
-def _with_sums(problem: Problem, counted: Sequence[int], tree: _Tree) -> Problem:
+def _with_sums(problem: Problem, counted: Sequence[int], tree: _Tree) -> tuple[Problem, Sequence[int]]:
+    """The problem with these counters as running sums, and an order that eliminates each as soon as it is added."""
     cards = list(problem.cardinalities)
     relations = list(problem.relations)
+    added = [tree.place[v] for v in range(len(cards))]  # the place at which each variable can go
     for c in counted:
-        _RunningSum(problem.limits[c], cards, relations).add_along(tree)
+        _RunningSum(problem.limits[c], cards, relations, added).add_along(tree)
     left_out = set(counted)
     limits = tuple(limit for c, limit in enumerate(problem.limits) if c not in left_out)
-    return replace(problem, cardinalities=tuple(cards), relations=tuple(relations), limits=limits)
+    counted_problem = replace(problem, cardinalities=tuple(cards), relations=tuple(relations), limits=limits)
+    return counted_problem, sorted(range(len(cards)), key=lambda v: (added[v], v))
+
+
+def _cheaper(
+    one: Problem, one_order: Sequence[int], two: Problem, two_order: Sequence[int]
+) -> tuple[Problem, Sequence[int]]:
+    """Sums along the tree of the rest, or along that of all factors, which orders the variables of a code by its checks
+    where nothing else does."""
+    better = _order_along(two, two_order).cost < _order_along(one, one_order).cost
+    return (two, two_order) if better else (one, one_order)
+
+
+def _order_along(problem: Problem, sequence: Sequence[int]) -> Order:
+    order = along(problem_graph(problem), sequence, limit_measure(problem))
+    assert order is not None
+    return order
 
 
 class _RunningSum:
     """Appends the partial sums of a counter to the variables and relations of a problem."""
 
-    def __init__(self, limit: Limit, cards: list[int], relations: list[Relation]) -> None:
-        self.limit, self.cards, self.relations = limit, cards, relations
+    def __init__(self, limit: Limit, cards: list[int], relations: list[Relation], added: list[int]) -> None:
+        self.limit, self.cards, self.relations, self.added = limit, cards, relations, added
         self.everything = (1 << len(limit.scope)) - 1
         self.by_pattern = limit.plain and not limit.sums.modulus and len(limit.scope) <= _MOST_MERGED
         self.by_pattern = self.by_pattern and (limit.weights is not None or limit.sums.allowed is not None)
@@ -187,7 +223,7 @@ class _RunningSum:
         weights = limit.weights or ones(len(limit.scope))
         waiting: dict[int, list[_Partial]] = {-1: []}  # by variable; -1: the sums of the roots
         for p, (i, w) in enumerate(zip(limit.scope, weights, strict=True)):
-            waiting[i] = [_Partial(i, np.array(w), 1 << p, max(w))]
+            waiting[i] = [_Partial(i, np.array(w), 1 << p, max(w), tree.place[i])]
         for v, parent in _upwards(tree, limit.scope):
             terms = waiting.pop(v)
             whole = sum(term.covered for term in terms) == self.everything
@@ -204,15 +240,24 @@ class _RunningSum:
             values = np.unique(sums[sums >= 0])
             values = values if len(values) else np.zeros(1, dtype=np.int64)  # nothing is allowed
             allowed = sums[..., None] == values
-            fresh = _Partial(len(self.cards), values, covered, reach)
+            fresh = _Partial(len(self.cards), values, covered, reach, self._use(total, other))
             self.cards.append(len(values))
+            self.added.append(fresh.place)
             self.relations.append(Relation((total.variable, other.variable, fresh.variable), allowed, None, None))
             total = fresh
         return total
 
+    def _use(self, *terms: _Partial) -> int:
+        """Note that terms are added where the last of them is complete."""
+        place = max(term.place for term in terms)
+        for term in terms:
+            self.added[term.variable] = max(self.added[term.variable], place)
+        return place
+
     def _compare(self, terms: list[_Partial]) -> None:
         """Allow the totals of one or two terms that the counter allows, with their potentials."""
         limit = self.limit
+        self._use(*terms)
         total = terms[0].values if len(terms) == 1 else terms[0].values[:, None] + terms[1].values
         allowed, scope = fits(limit.sums, total), tuple(term.variable for term in terms)
         source, cells = (None, None) if limit.plain else (limit.source, limit.sums.entries(total))

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from fgnn.infer.exact.allowed_states import AllowedStates
 from fgnn.infer.exact.buckets import Bucket
 from fgnn.infer.exact.builder import Step, StepBuilder
-from fgnn.infer.exact.counters import Choice, choose_counters
+from fgnn.infer.exact.counters import Choice, choose_counters, problem_graph
 from fgnn.infer.exact.domains import propagate
 from fgnn.infer.exact.estimate import LIST_SHARE, Size, limit_measure
-from fgnn.infer.exact.order import Order, OutOfTime, best_order, graph_of
+from fgnn.infer.exact.order import Order, OutOfTime, best_order
 from fgnn.infer.exact.parts import Split
 from fgnn.infer.exact.problem import Problem, free_problem
 from fgnn.infer.exact.shapes import Shape
@@ -95,18 +95,16 @@ def build_plan(
     if live is None:
         return ExactPlan(None, None, 0, 0)
 
-    def order(problem: Problem) -> Order:
+    def order(problem: Problem, search: bool) -> Order:
         check()
-        graph = graph_of(
-            len(problem.cardinalities), [r.scope for r in problem.relations] + [m.scope for m in problem.limits]
-        )
+        graph = problem_graph(problem)
         measure, hopeless = limit_measure(problem), math.log2(max_states) + _OUT_OF_REACH
         return best_order(
             graph,
             problem.cardinalities,
             measure,
             seed=seed,
-            tries=tries,
+            tries=tries if search else 0,
             hopeless=hopeless,
             seconds_left=seconds_left,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -56,6 +57,12 @@ class Sums:
             return inside
         allowed = np.frombuffer(self.allowed, dtype=np.bool_)
         return inside & allowed[self.entries(np.where(inside, sums, self.lower))]
+
+
+@lru_cache(maxsize=4096)
+def interval(lower: int, upper: int, offset: int = 0) -> Sums:
+    """All sums between two; one object for all equal ones, since there may be thousands."""
+    return Sums(lower, upper, offset, 0, None)
 
 
 @dataclass(frozen=True)
@@ -154,10 +161,11 @@ class _Reduction:
     def _add_counters(self, group: int, shape: CounterShape) -> None:
         counter = shape.counter
         fixed_ones = (self.fixed[shape.scopes] == 1).sum(1) if counter.counts_ones else None
+        numbers = self.number[shape.scopes].tolist()
         for c, scope in enumerate(shape.scopes.tolist()):
             if fixed_ones is not None:
                 offset, weights = int(fixed_ones[c]), None
-                free = tuple(int(self.number[i]) for i in scope if self.number[i] >= 0)
+                free = tuple([f for f in numbers[c] if f >= 0])
                 total = len(free)
             else:
                 free, weights, offset = self._live_weights(scope, counter.weights)
@@ -195,4 +203,6 @@ def _sums_over_free(
         return Sums(0, total, offset, modulus, None if allowed.all() else allowed.tobytes())
     lower, upper = max(0, bounds[0] - offset), min(total, bounds[1] - offset)
     gaps = allowed is not None and not allowed[lower + offset : upper + offset + 1].all()
-    return Sums(lower, upper, offset, 0, allowed.tobytes() if allowed is not None and gaps else None)
+    if allowed is None or not gaps:
+        return interval(lower, upper, offset)
+    return Sums(lower, upper, offset, 0, allowed.tobytes())
