@@ -330,3 +330,14 @@ def test_a_gpu_gives_the_same_beliefs(kind: int, schedule: str) -> None:
 def test_a_wrong_option_is_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         fgnn.solve(frustrated(), "max-product", **options)
+
+
+@pytest.mark.parametrize("schedule", ["flooding", "sequential", "residual"])
+def test_variables_of_a_single_state_receive_no_messages(schedule: str) -> None:
+    model = GraphicalModel([1, 1, 3, 3])
+    model.add_table((0, 1), [[0.5]])
+    model.add_table((2, 3), np.eye(3))
+    model.add_unary(2, [0.0, 0.0, 2.0])
+    solution = fgnn.solve(model, "max-product", schedule=schedule)
+    assert solution.converged
+    assert np.asarray(solution.assignment).tolist() == [0, 0, 2, 2]

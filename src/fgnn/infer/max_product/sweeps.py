@@ -111,19 +111,21 @@ def _span(wiring: Wiring, group: Group, change: Tensor) -> Tensor:
     """The largest span over the messages of each factor of a group: (height, C, B) to (C, B)."""
     if not wiring.full and max(group.states) == 1:
         return change.abs().amax(0)  # binary variables: the span is the change of the ratio
-    spans = [change.new_zeros(change.shape[1:])]
-    for rows in group.axes():
-        if rows.start == rows.stop:
-            continue
-        part = change[rows]
-        if wiring.full:
-            before = part.isnan()
-            top, low = part.masked_fill(before, -torch.inf).amax(0), part.masked_fill(before, torch.inf).amin(0)
-            # both inf: the last states have just become impossible; both as filled: none was possible before
-            spans.append(torch.where(top == torch.inf, torch.inf, (top - low).clamp(min=0)))
-        else:
-            spans.append(part.amax(0).clamp(min=0) - part.amin(0).clamp(max=0))
-    return torch.stack(spans).amax(0)
+    if min(group.states) == max(group.states) > 0:  # all axes at once
+        return _spans(wiring, change.view(len(group.states), group.states[0], *change.shape[1:])).amax(0)
+    spans = [change.new_zeros(1, *change.shape[1:])]
+    spans += [_spans(wiring, change[rows][None]) for rows in group.axes() if rows.start < rows.stop]
+    return torch.cat(spans).amax(0)
+
+
+def _spans(wiring: Wiring, change: Tensor) -> Tensor:
+    """The span of each message: (axes, states, C, B) to (axes, C, B)."""
+    if not wiring.full:
+        return change.amax(1).clamp(min=0) - change.amin(1).clamp(max=0)
+    before = change.isnan()
+    top, low = change.masked_fill(before, -torch.inf).amax(1), change.masked_fill(before, torch.inf).amin(1)
+    # both inf: the last states have just become impossible; both as filled: none was possible before
+    return torch.where(top == torch.inf, torch.inf, (top - low).clamp(min=0))
 
 
 # ---- schedules ------------------------------------------------------------------------------------------------
