@@ -316,3 +316,13 @@ def test_components_beside_a_wide_one_keep_their_counters() -> None:
     easy, hard = take_apart(batch, split)
     parts = [solve(part.batch, "exact") for part in (easy, hard)]
     assert float(parts[0].score + parts[1].score) == pytest.approx(solve(model, "exact").score, abs=1e-9)
+
+
+def test_too_many_sums_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fgnn.infer.exact.counters._MOST_CELLS", 1000)
+    model = GraphicalModel([2] * 200)
+    model.add_linear(range(200), np.arange(200) % 7 + 1, at_most=300)
+    with pytest.raises(TooLarge, match="width 199"):
+        exact_plan(ModelBatch.stack([model]))
+    monkeypatch.setattr("fgnn.infer.exact.counters._MOST_CELLS", 1 << 29)
+    assert exact_plan(ModelBatch.stack([model])).states < 2000

@@ -23,6 +23,7 @@ from fgnn.infer.exact.buckets import Bucket, make_buckets
 from fgnn.infer.exact.estimate import LIST_SHARE, Size, estimate, limit_measure
 from fgnn.infer.exact.order import Graph, Order, along, graph_of, min_fill, product_measure
 from fgnn.infer.exact.problem import Limit, Problem, Relation, ones
+from fgnn.infer.exact.states import TooManyStates
 from fgnn.infer.exact.ways import fits, log2_states
 
 # Thresholds on log2 of the joint states that a counter allows up to which it is a clique, tried in this order.
@@ -32,6 +33,7 @@ _WIDEST_CLIQUE = 128
 # An order along the sums that has at most this share of the states of min-fill's is taken without a search, as is one
 # of few states: searches know nothing of what lists save.
 _FAR, _EASY = 4.0, 2.0**20
+_MOST_CELLS = 1 << 29  # of the table that relates two partial sums to a third
 _MOST_MERGED = 512  # variables of a counter whose partial sums are compared one by one
 
 
@@ -65,7 +67,7 @@ def choose_counters(
     """The cheapest choice of counters, by number of allowed joint states, to turn into running sums.
 
     ``order`` finds an elimination order, by a search if it is told to. ``check`` is called now and then and may raise.
-    ``list_share`` is as for `build_plan`.
+    ``list_share`` is as for `build_plan`. Raises `TooManyStates` if a counter has too many sums.
     """
 
     def choice(problem: Problem, order: Order) -> Choice:
@@ -84,9 +86,14 @@ def choose_counters(
         tree = _tree_without(problem, counted) if counted else None
         if best is not None and tree is not None and _rough_cost(problem, counted, tree) > best.cost / 2:
             continue
-        other, sequence = (problem, []) if tree is None else _with_sums(problem, counted, tree)
-        if any(problem.limits[c].sums.modulus for c in counted):
-            other, sequence = _cheaper(other, sequence, *_with_sums(problem, counted, _tree_without(problem, ())))
+        try:
+            other, sequence = (problem, []) if tree is None else _with_sums(problem, counted, tree)
+            if any(problem.limits[c].sums.modulus for c in counted):
+                other, sequence = _cheaper(other, sequence, *_with_sums(problem, counted, _tree_without(problem, ())))
+        except TooManyStates:
+            if best is None:
+                raise
+            break  # with more counters there are only more sums
         known = [] if best is None else [best]
         if all(problem.limits[c].weights is None and not problem.limits[c].sums.modulus for c in counted):
             choices = [choice(other, order(other, True))]
@@ -239,6 +246,8 @@ class _RunningSum:
             sums = self._merged(total.values[:, None] + other.values, covered, reach)
             values = np.unique(sums[sums >= 0])
             values = values if len(values) else np.zeros(1, dtype=np.int64)  # nothing is allowed
+            if (cells := sums.size * len(values)) > _MOST_CELLS:
+                raise TooManyStates(cells)
             allowed = sums[..., None] == values
             fresh = _Partial(len(self.cards), values, covered, reach, self._use(total, other))
             self.cards.append(len(values))

@@ -109,7 +109,12 @@ def build_plan(
             seconds_left=seconds_left,
         )
 
-    choice = choose_counters(free_problem(structure, live), order, check, list_share)
+    problem = free_problem(structure, live)
+    try:
+        choice = choose_counters(problem, order, check, list_share)
+    except TooManyStates as error:
+        width = max(len(limit.scope) for limit in problem.limits) - 1  # of a clique
+        raise too_large(width, error.count, error.count, max_states, memory) from None
     try:
         return _build(choice, max_states, memory, seconds_left)
     except TooLarge as error:
