@@ -37,7 +37,7 @@ def solve_subgraph(
     place, dim, joint, messages, argmax = ws.place, ws.dim, ws.joint, ws.messages, ws.argmax
     for t in range(steps):
         place[order[t]] = t
-    _sum_large(m, x, order, ws)
+    _sum_large(m, x, order, ws.large)
     start = np.zeros(steps + 1, np.int64)  # of the message of each step
     child, sibling = np.full(steps, -1, np.int64), np.full(steps, -1, np.int64)
     sizes, strides = np.empty(_DIMS, np.int64), np.zeros(_DIMS, np.int64)
@@ -61,12 +61,12 @@ def solve_subgraph(
             joint[s] = m.unary[m.states[i] + s]
             if heat > 0.0:
                 joint[s] -= heat * math.log(-math.log(uniform(rng) + 1e-300))
-        _add_alone(m, x, i, ws, joint)
+        _add_alone(m, x, i, place, ws.large, joint)
         for cell in range(1, cells):
             for s in range(k):
                 joint[cell * k + s] = joint[s]
         _add_tables(m, x, i, place, dim, dims, sizes, strides, joint)
-        _add_counters(m, x, i, ws, dims, sizes, strides, joint)
+        _add_counters(m, x, i, place, ws.large, dim, dims, sizes, strides, joint)
         c = child[t]
         while c >= 0:
             step = 1
@@ -88,7 +88,7 @@ def solve_subgraph(
     for t in range(steps):
         place[order[t]] = -1
         for e in range(m.large[order[t]], m.large[order[t] + 1]):
-            ws.free[m.large_counter[e]] = 0
+            ws.large[0, m.large_counter[e]] = 0
 
 
 @compiled
@@ -151,7 +151,7 @@ def _fixed_cell(m: Arrays, x: Ints, f: int, i: int, place: Ints) -> tuple[int, i
 
 
 @compiled
-def _sum_large(m: Arrays, x: Ints, order: Ints, ws: Workspace) -> None:
+def _sum_large(m: Arrays, x: Ints, order: Ints, large: Ints) -> None:
     """Sum up the fixed variables of large counters once, rather than for each of their free ones."""
     for t in range(len(order)):
         j = order[t]
@@ -161,18 +161,17 @@ def _sum_large(m: Arrays, x: Ints, order: Ints, ws: Workspace) -> None:
             c = m.counter[e]
             if m.count_first[c + 1] - m.count_first[c] <= LARGE:
                 continue
-            if ws.free[c] == 0:
-                ws.earliest[c], ws.fixed[c] = t, select_sum(m, x, c)
-            ws.free[c] += 1
-            ws.fixed[c] -= m.weights[m.own_weight[e] + x[j]]
+            if large[0, c] == 0:
+                large[1, c], large[2, c] = t, select_sum(m, x, c)
+            large[0, c] += 1
+            large[2, c] -= m.weights[m.own_weight[e] + x[j]]
 
 
 @compiled
-def _fixed_sum(m: Arrays, x: Ints, c: int, i: int, ws: Workspace) -> tuple[int, int, bool]:
+def _fixed_sum(m: Arrays, x: Ints, c: int, i: int, place: Ints, large: Ints) -> tuple[int, int, bool]:
     """As `_fixed_cell`, for a counter."""
-    place = ws.place
-    if ws.free[c] > 0:
-        return ws.fixed[c], ws.free[c], ws.earliest[c] == place[i]
+    if large[0, c] > 0:
+        return large[2, c], large[0, c], large[1, c] == place[i]
     at, free, is_first = m.total[c], 0, True
     for a in range(m.count_first[c], m.count_first[c + 1]):
         j = m.counted[a]
@@ -185,16 +184,16 @@ def _fixed_sum(m: Arrays, x: Ints, c: int, i: int, ws: Workspace) -> tuple[int, 
 
 
 @compiled
-def _add_alone(m: Arrays, x: Ints, i: int, ws: Workspace, joint: Floats) -> None:
+def _add_alone(m: Arrays, x: Ints, i: int, place: Ints, large: Ints, joint: Floats) -> None:
     """Add the factors in which only variable ``i`` is free."""
     k = m.cards[i]
     for e in range(m.tables[i], m.tables[i + 1]):
-        at, free, _ = _fixed_cell(m, x, m.table[e], i, ws.place)
+        at, free, _ = _fixed_cell(m, x, m.table[e], i, place)
         if free == 1:
             for s in range(k):
                 joint[s] += m.values[at + s * m.stride[e]]
     for e in range(m.counters[i], m.counters[i + 1]):
-        at, free, _ = _fixed_sum(m, x, m.counter[e], i, ws)
+        at, free, _ = _fixed_sum(m, x, m.counter[e], i, place, large)
         if free == 1:
             for s in range(k):
                 joint[s] += m.sums[at + m.weights[m.own_weight[e] + s]]
@@ -217,13 +216,21 @@ def _add_tables(
 
 @compiled
 def _add_counters(
-    m: Arrays, x: Ints, i: int, ws: Workspace, dims: int, sizes: Ints, strides: Ints, joint: Floats
+    m: Arrays,
+    x: Ints,
+    i: int,
+    place: Ints,
+    large: Ints,
+    dim: Ints,
+    dims: int,
+    sizes: Ints,
+    strides: Ints,
+    joint: Floats,
 ) -> None:
     """Add the counters of which ``i`` is the first of several free variables to be eliminated, as small tables."""
-    place, dim = ws.place, ws.dim
     for e in range(m.counters[i], m.counters[i + 1]):
         c = m.counter[e]
-        at, free, is_first = _fixed_sum(m, x, c, i, ws)
+        at, free, is_first = _fixed_sum(m, x, c, i, place, large)
         if free < 2 or not is_first:
             continue
         size = 1

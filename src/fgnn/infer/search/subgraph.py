@@ -36,12 +36,8 @@ class Workspace(NamedTuple):
     place: Ints  # -1
     dim: Ints
     queue: Ints
-    # of large counters, shape: (C,) each: variables of a ball; and, of a subgraph, free variables, the first of them to
-    # be eliminated, and the sum of the others
-    taken: Ints  # zeros
-    free: Ints  # zeros
-    earliest: Ints
-    fixed: Ints
+    taken: Ints  # shape: (C,), zeros; of large counters: variables of a ball
+    large: Ints  # shape: (3, C), zeros; their free variables, the first to be eliminated, and the sum of the others
     doubt: Floats  # shape: (N,), running sums of the weights by which balls are placed; all of them alike where 0
     # of one step, and of all steps
     joint: Floats
@@ -56,7 +52,7 @@ def workspace(m: Arrays, cells: int, most: int) -> Workspace:
     return Workspace(
         status=np.zeros(n, np.int8), degree=zeros.copy(), after=minus.copy(), before=minus.copy(),
         fill_head=minus.copy(), mark=zeros.copy(), clique=zeros.copy(), place=minus.copy(), dim=zeros.copy(),
-        queue=zeros.copy(), taken=none.copy(), free=none.copy(), earliest=none.copy(), fixed=none, doubt=np.zeros(n),
+        queue=zeros.copy(), taken=none, large=np.zeros((3, len(none)), np.int64), doubt=np.zeros(n),
         joint=np.empty(cells), messages=np.empty(most), argmax=np.empty(most, np.int32),
     )  # fmt: skip
 
