@@ -73,7 +73,7 @@ def test_batches_of_equal_models_share_their_structure() -> None:
     assert ModelBatch.concat([first, second]).structure is first.structure
     chain = ChainMAP(1, length=9, window=3)
     assert chain.sample(2).structure is chain.sample(5, seed=1).select(slice(0, 2)).structure
-    rebuilt = ModelBatch.of(first.cardinalities.clone(), first.unary, first.tables, first.budgets, first.constant)
+    rebuilt = ModelBatch.of(first.cardinalities.clone(), first.unary, first.factors, first.constant)
     assert rebuilt.structure is first.structure
 
 

@@ -121,11 +121,11 @@ def test_repr() -> None:
         ),
         (
             lambda: GraphicalModel([2, 3]).add_table((1, 0), np.zeros((2, 3))),
-            "Expected tables of shape (3, 2) (got (2, 3))",
+            "Expected tables of shape (3, 2) (got (2, 3)) over the variables (1, 0)",
         ),
         (
             lambda: GraphicalModel([2, 3]).add_budget((0, 1), at_most=1),
-            "Expected binary variables in a budget (got cardinalities (2, 3))",
+            "Expected binary variables in a budget (got cardinalities (2, 3)) over the variables (0, 1)",
         ),
         (
             lambda: GraphicalModel([2, 2]).add_budget((0, 1), at_most=1, at_least=2),

@@ -69,7 +69,7 @@ def neighbour_search(monkeypatch: pytest.MonkeyPatch) -> str:
 def test_without_a_compiler_every_part_steps_aside(compiler: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not compiler:
         hide_compiler(monkeypatch)
-    kernels = OnGPU(pair_row=[0], budget_row=[0], incident=[0])
+    kernels = OnGPU(pair_row=[0], ones_row=[0], incident=[0])
     monkeypatch.setattr(max_product, "worth_fusing", lambda *_: True)
     monkeypatch.setattr(ad3.Fused, "of", lambda *_: kernels)
     monkeypatch.setattr(max_product.FusedFlooding, "of", lambda *_: kernels)

@@ -126,9 +126,11 @@ def _assemble(
         shared = frozenset(n for n in cls.names if f"{name}.{n}" in about["shared"])
         return cls(*(get(f"{name}.{n}") for n in ("scopes", *cls.names)), shared=shared)
 
-    tables = [group(TableBatch, f"tables.{g}") for g in range(about["tables"])]
-    budgets = [group(BudgetBatch, f"budgets.{g}") for g in range(about["budgets"])]
-    return ModelBatch.of(get("cardinalities"), get("unary"), tables, budgets, get("constant")), get("labels")
+    factors: list[TableBatch | BudgetBatch] = [
+        *(group(TableBatch, f"tables.{g}") for g in range(about["tables"])),
+        *(group(BudgetBatch, f"budgets.{g}") for g in range(about["budgets"])),
+    ]
+    return ModelBatch.of(get("cardinalities"), get("unary"), factors, get("constant")), get("labels")
 
 
 def _check(batch: ModelBatch, labels: Tensor, count: int) -> None:

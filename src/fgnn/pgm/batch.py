@@ -43,24 +43,16 @@ class ModelBatch:
     structured: tuple[StructuredBatch, ...] = ()
 
     @classmethod
-    def of(
-        cls,
-        cardinalities: Tensor,
-        unary: Tensor,
-        tables: Sequence[TableBatch],
-        budgets: Sequence[BudgetBatch],
-        constant: Tensor,
-        structured: Sequence[StructuredBatch] = (),
-    ) -> ModelBatch:
+    def of(cls, cardinalities: Tensor, unary: Tensor, factors: Sequence[FactorBatch], constant: Tensor) -> ModelBatch:
         """A batch from tensors alone; its structure is found again where an equal one is in use.
 
         Recognising it reads the scopes on the host. Where many batches of one structure are made, make the structure
         once (:func:`fgnn.pgm.model_structure`) and pass it to ``ModelBatch``.
         """
+        tables, budgets, structured = by_form(factors)
         others = [(f.kind.name, f.scopes) for f in structured]
         structure = model_structure(cardinalities, [t.scopes for t in tables], [u.scopes for u in budgets], others)
-        batch = cls(structure, unary, tuple(tables), tuple(budgets), constant, tuple(structured))
-        return batch.with_structure(structure)
+        return cls(structure, unary, tables, budgets, constant, structured).with_structure(structure)
 
     @classmethod
     def stack(

@@ -156,7 +156,11 @@ class GraphicalModel:
         if not len(variables):
             return
         shape = common_shape(kind, self._cardinalities[variables])
-        kind.check(shape, arrays)
+        try:
+            kind.check(shape, arrays)
+        except ValueError as error:
+            scope = tuple(variables[0].tolist())
+            raise ValueError(f"{error} over the variables {scope}" + " and others" * (len(variables) > 1)) from None
         plain: dict[type[Kind], Collection[Any]] = {TableKind: self._tables, BudgetKind: self._budgets}
         plain.get(type(kind), self._structured).add(kind, shape, variables, arrays)
 

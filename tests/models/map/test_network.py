@@ -176,7 +176,7 @@ def test_the_baselines_read_unaries_only(name: str) -> None:
     one, two = ChainMAP(1).sample(4, seed=1), ChainMAP(3).sample(4, seed=1)
     network = _made(NetworkConfig(name), Family.of(one))
     two = ModelBatch.concat([two])
-    assert torch.equal(network(one), network(ModelBatch.of(one.cardinalities, one.unary, (), (), one.constant)))
+    assert torch.equal(network(one), network(ModelBatch.of(one.cardinalities, one.unary, (), one.constant)))
     assert network(two).shape == (4, 30, 2)
 
 

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fgnn.pgm import ModelBatch
-from fgnn.pgm.group_batches import by_form
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,9 +58,7 @@ def take_apart(batch: ModelBatch, split: Split) -> tuple[Part, Part]:
             some = group.some((hard[group.scopes].any(1) == is_hard).nonzero().squeeze(1))
             if len(some.scopes):
                 groups.append(replace(some, scopes=number[some.scopes]))
-        tables, budgets, structured = by_form(groups)
-        cards = batch.cardinalities[variables]
-        piece = ModelBatch.of(cards, unary[:, variables], tables, budgets, constant, structured)
+        piece = ModelBatch.of(batch.cardinalities[variables], unary[:, variables], groups, constant)
         return Part(piece, variables, own[variables])
 
     easy = part(unary, ~hard, ~hard, batch.constant, False)

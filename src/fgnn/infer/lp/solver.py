@@ -22,8 +22,8 @@ from fgnn.pgm import ModelBatch
 _INTEGRAL = 1e-6  # a marginal this close to 0 or 1 counts as integral: ten times the feasibility tolerance of HiGHS
 _COLUMN_SECONDS = 1e-6  # of a program: building and handing over a column, which cannot be interrupted
 _PRESOLVE_FROM = 4000  # columns; for smaller programs presolve costs more than it saves
-# HiGHS does not look at the clock while it copies and presolves a program, at about this many coefficients a second.
-_PRESOLVED_PER_SECOND = 0.5e6
+# HiGHS does not look at the clock while it copies and presolves a program, at this many coefficients a second or more.
+_PRESOLVED_PER_SECOND = 0.3e6
 
 
 @lowers_except(lambda batch, time_limit: lambda kind, shape: kind.counter(shape) is not None)

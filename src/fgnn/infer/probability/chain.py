@@ -33,7 +33,7 @@ def chain_order(batch: ModelBatch) -> Tensor | None:
 
     def find() -> Tensor | None:
         n = batch.num_variables
-        if len(batch.tables) != 1 or batch.budgets or batch.structured or n < 2:
+        if [f.form for f in batch.factors] != ["table"] or n < 2:
             return None
         scopes = batch.tables[0].scopes
         if scopes.shape != (n - 1, 2) or int(batch.cardinalities.min()) != int(batch.cardinalities.max()):

@@ -57,7 +57,7 @@ class Clauses:
 
 def as_clauses(batch: ModelBatch) -> Clauses | None:
     """The clauses of a single model; None if it is not one of binary variables and constraints."""
-    if len(batch) != 1 or batch.structured or batch.budgets or int(batch.cardinalities.max()) > 2:
+    if len(batch) != 1 or len(batch.factors) > len(batch.tables) or int(batch.cardinalities.max()) > 2:
         return None
     unary = batch.unary[0].detach().cpu().double().numpy()
     single = np.flatnonzero(batch.cardinalities.cpu().numpy() == 1)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fgnn.pgm import ModelBatch
-from fgnn.pgm.group_batches import by_form
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,5 +81,4 @@ def acyclic(variables: int, scopes: Sequence[Sequence[int]], order: NDArray[np.i
 def some_factors(batch: ModelBatch, members: Sequence[Tensor], unary: Tensor) -> ModelBatch:
     """The batch with other unaries (B, N, K) and, of each group, only the factors at an index tensor."""
     some = [f.some(at) for f, at in zip(batch.factors, members, strict=True) if len(at)]
-    tables, budgets, structured = by_form(some)
-    return ModelBatch.of(batch.cardinalities, unary, tables, budgets, batch.constant, structured)
+    return ModelBatch.of(batch.cardinalities, unary, some, batch.constant)

@@ -217,7 +217,7 @@ def checked_numbers(kind: Kind, count: int, numbers: Mapping[str, ArrayLike]) ->
         what = f"{name} of a {kind.name} factor"
         arrays[name] = integers(numbers[name], what).copy() if number is int else log_potentials(numbers[name], what)
         if not arrays[name].ndim or len(arrays[name]) != count:
-            raise ValueError(f"Expected {count} {name} (got shape {arrays[name].shape})")
+            raise ValueError(f"Expected {name} of {count} {kind.name} factors (got shape {arrays[name].shape})")
     return arrays
 
 
