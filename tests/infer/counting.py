@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fgnn import GraphicalModel
-from fgnn.pgm import AutomatonKind
+from fgnn.pgm import AutomatonKind, Kind
 from fgnn.pgm.factors import Counter
 from fgnn.pgm.factors.automaton import Steps
 from fgnn.pgm.factors.gadget import FREE
@@ -40,6 +40,28 @@ class ScoredSum(AutomatonKind):
         """The states are the partial sums."""
         largest = np.cumsum([0, *(max(w) for w in self.weights)])
         return tuple(np.arange(size + 1)[:, None] + w for size, w in zip(largest, self.weights, strict=False))
+
+
+@dataclass(frozen=True)
+class Residue(Kind):
+    """A score for the sum of the states modulo a number, which may be less than the number of states."""
+
+    modulus: int
+    name: ClassVar[str] = "residue"
+    numbers: ClassVar[Mapping[str, type]] = {"scores": float}
+
+    def check(self, shape: Shape, numbers: Mapping[str, Array]) -> None:
+        assert numbers["scores"].shape[1] == self.modulus
+
+    def potentials(self, shape: Shape, numbers: Mapping[str, Tensor]) -> Tensor:
+        return numbers["scores"]
+
+    def score(self, shape: Shape, x: Tensor, theta: Tensor) -> Tensor:
+        residue = x.sum(-1, keepdim=True) % self.modulus
+        return theta.expand(*residue.shape[:-1], -1).gather(-1, residue).squeeze(-1)
+
+    def counter(self, shape: Shape) -> Counter:
+        return Counter(tuple(tuple(range(k)) for k in shape), np.arange(self.modulus), self.modulus)
 
 
 @st.composite

@@ -107,6 +107,9 @@ class ModelBatch:
             return first
         if any(batch.structure.key != first.structure.key for batch in batches):
             raise ValueError("Expected batches of one structure (got several)")
+        for f, *others in zip(*(b.factors for b in batches), strict=True):
+            if any((other.kind, other.shape) != (f.kind, f.shape) for other in others):  # a structure has no weights
+                raise ValueError(f"Expected batches of equal kinds (got other {f.kind.name} factors)")
         unary, constant = torch.cat([b.unary for b in batches]), torch.cat([b.constant for b in batches])
         sizes, alike = [len(b) for b in batches], zip(*(b.factors for b in batches), strict=True)
         factors = [type(parts[0]).concat(parts, sizes) for parts in alike]

@@ -69,7 +69,7 @@ def _by_sum(group: CountedBatch, x: Tensor, scores: Tensor) -> Tensor:
     assert counter is not None
     most = scores.shape[2]
     # The states beyond a variable's own are masked at the end.
-    weights = torch.tensor([(*w, *(0,) * (most - len(w))) for w in counter.weights], device=x.device)  # shape: (n, K)
+    weights = torch.from_numpy(counter.padded(most)).to(x.device)  # shape: (n, K)
     states = x[:, group.scopes]  # shape: (B, C, n)
     own = weights.expand(*states.shape, most).gather(3, states[..., None]).squeeze(3)
     sums = (own.sum(2, keepdim=True) - own)[..., None] + weights

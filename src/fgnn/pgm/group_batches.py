@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -147,7 +148,7 @@ class BudgetBatch(_Numbers):
     def shape(self) -> Shape:
         return (2,) * self.scopes.shape[1]
 
-    @property
+    @cached_property
     def counter(self) -> Counter | None:
         """The sum that the factors depend on; None if they depend on more."""
         return _counter(self.kind, self.shape)
@@ -209,7 +210,7 @@ class StructuredBatch:
     def form(self) -> Form:
         return "ones" if self.counter is not None and self.counter.bounds_ones else "other"
 
-    @property
+    @cached_property
     def counter(self) -> Counter | None:
         return _counter(self.kind, self.shape)
 
@@ -254,16 +255,24 @@ class StructuredBatch:
 
     @classmethod
     def concat(cls, parts: Sequence[StructuredBatch], sizes: Sequence[int]) -> StructuredBatch:
-        names = parts[0].numbers
-        stacked = [
-            [p.numbers[n].expand(b, *p.numbers[n].shape[1:]) for p, b in zip(parts, sizes, strict=True)] for n in names
-        ]
-        return replace(parts[0], numbers=dict(zip(names, map(torch.cat, stacked), strict=True)))
+        def joined(tensors: Sequence[Tensor]) -> Tensor:
+            return torch.cat([t.expand(b, *t.shape[1:]) for t, b in zip(tensors, sizes, strict=True)])
+
+        numbers = {name: joined([p.numbers[name] for p in parts]) for name in parts[0].numbers}
+        own = [p.theta for p in parts if p.theta is not None]
+        theta = joined([p.potentials(own[0].dtype) for p in parts]) if own else None
+        return replace(parts[0], numbers=numbers, theta=theta)
 
 
-@lru_cache(maxsize=1024)
+# One for all groups of a kind and shape in use: what is compiled from a counter is found again by its identity.
+_COUNTERS: WeakValueDictionary[tuple[Kind, Shape], Counter] = WeakValueDictionary()
+
+
 def _counter(kind: Kind, shape: Shape) -> Counter | None:
-    return kind.counter(shape)
+    found = _COUNTERS.get((kind, shape))
+    if found is None:
+        found = kind.counter(shape)
+    return None if found is None else _COUNTERS.setdefault((kind, shape), found)
 
 
 FactorBatch = TableBatch | BudgetBatch | StructuredBatch

@@ -46,6 +46,13 @@ def test_other_structures_have_no_mirror_image(states: list[int], scope: tuple[i
     assert mirrored(ModelBatch.stack([model])) is None
 
 
+def test_structured_factors_have_no_mirror_image() -> None:
+    model = GraphicalModel([2, 2])
+    model.add_linear((0, 1), [1, 2], at_most=1)
+    model.add_linear((1, 0), [1, 2], at_most=1)
+    assert mirrored(ModelBatch.stack([model])) is None
+
+
 def test_scores_of_both_ways_are_equivariant_under_mirroring() -> None:
     torch.manual_seed(0)
     batch = ChainMAP(2, length=12, window=4, budget=2).sample(6, seed=5)

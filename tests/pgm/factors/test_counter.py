@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fgnn
 from fgnn.pgm import Kind, ModelBatch
+from fgnn.pgm.conditionals import conditionals
 from fgnn.pgm.factors import Counter, Linear, Parity
 from fgnn.pgm.factors.counter import MOST_SUMS
+from tests.infer.counting import Residue
 from tests.pgm.factors.test_kinds import Case, factors
 
 
@@ -106,3 +111,51 @@ def test_the_number_of_ones_has_a_potential_for_every_number() -> None:
     counter = Counter.of_ones(3)
     assert counter.counts_ones
     assert counter.entries.tolist() == [0, 1, 2, 3]
+
+
+def test_weights_are_reduced_by_the_modulus() -> None:
+    counter = Counter(((0, 1, 2, 3, 4), (5, 0)), np.arange(3), modulus=3)
+    assert counter.weights == ((0, 1, 2, 0, 1), (2, 0))
+    np.testing.assert_array_equal(counter.padded(6)[1], [2, 0, 0, 0, 0, 0])
+    np.testing.assert_array_equal(counter.sums(cells((5, 2))), (cells((5, 2)) @ [1, -5] + 5) % 3)
+
+
+@pytest.mark.parametrize(("weights", "modulus", "message"), [((0, 1), 2, "modulus of 0 or"), ((1, 2), 0, "least")])
+def test_a_counter_with_another_modulus_or_negative_weights_is_refused(
+    weights: tuple[int, ...], modulus: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Counter((weights,), np.arange(3), modulus)
+
+
+@pytest.mark.parametrize("method", ["exact", "dual", "lp"])
+def test_residues_of_weights_beyond_the_modulus_are_those_of_the_table(method: str) -> None:
+    rng = np.random.default_rng(0)
+    for shape in ((5, 4), (5, 2, 5)):
+        kind = Residue(3)
+        theta = rng.normal(size=3)
+        model, tables = fgnn.GraphicalModel(list(shape)), fgnn.GraphicalModel(list(shape))
+        for m in (model, tables):
+            m.add_unaries(np.random.default_rng(1).normal(size=sum(shape)))
+        model.add_factors(kind, [range(len(shape))], scores=theta[None])
+        tables.add_table(range(len(shape)), kind.as_table(shape, {"scores": theta}))
+        ours, theirs = fgnn.solve(model, method), fgnn.solve(tables, "brute-force")
+        assert ours.bound == pytest.approx(theirs.score, abs=1e-6)
+        x = torch.from_numpy(cells(shape).copy())
+        both = [conditionals(ModelBatch.stack([m]).repeat(len(x)), x) for m in (model, tables)]
+        torch.testing.assert_close(*both)
+
+
+def test_the_counter_of_a_kind_is_one_object_while_it_is_in_use_and_is_freed_afterwards() -> None:
+    batch = group_of(Linear(((0, 3), (0, 7)), 0, 7), (2, 2), {})
+    counter = weakref.ref(batch.structured[0].counter)
+    assert batch.select(slice(0, 1)).structured[0].counter is counter()
+    del batch
+    assert counter() is None
+
+
+def test_a_missing_bound_does_not_contradict_the_one_given() -> None:
+    for bounds in ({"at_least": 5}, {"at_most": -1}, {"at_least": 5, "at_most": 9}):
+        model = fgnn.GraphicalModel([2, 2])
+        model.add_linear((0, 1), [1, 1], **bounds)
+        assert (model.score(cells((2, 2))) == -np.inf).all()

@@ -53,6 +53,24 @@ def test_models_with_other_numbers_form_a_batch() -> None:
         ModelBatch.stack([models[0], other])
 
 
+def test_batches_of_other_weights_or_bounds_are_not_concatenated() -> None:
+    models = [fgnn.GraphicalModel([2, 2]) for _ in range(2)]
+    for model, at_most in zip(models, (1, 2), strict=True):
+        model.add_linear((0, 1), [1, 1], at_most=at_most)
+    one, two = (ModelBatch.stack([model]) for model in models)
+    with pytest.raises(ValueError, match="other linear factors"):
+        ModelBatch.concat([one, two])
+
+
+def test_potentials_that_replace_those_of_the_numbers_are_concatenated() -> None:
+    one, two = (ModelBatch.stack([model_of(seed)]) for seed in range(2))
+    half = one.with_factors([f.with_potentials(f.potentials(one.dtype) / 2, 1) for f in one.factors])
+    x = torch.from_numpy(every_state(model_of()).copy())[None]
+    for parts in ([half, two], [two, half]):
+        together = ModelBatch.concat(parts).score(x.expand(2, -1, -1))
+        torch.testing.assert_close(together, torch.cat([part.score(x) for part in parts]))
+
+
 def test_evidence_and_conditions() -> None:
     model = model_of()
     evidence = np.array([[1, -1, -1, -1, 0], [-1, 0, -1, 2, -1], [-1] * 5])

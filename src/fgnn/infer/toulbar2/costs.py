@@ -15,6 +15,7 @@ from torch import Tensor
 from fgnn.infer.counted import Weights
 from fgnn.infer.toulbar2.process import Toulbar2Process
 from fgnn.pgm import Kind, ModelBatch
+from fgnn.pgm.factors.counter import padded
 from fgnn.pgm.lowering import Keep
 
 Floats = NDArray[np.float64]
@@ -81,8 +82,7 @@ class _Sums:
     @cached_property
     def table(self) -> Ints:
         """The weights with zeros up to the largest cardinality.  # shape: (n, K)"""
-        widest = max(map(len, self.weights))
-        return np.array([[*w, *(0,) * (widest - len(w))] for w in self.weights], dtype=np.int64)
+        return padded(self.weights, max(map(len, self.weights)))
 
     def of(self, x: Ints) -> Ints:
         """The sums of an assignment.  # shape: (C,)"""

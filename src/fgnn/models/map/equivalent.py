@@ -41,7 +41,12 @@ def canonical(batch: ModelBatch) -> ModelBatch:
 
 def mirrored(batch: ModelBatch) -> ModelBatch | None:
     """The same models with variable i renamed to N - 1 - i, in the same structure; None where the structure differs
-    from its mirror image. Chains with windows have one (the chain reversed), and grids (turned by 180 degrees)."""
+    from its mirror image. Chains with windows have one (the chain reversed), and grids (turned by 180 degrees).
+
+    None for structured factors too, whose kinds need not be the same from back to front.
+    """
+    if batch.structured:
+        return None
     orders = batch.structure.derived("mirror", lambda: _orders(batch.structure))
     if orders is None or any(t.shape != t.shape[::-1] for t in batch.tables):
         return None

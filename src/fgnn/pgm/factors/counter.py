@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,7 +21,7 @@ class Counter:
     The sum can be added up in any order and grouping, which elimination, search and propagation exploit.
 
     Attributes:
-        weights: Of every state, by position; the least weight of a position is 0.
+        weights: Of every state, by position; the least weight of a position is 0. With a modulus, they are reduced.
         entries: For every sum 0, ..., T - 1, the index of a potential θ, or ``FREE`` or ``FORBIDDEN`` (see `gadget`).
         modulus: T if sums are taken modulo T, else 0.
     """
@@ -28,6 +29,17 @@ class Counter:
     weights: tuple[tuple[int, ...], ...]
     entries: NDArray[np.int64]  # shape: (T,)
     modulus: int = 0
+
+    def __post_init__(self) -> None:
+        total = len(self.entries)
+        if self.modulus not in (0, total):
+            raise ValueError(f"Expected a modulus of 0 or the number of sums, {total} (got {self.modulus})")
+        least = [min(of_states) for of_states in self.weights]
+        if any(least):
+            raise ValueError(f"Expected weights with a least weight of 0 at every position (got {least})")
+        if self.modulus:  # so that a sum grows by less than the modulus at a time
+            reduced = tuple(tuple(w % total for w in of_states) for of_states in self.weights)
+            object.__setattr__(self, "weights", reduced)
 
     @classmethod
     def of_ones(cls, size: int) -> Counter:
@@ -63,7 +75,16 @@ class Counter:
         """
         return not self.modulus and all(set(weight) <= {0, 1} for weight in self.weights)
 
+    def padded(self, states: int) -> NDArray[np.int64]:
+        """The weights with zeros up to so many states.  # shape: (n, states)"""
+        return padded(self.weights, states)
+
     def sums(self, x: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sums of joint states (..., n).  # shape: (...,)"""
         total = sum((np.array(w)[x[..., a]] for a, w in enumerate(self.weights)), np.zeros(x.shape[:-1], np.int64))
         return total % self.modulus if self.modulus else total
+
+
+def padded(weights: Sequence[tuple[int, ...]], states: int) -> NDArray[np.int64]:
+    """Weights by position and state, with zeros up to so many states.  # shape: (n, states)"""
+    return np.array([(*of_states, *(0,) * (states - len(of_states))) for of_states in weights], np.int64)

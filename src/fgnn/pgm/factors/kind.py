@@ -49,7 +49,8 @@ class Kind(ABC):
     - ``messages``, for ``max-product`` and ``sum-product``;
     - ``best``, for ``ad3``, which projects with ``project`` or, on a CPU, with a few best joint states;
     - ``rows``, linear constraints that say the same, for ``toulbar2``;
-    - ``counter``, if the factor depends on a sum alone, for ``exact``, ``search`` and exact sums;
+    - ``counter``, if the factor depends on a sum alone, for ``exact``, ``search``, ``dual``, ``lp``, ``toulbar2`` and
+      exact sums;
     - ``gadget``: tables and budgets over auxiliary variables, for every other method, and where there are no rows or no
       best joint states.
 

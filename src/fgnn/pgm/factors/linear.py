@@ -51,10 +51,13 @@ class Linear(AutomatonKind):
         real = np.arange(table.shape[1]) < cardinalities[:, None]
         table = np.where(real, table, 0)
         low, high = at_least, at_most
+        # A missing bound does not bind, nor does it contradict the one given.
         if low is None:
             low = int(np.where(real, table, np.iinfo(np.int64).max).min(1, initial=0).sum())
+            low = low if high is None else min(low, int(high))
         if high is None:
             high = int(np.where(real, table, np.iinfo(np.int64).min).max(1, initial=0).sum())
+            high = max(high, int(low))
         return cls(as_tuples(table.tolist()), int(low), int(high))
 
     def check(self, shape: Shape, numbers: Mapping[str, Array]) -> None:
