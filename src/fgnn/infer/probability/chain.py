@@ -7,7 +7,7 @@ r"""log Z and marginals of chains by the forward-backward recursions, one model 
 and :math:`p(x_t = i, x_{t+1} = j) \propto \exp[\alpha_t(i) + \theta_t(i, j) + \theta_{t+1}(j) + \beta_{t+1}(j)]`.
 Elimination computes the same step by step for the whole batch, which is mostly overhead for small tables. Here compiled
 loops on the CPU, or a kernel on a GPU, take each model through all steps. Both sum logarithms, so that nothing
-underflows and ``-inf`` needs no care.
+underflows and ``-inf`` needs no special treatment.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ class _ChainLogZ(torch.autograd.Function):
         keep = any(ctx.needs_input_grad)
         log_z, messages = _passes(unary.device).forward(*numbers, order, dtype, keep)
         if keep:
-            ctx.save_for_backward(order, messages, *numbers)
+            ctx.save_for_backward(messages, *numbers)
+            ctx.order = order
             ctx.dtypes = constant.dtype, unary.dtype, values.dtype
         total: Tensor = constant + log_z
         return total
@@ -104,8 +105,8 @@ class _ChainLogZ(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, weight: Tensor) -> tuple[Tensor | None, ...]:
-        order, messages, unary, values = ctx.saved_tensors
-        found = _passes(unary.device).backward(unary, values, order, messages, weight.contiguous())
+        messages, unary, values = ctx.saved_tensors
+        found = _passes(unary.device).backward(unary, values, ctx.order, messages, weight.detach().contiguous())
         needed = zip((weight, *found), ctx.dtypes, ctx.needs_input_grad[2:], strict=True)
         return None, None, *(g.to(dtype) if need else None for g, dtype, need in needed)
 

@@ -19,7 +19,7 @@ def _finite(x):
 
 @triton.jit
 def _place(order, t, N, K, ORDERED: tl.constexpr):
-    """Where table t of the chain begins; before the first and after the last, where that begins."""
+    """Where table t of the chain begins, or the nearest one there is."""
     row = tl.maximum(tl.minimum(t, N - 2), 0).to(tl.int64)
     if ORDERED:
         row = tl.load(order + row)

@@ -21,9 +21,10 @@ def forward(unary: Tensor, values: Tensor, order: Tensor, dtype: torch.dtype, ke
     log_z = torch.empty(models, dtype=torch.float64, device=unary.device)
     messages = torch.empty((models, n, k) if keep else (0, 0, 0), dtype=dtype, device=unary.device)
     options = _options(order, k, dtype)
-    chain_forward[(models,)](
-        unary, values, order, messages, log_z, n, k, SHARED=len(values) < models, KEEP=keep, **options
-    )
+    with torch.cuda.device_of(unary):
+        chain_forward[(models,)](
+            unary, values, order, messages, log_z, n, k, SHARED=len(values) < models, KEEP=keep, **options
+        )
     return log_z, messages
 
 
@@ -35,15 +36,19 @@ def backward(unary: Tensor, values: Tensor, order: Tensor, messages: Tensor, wei
     d_unary = torch.empty_like(unary)
     d_values = torch.empty_like(values)
     right, norm = (torch.empty_like(messages), messages.new_empty(models, n)) if shared else (messages, messages)
-    chain_backward[(models,)](
-        unary, values, order, messages, weight, d_unary, d_values, right, norm, n, k, SHARED=shared, **options
-    )
+    with torch.cuda.device_of(unary):
+        chain_backward[(models,)](
+            unary, values, order, messages, weight, d_unary, d_values, right, norm, n, k, SHARED=shared, **options
+        )
     if not shared:
         return d_unary, d_values
     parts = max(1, min(models, _PROGRAMS // (n - 1)))
     each = -(-models // parts)
     partial = torch.empty(parts, *values.shape[1:], dtype=dtype, device=unary.device)
-    chain_shared[(n - 1, parts)](values, order, messages, weight, right, norm, partial, models, n, k, each, **options)
+    with torch.cuda.device_of(unary):
+        chain_shared[(n - 1, parts)](
+            values, order, messages, weight, right, norm, partial, models, n, k, each, **options
+        )
     return d_unary, partial.sum(0, keepdim=True)
 
 

@@ -30,7 +30,7 @@ _FEWEST = 10  # samples of an estimate
 _EFFECTIVE = 20  # samples that probabilities are learned from, if weights were equal
 _RATE = 0.1  # of learning
 _DECAY = 0.9  # of hits, from round to round
-_SURE = 0.02  # the least probability of a value
+_LEAST = 0.02  # the least probability of a value
 
 
 def log_z_by_sampling(batch: ModelBatch, clauses: Clauses, seconds: float, seed: int = 0) -> Beliefs | None:
@@ -88,7 +88,7 @@ class _Sampler:
             self.p = self._within((1 - _RATE) * self.p + _RATE * (share @ solutions[:count]))
 
     def _within(self, p: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.where(self.single, 0.0, np.clip(p, _SURE, 1 - _SURE))
+        return np.where(self.single, 0.0, np.clip(p, _LEAST, 1 - _LEAST))
 
 
 def _tempered(logs: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -38,7 +38,7 @@ from fgnn.nn.backends.triton.tape import Place
 
 
 class Kept(NamedTuple):
-    """What backward reads besides: tensors, or fewer and where they are in them."""
+    """What else backward reads: the tensors themselves, or fewer that contain them, with their places."""
 
     tensors: list[Tensor]
     places: list[Place] | None = None
@@ -101,7 +101,7 @@ def backward(
         if call.backend != "triton":
             return _backward(call, flat, ys, kept.tensors, grads, wants)
         return replayed(
-            call.programs, (*wants, call.key), [*flat, *ys, *kept.tensors, *grads],
+            call.programs, (*wants, *(kept.places or ()), call.key), [*flat, *ys, *kept.tensors, *grads],
             lambda: _backward(call, flat, ys, kept.unpacked(), grads, wants),
         )[0]  # fmt: skip
 

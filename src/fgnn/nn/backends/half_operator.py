@@ -66,7 +66,9 @@ def _kept_dtype(call: HalfCall, traced: bool) -> torch.dtype:
 class _HalfLayer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: HalfCall, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ys, kept = half_layer.forward(call, tensors, packed=True)
+        # Hooks on saved tensors, such as those of `checkpoint`, must see the same number of them at every call.
+        hooked = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        ys, kept = half_layer.forward(call, tensors, packed=not hooked)
         ctx.set_materialize_grads(False)
         read = ys if call.aggregation.kind == "softmax" else ()
         ctx.save_for_backward(*tensors, *read, *kept.tensors)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from fgnn.nn import build, use_backend
 from fgnn.nn.backends.triton.kernel_launch import launch
@@ -68,6 +69,50 @@ def test_launches_operations_and_views_are_repeated_at_new_operands() -> None:
     assert recorded(run_often(make, [(2, 3), (2, 3)]))
 
 
+@torch.library.custom_op("fgnn_test::copied", mutates_args=())
+def copied(x: Tensor) -> Tensor:
+    """Copies of several kinds, replayed below autograd, as in compiled code."""
+    ((out,), _) = replayed(PROGRAMS_OF_OPERATOR, "key", [x], lambda: [copies(x)])
+    return cast(Tensor, out).clone()
+
+
+PROGRAMS_OF_OPERATOR: Programs = {}
+
+
+def copies(x: Tensor) -> Tensor:
+    transposed = x.T.contiguous().to(torch.float64)
+    return torch.cat([transposed.reshape(-1), x.T.reshape(-1).double(), x.T.flatten().double()]).add_(1.0)
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+def test_copies_are_repeated_in_every_mode_of_autograd(mode: Any) -> None:
+    """Where `to` and `reshape` copy they are operations, though their schemas call them views."""
+    programs: Programs = {}
+    for seed in range(5):
+        x = torch.randn(2, 3, generator=torch.Generator().manual_seed(seed))
+        with mode():
+            ((found,), _) = replayed(programs, "key", [x], lambda: [copies(x)])  # noqa: B023
+            inside = copied(x)
+        assert torch.equal(found, copies(x))
+        assert torch.equal(inside, copies(x))
+    assert recorded(programs)
+    assert recorded(PROGRAMS_OF_OPERATOR)
+
+
+def test_a_pass_with_empty_results_is_not_recorded() -> None:
+    assert not recorded(run_often(lambda x: [x + 1.0, x[:0] + 1.0], [(3,)]))
+
+
+def test_the_oldest_program_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fgnn.nn.backends.triton.replay._MOST", 4)
+    kernel, programs = _Product(), {}  # type: ignore[var-annotated]
+    for size in (1, 1, 2, 3, 4, 5, 5):
+        x = torch.ones(size)
+        replayed(programs, "key", [x], lambda: [product(kernel, x, x)])  # noqa: B023
+    assert len(programs) == 4
+    assert [isinstance(program, Program) for program in programs.values()] == [False, False, False, True]
+
+
 def test_large_temporary_tensors_are_freed() -> None:
     kernel = _Product()
 
@@ -90,7 +135,7 @@ def test_what_is_only_kept_comes_as_one_tensor() -> None:
 
     for seed in range(4):
         x = torch.randn(5, generator=torch.Generator().manual_seed(seed))
-        (y, *kept), places = replayed(programs, "key", [x], lambda: make(x), apart=1)  # noqa: B023
+        (y, *kept), places = replayed(programs, "key", [x], lambda: make(x), joint_from=1)  # noqa: B023
         assert (places is None) == (seed < 2)
         if places is not None:
             assert len(kept) == 2  # the result of an operation is a tensor of its own
@@ -243,3 +288,74 @@ def test_replayed_steps_equal_others(half: bool, batch: int | None, by_position:
             for p in net.parameters():
                 p.add_(0.1 * torch.randn_like(p))
     assert replays.count(3) == 2 * (4 + 2 * half)  # halves and, in half precision, linear layers; forward and backward
+
+
+@pytest.mark.skipif(not TRITON, reason="needs a CUDA device or Triton's interpreter")
+@pytest.mark.parametrize("where", [pytest.param("cuda", marks=pytest.mark.gpu), "cpu"])
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_inference_follows_new_features_and_weights(mode: Any, where: str) -> None:
+    if (where == "cuda") != torch.cuda.is_available():
+        pytest.skip("for the other device")
+    graph = uniform_graph().to(where)
+    widths = dict.fromkeys(graph.groups, 3)
+    torch.manual_seed(0)
+    net = build("FGNN(4) - Res[FC(4) - FGNN(4) - FC(4)]", variable_in=2, factor_in=widths, edge_in=widths).to(where)
+    for seed in range(5):
+        f, gs, edges = features(graph, 2, widths, widths, batch=3, seed=seed, dtype=torch.float32)
+        inputs = f.to(where), {k: g.to(where) for k, g in gs.items()}, {k: t.to(where) for k, t in edges.items()}
+        found = []
+        for backend in ("triton", "torch"):
+            with mode(), use_backend(backend), torch.autocast(where, torch.float16):
+                found.append(net(graph, *inputs).float())
+        torch.testing.assert_close(*found, rtol=0.02, atol=0.02)
+        with torch.no_grad():
+            for p in net.parameters():
+                p.add_(0.1 * torch.randn_like(p))
+
+
+@pytest.mark.skipif(not TRITON, reason="needs a CUDA device or Triton's interpreter")
+@pytest.mark.parametrize("where", [pytest.param("cuda", marks=pytest.mark.gpu), "cpu"])
+def test_a_checkpoint_recomputes_what_it_saved(where: str) -> None:
+    if (where == "cuda") != torch.cuda.is_available():
+        pytest.skip("for the other device")
+    graph = uniform_graph().to(where)
+    widths = dict.fromkeys(graph.groups, 3)
+    net = build("FGNN(4) - FGNN(4)", variable_in=2, factor_in=widths, edge_in=widths).to(where)
+    gradients = []
+    for recompute in (True, True, False):
+        f, gs, edges = features(graph, 2, widths, widths, batch=3, seed=0, dtype=torch.float32)
+        inputs = f.to(where), {k: g.to(where) for k, g in gs.items()}, {k: t.to(where) for k, t in edges.items()}
+        net.zero_grad()
+        for _ in range(3):
+            with use_backend("triton"):
+                y = checkpoint(net, graph, *inputs, use_reentrant=False) if recompute else net(graph, *inputs)
+                y.square().sum().backward()
+        gradients.append([p.grad for p in net.parameters()])
+    for one, again, plain in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, plain)
+        torch.testing.assert_close(again, plain)
+
+
+@pytest.mark.gpu
+def test_compiled_steps_follow_the_weights() -> None:
+    """Training through ``torch.compile`` under autocast, where the operator runs below autograd."""
+    graph = uniform_graph().to("cuda")
+    widths = dict.fromkeys(graph.groups, 3)
+    torch.manual_seed(0)
+    net = build("FGNN(4) - FGNN(4)", variable_in=2, factor_in=widths, edge_in=widths).cuda()
+    fast = torch.compile(net, fullgraph=True)
+    for seed in range(5):
+        f, gs, edges = features(graph, 2, widths, widths, batch=3, seed=seed, dtype=torch.float32)
+        inputs = f.cuda(), {k: g.cuda() for k, g in gs.items()}, {k: t.cuda() for k, t in edges.items()}
+        found = []
+        for form in (fast, net):
+            net.zero_grad()
+            with torch.autocast("cuda", torch.bfloat16), use_backend("triton" if form is fast else "torch"):
+                y = form(graph, *inputs).float()
+            y.square().sum().backward()
+            found.append([y.detach(), *(p.grad.clone() for p in net.parameters() if p.grad is not None)])
+        for one, other in zip(*found, strict=True):
+            torch.testing.assert_close(one, other, rtol=0.05, atol=0.05 * float(other.abs().max()))
+        with torch.no_grad():
+            for p in net.parameters():
+                p.add_(0.1 * torch.randn_like(p))

@@ -62,6 +62,10 @@ def _launch(kernel: Any, grid: tuple[int, ...], args: Sequence[Any], options: Ma
         call(*args)
         return Launched(grid, interpreted=call)
     device = torch.cuda.current_device()
+    first = next(x for x in args if isinstance(x, Tensor))
+    if first.is_cuda and first.device.index != device:  # Triton launches on the current device
+        with torch.cuda.device(first.device):
+            return _launch(kernel, grid, args, options)
     key: list[Any] = [id(kernel), id(options), device]
     address = 0
     for x in args:

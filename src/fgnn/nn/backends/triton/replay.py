@@ -27,32 +27,38 @@ _kind = attrgetter("shape", "dtype")
 
 
 def replayed(
-    programs: Programs, key: Hashable, operands: Sequence[Tensor | None], run: Pass, apart: int | None = None
+    programs: Programs, key: Hashable, operands: Sequence[Tensor | None], run: Pass, joint_from: int | None = None
 ) -> tuple[list[Any], list[Place] | None]:
     """The results of ``run``, a pass over the operands that depends on them and on ``key`` alone.
 
     Args:
         programs: What earlier calls did. The first call of a kind is noted there, the second is recorded.
-        apart: Results after this many may be parts of one tensor. It is returned in their place, and where they are.
+        joint_from: Results from this index on may be parts of one tensor, which is returned instead of them, and their
+            places in it.
     """
-    at = (key, *[None if x is None else _kind(x) for x in operands])
+    at = (key, cast(Tensor, operands[0]).device, *[None if x is None else _kind(x) for x in operands])
     if False in [x is None or x.is_contiguous() for x in operands]:
         at = (*at, *[None if x is None else x.stride() for x in operands])
     program = programs.get(at, 0)
     if isinstance(program, Program):
         try:
             found = program(operands)
-        except (TypeError, AttributeError):  # a version of Triton that launches otherwise
+        except (TypeError, AttributeError):  # this version of Triton launches kernels differently
             programs[at], found = _ATTEMPTS, None
         return (list(run()), None) if found is None else (found, program.together)
     if program in (0, _ATTEMPTS):
-        if len(programs) >= _MOST:
-            programs.clear()
+        if at not in programs and len(programs) >= _MOST:
+            del programs[next(iter(programs))]  # the oldest
         programs[at] = program or 1
         return list(run()), None
-    with Tape(operands) as tape:
-        results = list(run())
-    programs[at] = program + 1 if tape.refused else Program(tape, results, apart)
+    try:
+        with Tape(operands) as tape:
+            results = list(run())
+    except torch.OutOfMemoryError:  # a tape keeps all that is allocated
+        programs[at] = _ATTEMPTS
+        return list(run()), None
+    refused = tape.refused or any(x is not None and not x.numel() for x in results)
+    programs[at] = program + 1 if refused else Program(tape, results, joint_from)
     return results, None
 
 
@@ -76,7 +82,7 @@ class Program:
     parts of one tensor.
     """
 
-    def __init__(self, tape: Tape, results: Sequence[Tensor | None], apart: int | None = None) -> None:
+    def __init__(self, tape: Tape, results: Sequence[Tensor | None], joint_from: int | None = None) -> None:
         ends = [None if x is None else tape.place(x) for x in results]
         made = {step.buffer for step in tape.steps if not isinstance(step, Launch) and step.buffer is not None}
         there = [None if k in made else x for k, x in enumerate(tape.buffers)]
@@ -84,9 +90,10 @@ class Program:
         self.addresses = [0 if x is None else x.data_ptr() for x in self.fixed]
         self.device, self.sizes = -1, [0, 0]
         self.begins: dict[int, tuple[int, int]] = {}  # the parts of the two: in which, and where
-        self.together = self._join(tape, ends, len(ends) if apart is None else apart)
-        rest = [] if self.together is None else [end for end in ends[apart:] if end and end.buffer not in self.begins]
-        ends = ends if self.together is None else [*ends[:apart], *rest]
+        self.together = self._join(tape, ends, len(ends) if joint_from is None else joint_from)
+        if self.together is not None:
+            alone = [end for end in ends[joint_from:] if end and end.buffer not in self.begins]
+            ends = [*ends[:joint_from], *alone]
         escape = {end.buffer for end in ends if end is not None}
         for step in tape.steps:
             if isinstance(step, Empty) and step.buffer not in escape and step.like.nbytes <= _SMALL:
@@ -97,16 +104,16 @@ class Program:
             self.steps += [(_FREE, k) for k in done & made - escape if k not in self.begins]
         self.results: list[Any] = [None if end is None else _whole(end, tape) for end in ends]
         if self.together is not None:
-            self.results.insert(cast(int, apart), _Whole(len(tape.buffers) + 1))
+            self.results.insert(cast(int, joint_from), _Whole(len(tape.buffers) + 1))
         self.pieces = _Pieces.of(self.results, tape)
 
-    def _join(self, tape: Tape, ends: Sequence[Place | None], apart: int) -> list[Place] | None:
+    def _join(self, tape: Tape, ends: Sequence[Place | None], joint_from: int) -> list[Place] | None:
         """Make those of the last results that were allocated parts of one tensor; where they are in it, or after it."""
         steps = {step.buffer: step for step in tape.steps if isinstance(step, Empty)}
-        before = {end.buffer for end in ends[:apart] if end is not None}
-        last = [end for end in ends[apart:] if end is not None]
+        before = {end.buffer for end in ends[:joint_from] if end is not None}
+        last = [end for end in ends[joint_from:] if end is not None]
         joined = [end.buffer for end in last if end.buffer in steps.keys() - before]
-        if len(joined) < 2 or len(last) < len(ends) - apart:
+        if len(joined) < 2 or len(last) < len(ends) - joint_from:
             return None
         for buffer in dict.fromkeys(joined):
             self._part(steps[buffer], 1, len(tape.buffers))
@@ -149,7 +156,7 @@ class Program:
         return [self._moved(y, tape) for y in x] if isinstance(x, list) else x
 
     def __call__(self, operands: Sequence[Tensor | None]) -> list[Any] | None:
-        """The results; None if the kernels were compiled for other addresses or another device."""
+        """The results; None for addresses that are not aligned, as the kernels expect, and for another device."""
         tensors: list[Any] = [*operands, *self.fixed]
         at = [0 if x is None else x.data_ptr() for x in operands]
         device, stream = cast(Tensor, operands[0]).device, None

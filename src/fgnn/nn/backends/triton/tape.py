@@ -17,7 +17,7 @@ _ALLOCATE = {
     _aten.empty.memory_format, _aten.empty_strided.default, _aten.empty_like.default, _aten.new_empty.default,
     _aten.new_empty_strided.default,
 }  # fmt: skip
-# What they do depends on shapes alone. Others may read values.
+# Operations whose effect depends on shapes alone; any other may depend on values.
 _REPEAT = {
     _aten.sum.dim_IntList, _aten._to_copy.default, _aten.clone.default, _aten.copy_.default, _aten.cat.default,
     _aten.mm.default, _aten.addmm.default, _aten.add.Tensor, _aten.add_.Tensor, _aten.relu.default,
@@ -97,14 +97,16 @@ class Tape(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call an operation of torch and record it."""
         out = func(*args, **(kwargs or {}))
-        if self.paused or self.refused or func.is_view or func is _aten.detach.default:
+        if self.paused or self.refused:
             return out
+        in_place = func._schema.is_mutable
+        if not in_place and args and isinstance(args[0], Tensor) and _share_memory(out, args[0]):
+            return out  # a view
         if func in _ALLOCATE and out.is_contiguous():
             self.steps.append(Empty(self._add(out), out))
-        elif func in _REPEAT:
+        elif func in _REPEAT or (func.is_view and isinstance(out, Tensor)):  # `to` and `reshape` may copy
             given, options = self._described(list(args)), kwargs or {}
-            inside = func._schema.is_mutable
-            self.steps.append(Operation(func, given, options, None if inside else self._add(out)))
+            self.steps.append(Operation(func, given, options, None if in_place else self._add(out)))
         else:
             self.refused = True
         return out
@@ -143,6 +145,12 @@ def places_in(x: Any) -> Iterator[Place]:
     elif isinstance(x, list):
         for y in x:
             yield from places_in(y)
+
+
+def _share_memory(out: Any, x: Tensor) -> bool:
+    """Whether an operation returned views of its first argument alone."""
+    own = x.untyped_storage().data_ptr()
+    return all(y.untyped_storage().data_ptr() == own for y in ([out] if isinstance(out, Tensor) else out))
 
 
 def _span(x: Tensor) -> int:
