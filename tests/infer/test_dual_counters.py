@@ -143,3 +143,27 @@ def test_multipliers_of_ad3_are_read_group_by_group() -> None:
     assert descent.bound == pytest.approx(float(ad3.bound[0]), abs=1e-2)
     batch = ModelBatch.stack([mixed(1, soft=True)])  # with a kind that does not know its best joint state
     assert from_ad3.ad3_multipliers(batch, build_layout(batch), math.inf) is None
+
+
+def test_models_of_a_batch_share_the_room_for_partial_sums() -> None:
+    batch = ModelBatch.stack([mixed(0), mixed(1)])
+    layout = build_layout(batch)
+    one, two = (Descent(batch.select(slice(b, b + 1)), layout, Reporter("dual", None)) for b in range(2))
+    assert one._counters.room is two._counters.room is layout.counters.room
+    assert len(layout.counters.room) > 0
+
+
+def test_more_partial_sums_than_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fgnn.infer.dual.counters._MOST_ROOM", 30)
+    with pytest.raises(ValueError, match="at most 30 partial sums of all factors together"):
+        build_layout(ModelBatch.stack([mixed(0)]))
+
+
+def test_a_look_at_the_clock_follows_the_sums_ahead_of_a_large_counter(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = fgnn.GraphicalModel([2] * 20)
+    model.add_linear(range(20), np.arange(1, 21).tolist(), at_most=100)  # 211 sums, 40 states: 8,440 to look ahead
+    batch = ModelBatch.stack([model])
+    monkeypatch.setattr("fgnn.infer.dual.descent._CHUNK", 8000)
+    descent = Descent(batch, build_layout(batch), Reporter("dual", None))
+    ends = {int(nodes[0]) for nodes, _ in descent._passes}
+    assert ends >= {0, 1, 19, 18}  # in both directions, the two ends are not followed by further variables at once

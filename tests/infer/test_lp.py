@@ -192,3 +192,13 @@ def test_options_are_checked() -> None:
         fgnn.solve(GraphicalModel([2]), "lp", rounding="random")
     with pytest.raises(ValueError, match="Expected at least one job"):
         fgnn.solve(GraphicalModel([2]), "lp", jobs=0)
+
+
+def test_flows_of_too_many_arcs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fgnn.infer.lp.solver._MOST_ARCS", 50)
+    model = GraphicalModel([2, 2, 2])
+    model.add_linear((0, 1, 2), [1, 2, 4], at_most=5)  # 3 variables of 2 states, 8 sums
+    assert fgnn.solve(model, "lp").status == "optimal"
+    monkeypatch.setattr("fgnn.infer.lp.solver._MOST_ARCS", 47)
+    with pytest.raises(ValueError, match=r"at most 47 arcs over partial sums \(got up to 48\)"):
+        fgnn.solve(model, "lp")

@@ -13,11 +13,14 @@ from fgnn.pgm import ModelBatch
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+_MOST_ROOM = 1 << 28  # numbers for partial sums, 2 GiB
+
 
 class Counters(NamedTuple):
     """Factors that depend on a sum, as parents: structure, numbers of one model, and room for partial sums.
 
-    Those that only bound a number of ones have bounds, all others a number for every sum.
+    The room is scratch that all models share: they are solved one after another, and every sweep fills it anew. Those
+    that only bound a number of ones have bounds, all others a number for every sum.
     """
 
     start: Ints  # shape: (counters + 1,), the edges of a counter, in `edges`
@@ -44,13 +47,15 @@ class Counters(NamedTuple):
             least, most = bounds or (torch.zeros(1, len(f.scopes), dtype=torch.int64),) * 2
             low.append(least[0].numpy())
             high.append(most[0].numpy())
-        room = int(((np.diff(self.start) + 3) * self.sums).sum())
-        bounds_of = {"low": np.concatenate(low), "high": np.concatenate(high)}
-        return self._replace(**bounds_of, scores=np.concatenate(scores), room=np.empty(room))
+        return self._replace(low=np.concatenate(low), high=np.concatenate(high), scores=np.concatenate(scores))
 
 
 def build_counters(batch: ModelBatch, parent: Ints, child: Ints) -> Counters:
-    """The counters of a batch, without numbers; their edges come after those of tables."""
+    """The counters of a batch, without numbers; their edges come after those of tables.
+
+    Raises:
+        ValueError: If partial sums take more than 2 GiB. As tables over auxiliary variables they would take even more.
+    """
     lengths, sums, moduli, weights = ([np.zeros(0, np.int64)] for _ in range(4))
     tables = int((parent >= 0).sum())
     weight = [np.zeros(tables, np.int64)]
@@ -70,6 +75,8 @@ def build_counters(batch: ModelBatch, parent: Ints, child: Ints) -> Counters:
     place = np.zeros(len(parent), np.int64)
     place[edges] = np.arange(len(edges)) - np.repeat(np.cumsum(length) - length, length)
     rows = (length + 3) * total
+    if rows.sum() > _MOST_ROOM:
+        raise ValueError(f"Expected at most {_MOST_ROOM:,} partial sums of all factors together (got {rows.sum():,})")
     none = np.zeros(0)
     return Counters(
         start=np.concatenate([[0], np.cumsum(length)]).astype(np.int64),
@@ -84,5 +91,5 @@ def build_counters(batch: ModelBatch, parent: Ints, child: Ints) -> Counters:
         low=none.astype(np.int64),
         high=none.astype(np.int64),
         scores=none,
-        room=none,
+        room=np.empty(int(rows.sum())),
     )

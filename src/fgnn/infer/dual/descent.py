@@ -117,8 +117,15 @@ class Descent:
         work = np.zeros(layout.num_nodes, np.int64)
         of_node = layout.parent >= 0
         np.add.at(work, layout.child[of_node], sizes[layout.parent[of_node]])
-        visits = np.where(layout.counters.sums > 0, 6 * layout.counters.sums, 4 * lengths)
+        counters = layout.counters
+        visits = np.where(counters.sums > 0, 6 * counters.sums, 4 * lengths)
         np.add.at(work, layout.child[~of_node], visits[-1 - layout.parent[~of_node]])
+        # The first variable of a counter in a sweep, at either end, pays for the sums ahead.
+        owner, members = np.repeat(np.arange(len(lengths)), lengths), layout.child[counters.edges]
+        states = np.bincount(owner, sizes[members], len(lengths)).astype(np.int64)
+        place = counters.place[counters.edges]
+        for end in (place == 0, place == lengths[owner] - 1):
+            np.add.at(work, members[end], (states * counters.sums)[owner[end]])
         variables = np.arange(layout.num_variables)
         within = np.arange(layout.num_variables, layout.num_variables + layout.num_tables)
         clustered = within[parents[within] > 0]

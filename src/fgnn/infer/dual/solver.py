@@ -13,14 +13,14 @@ from fgnn.errors import need
 from fgnn.infer.certificate import certified
 from fgnn.infer.dual.descent import Descent
 from fgnn.infer.dual.layout import build_layout
-from fgnn.infer.lowered import lowers_except
+from fgnn.infer.lowered import counting, lowers_except
 from fgnn.infer.reporter import Reporter
 from fgnn.infer.solution import Answer, OnProgress
 from fgnn.pgm import GraphicalModel, ModelBatch
 from fgnn.runtime.jit import Background
 
 
-@lowers_except(lambda batch, time_limit: lambda kind, shape: kind.counter(shape) is not None)
+@lowers_except(counting)
 @certified
 def solve_dual(
     batch: ModelBatch,

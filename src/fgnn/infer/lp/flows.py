@@ -28,7 +28,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Flows:
-    """Rows and columns of all counters but those that are bounds, see `bounds_are_hull`."""
+    """Rows and columns of all counters except those expressed as bounds, see `bounds_are_hull`."""
 
     equal: Any  # CSC, shape: (rows, columns of variables + arcs)
     equal_to: Floats

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fgnn.errors import need
 from fgnn.infer.certificate import certified
-from fgnn.infer.lowered import lowers_except
+from fgnn.infer.lowered import counting, lowers_except
 from fgnn.infer.lp.flows import most_arcs
 from fgnn.infer.lp.program import Floats, Numbers, Program, linear_program
 from fgnn.infer.reporter import Reporter
@@ -21,12 +21,13 @@ from fgnn.pgm import ModelBatch
 
 _INTEGRAL = 1e-6  # a marginal this close to 0 or 1 counts as integral: ten times the feasibility tolerance of HiGHS
 _COLUMN_SECONDS = 1e-6  # of a program: building and handing over a column, which cannot be interrupted
+_MOST_ARCS = 20_000_000  # of all flows: a few GiB, which HiGHS copies
 _PRESOLVE_FROM = 4000  # columns; for smaller programs presolve costs more than it saves
 # HiGHS does not look at the clock while it copies and presolves a program, at this many coefficients a second or more.
 _PRESOLVED_PER_SECOND = 0.3e6
 
 
-@lowers_except(lambda batch, time_limit: lambda kind, shape: kind.counter(shape) is not None)
+@lowers_except(counting)
 @certified
 def solve_lp(
     batch: ModelBatch,
@@ -65,7 +66,10 @@ def solve_lp(
     if jobs < 1:
         raise ValueError(f"Expected at least one job (got {jobs})")
     deadline = None if time_limit is None else time.monotonic() + time_limit
-    columns = batch.state_mask.sum().item() + sum(t.values[:1].numel() for t in batch.tables) + most_arcs(batch)
+    arcs = most_arcs(batch)
+    if arcs > _MOST_ARCS:
+        raise ValueError(f"Expected flows of at most {_MOST_ARCS:,} arcs over partial sums (got up to {arcs:,})")
+    columns = batch.state_mask.sum().item() + sum(t.values[:1].numel() for t in batch.tables) + arcs
     if time_limit is not None and columns * _COLUMN_SECONDS > time_limit:
         results = [_Result(None, np.inf, solved=False, timed_out=True)] * len(batch)
     else:
