@@ -14,15 +14,19 @@ from hypothesis import strategies as st
 
 from fgnn import GraphicalModel, ModelBatch, solve
 from fgnn.infer import best_assignments, log_partition, marginals, sample
+from fgnn.infer.exact import ways
 from fgnn.infer.exact.allowed_states import allowed_states
+from fgnn.infer.exact.counters import choose_counters, problem_graph
 from fgnn.infer.exact.domains import propagate
 from fgnn.infer.exact.log_sum import LogSum
 from fgnn.infer.exact.max_marginals import max_marginals
+from fgnn.infer.exact.order import Order, min_fill
 from fgnn.infer.exact.parts import take_apart
 from fgnn.infer.exact.plan import build_plan
-from fgnn.infer.exact.problem import Sums, sum_up
+from fgnn.infer.exact.problem import Problem, Sums, free_problem, sum_up
 from fgnn.infer.exact.run import run_plan
-from fgnn.infer.exact.solver import TooLarge, exact_plan
+from fgnn.infer.exact.solver import OutOfTime, TooLarge, exact_plan, in_slices
+from fgnn.infer.exact.states import TooManyStates
 from fgnn.infer.exact.ways import log2_completions, log2_within
 from fgnn.pgm import Kind
 from fgnn.pgm.factors import Counter
@@ -205,6 +209,16 @@ def test_joint_states_are_counted(seed: int) -> None:
         assert log2_completions(weights, rule, rest) == pytest.approx(np.log2(max(1, most)), abs=1e-9)
 
 
+def test_counting_joint_states_keeps_few_large_arrays() -> None:
+    for first in range(70):
+        weights = tuple((0, first + 50 * i) for i in range(1, 30))
+        share = ways._shares(weights)
+        assert len(share) == 1 + sum(map(max, weights))
+        assert share.sum() == pytest.approx(1.0)
+    assert ways._shares.cache_info().currsize <= 64
+    assert ways._few_shares.cache_info().maxsize * ways._FEW_SUMS * 8 <= 1 << 24
+
+
 def test_scores_of_sums_have_gradients_even_where_they_are_zero() -> None:
     kind = Scored(((0, 1), (0, 2), (0, 1)), 0)
     model = GraphicalModel([2] * 4)
@@ -318,11 +332,68 @@ def test_components_beside_a_wide_one_keep_their_counters() -> None:
     assert float(parts[0].score + parts[1].score) == pytest.approx(solve(model, "exact").score, abs=1e-9)
 
 
-def test_too_many_sums_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fgnn.infer.exact.counters._MOST_CELLS", 1000)
-    model = GraphicalModel([2] * 200)
-    model.add_linear(range(200), np.arange(200) % 7 + 1, at_most=300)
+def knapsacks(counters: int, size: int) -> GraphicalModel:
+    model = GraphicalModel([2] * size * counters)
+    for c in range(counters):
+        model.add_linear(range(size * c, size * (c + 1)), np.arange(size) % 7 + 1, at_most=3 * size // 2)
+    return model
+
+
+def test_too_many_sums_are_refused() -> None:
     with pytest.raises(TooLarge, match="width 199"):
-        exact_plan(ModelBatch.stack([model]))
-    monkeypatch.setattr("fgnn.infer.exact.counters._MOST_CELLS", 1 << 29)
-    assert exact_plan(ModelBatch.stack([model])).states < 2000
+        exact_plan(ModelBatch.stack([knapsacks(1, 200)]), memory=64 * 1000)
+    assert exact_plan(ModelBatch.stack([knapsacks(1, 200)])).states < 2000
+
+
+def test_the_sums_of_all_counters_together_fit_in_memory() -> None:
+    rows = sum(len(r.rows) for r in chosen(knapsacks(1, 40)).relations if r.rows is not None)
+    assert chosen(knapsacks(1, 40), memory=64 * 2 * rows).limits == ()
+    with pytest.raises(TooManyStates):
+        chosen(knapsacks(3, 40), memory=64 * 2 * rows)
+
+
+def test_partial_sums_take_memory_by_their_states_and_not_by_their_product() -> None:
+    weights = np.random.default_rng(0).integers(300, 500, size=24)
+    model = GraphicalModel([2] * 24)
+    middle = int(weights.sum()) // 2
+    model.add_linear(range(24), weights, at_least=middle - 20, at_most=middle + 20)
+    problem = chosen(model)
+    sums = [(r.rows, [problem.cardinalities[i] for i in r.scope]) for r in problem.relations if r.rows is not None]
+    assert max(k for _, cards in sums for k in cards) > 300
+    for rows, (first, second, _) in sums:
+        assert len(rows) <= first * second
+        assert len(np.unique(rows[:, :2], axis=0)) == len(rows)  # two terms have one sum
+
+
+def test_adding_up_looks_at_the_clock() -> None:
+    looks = 0
+
+    def check() -> None:
+        nonlocal looks
+        looks += 1
+        if looks > 50:
+            raise OutOfTime
+
+    with pytest.raises(OutOfTime):
+        chosen(knapsacks(1, 200), check=check)
+
+
+def chosen(model: GraphicalModel, **options: Any) -> Problem:
+    """The problem of a model whose counters are running sums."""
+    allowed = allowed_states(ModelBatch.stack([model]))
+    live = propagate(allowed)
+    assert live is not None
+
+    def order(problem: Problem, search: bool) -> Order:
+        return min_fill(problem_graph(problem))
+
+    return choose_counters(free_problem(allowed, live), order, **options).problem
+
+
+def test_models_that_share_their_counters_run_in_large_slices() -> None:
+    model = GraphicalModel([2] * 12)
+    model.add_linear(range(12), [900] * 12, at_most=5000)
+    batch = ModelBatch.stack([model] * 64)
+    parts: list[slice] = []
+    in_slices(parts.append, exact_plan(batch), batch, 1 << 20, 1000, threads=False)
+    assert len(parts) == 1

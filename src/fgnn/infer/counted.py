@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fgnn.pgm import Kind, ModelBatch
@@ -13,9 +15,10 @@ Weights = tuple[tuple[int, ...], ...]  # of every state, by position
 
 
 def counts_plainly(kind: Kind, shape: tuple[int, ...]) -> bool:
-    """Whether factors depend on a sum without a modulus alone: what to keep for methods that solve subgraphs.
+    """Whether factors depend only on a sum without a modulus: what to keep for methods that solve subgraphs.
 
-    A running sum modulo m has m states, so subgraphs solve a chain of tables whole, of a counter only a few variables.
+    A running sum modulo m has m states, so a subgraph can solve a whole chain of tables, but only a few variables of a
+    counter.
     """
     counter = kind.counter(shape)
     return counter is not None and not counter.modulus
@@ -33,6 +36,14 @@ def counters(batch: ModelBatch) -> list[tuple[CountedBatch, Counter]]:
 def num_sums(counter: Counter) -> int:
     """How many sums there are, from 0 to the largest, whatever the modulus."""
     return 1 + sum(map(max, counter.weights))
+
+
+def add_variable(shares: NDArray[np.float64], weights: tuple[int, ...]) -> NDArray[np.float64]:
+    """The share of the joint states that has each sum, with one more variable of these weights."""
+    total = np.zeros(len(shares) + max(weights))
+    for w in weights:
+        total[w : w + len(shares)] += shares / len(weights)
+    return total
 
 
 def scores_by_sum(group: CountedBatch, counter: Counter) -> Tensor:

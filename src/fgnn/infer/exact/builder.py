@@ -13,7 +13,7 @@ from fgnn.infer.exact.dense import Table, build_dense, dense_table, entries_of_s
 from fgnn.infer.exact.listed import Item, build_listed
 from fgnn.infer.exact.problem import Limit, Problem, Relation, Source, ones, sum_up
 from fgnn.infer.exact.shapes import DenseShape, ListedShape, Shape
-from fgnn.infer.exact.states import TooManyStates, all_states
+from fgnn.infer.exact.states import TooManyStates, all_states, pack
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +111,10 @@ class StepBuilder:
     def _relation_item(self, relation: Relation, places: tuple[int, ...], slot: int | None) -> Item:
         by_place = np.argsort(places)
         scope = tuple(places[a] for a in by_place)
+        if relation.rows is not None:
+            cards = tuple(self.problem.cardinalities[relation.scope[a]] for a in by_place)
+            listed = pack(scope, cards, [relation.rows[:, a] for a in by_place])
+            return Item(listed, slot, 0, np.zeros(len(listed), dtype=np.int64))
         cells = np.transpose(self._cells(relation), by_place)
         allowed = None if relation.allowed is None else np.transpose(relation.allowed, by_place)
         entries = cells.reshape(-1) if allowed is None else cells[allowed]
@@ -147,9 +151,8 @@ class StepBuilder:
 
     def _form(self, relation: Relation) -> int:
         """A number that is equal for relations which differ only in their source."""
-        allowed = None if relation.allowed is None else relation.allowed.tobytes()
         cells = None if relation.cells is None else relation.cells.tobytes()
-        key = (self._shape(relation), allowed, cells, relation.source is None)
+        key = (self._shape(relation), relation.key, cells, relation.source is None)
         return self._forms.setdefault(key, len(self._forms))
 
     def _result_key(self, step: int) -> object:

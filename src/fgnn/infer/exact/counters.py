@@ -33,7 +33,8 @@ _WIDEST_CLIQUE = 128
 # An order along the sums that has at most this share of the states of min-fill's is taken without a search, as is one
 # of few states: searches know nothing of what lists save.
 _FAR, _EASY = 4.0, 2.0**20
-_MOST_CELLS = 1 << 29  # of the table that relates two partial sums to a third
+_ROW_BYTES = 64  # of the memory for each joint state of two partial sums, which are listed in a quarter of it
+_SOME = 1 << 10  # values between two looks at the clock
 _MOST_MERGED = 512  # variables of a counter whose partial sums are compared one by one
 
 
@@ -63,16 +64,20 @@ def choose_counters(
     order: Callable[[Problem, bool], Order],
     check: Callable[[], None] = lambda: None,
     list_share: float = LIST_SHARE,
+    memory: int = 4 << 30,
 ) -> Choice:
     """The cheapest choice of counters, by number of allowed joint states, to turn into running sums.
 
     ``order`` finds an elimination order, by a search if it is told to. ``check`` is called now and then and may raise.
-    ``list_share`` is as for `build_plan`. Raises `TooManyStates` if a counter has too many sums.
+    ``list_share`` and ``memory`` are as for `build_plan`. Raises `TooManyStates` if counters have too many sums.
     """
 
     def choice(problem: Problem, order: Order) -> Choice:
         buckets = make_buckets(problem, order, check)
         return Choice(problem, order, buckets, estimate(problem, buckets, check, list_share))
+
+    def with_sums(counted: Sequence[int], tree: _Tree) -> tuple[Problem, Sequence[int]]:
+        return _with_sums(problem, counted, tree, _Room(memory // _ROW_BYTES, check))
 
     best: Choice | None = None
     tried: set[tuple[int, ...]] = set()
@@ -87,9 +92,9 @@ def choose_counters(
         if best is not None and tree is not None and _rough_cost(problem, counted, tree) > best.cost / 2:
             continue
         try:
-            other, sequence = (problem, []) if tree is None else _with_sums(problem, counted, tree)
+            other, sequence = (problem, []) if tree is None else with_sums(counted, tree)
             if any(problem.limits[c].sums.modulus for c in counted):
-                other, sequence = _cheaper(other, sequence, *_with_sums(problem, counted, _tree_without(problem, ())))
+                other, sequence = _cheaper(other, sequence, *with_sums(counted, _tree_without(problem, ())))
         except TooManyStates:
             if best is None:
                 raise
@@ -179,19 +184,33 @@ class _Partial:
     """A variable that is a sum over the variables of the counter at the positions ``covered`` (bits)."""
 
     variable: int
-    values: NDArray[np.int64]  # of each of its states: the sum, or one that is as good
+    values: NDArray[np.int64]  # of each of its states: the sum, or an equivalent one
     covered: int
     reach: int  # the largest sum
     place: int  # in the order of the tree, of the last variable it covers
 
 
-def _with_sums(problem: Problem, counted: Sequence[int], tree: _Tree) -> tuple[Problem, Sequence[int]]:
+class _Room:
+    """Joint states that the running sums of a problem may still list; ``check`` is called now and then."""
+
+    def __init__(self, rows: int, check: Callable[[], None]) -> None:
+        self.rows, self.check = rows, check
+        self.taken = 0
+
+    def take(self, rows: int) -> None:
+        self.check()
+        self.taken += rows
+        if self.taken > self.rows:
+            raise TooManyStates(self.taken)
+
+
+def _with_sums(problem: Problem, counted: Sequence[int], tree: _Tree, room: _Room) -> tuple[Problem, Sequence[int]]:
     """The problem with these counters as running sums, and an order that eliminates each as soon as it is added."""
     cards = list(problem.cardinalities)
     relations = list(problem.relations)
     added = [tree.place[v] for v in range(len(cards))]  # the place at which each variable can go
     for c in counted:
-        _RunningSum(problem.limits[c], cards, relations, added).add_along(tree)
+        _RunningSum(problem.limits[c], cards, relations, added, room).add_along(tree)
     left_out = set(counted)
     limits = tuple(limit for c, limit in enumerate(problem.limits) if c not in left_out)
     counted_problem = replace(problem, cardinalities=tuple(cards), relations=tuple(relations), limits=limits)
@@ -216,8 +235,10 @@ def _order_along(problem: Problem, sequence: Sequence[int]) -> Order:
 class _RunningSum:
     """Appends the partial sums of a counter to the variables and relations of a problem."""
 
-    def __init__(self, limit: Limit, cards: list[int], relations: list[Relation], added: list[int]) -> None:
-        self.limit, self.cards, self.relations, self.added = limit, cards, relations, added
+    def __init__(
+        self, limit: Limit, cards: list[int], relations: list[Relation], added: list[int], room: _Room
+    ) -> None:
+        self.limit, self.cards, self.relations, self.added, self.room = limit, cards, relations, added, room
         self.everything = (1 << len(limit.scope)) - 1
         self.by_pattern = limit.plain and not limit.sums.modulus and len(limit.scope) <= _MOST_MERGED
         self.by_pattern = self.by_pattern and (limit.weights is not None or limit.sums.allowed is not None)
@@ -243,16 +264,17 @@ class _RunningSum:
         total = terms[0]
         for other in terms[1:]:
             covered, reach = total.covered | other.covered, total.reach + other.reach
+            self.room.take(len(total.values) * len(other.values))
             sums = self._merged(total.values[:, None] + other.values, covered, reach)
-            values = np.unique(sums[sums >= 0])
+            possible = np.flatnonzero(sums >= 0)
+            values, state = np.unique(sums.reshape(-1)[possible], return_inverse=True)
             values = values if len(values) else np.zeros(1, dtype=np.int64)  # nothing is allowed
-            if (cells := sums.size * len(values)) > _MOST_CELLS:
-                raise TooManyStates(cells)
-            allowed = sums[..., None] == values
+            rows = np.stack([*np.divmod(possible, len(other.values)), state], 1).astype(np.int32)  # shape: (S, 3)
             fresh = _Partial(len(self.cards), values, covered, reach, self._use(total, other))
             self.cards.append(len(values))
             self.added.append(fresh.place)
-            self.relations.append(Relation((total.variable, other.variable, fresh.variable), allowed, None, None))
+            scope = total.variable, other.variable, fresh.variable
+            self.relations.append(Relation(scope, None, None, None, rows))
             total = fresh
         return total
 
@@ -293,7 +315,11 @@ class _RunningSum:
                 others = reduce(or_, (others << w for w in set(weights)))
         values, where = np.unique(sums, return_inverse=True)
         first: dict[int, int] = {0: -1}
-        merged = [first.setdefault((self._allowed >> v) & others, v) for v in values.tolist()]
+        merged = []
+        for start in range(0, len(values), _SOME):
+            self.room.check()
+            some = values[start : start + _SOME].tolist()
+            merged += [first.setdefault((self._allowed >> v) & others, v) for v in some]
         return np.array(merged)[where].reshape(sums.shape)
 
     @cached_property

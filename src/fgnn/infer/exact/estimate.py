@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fgnn.infer.exact.buckets import Bucket
 from fgnn.infer.exact.order import Measure, product_measure
-from fgnn.infer.exact.problem import Limit, Problem, Sums, Weights, ones
+from fgnn.infer.exact.problem import Limit, Problem, Relation, Sums, Weights, ones
 from fgnn.infer.exact.ways import log2_choices, log2_completions, log2_within
 
 # A step uses an explicit list if that has at most this share (log2) of all joint states, or if these are few (log2).
@@ -38,20 +38,43 @@ class Size:
 
 
 class _Allowed:
-    """A table of allowed joint states: how many states of some axes go with one state of others."""
+    """The allowed joint states of a relation: how many states of some axes go with one state of others."""
 
-    def __init__(self, allowed: NDArray[np.bool_]) -> None:
-        self.allowed = allowed
+    def __init__(self, relation: Relation) -> None:
+        self.relation = relation
         self._bits: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = {}
 
     def bits(self, axes: tuple[int, ...], given: tuple[int, ...]) -> float:
         """log2 of the largest number of states of ``axes`` over all states of the axes ``given``."""
         key = (axes, given)
         if key not in self._bits:
-            others = tuple(a for a in range(self.allowed.ndim) if a not in axes and a not in given)
-            some = np.asarray(self.allowed.any(axis=others, keepdims=True))
-            self._bits[key] = math.log2(max(1, int(some.sum(axis=axes, keepdims=True).max())))
+            rows, allowed = self.relation.rows, self.relation.allowed
+            if rows is not None:
+                most = _most_rows(rows, axes, given)
+            else:
+                assert allowed is not None
+                others = tuple(a for a in range(allowed.ndim) if a not in axes and a not in given)
+                some = np.asarray(allowed.any(axis=others, keepdims=True))
+                most = int(some.sum(axis=axes, keepdims=True).max())
+            self._bits[key] = math.log2(max(1, most))
         return self._bits[key]
+
+
+def _most_rows(rows: NDArray[np.int32], axes: tuple[int, ...], given: tuple[int, ...]) -> int:
+    """The largest number of distinct states of ``axes`` in rows that agree on the axes ``given``."""
+    if not len(rows):
+        return 0
+    sizes = rows.max(0).astype(np.int64) + 1
+    groups = _numbered(rows, given, sizes)
+    distinct = np.unique(groups * int(np.prod(sizes[list(axes)])) + _numbered(rows, axes, sizes), return_index=True)[1]
+    return int(np.unique(groups[distinct], return_counts=True)[1].max())
+
+
+def _numbered(rows: NDArray[np.int32], axes: tuple[int, ...], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    number = np.zeros(len(rows), dtype=np.int64)
+    for a in axes:
+        number = number * sizes[a] + rows[:, a]
+    return number
 
 
 # Each constraint limits the joint states of the positions in its ``mask``: ``bits(positions, given)`` is log2 of a
@@ -241,9 +264,10 @@ def _cover(bits: Sequence[float], todo: int, constraints: Sequence[_Constraint])
 def _tables(problem: Problem) -> list[_Allowed | None]:
     """The allowed states of each relation, None if all are; equal tables are one object."""
     known: dict[tuple[tuple[int, ...], bytes], _Allowed] = {}
+    cards = problem.cardinalities
     return [
-        None if (a := relation.allowed) is None else known.setdefault((a.shape, a.tobytes()), _Allowed(a))
-        for relation in problem.relations
+        None if r.key is None else known.setdefault((tuple([cards[i] for i in r.scope]), r.key), _Allowed(r))
+        for r in problem.relations
     ]
 
 

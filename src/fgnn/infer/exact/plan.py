@@ -111,10 +111,10 @@ def build_plan(
 
     problem = free_problem(structure, live)
     try:
-        choice = choose_counters(problem, order, check, list_share)
+        choice = choose_counters(problem, order, check, list_share, memory)
     except TooManyStates as error:
         width = max(len(limit.scope) for limit in problem.limits) - 1  # of a clique
-        raise too_large(width, error.count, error.count, max_states, memory) from None
+        raise too_large(width, error.count, 64 * error.count, max_states, memory) from None
     try:
         return _build(choice, max_states, memory, seconds_left)
     except TooLarge as error:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
@@ -29,6 +30,16 @@ class Relation:
     allowed: NDArray[np.bool_] | None  # shape: (k_1, ..., k_A); None: all
     source: Source | None  # None: no numbers, only `allowed`
     cells: NDArray[np.int64] | None  # shape: as `allowed`, the entry of the source at each joint state; None: in order
+    rows: NDArray[np.int32] | None = None  # shape: (S, A), the allowed joint states in order, instead of `allowed`
+
+    @cached_property
+    def key(self) -> bytes | None:
+        """Equal for relations of equal shapes that allow the same joint states; None if all are allowed."""
+        array = self.allowed if self.rows is None else self.rows
+        if array is None:
+            return None
+        # a large table is not held twice
+        return array.tobytes() if array.nbytes <= 64 else hashlib.blake2b(np.ascontiguousarray(array).data).digest()
 
 
 Weights = tuple[tuple[int, ...], ...]  # of the states of several variables; the least of each is 0
@@ -68,7 +79,7 @@ def interval(lower: int, upper: int, offset: int = 0) -> Sums:
 @dataclass(frozen=True)
 class Limit:
     """A counter over free variables. Its ``source`` has a potential for every sum. If it is ``plain``, that is 0 for
-    all allowed sums in every model; a list, which has no others, does not need it.
+    all allowed sums in every model; lists contain only allowed sums and do not need it.
     """
 
     scope: tuple[int, ...]

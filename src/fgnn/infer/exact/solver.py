@@ -15,6 +15,7 @@ from fgnn.infer.exact.allowed_states import allowed_states
 from fgnn.infer.exact.estimate import LIST_SHARE
 from fgnn.infer.exact.order import OutOfTime
 from fgnn.infer.exact.plan import ExactPlan, TooLarge, build_plan, too_large
+from fgnn.infer.exact.problem import Source
 from fgnn.infer.exact.run import run_plan
 from fgnn.infer.lowered import counting, lowers_except
 from fgnn.infer.reporter import Reporter
@@ -178,7 +179,7 @@ def in_slices(
     largest = max((step.shape.rows for step in plan.steps or ()), default=1)
     not_shared = [batch.unary, *(t.values for t in batch.tables if not t.shared)]
     numbers = sum(values.numel() // models * values.element_size() for values in not_shared)
-    numbers += sum(len(c.scopes) * len(c.counter.entries) * 8 for c in batch.counted if c.counter is not None)
+    numbers += _sum_bytes(plan, batch)
     per_model = max(1, model_bytes + numbers)
     size, workers = max(1, memory // per_model), 1
     if batch.device.type == "cpu":
@@ -195,6 +196,20 @@ def in_slices(
             pass
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _sum_bytes(plan: ExactPlan, batch: ModelBatch) -> int:
+    """Bytes of the log-potentials of sums that a plan reads and that each model has for itself."""
+    inputs = [s for step in plan.steps or () for s in step.inputs if isinstance(s, Source)]
+    inputs += [s for s, _ in plan.problem.constants] if plan.problem is not None else []
+    total = 0
+    for g in {s.group for s in inputs if s.kind == "sum"}:
+        group = batch.counted[g]
+        bounds = group.bounds()
+        sets = len(group.potentials(torch.float64) if bounds is None else bounds[0])  # B, or 1 if models share them
+        if sets > 1 and group.counter is not None:
+            total += len(group.scopes) * len(group.counter.entries) * 8
+    return total
 
 
 class Clock(Reporter):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,11 +94,17 @@ class States:
 def all_states(scope: tuple[int, ...], cardinalities: tuple[int, ...], allowed: NDArray[np.bool_] | None) -> States:
     """All joint states of a small scope, or those a table allows (its axes in the order of ``scope``)."""
     cells = np.arange(int(np.prod(cardinalities))) if allowed is None else np.flatnonzero(allowed)
-    columns = np.unravel_index(cells, cardinalities)
+    if not cardinalities:
+        return States((), (), np.zeros((len(cells), 1), dtype=np.int64))
+    return pack(scope, cardinalities, np.unravel_index(cells, cardinalities))
+
+
+def pack(scope: tuple[int, ...], cardinalities: tuple[int, ...], columns: Sequence[NDArray[Any]]) -> States:
+    """Joint states from the states of each variable."""
     layout = _layout(cardinalities)
-    words = np.zeros((len(cells), 1 + max((w for w, _, _ in layout), default=0)), dtype=np.int64)
+    words = np.zeros((len(columns[0]), 1 + max(w for w, _, _ in layout)), dtype=np.int64)
     for (word, shift, _), column in zip(layout, columns, strict=True):
-        words[:, word] |= column << shift
+        words[:, word] |= column.astype(np.int64) << shift
     return States(scope, cardinalities, words)
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from functools import cache, lru_cache
+from bisect import bisect_right
+from functools import cache, lru_cache, reduce
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fgnn.infer.counted import add_variable
 from fgnn.infer.exact.problem import Limit, Sums, Weights, ones
 
 _TINY = 1e-300  # stands for shares that underflow
+_FEW_SUMS = 512  # so many are worth keeping for every subset of a counter's variables
 
 
 @cache
@@ -62,13 +66,15 @@ def _bits(weights: Weights) -> float:
     return sum(math.log2(len(w)) for w in weights)
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=64)
 def _shares(weights: Weights) -> NDArray[np.float64]:
     """The share of the joint states that has each sum; their number may exceed the range of a float."""
-    if not weights:
-        return np.ones(1)
-    before, last = _shares(weights[:-1]), weights[-1]
-    total = np.zeros(len(before) + max(last))
-    for w in last:
-        total[w : w + len(before)] += before / len(last)
-    return total
+    reach = list(accumulate(map(max, weights)))
+    few = bisect_right(reach, _FEW_SUMS)
+    return reduce(add_variable, weights[few:], _few_shares(weights[:few]))
+
+
+@lru_cache(maxsize=1 << 12)
+def _few_shares(weights: Weights) -> NDArray[np.float64]:
+    """`_shares` by one more variable at a time: orders are compared by many counters that differ in a few."""
+    return add_variable(_few_shares(weights[:-1]), weights[-1]) if weights else np.ones(1)
