@@ -258,6 +258,10 @@ def test_a_model_far_too_wide_is_recognised_without_planning() -> None:
     strict = complete(0, variables=60)
     strict.add_exactly_one(range(60))  # leaves 60 joint states
     assert not far_too_wide(ModelBatch.stack([strict]), 1 << 20)
+    knapsack = complete(0, variables=60)
+    knapsack.add_linear(range(60), np.arange(60) + 1, at_most=1200)
+    assert far_too_wide(ModelBatch.stack([knapsack]), 1 << 20)
+    assert not far_too_wide(ModelBatch.stack([knapsack]), 1 << 20, deadline=-np.inf)  # no time to tell
     solution = solve(grid(48), "auto", time_limit=2)
     assert solution.info["skipped"]["exact"] == "the model is far too wide for elimination"
     assert solution.feasible

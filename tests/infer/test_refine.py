@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from fgnn import GraphicalModel, ModelBatch, solve
 from fgnn.data import GridMAP
 from fgnn.infer.local_search.decode import decode
+from fgnn.infer.local_search.move_index import FlatIndex, MoveIndex
 from fgnn.infer.local_search.moves import Moves
 from fgnn.infer.local_search.refine import merge, refine
-from tests.infer.counting import counting_models
+from tests.infer.counting import ScoredSum, counting_models
 from tests.strategies import models
 
 
@@ -82,3 +83,33 @@ def test_it_stops_at_the_time_limit() -> None:
     assert refine(batch, start, rounds=None, time_limit=0.05).shape == start.shape
     with pytest.raises(ValueError, match="Expected rounds or a time limit"):
         refine(batch, start, rounds=None)
+
+
+def test_large_whole_scores_of_sums_are_not_rounded() -> None:
+    """2^24 + 1 has no float32."""
+    model = GraphicalModel([2, 2])
+    model.add_factors(ScoredSum(((0, 1), (0, 1))), [(0, 1)], scores=[[0.0, 2.0**24, 2.0**24 + 1]])
+    batch = ModelBatch.stack([model])
+    x, owner = torch.tensor([[0, 1]]), torch.tensor([0])
+    gain, _ = Moves(batch).single(x, owner)
+    assert gain[0, 0, 0] == 1.0
+
+
+def test_a_counter_without_pair_moves_lists_no_pairs() -> None:
+    n = 3000
+    structure = ModelBatch.stack([_linear(n)]).structure
+    index = MoveIndex.of(structure, (tuple((0, 1 + i % 3) for i in range(n)),), max_pairs=1 << 20)
+    (factor,) = index.factors
+    assert isinstance(factor, FlatIndex)
+    assert (factor.pair_slots, factor.swapped.numel(), len(index.pairs)) == (0, 0, 0)
+    batch = ModelBatch.stack([_linear(n)])
+    gain, broken = Moves(batch).single(torch.zeros(1, n, dtype=torch.int64), torch.tensor([0]))
+    assert bool((gain == 1).all())
+    assert bool((broken == 0).all())
+
+
+def _linear(n: int) -> GraphicalModel:
+    model = GraphicalModel([2] * n)
+    model.add_unaries([0.0, 1.0] * n)
+    model.add_linear(range(n), [1 + i % 3 for i in range(n)], at_most=n)
+    return model

@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 
 from fgnn import GraphicalModel, ModelBatch, solve
 from fgnn.infer.certificate import StandardForm
+from fgnn.infer.counted import scores_by_sum
 from fgnn.infer.exact.solver import TooLarge
 from fgnn.infer.search.arrays import Arrays, arrays_of
 from fgnn.infer.search.restriction import Restriction
 from fgnn.infer.solution import Progress
+from fgnn.pgm.factors import Counter
+from fgnn.pgm.group_batches import CountedBatch
 from fgnn.testing import check_solver
 from tests.infer.counting import ScoredSum, counting_models
 from tests.infer.oracle import best_score
@@ -437,3 +440,22 @@ def test_a_batch_searched_at_once_stays_feasible() -> None:
     found = solve(batch, "search", batched=True, rounds=20)
     assert bool(found.feasible.all())
     assert bool((found.score >= solve(batch, "max-product").score - 1e-9).all())
+
+
+def test_the_arrays_of_a_model_read_its_own_numbers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+    for bound in range(5):
+        model = GraphicalModel([2] * 4)
+        model.add_budget(range(4), bound)
+        built.append(model)
+    read: list[int] = []
+
+    def note(group: CountedBatch, counter: Counter) -> torch.Tensor:
+        read.append(len(scores := scores_by_sum(group, counter)))
+        return scores
+
+    monkeypatch.setattr("fgnn.infer.search.arrays.scores_by_sum", note)
+    batch = ModelBatch.stack(built)
+    for b in range(5):
+        np.testing.assert_array_equal(np.isfinite(arrays_of(batch, b)[0].sums), np.arange(5) <= b)
+    assert read == [1] * 5

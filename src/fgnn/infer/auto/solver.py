@@ -157,7 +157,8 @@ class _Run:
             if count >= _SOME and Kernels.load().wait(wait):
                 from fgnn.infer.search.width import far_too_wide
 
-                return far_too_wide(best.batch, self.limits["max_states"])
+                deadline = time.perf_counter() + (self._share(0.05) or math.inf)
+                return far_too_wide(best.batch, self.limits["max_states"], deadline)
         except ImportError:
             pass
         return False

@@ -26,8 +26,9 @@ class FlatIndex:
     scopes: Tensor  # shape: (C, A)
     weights: Tensor  # shape: (A, K), what each state adds
     strides: Tensor | None  # shape: (A,), if state s adds s times the stride to what state 0 adds
-    axes: Tensor  # shape: (2, A(A-1)/2), the two positions of each pair
-    swapped: Tensor  # shape: (C, A(A-1)/2, 1, 1), whether the second variable of a pair has the lower number
+    # The two positions of each pair, and whether its second variable has the lower number; none without pair moves.
+    axes: Tensor  # shape: (2, A(A-1)/2)
+    swapped: Tensor  # shape: (C, A(A-1)/2, 1, 1)
     to_variable: PaddedIncidence
     to_pair: PaddedIncidence | None  # None: these factors take no part in pair moves
 
@@ -165,7 +166,8 @@ def _factors(
     table = torch.tensor([[*w, *(w[-1:] * (widest - len(w)))] for w in weights])
     slopes = [w[1] - w[0] if len(w) > 1 else 0 for w in weights]
     even = all(s == w[0] + t * slope for w, slope in zip(weights, slopes, strict=True) for t, s in enumerate(w))
-    first, second = axes = torch.triu_indices(len(weights), len(weights), 1)
+    size = len(weights) if len(pair_of_slot) else 0
+    first, second = axes = torch.triu_indices(size, size, 1)
     swapped = (scopes[:, first] > scopes[:, second])[:, :, None, None]
     to_pair = PaddedIncidence.of(pair_of_slot, pairs) if len(pair_of_slot) else None
     return FlatIndex(scopes, table, torch.tensor(slopes) if even else None, axes, swapped, to_variable, to_pair)
@@ -189,12 +191,12 @@ def _pairs(scopes: list[Tensor], n: int, limit: int) -> tuple[Tensor, list[Tenso
     keys: list[Tensor] = []
     total = 0
     for s in scopes:
-        first, second = torch.triu_indices(s.shape[1], s.shape[1], 1)
-        slots = len(s) * len(first)
+        slots = len(s) * s.shape[1] * (s.shape[1] - 1) // 2
         if total + slots > limit:
             keys.append(s.new_zeros(0))
             continue
         total += slots
+        first, second = torch.triu_indices(s.shape[1], s.shape[1], 1)
         low, high = torch.minimum(s[:, first], s[:, second]), torch.maximum(s[:, first], s[:, second])
         keys.append((low * n + high).reshape(-1))
     distinct, pair_of_slot = torch.unique(torch.cat([torch.zeros(0, dtype=torch.int64), *keys]), return_inverse=True)

@@ -15,6 +15,7 @@ from fgnn.infer.local_search.move_index import FlatIndex, MoveIndex, OnesIndex, 
 from fgnn.pgm import ModelBatch
 
 _LEAST_GAIN = 2.0**-46  # relative to the largest entries
+_EXACT = 2.0**24  # up to here float32 holds every integer
 _MOST_PAIR_MOVES = 1 << 26  # of a row
 
 
@@ -136,7 +137,9 @@ def _laid_out(f: FlatIndex | OnesIndex, values: Tensor) -> Tensor | None:
     if isinstance(f, FlatIndex):
         return values
     padded = torch.nn.functional.pad(values, (2, 2))
-    return padded.float() if bool((padded == padded.round()).all()) else padded  # small integers: exact in float32
+    # four of each counter add up to the second differences that are summed over the counters of a variable
+    largest = 4.0 * float(padded.abs().max()) * f.to_variable.slots.shape[1]
+    return padded.float() if largest <= _EXACT and bool((padded == padded.round()).all()) else padded
 
 
 def _change(table: Tensor, x: Tensor, target: Tensor) -> Tensor:

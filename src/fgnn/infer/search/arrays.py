@@ -122,12 +122,12 @@ class Layout:
 def arrays_of(batch: ModelBatch, b: int) -> tuple[Arrays, Floats, Floats]:
     """Model ``b`` of a batch, with -inf for what is forbidden, and how far each entry of `values` and `sums` is from
     allowed: 0 or 1 for tables, for counters the distance to the nearest allowed sum, in typical weights."""
-    unary = _array(batch.unary[b][batch.state_mask])
-    values = np.concatenate([_array(t.values[b].reshape(-1)) for t in batch.tables] or [np.zeros(0)])
+    batch = batch.select(slice(b, b + 1))
+    unary = _array(batch.unary[0][batch.state_mask])
+    values = np.concatenate([_array(t.values[0].reshape(-1)) for t in batch.tables] or [np.zeros(0)])
     weights, sums, beyond = [np.zeros(0, np.int64)], [np.zeros(0)], [np.zeros(0)]
     for group, counter in counters(batch):
-        scores = scores_by_sum(group, counter)
-        scores = scores[b if len(scores) > 1 else 0]  # shape: (C, T)
+        scores = scores_by_sum(group, counter)[0]  # shape: (C, T)
         weights.append(np.tile([w for of_states in counter.weights for w in of_states], len(scores)))
         sums.append(_array(scores.reshape(-1)))
         beyond.append(_array(distances(scores).reshape(-1)) / _typical(counter.weights))
@@ -142,7 +142,7 @@ def arrays_of(batch: ModelBatch, b: int) -> tuple[Arrays, Floats, Floats]:
 
 
 def _typical(weights: Weights) -> float:
-    """The mean weight other than 0: penalties are per variable that is wrong, whatever the unit of the sum."""
+    """The mean weight other than 0, so that penalties count wrong variables, whatever the unit of the sum."""
     some = [w for of_states in weights for w in of_states if w]
     return sum(some) / len(some) if some else 1.0
 

@@ -16,7 +16,7 @@ _FEW = 18  # members of a large counter: with two states each, as many as the la
 def random_ball(m: Arrays, ws: Workspace, size: int, rng: State) -> Ints:
     """About ``size`` variables around a random one, in breadth-first order; ``ws.doubt`` says where.
 
-    A few variables of each large counter are among them at most.
+    At most a few variables of each large counter are among them.
     """
     n = len(m.cards)
     queue, seen = ws.queue, ws.mark
