@@ -167,3 +167,18 @@ def test_a_look_at_the_clock_follows_the_sums_ahead_of_a_large_counter(monkeypat
     descent = Descent(batch, build_layout(batch), Reporter("dual", None))
     ends = {int(nodes[0]) for nodes, _ in descent._passes}
     assert ends >= {0, 1, 19, 18}  # in both directions, the two ends are not followed by further variables at once
+
+
+def test_large_counters_are_bounded_in_pieces_until_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = StandardForm.of(ModelBatch.stack([mixed(0, soft=True)])).batch
+    bounds = []
+    for chunk in (4_000_000, 1):
+        monkeypatch.setattr("fgnn.infer.dual.descent._CHUNK", chunk)
+        descent = Descent(batch, build_layout(batch), Reporter("dual", None))
+        assert len(descent._pieces) == (1 if chunk > 1 else 4)
+        descent.run(math.inf, 20, 1e-6, tighten=False)
+        bounds.append((descent.bound, descent.score))
+    assert bounds[0] == bounds[1]
+    descent._deadline, descent.bound = 0.0, 0.0
+    assert not descent._lower_bound()
+    assert descent.bound == 0.0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -64,6 +66,7 @@ class Descent:
         finite = self._original[np.isfinite(self._original)]
         self._scale = float(-finite.sum() / max(1, len(finite))) * self.layout.num_nodes or 1.0
         self._constant = float(batch.constant[0])
+        self._deadline = math.inf
         self._prepare()
 
     def run(self, deadline: float, iterations: int, tolerance: float, *, tighten: bool) -> None:
@@ -76,7 +79,9 @@ class Descent:
                 self.timed_out = True
                 return
             self.sweeps += 1
-            self._lower_bound()
+            if not self._lower_bound():
+                self.timed_out = True
+                return
             if self.bound == -math.inf:
                 self.converged = True
                 return
@@ -126,6 +131,9 @@ class Descent:
         place = counters.place[counters.edges]
         for end in (place == 0, place == lengths[owner] - 1):
             np.add.at(work, members[end], (states * counters.sums)[owner[end]])
+        pieces = np.cumsum(np.where(counters.sums > 0, states * counters.sums, 4 * lengths)) // _CHUNK
+        limits = [0, *(np.flatnonzero(np.diff(pieces)) + 1).tolist(), len(lengths)]
+        self._pieces = list(pairwise(limits)) if len(lengths) else []
         variables = np.arange(layout.num_variables)
         within = np.arange(layout.num_variables, layout.num_variables + layout.num_tables)
         clustered = within[parents[within] > 0]
@@ -153,33 +161,59 @@ class Descent:
             )  # fmt: skip
         return True
 
-    def _lower_bound(self) -> None:
-        """Lower the bound to the value of the dual, if that is lower: computed from the model itself, and rigorous."""
-        from fgnn.infer.dual.kernels import node_bounds
+    def _in_time(self) -> Iterator[tuple[int, int]]:
+        """The counters in pieces (first, last), until the time is over; the first piece in any case."""
+        for first, last in self._pieces:
+            if first and time.perf_counter() >= self._deadline:
+                return
+            yield first, last
+
+    def _lower_bound(self) -> bool:
+        """Lower the bound to the value of the dual, if that is lower: computed from the model itself, and rigorous.
+
+        False if the time is over before all counters are added up.
+        """
+        from fgnn.infer.dual.kernels import counter_bounds, node_bounds
 
         x = self.layout
         node_bounds(
             self._theta, self._original, self._delta, x.start, x.child, x.delta, x.projection, x.projections,
-            x.up_start, x.up, x.down_start, x.down, self._counters, self._gains, self._values, self._sizes,
+            x.up_start, x.up, x.down_start, x.down, self._values, self._sizes,
         )  # fmt: skip
+        done = 0
+        for first, done in self._in_time():
+            counter_bounds(
+                first, done, self._theta, self._delta, x.start, x.child, x.delta, self._counters, self._gains,
+                self._values, self._sizes,
+            )  # fmt: skip
+        if done < len(self._counters.sums):
+            return False
         if self._constant == -math.inf or bool((self._values == -np.inf).any()):
             self.bound = -math.inf
-            return
+            return True
         total = math.fsum(self._values)
         error = _EPSILON * (math.fsum(self._sizes) + 2 * abs(total))
         self.bound = min(self.bound, total + error)
+        return True
 
     # ---- assignments --------------------------------------------------------------------------------------
 
     def _round(self) -> None:
         """Take each variable's best state, and round in the order of the variables and in reverse; keep the best."""
-        from fgnn.infer.dual.kernels import round_states
+        from fgnn.infer.dual.kernels import fill_some, round_states
 
         x = self.layout
         order = np.arange(x.num_variables)
         self.offer(_best_states(x.start[: x.num_variables + 1], self._theta))
         for forward in (True, False):
             if time.perf_counter() >= self._deadline:
+                return
+            done = 0
+            for first, done in self._in_time():
+                fill_some(
+                    first, done, forward, self._theta, self._delta, x.start, x.child, x.delta, self._counters
+                )  # fmt: skip
+            if done < len(self._counters.sums):
                 return
             states = np.empty(x.num_variables, np.int64)
             round_states(

@@ -75,7 +75,8 @@ def fill_ahead(
     which: int, forward: bool, theta: Floats, delta: Floats, start: Ints, child: Ints, delta_at: Ints,
     counters: Counters,
 ) -> float:  # fmt: skip
-    """The best that the variables from each place on can add to a sum so far, with the number of the final sum.
+    """The best value that the variables from each position onwards can add to a given sum so far, including the score
+    of the final sum.
 
     Row m of the counter's room is for those from the m-th on, in the order of a sweep. Returns the value of them all.
     """
@@ -214,10 +215,9 @@ def sweep(
 def node_bounds(
     theta: Floats, original: Floats, delta: Floats,
     start: Ints, child: Ints, delta_at: Ints, projection: Ints, projections: Ints,
-    up_start: Ints, up: Ints, down_start: Ints, down: Ints, counters: Counters,
-    gains: Floats, values: Floats, sizes: Floats,
+    up_start: Ints, up: Ints, down_start: Ints, down: Ints, values: Floats, sizes: Floats,
 ) -> None:  # fmt: skip
-    """The largest changed number of each node, then of each counter, computed from the original numbers.
+    """The largest changed number of each node, computed from the original numbers.
 
     ``sizes`` are the largest sums of absolute values, which bound the rounding errors. Impossible states, at ``-inf``
     in ``theta``, are left out.
@@ -242,9 +242,18 @@ def node_bounds(
             best, size = max(best, value), max(size, total)
         values[n] = best
         sizes[n] = size * (4 + up_start[n + 1] - up_start[n] + down_start[n + 1] - down_start[n])
+
+
+@compiled
+def counter_bounds(
+    first: int, last: int, theta: Floats, delta: Floats, start: Ints, child: Ints, delta_at: Ints, counters: Counters,
+    gains: Floats, values: Floats, sizes: Floats,
+) -> None:  # fmt: skip
+    """As `node_bounds`, for some of the counters, which come after the nodes."""
+    nodes = len(start) - 1
     low, high, count_start, count_edges = counters.low, counters.high, counters.start, counters.edges
     out = np.empty(2)
-    for c in range(len(counters.sums)):
+    for c in range(first, last):
         size = 0.0
         if counters.sums[c]:
             out[0] = fill_ahead(c, True, theta, delta, start, child, delta_at, counters)
@@ -265,6 +274,17 @@ def node_bounds(
 
 
 @compiled
+def fill_some(
+    first: int, last: int, forward: bool, theta: Floats, delta: Floats, start: Ints, child: Ints, delta_at: Ints,
+    counters: Counters,
+) -> None:  # fmt: skip
+    """Fill the room of some counters, as `round_states` needs it."""
+    for c in range(first, last):
+        if counters.sums[c]:
+            fill_ahead(c, forward, theta, delta, start, child, delta_at, counters)
+
+
+@compiled
 def round_states(
     order: Ints, forward: bool, theta: Floats, original: Floats, delta: Floats,
     start: Ints, parent: Ints, delta_at: Ints, projection: Ints, projections: Ints,
@@ -273,9 +293,6 @@ def round_states(
     """Fix one variable after the other to its best state, given those fixed before and multipliers for the rest."""
     total = np.zeros(len(counters.sums), np.int64)  # of the variables fixed so far
     left = np.diff(counters.start)
-    for c in range(len(counters.sums)):
-        if counters.sums[c]:
-            fill_ahead(c, forward, theta, delta, start, child, delta_at, counters)
     states[:] = -1
     for i in order:
         at, k = start[i], start[i + 1] - start[i]
