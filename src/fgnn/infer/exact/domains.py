@@ -120,5 +120,4 @@ def _exclude(live: NDArray[np.bool_], variables: NDArray[np.int64], misfit: NDAr
 
 @lru_cache(maxsize=1024)
 def _padded(counter: Counter, states: int) -> NDArray[np.int64]:
-    """The weights (n, K), 0 beyond a variable's states."""
-    return np.array([(*w, *(0,) * (states - len(w))) for w in counter.weights])
+    return counter.padded(states)

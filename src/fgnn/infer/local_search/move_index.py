@@ -11,6 +11,7 @@ from torch import Tensor
 from fgnn.graph import PaddedIncidence, Structure
 from fgnn.infer.counted import Weights
 from fgnn.infer.map_tensors import map_tensors
+from fgnn.pgm.factors.counter import padded
 
 # Counters times pairs up to which counters are summed over pairs by a matrix product rather than by gathers.
 _SMALL_MATRIX = 1 << 16
@@ -163,7 +164,7 @@ def _factors(
     if all(of_states == (0, 1) for of_states in weights):
         return OnesIndex(scopes, to_variable, _counters_of_pairs(pair_of_slot, len(scopes), pairs))
     widest = max(map(len, weights))
-    table = torch.tensor([[*w, *(w[-1:] * (widest - len(w)))] for w in weights])
+    table = torch.from_numpy(padded(weights, widest))
     slopes = [w[1] - w[0] if len(w) > 1 else 0 for w in weights]
     even = all(s == w[0] + t * slope for w, slope in zip(weights, slopes, strict=True) for t, s in enumerate(w))
     size = len(weights) if len(pair_of_slot) else 0

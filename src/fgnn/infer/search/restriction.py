@@ -103,7 +103,7 @@ def _counter_parts(group: int, counter: Counter, scopes: Tensor, place: Tensor) 
     distinct = list(dict.fromkeys(counter.weights))
     which = scopes.new_tensor([distinct.index(of_states) for of_states in counter.weights])
     widest = max(map(len, distinct))
-    weights = scopes.new_tensor([[*of_states, *(0,) * (widest - len(of_states))] for of_states in counter.weights])
+    weights = torch.from_numpy(counter.padded(widest)).to(scopes.device)
     free = place[scopes] >= 0
     order = (~free).long().argsort(dim=1, stable=True)
     signatures = torch.where(free.gather(1, order), which[order], -1)
