@@ -96,7 +96,7 @@ AGAIN = {
     "map_grids": "fgnn reproduce grids",
     "map_learning": "python -m tools.learning_curves RUNS",
     "paper_differences": "python -m tools.paper_differences",
-    "qm7": "python -m tools.qm7 MOLECULES --epochs 10",
+    "qm7": "python -m tools.qm7 MOLECULES --epochs 10 --seeds 3",
     "batched_search": "python -m tools.batched_search",
     "guide": "python -m tools.guide_gain",
     "decoding-cpu": "fgnn bench decoding",
