@@ -52,7 +52,8 @@ def test_every_layer_is_one_operator(older: bool, monkeypatch: pytest.MonkeyPatc
     """Also where, as before torch 2.12, code that ``torch.compile`` traces is told that it is exported."""
     if older:
         monkeypatch.setattr(torch.compiler, "is_exporting", lambda: torch.compiler.is_compiling())
-    graph, graphs = uniform_graph(), []  # type: ignore[var-annotated]
+    graph = uniform_graph()
+    graphs: list[torch.fx.GraphModule] = []
     widths = dict.fromkeys(graph.groups, 3)
     net = build("FGNN(4) - FC(4) - FGNN(2)", variable_in=2, factor_in=widths, edge_in=widths)
     f, gs, edges = features(graph, 2, widths, widths, batch=5, dtype=torch.float32)

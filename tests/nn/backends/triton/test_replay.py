@@ -105,7 +105,8 @@ def test_a_pass_with_empty_results_is_not_recorded() -> None:
 
 def test_the_oldest_program_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fgnn.nn.backends.triton.replay._MOST", 4)
-    kernel, programs = _Product(), {}  # type: ignore[var-annotated]
+    kernel = _Product()
+    programs: Programs = {}
     for size in (1, 1, 2, 3, 4, 5, 5):
         x = torch.ones(size)
         replayed(programs, "key", [x], lambda: [product(kernel, x, x)])  # noqa: B023
@@ -126,7 +127,8 @@ def test_large_temporary_tensors_are_freed() -> None:
 
 
 def test_what_is_only_kept_comes_as_one_tensor() -> None:
-    kernel, programs = _Product(), {}  # type: ignore[var-annotated]
+    kernel = _Product()
+    programs: Programs = {}
 
     def make(x: Tensor) -> list[Tensor | None]:
         y, kept = product(kernel, x, x), torch.empty(5, dtype=torch.float64)
@@ -147,7 +149,8 @@ def test_what_is_only_kept_comes_as_one_tensor() -> None:
 
 @pytest.mark.parametrize("what", ["reads a value", "overlaps", "transposes"])
 def test_what_may_differ_is_not_recorded(what: str) -> None:
-    kernel, programs = _Product(), {}  # type: ignore[var-annotated]
+    kernel = _Product()
+    programs: Programs = {}
     for seed in range(6):
         x = torch.full((4, 4), float(seed))
         y = x if what == "overlaps" else x.T if what == "transposes" else torch.ones(4, 4)
@@ -157,12 +160,13 @@ def test_what_may_differ_is_not_recorded(what: str) -> None:
             return [product(kernel, x, y, scale)]
 
         ((found,), _) = replayed(programs, "key", [x, y], make)
-        assert torch.equal(found, make()[0])  # type: ignore[arg-type]
+        assert torch.equal(found, cast(Tensor, make()[0]))
     assert not recorded(programs)
 
 
 def test_other_shapes_dtypes_strides_and_keys_are_other_programs() -> None:
-    kernel, programs = _Product(), {}  # type: ignore[var-annotated]
+    kernel = _Product()
+    programs: Programs = {}
     for shape, dtype, stride, key in [
         ((2, 3), torch.float32, (3, 1), 0), ((3, 2), torch.float32, (2, 1), 0), ((2, 3), torch.float64, (3, 1), 0),
         ((2, 3), torch.float32, (1, 2), 0), ((2, 3), torch.float32, (3, 1), 1),
@@ -220,7 +224,8 @@ def _device(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_device")
 def test_a_compiled_kernel_is_launched_at_the_new_addresses() -> None:
     notes: list[Any] = []
-    kernel, programs = _Compiled(_Binary(notes)), {}  # type: ignore[var-annotated]
+    kernel = _Compiled(_Binary(notes))
+    programs: Programs = {}
     for _ in range(3):
         x = torch.randn(8)
         ((out,), _) = replayed(programs, "key", [x], lambda: compiled_pass(kernel, x))  # noqa: B023
@@ -233,7 +238,8 @@ def test_a_compiled_kernel_is_launched_at_the_new_addresses() -> None:
 def test_a_launch_that_would_fail_runs_as_at_first(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[Any] = []
     binary = _Binary(notes)
-    kernel, programs = _Compiled(binary), {}  # type: ignore[var-annotated]
+    kernel = _Compiled(binary)
+    programs: Programs = {}
     x = torch.randn(12)[:8]
     for _ in range(2):
         replayed(programs, "key", [x], lambda: compiled_pass(kernel, x))
@@ -252,18 +258,47 @@ def test_a_launch_that_would_fail_runs_as_at_first(other: str, monkeypatch: pyte
     assert not notes
 
 
-@pytest.mark.skipif(not TRITON, reason="needs a CUDA device or Triton's interpreter")
-@pytest.mark.parametrize("where", [pytest.param("cuda", marks=pytest.mark.gpu), "cpu"])
+@pytest.fixture(params=[pytest.param("cuda", marks=pytest.mark.gpu), "cpu"])
+def where(request: pytest.FixtureRequest) -> str:
+    """The device that kernels run on: the GPU, or without one the CPU, by Triton's interpreter."""
+    if not TRITON:
+        pytest.skip("needs a CUDA device or Triton's interpreter")
+    if (request.param == "cuda") != torch.cuda.is_available():
+        pytest.skip("for the other device")
+    return str(request.param)
+
+
+class _Trained:
+    """A network whose weights change from step to step, and new features for each."""
+
+    def __init__(self, where: str, notation: str = "FGNN(4) - FGNN(4)") -> None:
+        self.where, self.graph = where, uniform_graph().to(where)
+        self.widths = dict.fromkeys(self.graph.groups, 3)
+        torch.manual_seed(0)
+        self.net = build(notation, variable_in=2, factor_in=self.widths, edge_in=self.widths).to(where)
+
+    def inputs(self, seed: int, batch: int | None = 3) -> tuple[Any, ...]:
+        f, *rest = features(self.graph, 2, self.widths, self.widths, batch=batch, seed=seed, dtype=torch.float32)
+        return f.to(self.where), *({name: x.to(self.where) for name, x in some.items()} for some in rest)
+
+    def gradients(self) -> list[Tensor]:
+        return [p.grad for p in self.net.parameters() if p.grad is not None]
+
+    @torch.no_grad()
+    def change(self) -> None:
+        for p in self.net.parameters():
+            p.add_(0.1 * torch.randn_like(p))
+
+
+RESIDUAL = "FGNN(4) - Res[FC(4) - FGNN(4) - FC(4)]"
+
+
 @pytest.mark.parametrize("by_position", [False, True])
 @pytest.mark.parametrize(("half", "batch"), [(True, 17), (False, None)])
 def test_replayed_steps_equal_others(half: bool, batch: int | None, by_position: bool, where: str) -> None:
     """Four steps at new features and new parameters: the first is noted, the second recorded, and two are replayed."""
-    if (where == "cuda") != torch.cuda.is_available():
-        pytest.skip("for the other device")
-    graph = uniform_graph().to(where)
-    widths = dict.fromkeys(graph.groups, 3)
-    torch.manual_seed(0)
-    net = build("FGNN(4) - Res[FC(4) - FGNN(4) - FC(4)]", variable_in=2, factor_in=widths, edge_in=widths).to(where)
+    trained = _Trained(where, RESIDUAL)
+    net, graph = trained.net, trained.graph
     arity = {name: graph.incidence(name).arity or 1 for name in graph.groups}
     real, replays = Program.__call__, []
 
@@ -274,83 +309,54 @@ def test_replayed_steps_equal_others(half: bool, batch: int | None, by_position:
             with use_backend("triton"), torch.autocast(where, torch.float16, enabled=half):
                 y = net(graph, f, gs, edges).float()
             y.square().sum().backward()
-        return [y.detach(), *(p.grad for p in net.parameters() if p.grad is not None)]
+        return [y.detach(), *trained.gradients()]
 
     for seed in range(4):
-        f, gs, t = features(graph, 2, widths, widths, batch=batch, seed=seed, dtype=torch.float32)
-        edges = {name: (x[: arity[name]] if by_position else x).to(where) for name, x in t.items()}
-        f, gs = f.to(where), {name: g.to(where) for name, g in gs.items()}
+        f, gs, t = trained.inputs(seed, batch)
+        edges = {name: x[: arity[name]] if by_position else x for name, x in t.items()}
         found = step(f, gs, edges, lambda self, operands: replays.append(seed) or real(self, operands))  # noqa: B023
         wanted = step(f, gs, edges, lambda self, operands: None)
         for one, other in zip(found, wanted, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
-        with torch.no_grad():
-            for p in net.parameters():
-                p.add_(0.1 * torch.randn_like(p))
+        trained.change()
     assert replays.count(3) == 2 * (4 + 2 * half)  # halves and, in half precision, linear layers; forward and backward
 
 
-@pytest.mark.skipif(not TRITON, reason="needs a CUDA device or Triton's interpreter")
-@pytest.mark.parametrize("where", [pytest.param("cuda", marks=pytest.mark.gpu), "cpu"])
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
 def test_inference_follows_new_features_and_weights(mode: Any, where: str) -> None:
-    if (where == "cuda") != torch.cuda.is_available():
-        pytest.skip("for the other device")
-    graph = uniform_graph().to(where)
-    widths = dict.fromkeys(graph.groups, 3)
-    torch.manual_seed(0)
-    net = build("FGNN(4) - Res[FC(4) - FGNN(4) - FC(4)]", variable_in=2, factor_in=widths, edge_in=widths).to(where)
+    trained = _Trained(where, RESIDUAL)
     for seed in range(5):
-        f, gs, edges = features(graph, 2, widths, widths, batch=3, seed=seed, dtype=torch.float32)
-        inputs = f.to(where), {k: g.to(where) for k, g in gs.items()}, {k: t.to(where) for k, t in edges.items()}
         found = []
         for backend in ("triton", "torch"):
             with mode(), use_backend(backend), torch.autocast(where, torch.float16):
-                found.append(net(graph, *inputs).float())
+                found.append(trained.net(trained.graph, *trained.inputs(seed)).float())
         torch.testing.assert_close(*found, rtol=0.02, atol=0.02)
-        with torch.no_grad():
-            for p in net.parameters():
-                p.add_(0.1 * torch.randn_like(p))
+        trained.change()
 
 
-@pytest.mark.skipif(not TRITON, reason="needs a CUDA device or Triton's interpreter")
-@pytest.mark.parametrize("where", [pytest.param("cuda", marks=pytest.mark.gpu), "cpu"])
 def test_a_checkpoint_recomputes_what_it_saved(where: str) -> None:
-    if (where == "cuda") != torch.cuda.is_available():
-        pytest.skip("for the other device")
-    graph = uniform_graph().to(where)
-    widths = dict.fromkeys(graph.groups, 3)
-    net = build("FGNN(4) - FGNN(4)", variable_in=2, factor_in=widths, edge_in=widths).to(where)
-    gradients = []
+    trained, gradients = _Trained(where), []
+    net, graph = trained.net, trained.graph
     for recompute in (True, True, False):
-        f, gs, edges = features(graph, 2, widths, widths, batch=3, seed=0, dtype=torch.float32)
-        inputs = f.to(where), {k: g.to(where) for k, g in gs.items()}, {k: t.to(where) for k, t in edges.items()}
+        inputs = trained.inputs(0)
         net.zero_grad()
         for _ in range(3):
             with use_backend("triton"):
                 y = checkpoint(net, graph, *inputs, use_reentrant=False) if recompute else net(graph, *inputs)
                 y.square().sum().backward()
-        gradients.append([p.grad for p in net.parameters()])
+        gradients.append(trained.gradients())
     for one, again, plain in zip(*gradients, strict=True):
         torch.testing.assert_close(one, plain)
         torch.testing.assert_close(again, plain)
 
 
-@pytest.mark.skipif(not TRITON, reason="needs a CUDA device or Triton's interpreter")
-@pytest.mark.parametrize("where", [pytest.param("cuda", marks=pytest.mark.gpu), "cpu"])
 def test_compiled_steps_follow_the_weights(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training through ``torch.compile`` under autocast, where the operator runs below autograd."""
-    if (where == "cuda") != torch.cuda.is_available():
-        pytest.skip("for the other device")
-    graph = uniform_graph().to(where)
-    widths = dict.fromkeys(graph.groups, 3)
-    torch.manual_seed(0)
-    net = build("FGNN(4) - FGNN(4)", variable_in=2, factor_in=widths, edge_in=widths).to(where)
+    trained = _Trained(where)
+    net = trained.net
     fast, real, replays = torch.compile(net, fullgraph=True), Program.__call__, 0
     for seed in range(5):
-        f, gs, edges = features(graph, 2, widths, widths, batch=3, seed=seed, dtype=torch.float32)
-        inputs = f.to(where), {k: g.to(where) for k, g in gs.items()}, {k: t.to(where) for k, t in edges.items()}
-        found = []
+        found, inputs = [], trained.inputs(seed)
         for form in (fast, net):
 
             def program(self: Program, operands: Any, form: Any = form) -> Any:
@@ -361,12 +367,10 @@ def test_compiled_steps_follow_the_weights(where: str, monkeypatch: pytest.Monke
             monkeypatch.setattr(Program, "__call__", program)
             net.zero_grad()
             with torch.autocast(where, torch.bfloat16), use_backend("triton"):
-                y = form(graph, *inputs).float()
+                y = form(trained.graph, *inputs).float()
             y.square().sum().backward()
-            found.append([y.detach(), *(p.grad.clone() for p in net.parameters() if p.grad is not None)])
+            found.append([y.detach(), *(grad.clone() for grad in trained.gradients())])
         for one, other in zip(*found, strict=True):
             torch.testing.assert_close(one, other, rtol=0.01, atol=0.01 * float(other.abs().max()))
-        with torch.no_grad():
-            for p in net.parameters():
-                p.add_(0.1 * torch.randn_like(p))
+        trained.change()
     assert replays
