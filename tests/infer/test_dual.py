@@ -15,8 +15,8 @@ from fgnn.bench.anytime.families import glass, grid_pairs, potts, protein_like
 from fgnn.infer.dual.clusters import cycles, gains
 from fgnn.infer.dual.descent import Descent
 from fgnn.infer.dual.layout import build_layout
-from fgnn.infer.reporter import Reporter
 from fgnn.testing import check_solver
+from tests.infer.descending import value_after
 
 pytest.importorskip("numba")
 
@@ -76,19 +76,12 @@ def test_without_clusters_it_reaches_the_value_of_the_lp_and_no_less(seed: int, 
 @pytest.mark.parametrize("make", [lambda: glass(6, 0), lambda: potts(5, 0), lambda: protein_like(12, 0)])
 def test_no_sweep_raises_the_dual(make, tighten: bool) -> None:  # type: ignore[no-untyped-def]
     batch = standard(make())
-    descent = Descent(batch, build_layout(batch), Reporter("dual", None))
-    descent._deadline = math.inf
-    last = math.inf
-    for n in range(40):
-        descent._sweep()
-        descent.bound = math.inf
-        descent._lower_bound()
-        assert descent.bound <= last + 1e-9 * abs(last if last < math.inf else 1)
-        last = descent.bound
+
+    def add_clusters(descent: Descent, n: int) -> None:
         if tighten and n in (10, 20):
             descent._add_clusters(1e-9)
-    optimum = solve(batch, "exact").score[0]
-    assert last >= optimum
+
+    assert value_after(batch, 40, add_clusters) >= solve(batch, "exact").score[0]
 
 
 @pytest.mark.parametrize("signs", [[1.0, 1.0, -1.0], [1.0, 1.0, 1.0, -1.0]], ids=["triangle", "square"])
