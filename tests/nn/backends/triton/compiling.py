@@ -22,7 +22,7 @@ TYPED = {"N": 64, "M": 64, "BI": 64, "BN": 64, "BM": 64, "RELU": True, "HAS_DST"
 BACK = {"NEED_DST": True, "NEED_SRC": True}
 LINEAR = {"M": 16, "BR": 128, "BM": 16} | {f"K{j}": 20 for j in range(4)} | {f"BK{j}": 32 for j in range(4)}
 BACK_LINEAR = {"BIASES": 5, "NEED_WEIGHT": True, "AT1": 336, "AT2": 656, "AT3": 992}
-POSITIONS = {"H": 32, "BA": 16, "BD": 16, "BT": 16, "PREC": "tf32x3"} | {f"D{j}": 8 for j in range(4)}
+POSITIONS = {"H": 32, "BS": 8, "BA": 16, "BD": 16, "BT": 16, "PREC": "tf32x3"} | {f"D{j}": 8 for j in range(4)}
 COMBINE = {"M": 64, "HAS_BIAS": True, "R": 64, "C": 64}
 WIDE = [(128, 128), (128, 256), (256, 128), (64, 256), (256, 64)]
 

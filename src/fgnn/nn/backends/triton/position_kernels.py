@@ -32,6 +32,22 @@ def columns_of(x, count, C, c, BR: tl.constexpr):
 
 
 @triton.jit
+def sum_of_shares(x, shares, count, width, c, BS: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr):
+    """Some columns of the sum of x (shares, count, width) over the shares.
+
+    BS of them are loaded at once: one by one, each would wait for the memory.
+    """
+    s = tl.arange(0, BS)[:, None, None]
+    r = tl.arange(0, BR)[None, :, None]
+    inside = (r < count) & (c < width)[None, None, :]
+    total = tl.zeros((BR, BC), tl.float32)
+    for first in range(0, shares, BS):
+        at = ((first + s) * count + r) * width + c[None, None, :]
+        total += tl.sum(tl.load(x + at, mask=inside & (first + s < shares), other=0), 0)
+    return total
+
+
+@triton.jit
 def forward_block(
     t, w1, b1, w2, b2, weight, phi, q, A, D: tl.constexpr, T, C, H: tl.constexpr, BA: tl.constexpr, BD: tl.constexpr,
     BT: tl.constexpr, BC: tl.constexpr, PREC: tl.constexpr,
@@ -76,16 +92,14 @@ def positions_forward(
 
 @triton.jit
 def backward_block(
-    d_q, splits, weight, phi, d_weight, d_phi, A, T, C, BA: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr,
-    PREC: tl.constexpr,
+    d_q, splits, weight, phi, d_weight, d_phi, A, T, C, BS: tl.constexpr, BA: tl.constexpr, BT: tl.constexpr,
+    BC: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """The gradient at a block of columns of W (T, C), and this block's share of the one at φ (blocks, A, T)."""
     a = tl.arange(0, BA)
     k = tl.arange(0, BT)
     c = tl.program_id(0) * BC + tl.arange(0, BC)
-    g = tl.zeros((BA, BC), tl.float32)
-    for split in range(splits):
-        g += columns_of(d_q + split * A * C, A, C, c, BA)
+    g = sum_of_shares(d_q, splits, A, C, c, BS, BA, BC)
     y = rows_of(phi, A, T, BA, BT)
     d_w = tl.dot(tl.trans(y), g, input_precision=PREC)
     tl.store(d_weight + k[:, None] * C + c[None, :], d_w, mask=(k < T)[:, None] & (c < C)[None, :])
@@ -98,36 +112,34 @@ def backward_block(
 def positions_backward(
     q0, splits0, weight0, phi0, d_weight0, d_phi0, A0, q1, splits1, weight1, phi1, d_weight1, d_phi1, A1,
     q2, splits2, weight2, phi2, d_weight2, d_phi2, A2, q3, splits3, weight3, phi3, d_weight3, d_phi3, A3, T, C,
-    G: tl.constexpr, BA: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr, PREC: tl.constexpr,
+    G: tl.constexpr, BS: tl.constexpr, BA: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """The gradients at W and φ of G groups, from shares (splits, A, C) of the one at Q."""
     group = tl.program_id(1)
     if group == 0:
-        backward_block(q0, splits0, weight0, phi0, d_weight0, d_phi0, A0, T, C, BA, BT, BC, PREC)
+        backward_block(q0, splits0, weight0, phi0, d_weight0, d_phi0, A0, T, C, BS, BA, BT, BC, PREC)
     if G > 1:
         if group == 1:
-            backward_block(q1, splits1, weight1, phi1, d_weight1, d_phi1, A1, T, C, BA, BT, BC, PREC)
+            backward_block(q1, splits1, weight1, phi1, d_weight1, d_phi1, A1, T, C, BS, BA, BT, BC, PREC)
     if G > 2:
         if group == 2:
-            backward_block(q2, splits2, weight2, phi2, d_weight2, d_phi2, A2, T, C, BA, BT, BC, PREC)
+            backward_block(q2, splits2, weight2, phi2, d_weight2, d_phi2, A2, T, C, BS, BA, BT, BC, PREC)
     if G > 3:
         if group == 3:
-            backward_block(q3, splits3, weight3, phi3, d_weight3, d_phi3, A3, T, C, BA, BT, BC, PREC)
+            backward_block(q3, splits3, weight3, phi3, d_weight3, d_phi3, A3, T, C, BS, BA, BT, BC, PREC)
 
 
 @triton.jit
 def backward_net(
-    t, w1, b1, w2, d_phi, d_w1, d_b1, d_w2, d_b2, A, blocks, T, D: tl.constexpr, H: tl.constexpr, BA: tl.constexpr,
-    BD: tl.constexpr, BT: tl.constexpr, PREC: tl.constexpr,
+    t, w1, b1, w2, d_phi, d_w1, d_b1, d_w2, d_b2, A, blocks, T, D: tl.constexpr, H: tl.constexpr, BS: tl.constexpr,
+    BA: tl.constexpr, BD: tl.constexpr, BT: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """The gradients at both layers of φ, from shares (blocks, A, T) of the one at φ."""
     a = tl.arange(0, BA)
     d = tl.arange(0, BD)
     j = tl.arange(0, H)
     k = tl.arange(0, BT)
-    g = tl.zeros((BA, BT), tl.float32)
-    for block in range(blocks):
-        g += rows_of(d_phi + block * A * T, A, T, BA, BT)
+    g = sum_of_shares(d_phi, blocks, A, T, k, BS, BA, BT)
     x, before = hidden_before(t, w1, b1, a, a < A, D, H, BD)
     h = tl.maximum(before, 0.0)
     w = tl.load(w2 + k[:, None] * H + j[None, :], mask=(k < T)[:, None], other=0).to(tl.float32)
@@ -142,19 +154,19 @@ def backward_net(
 def networks_backward(
     t0, w10, b10, w20, phi0, p0, r0, s0, u0, A0, t1, w11, b11, w21, phi1, p1, r1, s1, u1, A1,
     t2, w12, b12, w22, phi2, p2, r2, s2, u2, A2, t3, w13, b13, w23, phi3, p3, r3, s3, u3, A3, blocks, T,
-    D0: tl.constexpr, D1: tl.constexpr, D2: tl.constexpr, D3: tl.constexpr, H: tl.constexpr, BA: tl.constexpr,
-    BD: tl.constexpr, BT: tl.constexpr, PREC: tl.constexpr,
+    D0: tl.constexpr, D1: tl.constexpr, D2: tl.constexpr, D3: tl.constexpr, H: tl.constexpr, BS: tl.constexpr,
+    BA: tl.constexpr, BD: tl.constexpr, BT: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """The gradients at the networks of the groups, one program each; a group with D = 0 is absent."""
     group = tl.program_id(0)
     if group == 0:
-        backward_net(t0, w10, b10, w20, phi0, p0, r0, s0, u0, A0, blocks, T, D0, H, BA, BD, BT, PREC)
+        backward_net(t0, w10, b10, w20, phi0, p0, r0, s0, u0, A0, blocks, T, D0, H, BS, BA, BD, BT, PREC)
     if D1 > 0:
         if group == 1:
-            backward_net(t1, w11, b11, w21, phi1, p1, r1, s1, u1, A1, blocks, T, D1, H, BA, BD, BT, PREC)
+            backward_net(t1, w11, b11, w21, phi1, p1, r1, s1, u1, A1, blocks, T, D1, H, BS, BA, BD, BT, PREC)
     if D2 > 0:
         if group == 2:
-            backward_net(t2, w12, b12, w22, phi2, p2, r2, s2, u2, A2, blocks, T, D2, H, BA, BD, BT, PREC)
+            backward_net(t2, w12, b12, w22, phi2, p2, r2, s2, u2, A2, blocks, T, D2, H, BS, BA, BD, BT, PREC)
     if D3 > 0:
         if group == 3:
-            backward_net(t3, w13, b13, w23, phi3, p3, r3, s3, u3, A3, blocks, T, D3, H, BA, BD, BT, PREC)
+            backward_net(t3, w13, b13, w23, phi3, p3, r3, s3, u3, A3, blocks, T, D3, H, BS, BA, BD, BT, PREC)
