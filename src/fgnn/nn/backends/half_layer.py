@@ -75,8 +75,8 @@ def _forward(call: HalfCall, flat: Sequence[Tensor]) -> tuple[list[Tensor], list
     f, groups, biases = call.split(flat)
     parts: list[Tensor] = []
     kept: list[Tensor] = []
-    for group, x, h in zip(call.groups, groups, prepare(call, f, groups), strict=True):
-        part, arg = _aggregate(call, group, h)
+    prepared = prepare(call, f, groups)
+    for group, x, h, (part, arg) in zip(call.groups, groups, prepared, _aggregate(call, prepared), strict=True):
         parts.append(part)
         kept += to_keep(call, group, x, h, arg) if call.keep is not None else []
     if call.ends == "none":
@@ -115,15 +115,10 @@ def _backward(
     rest = iter(kept)
     before = [restore(call, group, x, rest) for group, x in zip(call.groups, groups, strict=True)]
     d_parts, d_biases = _ends_backward(call, biases, grads, rest)
-    found: list[EdgeGradients | None] = []
-    for k, (group, x, wanted, d_part) in enumerate(zip(call.groups, groups, want_groups, d_parts, strict=True)):
-        if d_part is None:
-            found.append(None)
-            continue
-        h, arg = before[k]
-        y = ys[k] if call.aggregation.kind == "softmax" else None
-        needs = _needs(call, group, x, wanted, want_f)
-        found.append(EdgeGradients._make(_aggregate_backward(call, group, h, (d_part, arg, y), needs)))
+    needs = [
+        _needs(call, group, x, want, want_f) for group, x, want in zip(call.groups, groups, want_groups, strict=True)
+    ]
+    found = _aggregate_backward(call, before, d_parts, ys, needs)
     prepared = [h for h, _ in before]
     d_f, d_groups = prepare_backward(call, f, groups, prepared, found, (want_f, want_groups))
     d_biases = [d if want else None for d, want in zip(d_biases, want_biases, strict=True)]
@@ -182,14 +177,21 @@ def _phi(group: GroupCall, h: Prepared) -> Tensor | None:
     return None if group.has(BY_POSITION) else h.phi
 
 
-def _aggregate(call: HalfCall, group: GroupCall, h: Prepared) -> tuple[Tensor, Tensor | None]:
-    """The aggregate (B, D, m), and the winning edges if they are kept."""
+def _aggregate(call: HalfCall, prepared: Sequence[Prepared]) -> list[tuple[Tensor, Tensor | None]]:
+    """The aggregate (B, D, m) of each group, and the winning edges if they are kept."""
+    pairs = list(zip(call.groups, prepared, strict=True))
     if call.backend == "triton":
-        winners = call.winners
-        out, place = by_triton.forward(h.a, h.b, _phi(group, h), h.weight, _edge_call(call, group), winners)
-        return out, None if winners is None else place
-    values, arg = by_torch.forward(_inputs(call, group, h), call.winners is not None)
-    return values.transpose(0, 1), arg
+        results = by_triton.forward([_operands(call, group, h) for group, h in pairs], call.winners)
+        return [(out, None if call.winners is None else place) for out, place in results]
+    found = []
+    for group, h in pairs:
+        values, arg = by_torch.forward(_inputs(call, group, h), call.winners is not None)
+        found.append((values.transpose(0, 1), arg))
+    return found
+
+
+def _operands(call: HalfCall, group: GroupCall, h: Prepared) -> by_triton.Group:
+    return by_triton.Group(h.a, h.b, _phi(group, h), h.weight, _edge_call(call, group))
 
 
 def _inputs(call: HalfCall, group: GroupCall, h: Prepared) -> EdgeInputs:
@@ -199,20 +201,34 @@ def _inputs(call: HalfCall, group: GroupCall, h: Prepared) -> EdgeInputs:
 
 
 def _aggregate_backward(
-    call: HalfCall, group: GroupCall, h: Prepared, upstream: tuple[Tensor, Tensor | None, Tensor | None],
-    wants: Sequence[bool],
-) -> Sequence[Tensor | None]:  # fmt: skip
-    """The :class:`EdgeGradients`."""
-    grad, arg, y = upstream
+    call: HalfCall, before: Sequence[tuple[Prepared, Tensor | None]], d_parts: Sequence[Tensor | None],
+    ys: Sequence[Tensor], needs: Sequence[Sequence[bool]],
+) -> list[EdgeGradients | None]:  # fmt: skip
+    """The gradients of each group; None without one at its aggregate."""
+    found: list[EdgeGradients | None] = [None] * len(before)
+    live = {k: grad for k, grad in enumerate(d_parts) if grad is not None}
     if call.backend == "triton":
-        place = grad.new_empty(0, dtype=torch.uint8) if arg is None else arg
-        inputs = h.a, h.b, _phi(group, h), h.weight
-        return by_triton.backward(grad, place, inputs, _edge_call(call, group), wants, group.has(BY_POSITION))
-    out = None if y is None else (y if y.dim() == 3 else y.unsqueeze(0)).transpose(0, 1)
-    d_a, d_b, d_phi, d_weight = by_torch.backward(grad.transpose(0, 1), _inputs(call, group, h), arg, out, wants)
-    if group.has(BY_POSITION) and d_weight is not None:
-        d_weight = d_weight.unsqueeze(0)  # one share
-    return _as_given(d_a, h.a), None if h.b is None else _as_given(d_b, h.b), d_phi, d_weight
+        groups = [_operands(call, call.groups[k], before[k][0]) for k in live]
+        places = [before[k][1] for k in live]
+        none = torch.empty(0, dtype=torch.uint8, device=before[0][0].a.device)
+        upstream = [(grad, none if arg is None else arg) for grad, arg in zip(live.values(), places, strict=True)]
+        shares = [call.groups[k].has(BY_POSITION) for k in live]
+        some = by_triton.backward(groups, upstream, [needs[k] for k in live], shares)
+        for k, grads in zip(live, some, strict=True):
+            found[k] = EdgeGradients._make(grads)
+        return found
+    for k, grad in live.items():
+        (h, arg), group = before[k], call.groups[k]
+        out = None
+        if call.aggregation.kind == "softmax":
+            out = (ys[k] if ys[k].dim() == 3 else ys[k].unsqueeze(0)).transpose(0, 1)
+        mine = _inputs(call, group, h)
+        d_a, d_b, d_phi, d_weight = by_torch.backward(grad.transpose(0, 1), mine, arg, out, needs[k])
+        if group.has(BY_POSITION) and d_weight is not None:
+            d_weight = d_weight.unsqueeze(0)  # one share
+        d_b = None if h.b is None else _as_given(d_b, h.b)
+        found[k] = EdgeGradients(_as_given(d_a, h.a), d_b, d_phi, d_weight)
+    return found
 
 
 def _as_given(grad: Tensor | None, x: Tensor) -> Tensor | None:

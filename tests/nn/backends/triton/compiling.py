@@ -18,7 +18,7 @@ from fgnn.points import sampling_kernels
 INDICES = ("source", "edge", "table", "walk", "by_kind", "node_ptr", "kind_ptr", "ptr", "row_ptr", "kind", "order")
 SUMS = ("d_weight", "partial", "d_src")
 ROWS = {"N": 64, "M": 64, "W": 8, "BR": 8, "BN": 64, "BM": 64, "RELU": True, "HAS_DST": True, "OWN_COEF": False}
-TYPED = {"N": 64, "M": 64, "BI": 64, "BN": 64, "BM": 64, "RELU": True, "HAS_DST": True, "MAX": True}
+TYPED = {"G": 1, "N": 64, "M": 64, "BI": 64, "BN": 64, "BM": 64, "RELU": True, "HAS_DST": True, "MAX": True}
 BACK = {"NEED_DST": True, "NEED_SRC": True}
 LINEAR = {"M": 16, "BR": 128, "BM": 16} | {f"K{j}": 20 for j in range(4)} | {f"BK{j}": 32 for j in range(4)}
 BACK_LINEAR = {"BIASES": 5, "NEED_WEIGHT": True, "AT1": 336, "AT2": 656, "AT3": 992}
@@ -38,6 +38,7 @@ JOINED = (
     linear_kernels.linear_forward, linear_kernels.linear_backward, position_kernels.positions_forward,
     position_kernels.positions_backward, position_kernels.networks_backward,
 )  # fmt: skip
+CHOSEN = (typed_kernels.typed_forward, typed_kernels.typed_nodes, typed_kernels.typed_weight)
 CASES: list[tuple[Any, dict[str, Any]]] = [
     *(
         (kernel, ROWS | more | {"A": a, "HAS_EDGE": a == 0, "TYPED": typed, "MAX": maximum})
@@ -51,12 +52,15 @@ CASES: list[tuple[Any, dict[str, Any]]] = [
         for a, typed, maximum in ((8, False, True), (8, True, True), (0, False, False))
     ),
     (typed_kernels.typed_forward, TYPED | {"A": 0, "BY_ITEM": False}),
+    (typed_kernels.typed_forward, TYPED | {"A": 0, "BY_ITEM": False, "G": 2}),
     (typed_kernels.typed_forward, TYPED | {"A": 8, "BY_ITEM": True}),
     (typed_kernels.typed_nodes, TYPED | {"AHEAD": True}),
+    (typed_kernels.typed_nodes, TYPED | {"AHEAD": True, "G": 4}),
     (typed_kernels.typed_nodes, TYPED | {"AHEAD": False, "M": 100}),
     (typed_kernels.typed_nodes, TYPED | {"AHEAD": True, "MAX": False, "HAS_DST": False}),
     (typed_kernels.places_backward, TYPED | BACK | {"A": 8, "ATOMIC": True}),
     (typed_kernels.typed_weight, TYPED | {"A": 0, "BY_ITEM": False}),
+    (typed_kernels.typed_weight, TYPED | {"A": 0, "BY_ITEM": False, "G": 4, "HAS_DST": False}),
     (typed_kernels.typed_weight, TYPED | {"A": 8, "BY_ITEM": True}),
     (linear_kernels.linear_forward, LINEAR | {"RELU": True, "K1": 0, "K2": 0, "K3": 0}),
     (linear_kernels.linear_forward, LINEAR | {"RELU": False}),
@@ -90,6 +94,10 @@ def compile_kernel(kernel: Any, sizes: dict[str, Any]) -> None:
             if name[-1].isdigit() and not sizes.get(f"K{name[-1]}", sizes.get(f"D{name[-1]}", 1)):
                 return "constexpr"  # an absent layer or group
             return "i32" if name.rstrip("0123") in ("rows", "A", "splits", "T", "C", *COUNTS) else "*fp32"
+        if kernel in CHOSEN and name[-1].isdigit():
+            if int(name[-1]) >= sizes["G"]:
+                return "constexpr"  # an absent group
+            name = name[:-1]
         if name in INDICES:
             return "*i32"
         if name in ("points", "start", "index"):

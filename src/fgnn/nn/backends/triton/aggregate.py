@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fgnn.nn.backends.choice import EdgeCall
 from fgnn.nn.backends.triton import row_launch, typed_launch
-from fgnn.nn.backends.triton.launch import Operands, Plan, Sizes
+from fgnn.nn.backends.triton.launch import Operands, Plan, Sizes, in_turn
 from fgnn.nn.backends.triton.layout import layout_of
 
-_FAMILIES: dict[str, Any] = {"rows": row_launch, "typed": typed_launch}
 # From this many samples on, the items of one structure fill a tile.
 _ITEMS = 16
 # Most entries of Q if it is built once for all samples of a shared structure.
 _SHARED_Q = 1 << 25
+
+
+class Group(NamedTuple):
+    """What the messages of a group are computed from; without b, a has a row per edge."""
+
+    a: Tensor
+    b: Tensor | None
+    phi: Tensor | None
+    weight: Tensor
+    call: EdgeCall
+
+    @property
+    def from_a(self) -> bool:
+        """Whether a is at the sources."""
+        return self.b is None or self.call.towards == "variable"
 
 
 def plan_call(a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, call: EdgeCall) -> tuple[Operands, Plan]:
@@ -47,46 +61,81 @@ def plan_call(a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, c
     return Operands(dst, src, coef, weight), plan
 
 
-def forward(
-    a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, call: EdgeCall, places: torch.dtype | None = None
-) -> tuple[Tensor, Tensor]:
-    """The aggregate (B, D, m) and, for a maximum, the place of the edge that attains it; not differentiable.
+def forward(groups: Sequence[Group], places: torch.dtype | None = None) -> list[tuple[Tensor, Tensor]]:
+    """The aggregates (B, D, m) and, for a maximum, the places of the edges that attain it; not differentiable.
 
     Places are numbered in ``places``, by default in the smallest dtype.
     """
-    x, plan = plan_call(a, b, phi, weight, call)
-    out: tuple[Tensor, Tensor] = _FAMILIES[plan.family].forward(_rounded(x), plan, places)
-    return out
+    jobs = [_job(group) for group in groups]
+    found: list[tuple[Tensor, Tensor]] = []
+    for part in _launches(jobs):
+        x, plan = jobs[part.start]
+        if plan.family == "rows":
+            found.append(row_launch.forward(x, plan, places))
+        else:
+            found += typed_launch.forward(jobs[part], places)
+    return found
 
 
 def backward(
-    grad: Tensor, arg: Tensor, inputs: tuple[Tensor, Tensor | None, Tensor | None, Tensor], call: EdgeCall,
-    wants: Sequence[bool], shares: bool = False,
-) -> list[Tensor | None]:  # fmt: skip
-    """Gradients at the inputs of :func:`forward`, None for those not wanted.
+    groups: Sequence[Group], upstream: Sequence[tuple[Tensor, Tensor]], wants: Sequence[Sequence[bool]],
+    shares: Sequence[bool],
+) -> list[list[Tensor | None]]:  # fmt: skip
+    """Gradients at a, b, φ and W of each group, None for those not wanted, from those at the results.
 
     With ``shares``, that at W is given by float32 terms of its sum (splits, T, m, n).
     """
-    a, b, phi, weight = inputs
-    x, plan = plan_call(a, b, phi, weight, call)
-    joined = phi is not None and x.coef is None  # Q was built for all edges
-    src_is_a = b is None or call.towards == "variable"
-    needs = (
-        b is not None and wants[1 if src_is_a else 0],
-        wants[0 if src_is_a else 1],
-        wants[2] and not joined,
-        wants[3] or (wants[2] and joined),
+    jobs = [_job(group) for group in groups]
+    given = [(grad.contiguous(), arg) for grad, arg in upstream]
+    needs = [_needs(group, x, want) for group, (x, _), want in zip(groups, jobs, wants, strict=True)]
+    found: list[list[Any]] = []
+    for part in _launches(jobs):
+        (x, plan), (grad, arg) = jobs[part.start], given[part.start]
+        if plan.family == "rows":
+            found.append(row_launch.backward(grad, arg, x, plan, needs[part.start]))
+        else:
+            found += typed_launch.backward(jobs[part], given[part], needs[part])
+    return [
+        _as_given(group, x, grads, want, shared)
+        for group, (x, _), grads, want, shared in zip(groups, jobs, found, wants, shares, strict=True)
+    ]
+
+
+def _job(group: Group) -> tuple[Operands, Plan]:
+    x, plan = plan_call(*group)
+    return Operands(x.dst, x.src, x.coef, x.weight.to(x.src.dtype).contiguous()), plan  # in one precision
+
+
+def _launches(jobs: Sequence[tuple[Operands, Plan]]) -> Iterator[slice]:
+    return in_turn([None if plan.family == "rows" else typed_launch.kind_of(x, plan) for x, plan in jobs])
+
+
+def _needs(group: Group, x: Operands, wants: Sequence[bool]) -> tuple[bool, ...]:
+    """Whether the gradients at the operands of the kernels are needed."""
+    built = group.phi is not None and x.coef is None  # Q was built for all edges
+    return (
+        group.b is not None and wants[1 if group.from_a else 0],
+        wants[0 if group.from_a else 1],
+        wants[2] and not built,
+        wants[3] or (wants[2] and built),
     )
-    run = _FAMILIES[plan.family].backward
-    d_dst, d_src, d_phi, d_weight = run(grad.contiguous(), arg, _rounded(x), plan, needs)
-    if needs[3] and not (shares and not joined):
+
+
+def _as_given(
+    group: Group, x: Operands, grads: Sequence[Any], wants: Sequence[bool], shares: bool
+) -> list[Tensor | None]:
+    """Gradients at the inputs of a group, from those at the operands of the kernels."""
+    d_dst, d_src, d_phi, d_weight = grads
+    built = group.phi is not None and x.coef is None
+    if d_weight is not None and not (shares and not built):
         d_weight = _summed(d_weight)
-    d_a, d_b = (d_src, d_dst) if src_is_a else (d_dst, d_src)
-    if joined:
-        assert phi is not None
-        d_q, flat = d_weight.to(x.weight.dtype).flatten(1), weight.flatten(1)
-        d_phi, d_weight = d_q @ flat.to(d_q.dtype).T, (phi.to(d_q.dtype).T @ d_q).view_as(weight)
-    return _wanted([_unexpanded(d_a, a, wants[0]), _unexpanded(d_b, b, wants[1]), d_phi, d_weight], wants)
+    d_a, d_b = (d_src, d_dst) if group.from_a else (d_dst, d_src)
+    if built and d_weight is not None:
+        assert group.phi is not None
+        d_q, flat = d_weight.to(x.weight.dtype).flatten(1), group.weight.flatten(1)
+        d_phi, d_weight = d_q @ flat.to(d_q.dtype).T, (group.phi.to(d_q.dtype).T @ d_q).view_as(group.weight)
+    d_a, d_b = _unexpanded(d_a, group.a, wants[0]), _unexpanded(d_b, group.b, wants[1])
+    return [g if wanted else None for g, wanted in zip((d_a, d_b, d_phi, d_weight), wants, strict=True)]
 
 
 def _unexpanded(grad: Tensor, x: Tensor | None, wanted: bool) -> Tensor:
@@ -102,12 +151,3 @@ def _summed(shares: Tensor) -> Tensor:
 def _samples(x: Tensor, batch: int) -> Tensor:
     """(B, nodes, n), contiguous."""
     return (x if x.dim() == 3 else x.unsqueeze(0).expand(batch, -1, -1)).contiguous()
-
-
-def _rounded(x: Operands) -> Operands:
-    """W in the precision of the features."""
-    return Operands(x.dst, x.src, x.coef, x.weight.to(x.src.dtype).contiguous())
-
-
-def _wanted(grads: Sequence[Tensor], wants: Sequence[bool]) -> list[Tensor | None]:
-    return [g if wanted else None for g, wanted in zip(grads, wants, strict=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from fgnn.nn.backends.triton.kernel_launch import constants, launch
 from fgnn.nn.backends.triton.tile_sizes import Tile, block, cdiv, dtype_of, precision_of
 
+JOBS = 4  # groups of a launch
 _SUM_COLUMNS = 64
 
 
@@ -74,10 +75,10 @@ class Plan(NamedTuple):
             precision_of(dtype), **more,
         )  # fmt: skip
 
-    def outputs(self, x: Operands, places: torch.dtype | None) -> tuple[Tensor, Tensor]:
+    def outputs(self, x: Operands, places: torch.dtype | None, longest: int) -> tuple[Tensor, Tensor]:
         """Buffers for the result (B, D, m) and, for a maximum, the place of the edge that attained it."""
         shape = (x.src.shape[0], self.sizes.destinations, x.weight.shape[1])
-        dtype = places or (torch.uint8 if self.sizes.longest <= 256 else torch.int32)
+        dtype = places or (torch.uint8 if longest <= 256 else torch.int32)
         return x.src.new_empty(shape), x.src.new_empty(shape if self.maximum else (0,), dtype=dtype)
 
 
@@ -101,6 +102,15 @@ def _options(
         "num_stages": tile.stages,
         **more,
     }
+
+
+def in_turn(kinds: Sequence[Hashable]) -> Iterator[slice]:
+    """Groups that one launch serves: up to four in a row, of the same kind. None is of no kind."""
+    start = 0
+    for k in range(1, len(kinds) + 1):
+        if k == len(kinds) or k - start == JOBS or kinds[k] is None or kinds[k] != kinds[start]:
+            yield slice(start, k)
+            start = k
 
 
 def atomic() -> bool:

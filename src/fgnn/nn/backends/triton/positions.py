@@ -5,7 +5,7 @@ As separate operations it takes sixteen launches for each group, on matrices of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from fgnn.nn.backends.triton.kernel_launch import launch
+from fgnn.nn.backends.triton.launch import JOBS, in_turn
 from fgnn.nn.backends.triton.tile_sizes import block, cdiv
 
 _WIDEST = 64
-_JOBS = 4  # groups of a launch
 _COLUMNS = 128  # of W, in a program
 _LOADED = 1 << 14  # entries of shares that a program loads at once: they stay in registers
 
@@ -42,7 +42,7 @@ def fits(t: Tensor) -> bool:
 def forward(groups: Sequence[Positions], dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
     """φ (A, T) in the dtype of W, and Q (A, m, n) in ``dtype``, of each group; not differentiable."""
     found: list[tuple[Tensor, Tensor]] = []
-    for part in _launches(groups):
+    for part in in_turn([group.kind for group in groups]):
         found += _forward(groups[part], dtype)
     return found
 
@@ -50,7 +50,7 @@ def forward(groups: Sequence[Positions], dtype: torch.dtype) -> list[tuple[Tenso
 def backward(groups: Sequence[Positions], phis: Sequence[Tensor], d_qs: Sequence[Tensor]) -> list[list[Tensor]]:
     """Gradients at W and at the four tensors of each network, from shares (splits, A, m, n) of those at Q."""
     found: list[list[Tensor]] = []
-    for part in _launches(groups):
+    for part in in_turn([group.kind for group in groups]):
         found += _backward(groups[part], phis[part], d_qs[part])
     return found
 
@@ -65,7 +65,7 @@ def _forward(groups: Sequence[Positions], dtype: torch.dtype) -> list[tuple[Tens
         q = weight.new_empty((t.shape[0], m, n), dtype=dtype)
         args += [t.contiguous(), *[p.contiguous() for p in net], weight.contiguous(), phi, q, t.shape[0]]
         found.append((phi, q))
-    args += [*[None] * 8, 0] * (_JOBS - len(groups))
+    args += [*[None] * 8, 0] * (JOBS - len(groups))
     options, _, _ = _options(*_sizes(groups))
     launch(positions_forward, (cdiv(m * n, _COLUMNS), len(groups)), [*args, terms, m * n], options)
     return found
@@ -89,23 +89,12 @@ def _backward(groups: Sequence[Positions], phis: Sequence[Tensor], d_qs: Sequenc
         first += [d_q, d_q.shape[0], weight.contiguous(), phi, d_weight, d_phi, positions]
         second += [t.contiguous(), *[p.contiguous() for p in net[:3]], d_phi, *d_net, positions]
         found.append([x.view(p.shape).to(p.dtype) for x, p in zip((d_weight, *d_net), (weight, *net), strict=True)])
-    first += [None, 0, None, None, None, None, 0] * (_JOBS - count)
-    second += [*[None] * 9, 0] * (_JOBS - count)
+    first += [None, 0, None, None, None, None, 0] * (JOBS - count)
+    second += [*[None] * 9, 0] * (JOBS - count)
     _, product, network = _options(*_sizes(groups))
     launch(positions_backward, (blocks, count), [*first, terms, m * n], product)
     launch(networks_backward, (count,), [*second, blocks, terms], network)
     return found
-
-
-def _launches(groups: Sequence[Positions]) -> Iterator[slice]:
-    """Groups that one launch serves: up to four in a row, of the same widths."""
-    start = 0
-    for k, group in enumerate(groups):
-        if k - start == _JOBS or group.kind != groups[start].kind:
-            yield slice(start, k)
-            start = k
-    if groups:
-        yield slice(start, len(groups))
 
 
 def _sizes(groups: Sequence[Positions]) -> tuple[tuple[int, ...], int, int, int, str]:
@@ -122,7 +111,7 @@ def _options(
     """The compile-time arguments of the three kernels."""
     rows, terms = block(most, _WIDEST), block(terms, _WIDEST)
     product = {"BA": rows, "BT": terms, "PREC": precision, "num_warps": 4}
-    padded = (*lengths, *[0] * (_JOBS - len(lengths)))
+    padded = (*lengths, *[0] * (JOBS - len(lengths)))
     widths = {f"D{j}": d for j, d in enumerate(padded)}
     network = {**widths, **product, "H": hidden, "BD": block(max(lengths), _WIDEST)}
     back = {**product, "G": len(lengths), "BC": _COLUMNS, "BS": max(1, _LOADED // (rows * _COLUMNS))}

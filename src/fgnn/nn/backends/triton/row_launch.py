@@ -54,7 +54,7 @@ def forward(x: Operands, plan: Plan, places: torch.dtype | None) -> tuple[Tensor
     batch = x.src.shape[0]
     terms, m, _ = x.weight.shape
     one = _Launch("forward", x, plan)
-    out, arg = plan.outputs(x, places)
+    out, arg = plan.outputs(x, places, plan.sizes.longest)
     whole = plan.sizes.arity > 0  # a row holds all edges of its destination
     value = out if whole else x.src.new_empty((one.total, m), dtype=torch.float32)
     place = arg if whole else x.src.new_empty((one.total, m) if plan.maximum else (0,), dtype=torch.uint8)

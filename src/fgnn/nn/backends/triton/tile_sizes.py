@@ -11,7 +11,7 @@ import torch
 from fgnn.runtime.triton_support import power_of_two
 
 # Most entries of the buffer for partial sums of dW.
-_PARTIALS = 1 << 23
+PARTIALS = 1 << 23
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def typed_tile(kind: str, n: int, m: int, items: int, dtype: torch.dtype, device
     return Tile(block(items, 64), inner, columns, warps, 3 if kind == "nodes" and wide else 2)
 
 
-def splits_of(programs: int, steps: int, entries: int, device: torch.device, side_by_side: int = 1) -> int:
+def splits_of(programs: int, steps: int, entries: int, device: torch.device) -> int:
     """Into how many shares to split a sum over ``steps``: enough programs, but a small buffer."""
-    wanted = cdiv(side_by_side * processors(device), max(programs, 1))
-    return max(1, min(wanted, steps, _PARTIALS // max(entries, 1)))
+    wanted = cdiv(processors(device), max(programs, 1))
+    return max(1, min(wanted, steps, PARTIALS // max(entries, 1)))

@@ -25,6 +25,7 @@ from fgnn.nn.backends.triton.edge_tile import (
     store_rows,
     upstream,
 )
+from fgnn.nn.backends.triton.group_choice import group_of, pick
 
 
 @triton.jit
@@ -39,13 +40,29 @@ def load_matrix(weight, kind, n0, m0, N: tl.constexpr, M: tl.constexpr, BN: tl.c
 
 @triton.jit
 def typed_forward(
-    dst, src, kind, weight, source, ptr, out, arg, items, D, S,
-    N: tl.constexpr, M: tl.constexpr, A: tl.constexpr, BI: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr,
-    RELU: tl.constexpr, HAS_DST: tl.constexpr, BY_ITEM: tl.constexpr, MAX: tl.constexpr, CT: tl.constexpr,
-    PREC: tl.constexpr,
+    dst0, src0, kind0, weight0, source0, ptr0, out0, arg0, D0, S0,
+    dst1, src1, kind1, weight1, source1, ptr1, out1, arg1, D1, S1,
+    dst2, src2, kind2, weight2, source2, ptr2, out2, arg2, D2, S2,
+    dst3, src3, kind3, weight3, source3, ptr3, out3, arg3, D3, S3,
+    items, nodes,
+    G: tl.constexpr, N: tl.constexpr, M: tl.constexpr, A: tl.constexpr, BI: tl.constexpr, BN: tl.constexpr,
+    BM: tl.constexpr, RELU: tl.constexpr, HAS_DST: tl.constexpr, BY_ITEM: tl.constexpr, MAX: tl.constexpr,
+    CT: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
-    """For each item and destination the maximum (and its first place) or the sum over the edges."""
+    """For each item and destination the maximum (and its first place) or the sum over the edges.
+
+    Destinations are those of G groups, D0 and D1 and so on, ``nodes`` in all.
+    """
     m0 = tl.program_id(1) * BM
+    k, d = group_of(tl.program_id(0) % nodes, D0, D1, D2, G)
+    dst = pick(k, dst0, dst1, dst2, dst3, G) if HAS_DST else src0
+    src = pick(k, src0, src1, src2, src3, G)
+    weight = pick(k, weight0, weight1, weight2, weight3, G)
+    source = pick(k, source0, source1, source2, source3, G)
+    out = pick(k, out0, out1, out2, out3, G)
+    arg = pick(k, arg0, arg1, arg2, arg3, G)
+    D = pick(k, D0, D1, D2, D3, G)
+    S = pick(k, S0, S1, S2, S3, G)
     if BY_ITEM:
         item = tl.program_id(0) * BI + tl.arange(0, BI)
         live = item < items
@@ -53,8 +70,9 @@ def typed_forward(
         start = tl.full((), 0, tl.int32)
         stop = tl.full((), A, tl.int32)
     else:
-        d = tl.program_id(0) % D
-        item = (tl.program_id(0) // D) * BI + tl.arange(0, BI)
+        kind = pick(k, kind0, kind1, kind2, kind3, G)
+        ptr = pick(k, ptr0, ptr1, ptr2, ptr3, G)
+        item = (tl.program_id(0) // nodes) * BI + tl.arange(0, BI)
         live = item < items
         dst_row = item.to(tl.int64) * D + d
         start = tl.load(ptr + d).to(tl.int32)
@@ -63,15 +81,15 @@ def typed_forward(
     first = tl.zeros((BI, BM), tl.int32)
     for j in range(start, stop):
         if BY_ITEM:
-            k = j
+            q = j
             src_row = (item // D).to(tl.int64) * S + tl.load(source + (dst_row % D) * A + j, mask=live, other=0)
         else:
-            k = tl.load(kind + j)
+            q = tl.load(kind + j)
             src_row = item.to(tl.int64) * S + tl.load(source + j)
         acc = tl.zeros((BI, BM), tl.float32)
         for n0 in range(0, N, BN):
             h = hidden(dst, src, dst_row, src_row, live, n0, N, BN, RELU, HAS_DST, CT)
-            w = load_matrix(weight, k, n0, m0, N, M, BN, BM)
+            w = load_matrix(weight, q, n0, m0, N, M, BN, BM)
             acc = tl.dot(h, tl.trans(w).to(CT), acc, input_precision=PREC)
         if MAX:
             first = tl.where(acc <= best, first, j - start)
@@ -99,19 +117,36 @@ def back_product(
 
 @triton.jit
 def typed_nodes(
-    dst, src, weight, walk, node_ptr, grad, arg, d_dst, d_src, items, D, S, first, V,
-    N: tl.constexpr, M: tl.constexpr, BI: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr,
+    dst0, src0, weight0, walk0, node_ptr0, grad0, arg0, d_dst0, d_src0, D0, S0, first0, V0,
+    dst1, src1, weight1, walk1, node_ptr1, grad1, arg1, d_dst1, d_src1, D1, S1, first1, V1,
+    dst2, src2, weight2, walk2, node_ptr2, grad2, arg2, d_dst2, d_src2, D2, S2, first2, V2,
+    dst3, src3, weight3, walk3, node_ptr3, grad3, arg3, d_dst3, d_src3, D3, S3, first3, V3,
+    items, nodes,
+    G: tl.constexpr, N: tl.constexpr, M: tl.constexpr, BI: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr,
     RELU: tl.constexpr, HAS_DST: tl.constexpr, MAX: tl.constexpr, CT: tl.constexpr, PREC: tl.constexpr,
     AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Shared structure: for each item and node, the sum over its edges of σ'(·) · Qᵀ g.
 
-    The program's node is one of V from ``first`` on; nodes are the D destinations, then the S sources. ``walk`` lists
-    their edges: destination, place, source and type of each. AHEAD (one block holds all columns): load what all edges
-    of a node share once, and load the operands of the next edge while a product runs.
+    The program's node is one of V of its group from ``first`` on, of ``nodes`` in all; a group's nodes are its D
+    destinations, then its S sources. ``walk`` lists their edges: destination, place, source and type of each. AHEAD
+    (one block holds all columns): load what all edges of a node share once, and load the operands of the next edge
+    while a product runs.
     """
-    v = tl.program_id(0) % V + first
-    item = (tl.program_id(0) // V) * BI + tl.arange(0, BI)
+    k, v = group_of(tl.program_id(0) % nodes, V0, V1, V2, G)
+    dst = pick(k, dst0, dst1, dst2, dst3, G) if HAS_DST else src0
+    src = pick(k, src0, src1, src2, src3, G)
+    weight = pick(k, weight0, weight1, weight2, weight3, G)
+    walk = pick(k, walk0, walk1, walk2, walk3, G)
+    node_ptr = pick(k, node_ptr0, node_ptr1, node_ptr2, node_ptr3, G)
+    grad = pick(k, grad0, grad1, grad2, grad3, G)
+    arg = pick(k, arg0, arg1, arg2, arg3, G)
+    d_dst = pick(k, d_dst0, d_dst1, d_dst2, d_dst3, G)
+    d_src = pick(k, d_src0, d_src1, d_src2, d_src3, G)
+    D = pick(k, D0, D1, D2, D3, G)
+    S = pick(k, S0, S1, S2, S3, G)
+    v += pick(k, first0, first1, first2, first3, G)
+    item = (tl.program_id(0) // nodes) * BI + tl.arange(0, BI)
     live = item < items
     wide = item.to(tl.int64)
     n0 = tl.program_id(1) * BN
@@ -127,11 +162,11 @@ def typed_nodes(
             s = tl.load(walk + start * 4 + 2, mask=start < stop, other=0)
             h = load_rows(src, wide * S + s, live, 0, N, BN)
             s = tl.load(walk + start * 4 + 6, mask=start + 1 < stop, other=0)
-            for k in tl.range(start, stop, num_stages=1):
+            for e in tl.range(start, stop, num_stages=1):
                 next_h = load_rows(src, wide * S + s, live, 0, N, BN)
-                s = tl.load(walk + k * 4 + 10, mask=k + 2 < stop, other=0)
-                w = load_matrix(weight, tl.load(walk + k * 4 + 3), 0, 0, N, M, BN, BM)
-                total += back_product(g, won, k - start, h, b, w, RELU, HAS_DST, MAX, CT, PREC)
+                s = tl.load(walk + e * 4 + 10, mask=e + 2 < stop, other=0)
+                w = load_matrix(weight, tl.load(walk + e * 4 + 3), 0, 0, N, M, BN, BM)
+                total += back_product(g, won, e - start, h, b, w, RELU, HAS_DST, MAX, CT, PREC)
                 h = next_h
         else:
             h = load_rows(src, wide * S + (v - D), live, 0, N, BN)
@@ -140,28 +175,28 @@ def typed_nodes(
             won = load_rows(arg, row, live, 0, M, BM) if MAX else g
             b = load_rows(dst, row, live, 0, N, BN) if HAS_DST else total
             d = tl.load(walk + start * 4 + 4, mask=start + 1 < stop, other=0)
-            for k in tl.range(start, stop, num_stages=1):
+            for e in tl.range(start, stop, num_stages=1):
                 row = wide * D + d
                 next_g = load_rows(grad, row, live, 0, M, BM)
                 next_won = load_rows(arg, row, live, 0, M, BM) if MAX else next_g
                 next_b = load_rows(dst, row, live, 0, N, BN) if HAS_DST else b
-                d = tl.load(walk + k * 4 + 8, mask=k + 2 < stop, other=0)
-                w = load_matrix(weight, tl.load(walk + k * 4 + 3), 0, 0, N, M, BN, BM)
-                place = tl.load(walk + k * 4 + 1)
+                d = tl.load(walk + e * 4 + 8, mask=e + 2 < stop, other=0)
+                w = load_matrix(weight, tl.load(walk + e * 4 + 3), 0, 0, N, M, BN, BM)
+                place = tl.load(walk + e * 4 + 1)
                 total += back_product(g, won, place, h, b, w, RELU, HAS_DST, MAX, CT, PREC)
                 g, won, b = next_g, next_won, next_b
     else:
-        for k in range(start, stop):
-            d = tl.load(walk + k * 4)
-            place = tl.load(walk + k * 4 + 1)
-            q = tl.load(walk + k * 4 + 3)
+        for e in range(start, stop):
+            d = tl.load(walk + e * 4)
+            place = tl.load(walk + e * 4 + 1)
+            q = tl.load(walk + e * 4 + 3)
             p = tl.zeros((BI, BN), tl.float32)
             for m0 in range(0, M, BM):
                 g = upstream(grad, arg, wide * D + d, place, live, m0, M, BM, MAX, CT)
                 w = load_matrix(weight, q, n0, m0, N, M, BN, BM)
                 p = tl.dot(g, w.to(CT), p, input_precision=PREC)
             if RELU:
-                src_row = wide * S + tl.load(walk + k * 4 + 2)
+                src_row = wide * S + tl.load(walk + e * 4 + 2)
                 h = hidden(dst, src, wide * D + d, src_row, live, n0, N, BN, RELU, HAS_DST, CT)
                 p = tl.where(h > 0, p, 0.0)
             total += p
@@ -230,26 +265,44 @@ def step_rows(
 
 @triton.jit
 def typed_weight(
-    dst, src, source, by_kind, kind_ptr, grad, arg, d_weight, items, D, S, T, splits,
-    N: tl.constexpr, M: tl.constexpr, A: tl.constexpr, BI: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr,
-    RELU: tl.constexpr, HAS_DST: tl.constexpr, BY_ITEM: tl.constexpr, MAX: tl.constexpr, CT: tl.constexpr,
-    PREC: tl.constexpr,
+    dst0, src0, source0, by_kind0, kind_ptr0, grad0, arg0, d_weight0, D0, S0, T0, splits0,
+    dst1, src1, source1, by_kind1, kind_ptr1, grad1, arg1, d_weight1, D1, S1, T1, splits1,
+    dst2, src2, source2, by_kind2, kind_ptr2, grad2, arg2, d_weight2, D2, S2, T2, splits2,
+    dst3, src3, source3, by_kind3, kind_ptr3, grad3, arg3, d_weight3, D3, S3, T3, splits3,
+    items,
+    G: tl.constexpr, N: tl.constexpr, M: tl.constexpr, A: tl.constexpr, BI: tl.constexpr, BN: tl.constexpr,
+    BM: tl.constexpr, RELU: tl.constexpr, HAS_DST: tl.constexpr, BY_ITEM: tl.constexpr, MAX: tl.constexpr,
+    CT: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
-    """A share of dW = Σ g hᵀ over the edges of one type and all items, (splits, T, M, N).
+    """A share of dW = Σ g hᵀ over the edges of one type and all items, (splits, T, M, N) for each of G groups.
 
     ``by_kind`` lists edges by type: destination, place, source and type of each. While a product runs, the operands of
     the next step are loaded, and the addresses of the step after it.
     """
-    t = tl.program_id(0)
-    share = tl.program_id(1)
-    n0 = (tl.program_id(2) % tl.cdiv(N, BN)) * BN
-    m0 = (tl.program_id(2) // tl.cdiv(N, BN)) * BM
+    k, at = group_of(tl.program_id(0), T0 * splits0, T1 * splits1 if G > 2 else 0, T2 * splits2 if G > 3 else 0, G)
+    dst = pick(k, dst0, dst1, dst2, dst3, G) if HAS_DST else src0
+    src = pick(k, src0, src1, src2, src3, G)
+    source = pick(k, source0, source1, source2, source3, G)
+    grad = pick(k, grad0, grad1, grad2, grad3, G)
+    arg = pick(k, arg0, arg1, arg2, arg3, G)
+    d_weight = pick(k, d_weight0, d_weight1, d_weight2, d_weight3, G)
+    D = pick(k, D0, D1, D2, D3, G)
+    S = pick(k, S0, S1, S2, S3, G)
+    T = pick(k, T0, T1, T2, T3, G)
+    splits = pick(k, splits0, splits1, splits2, splits3, G)
+    t = at % T
+    share = at // T
+    n0 = (tl.program_id(1) % tl.cdiv(N, BN)) * BN
+    m0 = (tl.program_id(1) // tl.cdiv(N, BN)) * BM
     tiles = tl.cdiv(items, BI)
     if BY_ITEM:
+        by_kind = source
         begin = tl.full((), 0, tl.int32)
         edges = tl.full((), 1, tl.int32)
         count = tiles
     else:
+        by_kind = pick(k, by_kind0, by_kind1, by_kind2, by_kind3, G)
+        kind_ptr = pick(k, kind_ptr0, kind_ptr1, kind_ptr2, kind_ptr3, G)
         begin = tl.load(kind_ptr + t).to(tl.int32)
         edges = tl.load(kind_ptr + t + 1).to(tl.int32) - begin
         count = edges * tiles
