@@ -35,7 +35,7 @@ class Operands(NamedTuple):
     def zeros(self, wants: Sequence[bool]) -> list[Any]:
         """The gradients of a call without edges; at W as one share of a sum."""
         grads = [None if g is None else g.zero_() for g in self.gradients(wants)]
-        return [*grads, self.weight.new_zeros((1, *self.weight.shape))]
+        return [*grads, self.weight.new_zeros((1, *self.weight.shape), dtype=torch.float32)]
 
     def source_buffer(self, edges: int, wanted: bool) -> Tensor:
         """Float32 sums for the gradient at src: by source with atomics, by edge if results must be deterministic."""

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from fgnn.nn.backends.triton.edge_mlp_kernels import hidden_before
+from fgnn.nn.backends.triton.group_choice import pick
 
 
 @triton.jit
@@ -91,42 +92,31 @@ def positions_forward(
 
 
 @triton.jit
-def backward_block(
-    d_q, splits, weight, phi, d_weight, d_phi, A, T, C, BS: tl.constexpr, BA: tl.constexpr, BT: tl.constexpr,
-    BC: tl.constexpr, PREC: tl.constexpr,
-):  # fmt: skip
-    """The gradient at a block of columns of W (T, C), and this block's share of the one at φ (blocks, A, T)."""
-    a = tl.arange(0, BA)
-    k = tl.arange(0, BT)
-    c = tl.program_id(0) * BC + tl.arange(0, BC)
-    g = sum_of_shares(d_q, splits, A, C, c, BS, BA, BC)
-    y = rows_of(phi, A, T, BA, BT)
-    d_w = tl.dot(tl.trans(y), g, input_precision=PREC)
-    tl.store(d_weight + k[:, None] * C + c[None, :], d_w, mask=(k < T)[:, None] & (c < C)[None, :])
-    share = tl.dot(g, tl.trans(columns_of(weight, T, C, c, BT)), input_precision=PREC)
-    at = (tl.program_id(0) * A + a[:, None]) * T + k[None, :]
-    tl.store(d_phi + at, share, mask=(a < A)[:, None] & (k < T)[None, :])
-
-
-@triton.jit
 def positions_backward(
     q0, splits0, weight0, phi0, d_weight0, d_phi0, A0, q1, splits1, weight1, phi1, d_weight1, d_phi1, A1,
     q2, splits2, weight2, phi2, d_weight2, d_phi2, A2, q3, splits3, weight3, phi3, d_weight3, d_phi3, A3, T, C,
     G: tl.constexpr, BS: tl.constexpr, BA: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
-    """The gradients at W and φ of G groups, from shares (splits, A, C) of the one at Q."""
+    """The gradient at a block of columns of one group's W (T, C), and this block's share of that at φ (blocks, A, T).
+
+    The gradient at Q is given by shares (splits, A, C).
+    """
     group = tl.program_id(1)
-    if group == 0:
-        backward_block(q0, splits0, weight0, phi0, d_weight0, d_phi0, A0, T, C, BS, BA, BT, BC, PREC)
-    if G > 1:
-        if group == 1:
-            backward_block(q1, splits1, weight1, phi1, d_weight1, d_phi1, A1, T, C, BS, BA, BT, BC, PREC)
-    if G > 2:
-        if group == 2:
-            backward_block(q2, splits2, weight2, phi2, d_weight2, d_phi2, A2, T, C, BS, BA, BT, BC, PREC)
-    if G > 3:
-        if group == 3:
-            backward_block(q3, splits3, weight3, phi3, d_weight3, d_phi3, A3, T, C, BS, BA, BT, BC, PREC)
+    A = pick(group, A0, A1, A2, A3, G)
+    a = tl.arange(0, BA)
+    k = tl.arange(0, BT)
+    c = tl.program_id(0) * BC + tl.arange(0, BC)
+    shares = pick(group, q0, q1, q2, q3, G)
+    g = sum_of_shares(shares, pick(group, splits0, splits1, splits2, splits3, G), A, C, c, BS, BA, BC)
+    y = rows_of(pick(group, phi0, phi1, phi2, phi3, G), A, T, BA, BT)
+    d_w = tl.dot(tl.trans(y), g, input_precision=PREC)
+    d_weight = pick(group, d_weight0, d_weight1, d_weight2, d_weight3, G)
+    tl.store(d_weight + k[:, None] * C + c[None, :], d_w, mask=(k < T)[:, None] & (c < C)[None, :])
+    weight = pick(group, weight0, weight1, weight2, weight3, G)
+    share = tl.dot(g, tl.trans(columns_of(weight, T, C, c, BT)), input_precision=PREC)
+    at = (tl.program_id(0) * A + a[:, None]) * T + k[None, :]
+    d_phi = pick(group, d_phi0, d_phi1, d_phi2, d_phi3, G)
+    tl.store(d_phi + at, share, mask=(a < A)[:, None] & (k < T)[None, :])
 
 
 @triton.jit

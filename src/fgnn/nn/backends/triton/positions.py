@@ -5,7 +5,7 @@ As separate operations it takes sixteen launches for each group, on matrices of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -29,9 +29,9 @@ class Positions(NamedTuple):
     weight: Tensor
 
     @property
-    def kind(self) -> tuple[torch.Size, int]:
+    def kind(self) -> Hashable:
         """What groups of one launch have in common."""
-        return self.weight.shape, self.net[0].shape[0]
+        return self.weight.shape, self.weight.dtype, self.net[0].shape[0]
 
 
 def fits(t: Tensor) -> bool:
