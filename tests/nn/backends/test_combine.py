@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fgnn.nn.aggregate import Aggregation, combine_groups, finish
 from fgnn.nn.backends import combine as combined
+from fgnn.nn.backends.triton.combine import End
 
 TRITON = find_spec("triton") is not None and (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1")
 DEVICES = [
@@ -62,8 +63,8 @@ def test_values_and_gradients(
     gradients = torch.autograd.grad(wanted, leaves, up.double())
     here = [x.to(device) for x in parts]
     moved = (None if x is None else x.to(device) for x in (bias, empty))
-    y, which = combined.forward(here, *moved, kind == "max", relu, fused)
-    d_parts, d_bias = combined.backward(up.to(device), which, groups, has_bias, kind == "max", fused)
+    ((y, which),) = combined.forward([End(here, *moved)], kind == "max", relu, fused)
+    ((d_parts, d_bias),) = combined.backward([up.to(device)], [which], groups, has_bias, kind == "max", fused)
     found = [*d_parts, *([d_bias] if has_bias else [])]
     assert torch.equal(y.double().cpu(), wanted)
     for one, other in zip(found, gradients, strict=True):
@@ -74,6 +75,27 @@ def test_values_and_gradients(
 def test_nan_propagates(where: tuple[str, bool]) -> None:
     device, fused = where
     parts = [torch.tensor([[1.0, torch.nan, 2.0]], device=device), torch.tensor([[torch.nan, 1.0, 3.0]], device=device)]
-    y, which = combined.forward(parts, None, None, True, True, fused)
+    ((y, which),) = combined.forward([End(parts, None, None)], True, True, fused)
     assert y.isnan().tolist() == [[True, True, False]]
     assert which.tolist() == [[1, 0, 1]]
+
+
+@pytest.mark.parametrize("where", DEVICES)
+def test_results_of_several_groups_are_those_of_each(where: tuple[str, bool]) -> None:
+    device, fused = where
+    rng = torch.Generator().manual_seed(0)
+    parts = [torch.randn(3, rows, 5, generator=rng).to(device) for rows in (1, 2000, 4, 7, 30)]
+    biases = [torch.randn(5, generator=rng).to(device) for _ in parts]
+    empties = [None, None, torch.arange(4, device=device) > 1, torch.arange(7, device=device) > 1, None]
+    ends = [End([x], bias, empty) for x, bias, empty in zip(parts, biases, empties, strict=True)]
+    together = combined.forward(ends, True, True, fused)
+    ups = [torch.randn(y.shape, generator=rng).to(device) for y, _ in together]
+    whiches = [which for _, which in together]
+    gradients = combined.backward(ups, whiches, 1, True, True, fused)
+    for k, end in enumerate(ends):
+        ((y, which),) = combined.forward([end], True, True, False)
+        assert torch.equal(together[k][0], y)
+        assert torch.equal(whiches[k], which)
+        ((alone, d_bias),) = combined.backward([ups[k]], [which], 1, True, True, False)
+        assert torch.equal(gradients[k][0][0], alone[0])
+        torch.testing.assert_close(gradients[k][1], d_bias)

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fgnn.nn.backends.triton import combine as by_triton
+from fgnn.nn.backends.triton.combine import End
+
 MOST = 254  # groups
 _NONE = 255  # no part gets the gradient of an entry
 
 
-def forward(
-    parts: Sequence[Tensor], bias: Tensor | None, empty: Tensor | None, maximum: bool, relu: bool, fused: bool
-) -> tuple[Tensor, Tensor]:
-    r"""Combine the aggregates x_k of several groups, entry by entry:
+def forward(ends: Sequence[End], maximum: bool, relu: bool, fused: bool) -> list[tuple[Tensor, Tensor]]:
+    r"""Combine the aggregates x_k of several groups, entry by entry, to one result or several:
 
     .. math:: y = \sigma\Big(\max_k x_k + \beta\Big) \quad\text{or}\quad y = \sigma\Big(\sum_k x_k + \beta\Big)
 
@@ -22,20 +23,21 @@ def forward(
     memory, and as many kernels for each of them.
 
     Args:
-        parts: Each (..., D, m), of one dtype, which the result has too.
-        bias: β (m,).
-        empty: (D,) True for destinations without edges, where the result is zero.
+        ends: For each result its parts, of one dtype, which the result has too.
         maximum: Maximum or sum.
         relu: Whether σ is ReLU.
-        fused: Whether to use the kernel.
+        fused: Whether to use the kernel, one launch for all results of one part each.
 
     Returns:
-        y (..., D, m), and which part gets the gradient of each entry (for a sum 0: all of them).
+        For each result y (..., D, m), and which part gets the gradient of each entry (for a sum 0: all of them).
     """
-    if fused and parts[0].numel():
-        from fgnn.nn.backends.triton import combine as by_triton
+    if fused and all(end.parts[0].numel() for end in ends):
+        return by_triton.forward(ends, maximum, relu)
+    return [_forward(end, maximum, relu) for end in ends]
 
-        return by_triton.forward(parts, bias, empty, maximum, relu)
+
+def _forward(end: End, maximum: bool, relu: bool) -> tuple[Tensor, Tensor]:
+    parts, bias, empty = end
     total, which = parts[0], torch.zeros_like(parts[0], dtype=torch.uint8)
     for k, part in enumerate(parts[1:], 1):
         if maximum:
@@ -53,13 +55,15 @@ def forward(
 
 
 def backward(
-    grad: Tensor, which: Tensor, parts: int, has_bias: bool, maximum: bool, fused: bool
-) -> tuple[list[Tensor], Tensor]:
-    """Gradients at the parts, and at the bias in float32 or better (empty without bias)."""
-    if fused and grad.numel():
-        from fgnn.nn.backends.triton import combine as by_triton
+    grads: Sequence[Tensor], whiches: Sequence[Tensor], parts: int, has_bias: bool, maximum: bool, fused: bool
+) -> list[tuple[list[Tensor], Tensor]]:
+    """For each result the gradients at its parts, and at the bias in float32 or better (empty without bias)."""
+    if fused and all(grad.numel() for grad in grads):
+        return by_triton.backward(grads, whiches, parts, has_bias, maximum)
+    return [_backward(grad, which, parts, has_bias, maximum) for grad, which in zip(grads, whiches, strict=True)]
 
-        return by_triton.backward(grad, which, parts, has_bias, maximum)
+
+def _backward(grad: Tensor, which: Tensor, parts: int, has_bias: bool, maximum: bool) -> tuple[list[Tensor], Tensor]:
     passes = grad.masked_fill(which == _NONE, 0)
     d_bias = passes.new_empty(0, dtype=_wide(grad.dtype))
     if has_bias:

@@ -32,7 +32,7 @@ from fgnn.nn.backends.half_call import BY_POSITION, RELU, GroupCall, HalfCall, O
 from fgnn.nn.backends.torch import aggregate as by_torch
 from fgnn.nn.backends.torch.chunks import EdgeInputs
 from fgnn.nn.backends.triton import aggregate as by_triton
-from fgnn.nn.backends.triton.combine import PARTS
+from fgnn.nn.backends.triton.combine import PARTS, End
 from fgnn.nn.backends.triton.replay import aligned, replayed
 from fgnn.nn.backends.triton.tape import Place
 
@@ -81,15 +81,10 @@ def _forward(call: HalfCall, flat: Sequence[Tensor]) -> tuple[list[Tensor], list
         kept += to_keep(call, group, x, h, arg) if call.keep is not None else []
     if call.ends == "none":
         return [_as_called(call, part) for part in parts], kept
-    ys = []
-    for k, some in enumerate([parts] if call.ends == "all" else [[part] for part in parts]):
-        bias = biases[k] if biases else None
-        y, which = combine.forward(
-            some, bias, call.empty[k], call.aggregation.kind == "max", call.relu, _fused(call, len(some))
-        )
-        ys.append(_as_called(call, y))
-        kept.append(which.contiguous())
-    return ys, kept
+    results = [parts] if call.ends == "all" else [[part] for part in parts]
+    ends = [End(some, biases[k] if biases else None, call.empty[k]) for k, some in enumerate(results)]
+    found = combine.forward(ends, call.aggregation.kind == "max", call.relu, _fused(call))
+    return [_as_called(call, y) for y, _ in found], kept + [which.contiguous() for _, which in found]
 
 
 def backward(
@@ -249,8 +244,8 @@ def _needs(call: HalfCall, group: GroupCall, x: Operands, want: Operands, want_f
 # ---- after the edges -----------------------------------------------------------------------------------------------
 
 
-def _fused(call: HalfCall, parts: int) -> bool:
-    return call.backend == "triton" and parts <= PARTS
+def _fused(call: HalfCall) -> bool:
+    return call.backend == "triton" and (call.ends == "each" or len(call.groups) <= PARTS)
 
 
 def _as_called(call: HalfCall, y: Tensor) -> Tensor:
@@ -264,18 +259,17 @@ def _ends_backward(
     whole = [None if g is None else g.unsqueeze(0) if call.batch is None else g for g in grads]
     if call.ends == "none":
         return whole, []
-    d_parts: list[Tensor | None] = []
-    d_biases: list[Tensor | None] = []
-    for k, grad in enumerate(whole):
-        which = next(kept)
-        parts = len(call.groups) if call.ends == "all" else 1
-        if grad is None:
-            d_parts += [None] * parts
-            d_biases += [None] * bool(biases)
-            continue
-        some, d_bias = combine.backward(
-            grad, which, parts, bool(biases), call.aggregation.kind == "max", _fused(call, parts)
-        )
-        d_parts += some
-        d_biases += [d_bias.to(biases[k].dtype)] if biases else []
+    parts = len(call.groups) if call.ends == "all" else 1
+    whiches = [next(kept) for _ in whole]
+    live = {k: grad for k, grad in enumerate(whole) if grad is not None}
+    found = combine.backward(
+        list(live.values()), [whiches[k] for k in live], parts, bool(biases), call.aggregation.kind == "max",
+        _fused(call),
+    )  # fmt: skip
+    d_parts: list[Tensor | None] = [None] * (parts * len(whole))
+    d_biases: list[Tensor | None] = [None] * len(biases)
+    for k, (some, d_bias) in zip(live, found, strict=True):
+        d_parts[k * parts : (k + 1) * parts] = some
+        if biases:
+            d_biases[k] = d_bias.to(biases[k].dtype)
     return d_parts, d_biases

@@ -23,7 +23,7 @@ BACK = {"NEED_DST": True, "NEED_SRC": True}
 LINEAR = {"M": 16, "BR": 128, "BM": 16} | {f"K{j}": 20 for j in range(4)} | {f"BK{j}": 32 for j in range(4)}
 BACK_LINEAR = {"BIASES": 5, "NEED_WEIGHT": True, "AT1": 336, "AT2": 656, "AT3": 992}
 POSITIONS = {"H": 32, "BS": 8, "BA": 16, "BD": 16, "BT": 16, "PREC": "tf32x3"} | {f"D{j}": 8 for j in range(4)}
-COMBINE = {"M": 64, "HAS_BIAS": True, "R": 64, "C": 64}
+COMBINE = {"M": 64, "G": 1, "HAS_BIAS": True, "R": 64, "C": 64}
 WIDE = [(128, 128), (128, 256), (256, 128), (64, 256), (256, 64)]
 
 
@@ -75,8 +75,9 @@ CASES: list[tuple[Any, dict[str, Any]]] = [
         (combine_kernels.combine_forward, COMBINE | {"P": parts, "MAX": maximum, "RELU": True, "HAS_EMPTY": True})
         for parts, maximum in ((1, True), (2, True), (4, False))
     ),
+    (combine_kernels.combine_forward, COMBINE | {"G": 4, "P": 1, "MAX": True, "RELU": True, "HAS_EMPTY": True}),
     (combine_kernels.combine_backward, COMBINE | {"P": 2, "MAX": True}),
-    (combine_kernels.combine_backward, COMBINE | {"P": 1, "MAX": False}),
+    (combine_kernels.combine_backward, COMBINE | {"G": 4, "P": 1, "MAX": False}),
     (sampling_kernels.farthest, {"BP": 2048}),
 ]
 
@@ -103,10 +104,11 @@ def compile_kernel(kernel: Any, sizes: dict[str, Any]) -> None:
         if name in ("points", "start", "index"):
             return "*fp32" if name == "points" else "*i64"
         if kernel in (combine_kernels.combine_forward, combine_kernels.combine_backward):
-            unused = name[0] in "xd" and name[1:].isdigit() and int(name[1:]) >= sizes["P"]
-            kinds = {"which": "*u8", "empty": "*i1", "bias": "*fp32", "partial": "*fp32"}
-            at = name[1:].isdigit() or name in ("y", "grad")
-            return "constexpr" if unused else kinds.get(name, "*bf16" if at else "i32")
+            stem = name.rstrip("0123")
+            there = sizes["G"] * sizes["P"] if stem in ("x", "d") else sizes["G"]
+            kinds = {"which": "*u8", "empty": "*i1", "bias": "*fp32", "partial": "*fp32", "steps": "i32"}
+            kinds |= {"rows": "i32", "D": "i32"}
+            return "constexpr" if name != stem and int(name[-1]) >= there else kinds.get(stem, "*bf16")
         if name == "coef" and sizes["TYPED"]:
             return "*i64"
         if name in ("dst", "src", "coef", "weight", "grad", "out", "d_dst", "d_coef", "arg") or name in SUMS:

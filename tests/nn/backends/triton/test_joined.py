@@ -12,6 +12,7 @@ from torch import Tensor
 from fgnn.graph import EdgeTypes, FactorGraph, FactorGroup
 from fgnn.nn import FGNNLayer, use_backend
 from fgnn.nn.backends.triton import kernel_launch
+from fgnn.nn.backends.triton.combine import PARTS
 from fgnn.nn.backends.triton.launch import in_turn
 from fgnn.runtime.triton_support import why_unavailable
 from tests.nn.graphs import features
@@ -75,6 +76,8 @@ def test_groups_share_launches_and_equal_plain_torch(
     assert not launches
     torch.testing.assert_close(run(layer, "triton", graph, inputs), wanted, rtol=1e-4, atol=1e-4)
     assert launches["typed_forward"] == launches["typed_nodes"] == launches["typed_weight"] == 2 * expected
+    towards_variables = groups <= PARTS  # else they are combined by torch
+    assert launches["combine_forward"] == launches["combine_backward"] == expected + towards_variables
 
 
 def test_groups_of_one_launch_are_up_to_four_in_a_row_of_one_kind() -> None:

@@ -3,55 +3,97 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fgnn.nn.backends.triton.kernel_launch import constants, launch
+from fgnn.nn.backends.triton.launch import JOBS, in_turn
 from fgnn.nn.backends.triton.tile_sizes import block, cdiv, processors
 
 _TILE = 4096  # entries
-PARTS = 4  # that a kernel reads
+PARTS = JOBS  # that a kernel reads
 
 
-def forward(
-    parts: Sequence[Tensor], bias: Tensor | None, empty: Tensor | None, maximum: bool, relu: bool
-) -> tuple[Tensor, Tensor]:
+class End(NamedTuple):
+    """What becomes one result: aggregates (..., D, m), β (m,), and a mask of the destinations without edges (D,)."""
+
+    parts: Sequence[Tensor]
+    bias: Tensor | None
+    empty: Tensor | None
+
+
+def forward(ends: Sequence[End], maximum: bool, relu: bool) -> list[tuple[Tensor, Tensor]]:
     """See :func:`fgnn.nn.backends.combine.forward`."""
+    found: list[tuple[Tensor, Tensor]] = []
+    kinds = [
+        None if len(parts) > 1 else (parts[0].shape[-1], parts[0].dtype, bias is None or bias.dtype, empty is None)
+        for parts, bias, empty in ends
+    ]
+    for some in in_turn(kinds):
+        found += _forward(ends[some], maximum, relu)
+    return found
+
+
+def backward(
+    grads: Sequence[Tensor], whiches: Sequence[Tensor], parts: int, has_bias: bool, maximum: bool
+) -> list[tuple[list[Tensor], Tensor]]:
+    """See :func:`fgnn.nn.backends.combine.backward`."""
+    found: list[tuple[list[Tensor], Tensor]] = []
+    for some in in_turn([None if parts > 1 else (grad.shape[-1], grad.dtype) for grad in grads]):
+        found += _backward([grad.contiguous() for grad in grads[some]], whiches[some], parts, has_bias, maximum)
+    return found
+
+
+def _forward(ends: Sequence[End], maximum: bool, relu: bool) -> list[tuple[Tensor, Tensor]]:
     from fgnn.nn.backends.triton.combine_kernels import combine_forward
 
-    given = [x.contiguous() for x in parts]
-    first = given[0]
-    m, destinations = first.shape[-1], first.shape[-2]
-    y, which = torch.empty_like(first), torch.empty_like(first, dtype=torch.uint8)
-    rows, lines, columns = first.numel() // m, *_tile(m)
+    (parts, bias, empty), given = ends[0], [x.contiguous() for end in ends for x in end.parts]
+    firsts = given[: len(ends)]
+    m = firsts[0].shape[-1]
+    found = [(torch.empty_like(x), torch.empty_like(x, dtype=torch.uint8)) for x in firsts]
+    rows = [x.numel() // m for x in firsts]
+    lines, columns = _tile(m)
     options = constants(
-        M=m, P=len(given), MAX=maximum, RELU=relu, HAS_BIAS=bias is not None, HAS_EMPTY=empty is not None,
-        R=lines, C=columns, num_warps=4,
+        M=m, G=len(ends), P=len(parts), MAX=maximum, RELU=relu, HAS_BIAS=bias is not None,
+        HAS_EMPTY=empty is not None, R=lines, C=columns, num_warps=4,
     )  # fmt: skip
-    args = [*given, *[None] * (PARTS - len(given)), bias, empty, y, which, rows, destinations]
-    launch(combine_forward, (cdiv(rows, lines), cdiv(m, columns)), args, options)
-    return y, which
+    args = [
+        *_four(given), *_four([end.bias for end in ends]), *_four([end.empty for end in ends]),
+        *_four([y for y, _ in found]), *_four([which for _, which in found]),
+        *_four(rows), *_four([x.shape[-2] for x in firsts]),
+    ]  # fmt: skip
+    launch(combine_forward, (sum([cdiv(count, lines) for count in rows]), cdiv(m, columns)), args, options)
+    return found
 
 
-def backward(grad: Tensor, which: Tensor, parts: int, has_bias: bool, maximum: bool) -> tuple[list[Tensor], Tensor]:
-    """See :func:`fgnn.nn.backends.combine.backward`."""
+def _backward(
+    grads: Sequence[Tensor], whiches: Sequence[Tensor], parts: int, has_bias: bool, maximum: bool
+) -> list[tuple[list[Tensor], Tensor]]:
     from fgnn.nn.backends.triton.combine_kernels import combine_backward
 
-    grad = grad.contiguous()
-    m = grad.shape[-1]
-    rows, lines, columns = grad.numel() // m, *_tile(m)
-    tiles, blocks = cdiv(rows, lines), cdiv(m, columns)
-    steps = cdiv(tiles, min(tiles, max(1, 4 * processors(grad.device) // blocks))) if has_bias else 1
+    m, ends = grads[0].shape[-1], len(grads)
+    rows, lines, columns = [grad.numel() // m for grad in grads], *_tile(m)
+    tiles, blocks = cdiv(max(rows), lines), cdiv(m, columns)
+    steps = cdiv(tiles, min(tiles, max(1, 4 * processors(grads[0].device) // (blocks * ends)))) if has_bias else 1
     shares = cdiv(tiles, steps)
     stored = parts if maximum else 1  # all parts of a sum have the same gradient
-    found = [torch.empty_like(grad) for _ in range(stored)]
-    partial: Any = grad.new_empty((shares, m), dtype=torch.float32) if has_bias else None
-    options = constants(M=m, P=stored, MAX=stored > 1, HAS_BIAS=has_bias, R=lines, C=columns, num_warps=4)
-    args = [grad, which, *found, *[None] * (PARTS - stored), partial, rows, steps]
-    launch(combine_backward, (shares, blocks), args, options)
-    return found * (parts // stored), partial.sum(0) if has_bias else grad.new_empty(0, dtype=torch.float32)
+    found = [[torch.empty_like(grad) for _ in range(stored)] for grad in grads]
+    partial: Any = grads[0].new_empty((shares, ends, m), dtype=torch.float32) if has_bias else None
+    options = constants(
+        M=m, G=ends, P=stored, MAX=stored > 1, HAS_BIAS=has_bias, R=lines, C=columns, num_warps=4
+    )  # fmt: skip
+    args = [
+        *_four(grads), *_four(whiches), *_four([d for some in found for d in some]), *_four(rows), partial, steps,
+    ]  # fmt: skip
+    launch(combine_backward, (shares * ends, blocks), args, options)
+    d_biases = partial.sum(0) if has_bias else grads[0].new_empty((ends, 0), dtype=torch.float32)
+    return [(some * (parts // stored), d_bias) for some, d_bias in zip(found, d_biases.unbind(), strict=True)]
+
+
+def _four(args: Sequence[Any]) -> list[Any]:
+    return [*args, *[None] * (JOBS - len(args))]
 
 
 def _tile(m: int) -> tuple[int, int]:
