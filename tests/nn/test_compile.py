@@ -47,22 +47,58 @@ def test_one_graph_serves_every_number_of_samples(make: Callable[[], FactorGraph
     assert len(graphs) == 1
 
 
+def names(graph: torch.fx.GraphModule) -> list[str]:
+    """What is called in a traced graph, without tensors that stand for results and reading from lists."""
+    targets = [str(node.target) for node in graph.graph.nodes if node.op in ("call_function", "call_method")]
+    return [name for name in targets if "getitem" not in name and name != "new_full"]
+
+
 @pytest.mark.parametrize("older", [False, True])
-def test_every_layer_is_one_operator(older: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_is_one_operator(older: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where, as before torch 2.12, code that ``torch.compile`` traces is told that it is exported."""
     if older:
         monkeypatch.setattr(torch.compiler, "is_exporting", lambda: torch.compiler.is_compiling())
     graph = uniform_graph()
     graphs: list[torch.fx.GraphModule] = []
     widths = dict.fromkeys(graph.groups, 3)
-    net = build("FGNN(4) - FC(4) - FGNN(2)", variable_in=2, factor_in=widths, edge_in=widths)
+    net = build(
+        "FGNN(4) - Res[FC(4) - FGNN(4) - FC(4)] - FC(4) - FGNN(2)", variable_in=2, factor_in=widths, edge_in=widths
+    )
     f, gs, edges = features(graph, 2, widths, widths, batch=5, dtype=torch.float32)
-    with torch.no_grad():
-        compiled(net, graphs)(graph, f, gs, edges)
-    names = [str(node.target) for node in graphs[0].graph.nodes if node.op in ("call_function", "call_method")]
-    operators = [name for name in names if "getitem" not in name]
-    assert set(operators) == {"fgnn.half_layer.default", "fgnn.dense.default"}
-    assert operators.count("fgnn.half_layer.default") == 4
+    wanted = net(graph, f, gs, edges)
+    for training in (False, True):
+        with torch.set_grad_enabled(training):
+            torch.testing.assert_close(compiled(net, graphs)(graph, f, gs, edges), wanted)
+    assert [names(one) for one in graphs] == [["fgnn.steps.default"]] * 2
+
+
+@pytest.mark.slow
+def test_what_is_between_the_steps_splits_the_operator() -> None:
+    """Whatever reads features between layers reads real ones: pooling, hooks, and layers of other kinds."""
+    graph = uniform_graph()
+    graphs: list[torch.fx.GraphModule] = []
+    widths = dict.fromkeys(graph.groups, 3)
+    net = build("FGNN(4) - FC(4) - GlobalPooling - FGNN(4) - FC(2)", variable_in=2, factor_in=widths, edge_in=widths)
+    f, gs, edges = features(graph, 2, widths, widths, batch=5, dtype=torch.float32)
+    wanted = net(graph, f, gs, edges)
+    torch.testing.assert_close(compiled(net, graphs)(graph, f, gs, edges), wanted)
+    assert names(graphs[0]).count("fgnn.steps.default") == 2
+    for layer in (net.layers[1], net.layers[0].factor_to_variable, net.layers[3]):
+        torch._dynamo.reset()
+        layer.register_forward_hook(lambda module, args, out: None if isinstance(out, Tensor) else (2 * out[0], out[1]))
+        wanted = net(graph, f, gs, edges)
+        torch.testing.assert_close(compiled(net, graphs)(graph, f, gs, edges), wanted)
+
+
+@pytest.mark.slow
+def test_features_without_samples_are_shared_by_all() -> None:
+    graph = uniform_graph()
+    widths = dict.fromkeys(graph.groups, 3)
+    net = build("FGNN(4) - Res[FC(4) - FGNN(4) - FC(4)] - FGNN(2)", variable_in=2, factor_in=widths, edge_in=widths)
+    f, gs, edges = features(graph, 2, widths, widths, batch=5, dtype=torch.float32)
+    for mixed in (f[0], f):
+        torch.testing.assert_close(compiled(net, [])(graph, mixed, gs, edges), net(graph, mixed, gs, edges))
+        gs = {name: g[0] for name, g in gs.items()}
 
 
 def test_batches_of_other_structures_compile_at_most_twice() -> None:
@@ -99,6 +135,28 @@ def test_a_compiled_training_step_gives_the_same_gradients(q: str, aggregate: st
     fast(ragged_graph(), f, gs, edges).square().sum().backward()
     for p, gradient in zip(net.parameters(), wanted, strict=True):
         torch.testing.assert_close(p.grad, gradient, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_steps_give_the_gradients_of_autograd() -> None:
+    """Of parameters and inputs, where only some are wanted, and again from the same graph."""
+    graph = uniform_graph()
+    widths = dict.fromkeys(graph.groups, 3)
+    torch.manual_seed(0)
+    net = build(
+        "FGNN(4) - Res[FC(4) - FGNN(4) - FC(4)] - FC(4) - FGNN(2)", variable_in=2, factor_in=widths, edge_in=widths
+    )
+    f, gs, edges = features(graph, 2, widths, widths, batch=5, dtype=torch.float32)
+    fast = torch.compile(net, backend="aot_eager", fullgraph=True)
+    for frozen in (False, True):
+        net.layers[1].requires_grad_(not frozen)
+        leaves = [f.requires_grad_(not frozen), *(p for p in net.parameters() if p.requires_grad)]
+        leaves = [x for x in leaves if x.requires_grad]
+        wanted = torch.autograd.grad(net(graph, f, gs, edges).square().sum(), leaves)
+        loss = fast(graph, f, gs, edges).square().sum()
+        for again in (True, False):
+            found = torch.autograd.grad(loss, leaves, retain_graph=again)
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from fgnn.graph import FactorGraph, tracing
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.fork import fork
-from fgnn.nn.backends.linear import linear, linears
+from fgnn.nn.backends.linear import compiled, linear, linears
+from fgnn.nn.backends.steps import finish, recording, start
 from fgnn.nn.backends.torch.reduce import reduce_edges
 from fgnn.nn.backends.torch.traced import reduce_segments
 from fgnn.nn.edge_features import EdgeFeatures
+from fgnn.nn.layer import FGNNLayer
 from fgnn.nn.norm import NodeBatchNorm, Norm, make_norm
 
 Factors = Mapping[str, Tensor]  # features of the factors by group
@@ -35,6 +37,7 @@ class _Dense(nn.Sequential):
         if activation == "relu":
             parts.append(nn.ReLU())
         super().__init__(*parts)
+        self.plain = after is None  # no normalisation
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Add ``residual`` to the result, if given.  # shape: (..., width_in) to (..., out)"""
@@ -48,11 +51,6 @@ class _Dense(nn.Sequential):
         for part in () if self.plain else after:
             x = part(x)
         return x if residual is None else residual + x
-
-    @property
-    def plain(self) -> bool:
-        """Whether there is no normalisation."""
-        return all(isinstance(part, nn.Linear | nn.ReLU) for part in self)
 
 
 class FC(nn.Module):
@@ -85,14 +83,22 @@ class FC(nn.Module):
             {name: _Dense(width, out, norm, activation) for name, width in factor_in.items() if width}
         )
 
+    @property
+    def plain(self) -> bool:
+        """Whether the layers have neither normalisation nor hooks."""
+        for one in (self.variable, *self.factor.values()):
+            if type(one) is not _Dense or not one.plain or one._forward_hooks:
+                return False
+        return True
+
     def forward(
         self, graph: FactorGraph, f: Tensor, gs: Factors, edges: Edges = None, residual: Features | None = None
     ) -> Features:
         """New features of all nodes, plus ``residual`` if given."""
         to_f, to_gs = residual if residual is not None else (None, {})
         names = [name for name in gs if name in self.factor]
-        nodes = [self.variable, *(self.factor[name] for name in names)]
-        if all(type(one) is _Dense and one.plain and not one._forward_hooks for one in nodes):
+        if self.plain:
+            nodes = [self.variable, *(self.factor[name] for name in names)]
             after = None if to_f is None else [to_f, *(to_gs[name] for name in names)]
             layers: list[nn.Linear] = [one[0] for one in nodes]  # type: ignore[index]
             new_f, *new = linears(
@@ -193,6 +199,39 @@ def run_layers(
 ) -> Features:
     """Layers one after another."""
     features = dict(gs)
+    if compiled() and not recording():
+        return _run_compiled(layers, graph, f, features, edges)
     for layer in layers:
         f, features = layer(graph, f, features, edges)
     return f, features
+
+
+def _run_compiled(
+    layers: Sequence[nn.Module] | nn.ModuleList, graph: FactorGraph, f: Tensor, gs: dict[str, Tensor], edges: Edges
+) -> Features:
+    """The same in compiled code, where consecutive layers that consist of steps are one operator."""
+    # Plain operations serve features of which some have no axis for samples.
+    alike = isinstance(f, Tensor) and all(isinstance(g, Tensor) and g.dim() == f.dim() for g in gs.values())
+    for layer in layers:
+        steps = alike and in_steps(layer)
+        if steps and not recording():
+            start([f, *gs.values()])
+        elif recording() and not steps:
+            f, *rest = finish([f, *gs.values()])
+            gs = dict(zip(gs, rest, strict=True))
+        f, gs = layer(graph, f, gs, edges)
+    if recording():
+        f, *rest = finish([f, *gs.values()])
+        gs = dict(zip(gs, rest, strict=True))
+    return f, gs
+
+
+def in_steps(layer: nn.Module) -> bool:
+    """Whether a layer in compiled code consists of steps alone: nothing else reads what is between them."""
+    if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks:
+        return False
+    if type(layer) is FGNNLayer:
+        return layer.in_steps
+    if type(layer) is FC:
+        return layer.plain
+    return type(layer) is Res and type(layer.body[-1]) is FC and all(in_steps(one) for one in layer.body)

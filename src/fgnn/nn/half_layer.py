@@ -17,7 +17,7 @@ from fgnn.nn.backends.half_operator import covers_all, empty_factors, isolated_v
 from fgnn.nn.backends.linear import compiled, have_kernels
 from fgnn.nn.backends.triton.linear import fits
 from fgnn.nn.edge_features import EdgeFeatures
-from fgnn.nn.edge_matrix import EdgeMatrix
+from fgnn.nn.edge_matrix import BasisMatrix, DenseMatrix, EdgeMatrix, TableMatrix
 from fgnn.nn.functional import Activation, aggregate_messages, number_of_samples
 from fgnn.nn.message import Message
 from fgnn.nn.norm import NodeBatchNorm, Norm, make_norm
@@ -81,6 +81,12 @@ class EdgeMessages(nn.Module):
             kernels = kernels and (theta is None or x is None or fits(x, theta))
         operands = Operands(None if theta_g is None else g, theta_g, message.bias, None, theta_f, *edge_operands)
         return operands, types, options | (FUSED if kernels else 0)
+
+    @property
+    def in_steps(self) -> bool:
+        """Whether the operation on a half-layer computes all of M, and Q from features of edges alone."""
+        plain = type(self.matrix) in (BasisMatrix, DenseMatrix, TableMatrix) and not self.matrix._forward_hooks
+        return plain and type(self.message) is Message and not len(self.message.tail)
 
 
 class Output(nn.Module):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fgnn.graph import FactorGraph, tracing
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.choice import choose_backend, working_dtype
+from fgnn.nn.backends.combine import MOST
 from fgnn.nn.backends.fork import fork
 from fgnn.nn.direction import FactorToVariable, VariableToFactor, all_to_factors
 from fgnn.nn.edge_features import EdgeFeatures
@@ -178,6 +179,19 @@ class FGNNLayer(nn.Module):
         return Widths(
             first.variable_in, {name: part.message.factor_in for name, part in parts.items()}, lengths
         ), first.factor_weight.dtype
+
+    @property
+    def in_steps(self) -> bool:
+        """Whether the layer consists of two half-layers alone, which compiled code takes as steps."""
+        fv = self.factor_to_variable
+        halves: list[Any] = [*self.variable_to_factor.values(), fv]
+        for half in halves:
+            if half._forward_hooks or half._forward_pre_hooks or type(half) not in (VariableToFactor, FactorToVariable):
+                return False
+            if half.aggregation.kind not in ("max", "sum") or half.output.norm is not None:
+                return False
+        messages: list[Any] = [*fv.edge_messages.values(), *(half.edge_messages for half in halves[:-1])]
+        return len(fv.edge_messages) <= MOST and all(part.in_steps for part in messages)
 
     @property
     def backend(self) -> str:

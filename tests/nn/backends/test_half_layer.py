@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fgnn.graph import EdgeTypes
 from fgnn.nn import FGNNLayer, use_backend
-from fgnn.nn.backends import dense, half_operator
+from fgnn.nn.backends import dense, half_operator, steps
 from fgnn.nn.backends.dense import DenseCall
 from fgnn.nn.half_layer import Output
 from tests.nn.graphs import features, ragged_graph, uniform_graph
@@ -26,8 +26,8 @@ def recorded(layer: FGNNLayer, graph: Any, f: Tensor, gs: Any, edges: Any) -> tu
     calls: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(half_operator, "compiled", lambda: True)
-        real = half_operator._op
-        patch.setattr(half_operator, "_op", lambda *args: calls.append(args) or real(*args))
+        real = steps._op
+        patch.setattr(steps, "_op", lambda *args: calls.append(args) or real(*args))
         new_f, new_gs = layer(graph, f, gs, edges)
     return calls, [new_f, *new_gs.values()]
 
@@ -51,13 +51,17 @@ def test_the_operator_equals_the_function_of_autograd(q: Any, aggregate: str, ma
     calls, results = recorded(layer, graph, f, gs, edges)
     assert len(calls) == 2
     for args in calls:
-        torch.library.opcheck(half_operator._op, args, test_utils=CHECKS)
+        torch.library.opcheck(steps._op, args, test_utils=CHECKS)
     wanted = [wanted_f, *wanted_gs.values()]
     torch.testing.assert_close(results, wanted, rtol=0, atol=0)
     ups = [torch.randn(x.shape, dtype=x.dtype) for x in wanted]
     found, expected = (torch.autograd.grad(xs, leaves, ups, allow_unused=True) for xs in (results, wanted))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(torch.zeros(1) if one is None else one, torch.zeros(1) if other is None else other)
+
+
+def _as_step(call: DenseCall, operands: list[Tensor]) -> list[Tensor]:
+    return steps.take("dense", dense.encode(call), [0], 1.0, operands, dense.sizes(call, operands))
 
 
 @pytest.mark.parametrize("relu", [False, True])
@@ -72,20 +76,21 @@ def test_linear_layers_equal_plain_operations(bias: bool, residual: bool, relu: 
     rests = [torch.randn(*lead, 5, generator=rng) for lead in sizes] if residual else []
     leaves = [x.requires_grad_() for x in (*xs, *weights, *biases, *rests)]
     call = DenseCall(2, bias, residual, relu, torch.float32, False)
-    args = (leaves, 2, bias, residual, relu, torch.float32, False)
-    torch.library.opcheck(dense._op, args, test_utils=CHECKS)
+    ways = [lambda: dense.dense(call, leaves), lambda: _as_step(call, leaves)]
+    text = f"1 -1 -2;dense {dense.encode(call)}:1:2:{' '.join(map(str, range(len(leaves))))}"
+    torch.library.opcheck(steps._op, (leaves, [0], [1.0], text), test_utils=CHECKS)
     wanted = []
     for k, x in enumerate(xs):
         y = torch.nn.functional.linear(x, weights[k], biases[k] if bias else None)
         y = y.relu() if relu else y
         wanted.append(rests[k] + y if residual else y)
     expected = torch.autograd.grad(torch.stack([y.square().sum() for y in wanted]).sum(), leaves)
-    for compiled in (False, True):
-        found = dense.dense(call, leaves, compiled)
+    for way in ways:
+        found = way()
         torch.testing.assert_close(found, wanted)
         gradients = torch.autograd.grad(torch.stack([y.square().sum() for y in found]).sum(), leaves)
         torch.testing.assert_close(gradients, expected)
-        one = torch.autograd.grad(dense.dense(call, leaves, compiled)[1].sum(), weights, allow_unused=True)
+        one = torch.autograd.grad(way()[1].sum(), weights, allow_unused=True)
         assert one[0] is None or not one[0].any()
 
 

@@ -1,5 +1,5 @@
 r"""Linear layers on several kinds of nodes at once, :math:`y_k = \sigma(x_k \Theta_k^\top + \beta_k) + r_k`, as one
-differentiable operation: a function of autograd, and an operator for ``torch.compile``.
+differentiable operation: a function of autograd, and a step of compiled code.
 
 Generated code for every bias, ReLU and residual of a network takes minutes to compile and runs no faster than the
 products it surrounds.
@@ -42,11 +42,8 @@ class DenseCall:
         return list(zip(flat[:n], flat[n : 2 * n], biases, flat[after:] if self.residual else none, strict=True))
 
 
-def dense(call: DenseCall, operands: Sequence[Tensor], compiled: bool) -> list[Tensor]:
+def dense(call: DenseCall, operands: Sequence[Tensor]) -> list[Tensor]:
     """The new features of each kind of nodes."""
-    if compiled:
-        out: list[Tensor] = _op(list(operands), *_options(call))
-        return out[: call.count]
     if torch.is_grad_enabled() and any(x.requires_grad for x in operands):
         return list(_Dense.apply(call, *operands))  # type: ignore[no-untyped-call]
     return _forward(call, operands)[0]
@@ -125,7 +122,7 @@ def _at_residuals(grads: Sequence[Tensor | None], residuals: Sequence[Tensor]) -
     return [None if g is None else g.to(r.dtype) for g, r in zip(grads, residuals, strict=False)]
 
 
-# ---- for torch.compile ---------------------------------------------------------------------------------------------
+# ---- in compiled code ----------------------------------------------------------------------------------------------
 
 
 def own_memory(xs: Iterable[Tensor]) -> list[Tensor]:
@@ -146,71 +143,54 @@ def own_memory(xs: Iterable[Tensor]) -> list[Tensor]:
     return found
 
 
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def encode(call: DenseCall) -> str:
+    """A call in words."""
+    flags = f"{int(call.bias)} {int(call.residual)} {int(call.relu)} {int(call.fused)}"
+    return f"{call.count} {flags} {_DTYPES.index(call.dtype)}"
+
+
+def decode(words: Sequence[str], numbers: Sequence[int], gamma: float, *, real: bool) -> DenseCall:
+    """The inverse of :func:`encode`."""
+    count, bias, residual, relu, fused, dtype = map(int, words)
+    return DenseCall(count, bool(bias), bool(residual), bool(relu), _DTYPES[dtype], bool(fused))
+
+
+def forward(call: DenseCall, operands: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """The results, and what a ReLU let through if the results do not tell."""
+    ys, kept = _forward(call, operands)
+    return [y.contiguous() for y in ys], [x.contiguous() for x in kept]
+
+
+def sizes(call: DenseCall, operands: Sequence[Tensor]) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    """Shapes and dtypes of the results."""
+    return [
+        ((*x.shape[:-1], weight.shape[0]), call.dtype if r is None else torch.promote_types(call.dtype, r.dtype))
+        for x, weight, _, r in call.split(operands)
+    ]
+
+
+def shapes(call: DenseCall, operands: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """What :func:`forward` returns, but empty."""
+    ys = [operands[0].new_empty(size, dtype=dtype) for size, dtype in sizes(call, operands)]
+    return ys, [y.new_empty(y.shape, dtype=call.dtype) for y in ys[: count_kept(call, operands)]]
+
+
+def count_kept(call: DenseCall, operands: Sequence[Tensor]) -> int:
+    """How many tensors are kept."""
+    return call.count if call.residual and call.relu else 0
+
+
+def backward(
+    call: DenseCall, operands: Sequence[Tensor], ys: Sequence[Tensor], kept: Sequence[Tensor],
+    grads: Sequence[Tensor | None], wants: Sequence[bool],
+) -> Sequence[Tensor | None]:  # fmt: skip
+    """Gradients at the operands."""
+    found = _backward(call, operands, (kept or ys) if call.relu else (), grads, wants)
+    return [*found, *_at_residuals(grads, operands[len(found) :])]
+
+
 def _options(call: DenseCall) -> tuple[Any, ...]:
     return call.count, call.bias, call.residual, call.relu, call.dtype, call.fused
-
-
-@torch.library.custom_op("fgnn::dense", mutates_args=())
-def _op(
-    operands: list[Tensor], count: int, bias: bool, residual: bool, relu: bool, dtype: torch.dtype, fused: bool
-) -> list[Tensor]:
-    ys, kept = _forward(DenseCall(count, bias, residual, relu, dtype, fused), operands)
-    return [x.contiguous() for x in (*ys, *kept)]
-
-
-@_op.register_fake
-def _(
-    operands: list[Tensor], count: int, bias: bool, residual: bool, relu: bool, dtype: torch.dtype, fused: bool
-) -> list[Tensor]:
-    call = DenseCall(count, bias, residual, relu, dtype, False)
-    kept = [x.new_empty((*x.shape[:-1], weight.shape[0]), dtype=dtype) for x, weight, _, _ in call.split(operands)]
-    if not residual:
-        return kept
-    wide = [torch.promote_types(dtype, r.dtype) for *_, r in call.split(operands)]
-    ys = [y.new_empty(y.shape, dtype=best) for y, best in zip(kept, wide, strict=True)]
-    return [*ys, *kept] if relu else ys
-
-
-@torch.library.custom_op("fgnn::dense_backward", mutates_args=())
-def _op_backward(
-    grads: list[Tensor], given: list[bool], operands: list[Tensor], ys: list[Tensor], wants: list[bool], count: int,
-    bias: bool, residual: bool, relu: bool, dtype: torch.dtype, fused: bool,
-) -> list[Tensor]:  # fmt: skip
-    rest = iter(grads)
-    upstream = [next(rest) if there else None for there in given]
-    found = _backward(DenseCall(count, bias, residual, relu, dtype, fused), operands, ys, upstream, wants)
-    wanted = ((g, x) for g, x, want in zip(found, operands, wants, strict=False) if want)
-    return own_memory(x.new_zeros(x.shape) if g is None else g for g, x in wanted)
-
-
-@_op_backward.register_fake
-def _(
-    grads: list[Tensor], given: list[bool], operands: list[Tensor], ys: list[Tensor], wants: list[bool], count: int,
-    bias: bool, residual: bool, relu: bool, dtype: torch.dtype, fused: bool,
-) -> list[Tensor]:  # fmt: skip
-    return [x.new_empty(x.shape) for x, want in zip(operands, wants, strict=True) if want]
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    operands, *ctx.options = inputs
-    count, _, residual, relu, _, _ = ctx.options
-    ctx.save_for_backward(*operands, *((output[count:] if residual else output) if relu else ()))
-    ctx.operands = len(operands)
-
-
-def _through(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
-    count, bias, *_ = ctx.options
-    saved, some, last = list(ctx.saved_tensors), grads[:count], (2 + bias) * count
-    operands, residuals = saved[: ctx.operands], saved[last : ctx.operands]
-    wants = [bool(wanted) and k < last for k, wanted in enumerate(ctx.needs_input_grad[0])]
-    found = iter(
-        _op_backward(
-            [g for g in some if g is not None], [g is not None for g in some], operands, saved[ctx.operands :], wants,
-            *ctx.options,
-        )
-    )  # fmt: skip
-    flat = [next(found) if want else None for want in wants[:last]]
-    return flat + _at_residuals(some, residuals), *(None,) * len(ctx.options)
-
-
-_op.register_autograd(_through, setup_context=_save)

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from fgnn.nn.backends.linear import compiled
+from fgnn.nn.backends.steps import recording
 
 
 def fork(xs: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """Every tensor twice."""
-    if not compiled() or not torch.is_grad_enabled():
+    if not compiled() or recording() or not torch.is_grad_enabled():
         return list(xs), list(xs)
     both = _Fork.apply(*xs)  # type: ignore[no-untyped-call]
     return list(both[: len(xs)]), list(both[len(xs) :])

@@ -138,6 +138,11 @@ def places_of(call: HalfCall, flat: Sequence[Tensor]) -> tuple[list[Place], int]
     return found, size
 
 
+def count_kept(call: HalfCall, flat: Sequence[Tensor]) -> int:
+    """How many tensors are kept."""
+    return len(_sizes(call, flat)[1])
+
+
 def _sizes(call: HalfCall, flat: Sequence[Tensor]) -> tuple[list[Any], list[Any]]:
     """Shapes and dtypes of the results, and of what is kept."""
     f, groups, _ = call.split(flat)

@@ -1,25 +1,20 @@
-"""A half-layer as one differentiable operation: a function of autograd, and an operator for ``torch.compile``.
-
-Compiled code passes the edges by handle, as integers, so that tracing neither builds nor reads index tensors: one
-graph without breaks, for any number of samples. It has one node where separate operations have dozens, each of which
-takes a while to compile.
-"""
+"""A half-layer as one differentiable operation: a function of autograd, or a step of compiled code."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fgnn.graph import Incidence, Side, Structure, by_handle
-from fgnn.nn.aggregate import Aggregation, Kind
+from fgnn.graph import Incidence, Structure, by_handle
 from fgnn.nn.backends import half_layer
-from fgnn.nn.backends.dense import own_memory
-from fgnn.nn.backends.half_call import PER_EDGE, Ends, GroupCall, HalfCall
+from fgnn.nn.backends.half_call import PER_EDGE, HalfCall
+from fgnn.nn.backends.half_step import encode, mask_of
 from fgnn.nn.backends.linear import compiled
+from fgnn.nn.backends.steps import take
 from fgnn.nn.backends.triton.layout import layout_of
 
 # Kernels number the places of up to this many edges with a byte.
@@ -35,20 +30,17 @@ def run_half(call: HalfCall, tensors: Sequence[Tensor], empty: Sequence[Incidenc
         if call.keep is None:
             return half_layer.forward(call, tensors)[0]
         return list(_HalfLayer.apply(call, *tensors))  # type: ignore[no-untyped-call]
-    groups, kind = [], call.aggregation.kind
-    for group in call.groups:
-        groups += [group.edges.handle, -1 if group.types is None else group.types.handle, group.factors, group.form]
-    sizes = [call.groups[0].variables, 1 if call.batch is None else call.batch]
-    masks = [-1 if held is None else held.handle for held in empty]
-    keep = -1 if call.keep is None else _KEPT.index(call.keep)
-    flags = f"{int(call.has_f)} {int(call.relu)} {int(call.batch is not None)} {keep}"
-    words = f"{call.towards} {kind} {call.ends} {call.backend} {flags}"
-    gamma = call.aggregation.gamma if kind == "softmax" else 1.0
-    out: list[Tensor] = _op(list(tensors), groups, sizes, masks, words, gamma, call.dtype)
-    return out[: call.results]
+    words, numbers, gamma = encode(call, empty)
+    return take("half", words, numbers, gamma, tensors, [(size, call.dtype) for size in _sizes(call, tensors)])
 
 
-_KEPT = (torch.uint8, torch.int32, torch.int64)
+def _sizes(call: HalfCall, tensors: Sequence[Tensor]) -> list[tuple[int, ...]]:
+    lead = () if call.batch is None else (call.batch,)
+    pairs = zip(call.groups, call.split(tensors)[1], strict=True)
+    found = [
+        (*lead, group.factors if call.towards == "factor" else group.variables, x.weight.shape[1]) for group, x in pairs
+    ]
+    return found[: call.results]
 
 
 def _kept_dtype(call: HalfCall, traced: bool) -> torch.dtype:
@@ -85,96 +77,6 @@ class _HalfLayer(torch.autograd.Function):
         return None, *half_layer.backward(ctx.call, saved[:first], saved[first:second], kept, grads, wants)
 
 
-# ---- for torch.compile ---------------------------------------------------------------------------------------------
-
-
-def _call(
-    groups: list[int], sizes: list[int], masks: list[int], words: str, gamma: float, dtype: torch.dtype, *, real: bool
-) -> HalfCall:
-    """The call that the operator's arguments stand for; if it is not ``real``, for shapes alone."""
-    towards, kind, ends, backend, has_f, relu, batched, keep = words.split()
-    variables, batch = sizes
-    calls = []
-    for k in range(0, len(groups), 4):
-        edges, types, factors, form = groups[k : k + 4]
-        held, typed = (by_handle(edges), None if types < 0 else by_handle(types)) if real else (None, None)
-        calls.append(GroupCall(cast(Incidence, held), typed, factors, variables, form))
-    empty = tuple(_mask(by_handle(mask)) if real and mask >= 0 else None for mask in masks)
-    return HalfCall(
-        tuple(calls), cast(Side, towards), Aggregation(cast(Kind, kind), gamma), has_f == "1",
-        None if batched == "0" else batch, cast(Ends, ends), relu == "1", empty, dtype, backend,
-        None if keep == "-1" else _KEPT[int(keep)], packed=backend == "torch",
-    )  # fmt: skip
-
-
-@torch.library.custom_op("fgnn::half_layer", mutates_args=())
-def _op(
-    tensors: list[Tensor], groups: list[int], sizes: list[int], masks: list[int], words: str, gamma: float,
-    dtype: torch.dtype,
-) -> list[Tensor]:  # fmt: skip
-    call = _call(groups, sizes, masks, words, gamma, dtype, real=True)
-    one = call.backend == "triton"
-    ys, kept = half_layer.forward(call, tensors, packed=one)
-    if call.keep is None:
-        return ys
-    return [*ys, kept.in_one(call, tensors)] if one else [*ys, *own_memory(kept.tensors)]
-
-
-@_op.register_fake
-def _(
-    tensors: list[Tensor], groups: list[int], sizes: list[int], masks: list[int], words: str, gamma: float,
-    dtype: torch.dtype,
-) -> list[Tensor]:  # fmt: skip
-    return half_layer.shapes(_call(groups, sizes, masks, words, gamma, dtype, real=False), tensors)
-
-
-@torch.library.custom_op("fgnn::half_layer_backward", mutates_args=())
-def _op_backward(
-    grads: list[Tensor], given: list[bool], tensors: list[Tensor], ys: list[Tensor], kept: list[Tensor],
-    wants: list[bool], groups: list[int], sizes: list[int], masks: list[int], words: str, gamma: float,
-    dtype: torch.dtype,
-) -> list[Tensor]:  # fmt: skip
-    call = _call(groups, sizes, masks, words, gamma, dtype, real=True)
-    rest = iter(grads)
-    upstream = [next(rest) if there else None for there in given]
-    places = half_layer.places_of(call, tensors)[0] if call.backend == "triton" else None
-    found = half_layer.backward(call, tensors, ys, half_layer.Kept(kept, places), upstream, wants)
-    wanted = ((g, x) for g, x, want in zip(found, tensors, wants, strict=True) if want)
-    return own_memory(x.new_zeros(x.shape) if g is None else g for g, x in wanted)
-
-
-@_op_backward.register_fake
-def _(
-    grads: list[Tensor], given: list[bool], tensors: list[Tensor], ys: list[Tensor], kept: list[Tensor],
-    wants: list[bool], groups: list[int], sizes: list[int], masks: list[int], words: str, gamma: float,
-    dtype: torch.dtype,
-) -> list[Tensor]:  # fmt: skip
-    return [x.new_empty(x.shape) for x, want in zip(tensors, wants, strict=True) if want]
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    tensors, *ctx.options = inputs
-    groups, _, _, words, _, _ = ctx.options
-    _, kind, ends, *_ = words.split()
-    results = 1 if ends == "all" else len(groups) // 4
-    read = output[:results] if kind == "softmax" else []
-    ctx.save_for_backward(*tensors, *read, *output[results:])
-    ctx.ends = len(tensors), len(tensors) + len(read), results
-
-
-def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
-    first, second, results = ctx.ends
-    saved = list(ctx.saved_tensors)
-    wants = [bool(wanted) for wanted in ctx.needs_input_grad[0]]
-    some = [g for g in grads[:results] if g is not None]
-    given = [g is not None for g in grads[:results]]
-    found = iter(_op_backward(some, given, saved[:first], saved[first:second], saved[second:], wants, *ctx.options))
-    return [next(found) if want else None for want in wants], *(None,) * len(ctx.options)
-
-
-_op.register_autograd(_backward, setup_context=_save)
-
-
 # ---- destinations without edges ------------------------------------------------------------------------------------
 
 
@@ -199,13 +101,9 @@ def covers_all(structure: Structure) -> bool:
     return any(hints.covers_all for name, hints in structure.hints.items() if name in structure.groups)
 
 
-def _mask(held: Structure | Incidence) -> Tensor | None:
-    return held.isolated() if isinstance(held, Structure) else held.empty_factors()
-
-
 @torch.library.custom_op("fgnn::empty", mutates_args=())
 def _empty(like: Tensor, handle: int, count: int) -> Tensor:
-    mask = _mask(by_handle(handle))
+    mask = mask_of(by_handle(handle))
     return like.new_zeros(count, dtype=torch.bool) if mask is None else mask.clone()
 
 

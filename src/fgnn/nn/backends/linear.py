@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from fgnn.graph import tracing
 from fgnn.nn.backends.choice import choose_backend, working_dtype
-from fgnn.nn.backends.dense import DenseCall, dense
+from fgnn.nn.backends.dense import DenseCall, dense, encode, sizes
+from fgnn.nn.backends.steps import take
 from fgnn.nn.backends.triton.linear import fits
 
 _HALF = (torch.bfloat16, torch.float16)
@@ -43,7 +44,10 @@ def linears(
         fused = fused and fits(x, weight)
     if traced or (fused and not tracing()):
         call = DenseCall(len(xs), biases is not None, residuals is not None, relu, working_dtype(xs[0]), fused)
-        return dense(call, [*xs, *weights, *(biases or ()), *(residuals or ())], traced)
+        operands = [*xs, *weights, *(biases or ()), *(residuals or ())]
+        return (
+            take("dense", encode(call), [0], 1.0, operands, sizes(call, operands)) if traced else dense(call, operands)
+        )
     ys = []
     for k, (x, weight) in enumerate(zip(xs, weights, strict=True)):
         y = nn.functional.linear(x, weight, None if biases is None else biases[k])
