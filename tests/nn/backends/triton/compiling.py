@@ -29,7 +29,7 @@ WIDE = [(128, 128), (128, 256), (256, 128), (64, 256), (256, 64)]
 
 def wide_options(m: int, k: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """The options that wide layers are launched with, each way."""
-    forward = linear._forward_options(m, (k, k), True, torch.bfloat16, "ieee")[-1]
+    forward = linear._forward_options(m, (k, k), True, torch.bfloat16, "ieee", True)[-1]
     return forward, linear._backward_options(m, (k, k), 3, True, torch.bfloat16, "ieee", True)[-1]
 
 

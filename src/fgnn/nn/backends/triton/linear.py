@@ -78,19 +78,22 @@ def _launches(layers: Sequence[Linear]) -> Iterator[slice]:
 def _forward(layers: Sequence[Linear], relu: bool, dtype: torch.dtype) -> list[Tensor]:
     from fgnn.nn.backends.triton.linear_kernels import linear_forward
 
-    m = layers[0].weight.shape[0]
-    lines, options = _forward_options(
-        m, tuple([layer.weight.shape[1] for layer in layers]), relu, dtype, precision_of(dtype)
-    )
-    out, args, tiles = [], [], 0
+    m, device = layers[0].weight.shape[0], layers[0].x.device
+    ks = tuple([layer.weight.shape[1] for layer in layers])
+    lines, options = _forward_options(m, ks, relu, dtype, precision_of(dtype), roomy(device))
+    out, args, most = [], [], 0
     for x, weight, bias in layers:
         y = x.new_empty((*x.shape[:-1], m), dtype=dtype)
         rows = y.numel() // m
-        tiles += cdiv(rows, lines)
+        most = max(most, rows)
         out.append(y)
         args += [x.contiguous(), weight.contiguous(), bias, y, rows]
-    if tiles:
-        launch(linear_forward, (tiles,), [*args, *[None, None, None, None, 0] * (_JOBS - len(layers))], options)
+    # narrow tiles leave room for four programs on a processor
+    beside = 4 if max(m, *ks) <= _WIDEST else 2
+    shares = min(cdiv(most, lines), beside * processors(device) // len(layers))
+    if shares:
+        args += [*[None, None, None, None, 0] * (_JOBS - len(layers)), shares]
+        launch(linear_forward, (shares * len(layers),), args, options)
     return out
 
 
@@ -130,15 +133,16 @@ def _backward(
 
 @cache
 def _forward_options(
-    m: int, ks: tuple[int, ...], relu: bool, dtype: torch.dtype, precision: str
+    m: int, ks: tuple[int, ...], relu: bool, dtype: torch.dtype, precision: str, wide: bool
 ) -> tuple[int, dict[str, Any]]:
     """Rows of a tile, and the kernel's compile-time arguments."""
-    lines = _lines(m, max(ks))
+    short = _short(m, max(ks))
+    lines = 256 if short else 64
     return lines, {
         **_widths(m, ks, lines, dtype, precision),
         "RELU": relu,
-        "num_warps": 4 if max(m, *ks) <= _WIDEST else 8,
-        "num_stages": 1,
+        "num_warps": 4,
+        "num_stages": 2 if wide and not short else 1,
     }
 
 
@@ -184,7 +188,12 @@ def shared_memory(m: int, k: int, lines: int, stages: int) -> int:
     return stages * lines * (4 * bm + 4 * bk) + 2 * bm * bk + 2 * lines * bm
 
 
+def _short(m: int, k: int) -> bool:
+    """Whether a row is short, so that a tile takes many."""
+    return block(m, _WIDEST_OF_FEW) * block(k, _WIDEST_OF_FEW) <= 32 * 32
+
+
 def _lines(m: int, k: int) -> int:
-    """Rows of a tile: fewer if Θ takes many registers, more if a row is short."""
+    """Rows of a tile backward: fewer if Θ takes many registers."""
     size = block(m, _WIDEST_OF_FEW) * block(k, _WIDEST_OF_FEW)
-    return 64 if size > 64 * 64 or max(m, k) > _WIDEST else 128 if size > 32 * 32 else 256
+    return 256 if _short(m, k) else 64 if size > 64 * 64 or max(m, k) > _WIDEST else 128

@@ -17,52 +17,50 @@ import triton.language as tl
 
 
 @triton.jit
-def forward_tile(
-    x, weight, bias, out, tile, rows, K: tl.constexpr, M: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr,
+def forward_share(
+    x, weight, bias, out, share, shares, rows, K: tl.constexpr, M: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr,
     BM: tl.constexpr, RELU: tl.constexpr, CT: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
-    """BR rows of y, all of its M columns."""
-    r = (tile * BR + tl.arange(0, BR)).to(tl.int64)
+    """A share of the tiles of y, BR rows each. Θ is read once; the next x is on its way while a tile is computed."""
     k = tl.arange(0, BK)
     o = tl.arange(0, BM)
-    xs = tl.load(x + r[:, None] * K + k[None, :], mask=(r < rows)[:, None] & (k < K)[None, :], other=0)
-    w = tl.load(weight + o[None, :] * K + k[:, None], mask=(o < M)[None, :] & (k < K)[:, None], other=0)
-    y = tl.dot(xs.to(CT), w.to(CT), input_precision=PREC)
+    w = tl.load(weight + o[None, :] * K + k[:, None], mask=(o < M)[None, :] & (k < K)[:, None], other=0).to(CT)
     if bias is not None:
         # rounded like the operands, as in a half-precision product
-        y += tl.load(bias + o, mask=o < M, other=0).to(CT).to(tl.float32)[None, :]
-    if RELU:
-        y = tl.maximum(y, 0.0, propagate_nan=tl.PropagateNan.ALL)
-    keep = (r < rows)[:, None] & (o < M)[None, :]
-    tl.store(out + r[:, None] * M + o[None, :], y.to(out.dtype.element_ty), mask=keep)
+        b = tl.load(bias + o, mask=o < M, other=0).to(CT).to(tl.float32)
+    for tile in range(share, tl.cdiv(rows, BR), shares):
+        r = (tile * BR + tl.arange(0, BR)).to(tl.int64)
+        xs = tl.load(x + r[:, None] * K + k[None, :], mask=(r < rows)[:, None] & (k < K)[None, :], other=0)
+        y = tl.dot(xs.to(CT), w, input_precision=PREC)
+        if bias is not None:
+            y += b[None, :]
+        if RELU:
+            y = tl.maximum(y, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        keep = (r < rows)[:, None] & (o < M)[None, :]
+        tl.store(out + r[:, None] * M + o[None, :], y.to(out.dtype.element_ty), mask=keep)
 
 
 @triton.jit
 def linear_forward(
-    x0, w0, b0, y0, rows0, x1, w1, b1, y1, rows1, x2, w2, b2, y2, rows2, x3, w3, b3, y3, rows3,
+    x0, w0, b0, y0, rows0, x1, w1, b1, y1, rows1, x2, w2, b2, y2, rows2, x3, w3, b3, y3, rows3, shares,
     K0: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr, K3: tl.constexpr, BK0: tl.constexpr, BK1: tl.constexpr,
     BK2: tl.constexpr, BK3: tl.constexpr, M: tl.constexpr, BR: tl.constexpr, BM: tl.constexpr, RELU: tl.constexpr,
     CT: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
-    """A tile of one y: the tiles of the first layer, then those of the next. A layer with K = 0 is absent."""
-    pid = tl.program_id(0)
-    end = tl.cdiv(rows0, BR)
-    if pid < end:
-        forward_tile(x0, w0, b0, y0, pid, rows0, K0, M, BR, BK0, BM, RELU, CT, PREC)
+    """Up to four layers; each has ``shares`` programs. A layer with K = 0 is absent."""
+    layer = tl.program_id(0) // shares
+    share = tl.program_id(0) % shares
+    if layer == 0:
+        forward_share(x0, w0, b0, y0, share, shares, rows0, K0, M, BR, BK0, BM, RELU, CT, PREC)
     if K1 > 0:
-        tile = pid - end
-        end += tl.cdiv(rows1, BR)
-        if (tile >= 0) & (pid < end):
-            forward_tile(x1, w1, b1, y1, tile, rows1, K1, M, BR, BK1, BM, RELU, CT, PREC)
+        if layer == 1:
+            forward_share(x1, w1, b1, y1, share, shares, rows1, K1, M, BR, BK1, BM, RELU, CT, PREC)
     if K2 > 0:
-        tile = pid - end
-        end += tl.cdiv(rows2, BR)
-        if (tile >= 0) & (pid < end):
-            forward_tile(x2, w2, b2, y2, tile, rows2, K2, M, BR, BK2, BM, RELU, CT, PREC)
+        if layer == 2:
+            forward_share(x2, w2, b2, y2, share, shares, rows2, K2, M, BR, BK2, BM, RELU, CT, PREC)
     if K3 > 0:
-        tile = pid - end
-        if tile >= 0:
-            forward_tile(x3, w3, b3, y3, tile, rows3, K3, M, BR, BK3, BM, RELU, CT, PREC)
+        if layer == 3:
+            forward_share(x3, w3, b3, y3, share, shares, rows3, K3, M, BR, BK3, BM, RELU, CT, PREC)
 
 
 @triton.jit
