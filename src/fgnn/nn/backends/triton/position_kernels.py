@@ -33,22 +33,6 @@ def columns_of(x, count, C, c, BR: tl.constexpr):
 
 
 @triton.jit
-def sum_of_shares(x, shares, count, width, c, BS: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr):
-    """Some columns of the sum of x (shares, count, width) over the shares.
-
-    BS of them are loaded at once: one by one, each would wait for the memory.
-    """
-    s = tl.arange(0, BS)[:, None, None]
-    r = tl.arange(0, BR)[None, :, None]
-    inside = (r < count) & (c < width)[None, None, :]
-    total = tl.zeros((BR, BC), tl.float32)
-    for first in range(0, shares, BS):
-        at = ((first + s) * count + r) * width + c[None, None, :]
-        total += tl.sum(tl.load(x + at, mask=inside & (first + s < shares), other=0), 0)
-    return total
-
-
-@triton.jit
 def forward_block(
     t, w1, b1, w2, b2, weight, phi, q, A, D: tl.constexpr, T, C, H: tl.constexpr, BA: tl.constexpr, BD: tl.constexpr,
     BT: tl.constexpr, BC: tl.constexpr, PREC: tl.constexpr,
@@ -95,41 +79,50 @@ def positions_forward(
 def positions_backward(
     q0, splits0, weight0, phi0, d_weight0, d_phi0, A0, q1, splits1, weight1, phi1, d_weight1, d_phi1, A1,
     q2, splits2, weight2, phi2, d_weight2, d_phi2, A2, q3, splits3, weight3, phi3, d_weight3, d_phi3, A3, T, C,
-    G: tl.constexpr, BS: tl.constexpr, BA: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr, PREC: tl.constexpr,
+    G: tl.constexpr, BS: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """The gradient at a block of columns of one group's W (T, C), and this block's share of that at φ (blocks, A, T).
 
-    The gradient at Q is given by shares (splits, A, C).
+    The gradient at Q is given by shares (splits, A, C), of which BS are loaded at once. Positions are few: a product
+    of matrices would be padded to several times its size.
     """
     group = tl.program_id(1)
     A = pick(group, A0, A1, A2, A3, G)
-    a = tl.arange(0, BA)
+    splits = pick(group, splits0, splits1, splits2, splits3, G)
+    phi = pick(group, phi0, phi1, phi2, phi3, G)
+    d_phi = pick(group, d_phi0, d_phi1, d_phi2, d_phi3, G)
+    s = tl.arange(0, BS)[:, None]
     k = tl.arange(0, BT)
     c = tl.program_id(0) * BC + tl.arange(0, BC)
-    shares = pick(group, q0, q1, q2, q3, G)
-    g = sum_of_shares(shares, pick(group, splits0, splits1, splits2, splits3, G), A, C, c, BS, BA, BC)
-    y = rows_of(pick(group, phi0, phi1, phi2, phi3, G), A, T, BA, BT)
-    d_w = tl.dot(tl.trans(y), g, input_precision=PREC)
+    weight = columns_of(pick(group, weight0, weight1, weight2, weight3, G), T, C, c, BT)
+    d_w = tl.zeros((BT, BC), tl.float32)
+    for a in range(A):
+        at = pick(group, q0, q1, q2, q3, G) + a * C + c[None, :]
+        shares = tl.zeros((BS, BC), tl.float32)
+        for first in range(0, splits, BS):
+            inside = (first + s < splits) & (c < C)[None, :]
+            shares += tl.load(at + (first + s) * A * C, mask=inside, other=0)
+        g = tl.sum(shares, 0)
+        y = tl.load(phi + a * T + k, mask=k < T, other=0).to(tl.float32)
+        d_w += y[:, None] * g[None, :]
+        tl.store(d_phi + (tl.program_id(0) * A + a) * T + k, tl.sum(weight * g[None, :], 1), mask=k < T)
     d_weight = pick(group, d_weight0, d_weight1, d_weight2, d_weight3, G)
     tl.store(d_weight + k[:, None] * C + c[None, :], d_w, mask=(k < T)[:, None] & (c < C)[None, :])
-    weight = pick(group, weight0, weight1, weight2, weight3, G)
-    share = tl.dot(g, tl.trans(columns_of(weight, T, C, c, BT)), input_precision=PREC)
-    at = (tl.program_id(0) * A + a[:, None]) * T + k[None, :]
-    d_phi = pick(group, d_phi0, d_phi1, d_phi2, d_phi3, G)
-    tl.store(d_phi + at, share, mask=(a < A)[:, None] & (k < T)[None, :])
 
 
 @triton.jit
 def backward_net(
-    t, w1, b1, w2, d_phi, d_w1, d_b1, d_w2, d_b2, A, blocks, T, D: tl.constexpr, H: tl.constexpr, BS: tl.constexpr,
-    BA: tl.constexpr, BD: tl.constexpr, BT: tl.constexpr, PREC: tl.constexpr,
+    t, w1, b1, w2, d_phi, d_w1, d_b1, d_w2, d_b2, A, blocks, T, D: tl.constexpr, H: tl.constexpr, BA: tl.constexpr,
+    BD: tl.constexpr, BT: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """The gradients at both layers of φ, from shares (blocks, A, T) of the one at φ."""
     a = tl.arange(0, BA)
     d = tl.arange(0, BD)
     j = tl.arange(0, H)
     k = tl.arange(0, BT)
-    g = sum_of_shares(d_phi, blocks, A, T, k, BS, BA, BT)
+    g = tl.zeros((BA, BT), tl.float32)
+    for block in range(blocks):
+        g += rows_of(d_phi + block * A * T, A, T, BA, BT)
     x, before = hidden_before(t, w1, b1, a, a < A, D, H, BD)
     h = tl.maximum(before, 0.0)
     w = tl.load(w2 + k[:, None] * H + j[None, :], mask=(k < T)[:, None], other=0).to(tl.float32)
@@ -144,19 +137,19 @@ def backward_net(
 def networks_backward(
     t0, w10, b10, w20, phi0, p0, r0, s0, u0, A0, t1, w11, b11, w21, phi1, p1, r1, s1, u1, A1,
     t2, w12, b12, w22, phi2, p2, r2, s2, u2, A2, t3, w13, b13, w23, phi3, p3, r3, s3, u3, A3, blocks, T,
-    D0: tl.constexpr, D1: tl.constexpr, D2: tl.constexpr, D3: tl.constexpr, H: tl.constexpr, BS: tl.constexpr,
-    BA: tl.constexpr, BD: tl.constexpr, BT: tl.constexpr, PREC: tl.constexpr,
+    D0: tl.constexpr, D1: tl.constexpr, D2: tl.constexpr, D3: tl.constexpr, H: tl.constexpr, BA: tl.constexpr,
+    BD: tl.constexpr, BT: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
     """The gradients at the networks of the groups, one program each; a group with D = 0 is absent."""
     group = tl.program_id(0)
     if group == 0:
-        backward_net(t0, w10, b10, w20, phi0, p0, r0, s0, u0, A0, blocks, T, D0, H, BS, BA, BD, BT, PREC)
+        backward_net(t0, w10, b10, w20, phi0, p0, r0, s0, u0, A0, blocks, T, D0, H, BA, BD, BT, PREC)
     if D1 > 0:
         if group == 1:
-            backward_net(t1, w11, b11, w21, phi1, p1, r1, s1, u1, A1, blocks, T, D1, H, BS, BA, BD, BT, PREC)
+            backward_net(t1, w11, b11, w21, phi1, p1, r1, s1, u1, A1, blocks, T, D1, H, BA, BD, BT, PREC)
     if D2 > 0:
         if group == 2:
-            backward_net(t2, w12, b12, w22, phi2, p2, r2, s2, u2, A2, blocks, T, D2, H, BS, BA, BD, BT, PREC)
+            backward_net(t2, w12, b12, w22, phi2, p2, r2, s2, u2, A2, blocks, T, D2, H, BA, BD, BT, PREC)
     if D3 > 0:
         if group == 3:
-            backward_net(t3, w13, b13, w23, phi3, p3, r3, s3, u3, A3, blocks, T, D3, H, BS, BA, BD, BT, PREC)
+            backward_net(t3, w13, b13, w23, phi3, p3, r3, s3, u3, A3, blocks, T, D3, H, BA, BD, BT, PREC)

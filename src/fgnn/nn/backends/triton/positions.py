@@ -18,7 +18,7 @@ from fgnn.nn.backends.triton.tile_sizes import block, cdiv
 
 _WIDEST = 64
 _COLUMNS = 128  # of W, in a program
-_LOADED = 1 << 14  # entries of shares that a program loads at once: they stay in registers
+_SHARES = 32  # that a program loads at once
 
 
 class Positions(NamedTuple):
@@ -109,10 +109,9 @@ def _options(
     lengths: tuple[int, ...], most: int, hidden: int, terms: int, precision: str
 ) -> tuple[dict[str, Any], ...]:
     """The compile-time arguments of the three kernels."""
-    rows, terms = block(most, _WIDEST), block(terms, _WIDEST)
-    product = {"BA": rows, "BT": terms, "PREC": precision, "num_warps": 4}
+    blocks = {"BA": block(most, _WIDEST), "BT": block(terms, _WIDEST), "PREC": precision, "num_warps": 4}
     padded = (*lengths, *[0] * (JOBS - len(lengths)))
     widths = {f"D{j}": d for j, d in enumerate(padded)}
-    network = {**widths, **product, "H": hidden, "BD": block(max(lengths), _WIDEST)}
-    back = {**product, "G": len(lengths), "BC": _COLUMNS, "BS": max(1, _LOADED // (rows * _COLUMNS))}
-    return {**network, "BC": _COLUMNS}, back, {**network, "BS": max(1, _LOADED // (rows * terms))}
+    network = {**widths, **blocks, "H": hidden, "BD": block(max(lengths), _WIDEST)}
+    product = {"G": len(lengths), "BS": _SHARES, "BT": blocks["BT"], "BC": _COLUMNS, "num_warps": 4}
+    return {**network, "BC": _COLUMNS}, product, network
