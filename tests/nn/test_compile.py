@@ -61,15 +61,13 @@ def test_a_network_is_one_operator(older: bool, monkeypatch: pytest.MonkeyPatch)
     graph = uniform_graph()
     graphs: list[torch.fx.GraphModule] = []
     widths = dict.fromkeys(graph.groups, 3)
-    net = build(
-        "FGNN(4) - Res[FC(4) - FGNN(4) - FC(4)] - FC(4) - FGNN(2)", variable_in=2, factor_in=widths, edge_in=widths
-    )
+    net = build("FGNN(4) - Res[FC(4)] - FGNN(2)", variable_in=2, factor_in=widths, edge_in=widths)
     f, gs, edges = features(graph, 2, widths, widths, batch=5, dtype=torch.float32)
     wanted = net(graph, f, gs, edges)
-    for training in (False, True):
+    for training in (False,) if older else (False, True):
         with torch.set_grad_enabled(training):
             torch.testing.assert_close(compiled(net, graphs)(graph, f, gs, edges), wanted)
-    assert [names(one) for one in graphs] == [["fgnn.steps.default"]] * 2
+    assert [names(one) for one in graphs] == [["fgnn.steps.default"]] * (1 if older else 2)
 
 
 @pytest.mark.slow

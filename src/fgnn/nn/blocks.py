@@ -37,7 +37,6 @@ class _Dense(nn.Sequential):
         if activation == "relu":
             parts.append(nn.ReLU())
         super().__init__(*parts)
-        self.plain = after is None  # no normalisation
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Add ``residual`` to the result, if given.  # shape: (..., width_in) to (..., out)"""
@@ -51,6 +50,11 @@ class _Dense(nn.Sequential):
         for part in () if self.plain else after:
             x = part(x)
         return x if residual is None else residual + x
+
+    @property
+    def plain(self) -> bool:
+        """Whether there is no normalisation."""
+        return len(self) == 1 or (len(self) == 2 and isinstance(self[1], nn.ReLU))
 
 
 class FC(nn.Module):
