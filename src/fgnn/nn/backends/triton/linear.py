@@ -151,7 +151,8 @@ def _backward_options(
     m: int, ks: tuple[int, ...], biases: int, need_weight: bool, dtype: torch.dtype, precision: str, wide: bool
 ) -> tuple[int, list[int], dict[str, Any]]:
     """Rows of a tile, the entries of each sum, and the kernel's compile-time arguments."""
-    lines, stages = _lines(m, max(ks)), 2 if wide else 1
+    lines = _lines(m, max(ks))
+    stages = 2 if wide and not _short(m, max(ks)) else 1  # pipelining slows down rows of a few bytes
     while stages > 1 and shared_memory(m, max(ks), lines, stages) > SHARED:
         stages -= 1
     sizes: list[int] = []
