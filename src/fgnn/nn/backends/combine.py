@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fgnn.nn.backends.triton import combine as by_triton
 from fgnn.nn.backends.triton.combine import End
+from fgnn.nn.backends.triton.late_sum import LateSum
 
 MOST = 254  # groups
 _NONE = 255  # no part gets the gradient of an entry
@@ -56,22 +57,21 @@ def _forward(end: End, maximum: bool, relu: bool) -> tuple[Tensor, Tensor]:
 
 def backward(
     grads: Sequence[Tensor], whiches: Sequence[Tensor], parts: int, has_bias: bool, maximum: bool, fused: bool
-) -> list[tuple[list[Tensor], Tensor]]:
-    """For each result the gradients at its parts, and at the bias in float32 or better (empty without bias)."""
+) -> tuple[list[list[Tensor]], list[LateSum]]:
+    """Gradients at the parts of each result, and sums (results, m) in float32 or better: those at the biases, in order.
+
+    There are none without biases.
+    """
     if fused and all(grad.numel() for grad in grads):
         return by_triton.backward(grads, whiches, parts, has_bias, maximum)
-    return [_backward(grad, which, parts, has_bias, maximum) for grad, which in zip(grads, whiches, strict=True)]
-
-
-def _backward(grad: Tensor, which: Tensor, parts: int, has_bias: bool, maximum: bool) -> tuple[list[Tensor], Tensor]:
-    passes = grad.masked_fill(which == _NONE, 0)
-    d_bias = passes.new_empty(0, dtype=_wide(grad.dtype))
-    if has_bias:
-        d_bias = passes.flatten(0, -2).sum(0, dtype=_wide(grad.dtype))
-    if not maximum or parts == 1:
-        return [passes.clone() for _ in range(parts)], d_bias
-    return [passes.masked_fill(which != k, 0) for k in range(parts)], d_bias
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)
+    found, sums = [], []
+    for grad, which in zip(grads, whiches, strict=True):
+        passes = grad.masked_fill(which == _NONE, 0)
+        if has_bias:
+            d_bias = passes.flatten(0, -2).sum(0, dtype=torch.promote_types(grad.dtype, torch.float32))
+            sums.append(LateSum(d_bias.view(1, 1, -1)))
+        if not maximum or parts == 1:
+            found.append([passes.clone() for _ in range(parts)])
+        else:
+            found.append([passes.masked_fill(which != k, 0) for k in range(parts)])
+    return found, sums

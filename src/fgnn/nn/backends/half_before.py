@@ -17,6 +17,7 @@ from torch import Tensor
 from fgnn.nn.backends import edge_terms, linear_passes
 from fgnn.nn.backends.half_call import BY_POSITION, FUSED, NET_IN_ONE, PER_EDGE, GroupCall, HalfCall, Operands
 from fgnn.nn.backends.triton import positions
+from fgnn.nn.backends.triton.late_sum import LateSum
 from fgnn.nn.backends.triton.linear import Gradients, Linear
 from fgnn.nn.backends.triton.positions import Positions
 
@@ -55,12 +56,15 @@ def prepare(call: HalfCall, f: Tensor | None, groups: Sequence[Operands]) -> lis
 
 def prepare_backward(
     call: HalfCall, f: Tensor | None, groups: Sequence[Operands], prepared: Sequence[Prepared],
-    upstream: Sequence[EdgeGradients | None], wants: tuple[bool, Sequence[Operands]],
+    upstream: Sequence[EdgeGradients | None], wants: tuple[bool, Sequence[Operands]], others: Sequence[LateSum] = (),
 ) -> tuple[Tensor | None, list[Operands]]:  # fmt: skip
-    """Gradients at f and at the operands of each group, from those at what :func:`prepare` returned."""
+    """Gradients at f and at the operands of each group, from those at what :func:`prepare` returned.
+
+    Launches may take along some of the other sums.
+    """
     want_f, wanted = wants
     products = iter(_project_backward(call, f, groups, upstream, wants))
-    terms = _terms_backward(call, groups, prepared, upstream, wanted)
+    terms = _terms_backward(call, groups, prepared, upstream, wanted, others)
     d_f: Tensor | None = None
     found = []
     for x, up, want, (d_t, d_weight, d_net) in zip(groups, upstream, wanted, terms, strict=True):
@@ -186,7 +190,7 @@ def _terms(call: HalfCall, groups: Sequence[Operands]) -> list[tuple[Tensor | No
 
 def _terms_backward(
     call: HalfCall, groups: Sequence[Operands], prepared: Sequence[Prepared],
-    upstream: Sequence[EdgeGradients | None], wants: Sequence[Operands],
+    upstream: Sequence[EdgeGradients | None], wants: Sequence[Operands], others: Sequence[LateSum],
 ) -> list[tuple[Tensor | None, Tensor | None, Sequence[Tensor | None]]]:  # fmt: skip
     """Gradients at t, at W and at the network of each group."""
     joint = {
@@ -195,7 +199,7 @@ def _terms_backward(
         if up is not None and up.weight is not None and h.phi is not None and _in_one(group, x)
     }
     inputs, phis, grads = zip(*joint.values(), strict=True) if joint else ((), (), ())
-    together = iter(positions.backward(inputs, phis, grads))
+    together = iter(positions.backward(inputs, phis, grads, others))
     found: list[tuple[Tensor | None, Tensor | None, Sequence[Tensor | None]]] = []
     for k, (group, x, h, up) in enumerate(zip(call.groups, groups, prepared, upstream, strict=True)):
         nothing: list[Tensor | None] = [None] * len(x.net)

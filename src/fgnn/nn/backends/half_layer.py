@@ -33,6 +33,7 @@ from fgnn.nn.backends.torch import aggregate as by_torch
 from fgnn.nn.backends.torch.chunks import EdgeInputs
 from fgnn.nn.backends.triton import aggregate as by_triton
 from fgnn.nn.backends.triton.combine import PARTS, End
+from fgnn.nn.backends.triton.late_sum import LateSum
 from fgnn.nn.backends.triton.replay import aligned, replayed
 from fgnn.nn.backends.triton.tape import Place
 
@@ -109,15 +110,17 @@ def _backward(
     want_f, want_groups, want_biases = call.split(wants)
     rest = iter(kept)
     before = [restore(call, group, x, rest) for group, x in zip(call.groups, groups, strict=True)]
-    d_parts, d_biases = _ends_backward(call, biases, grads, rest)
+    d_parts, sums = _ends_backward(call, biases, grads, rest)
     needs = [
         _needs(call, group, x, want, want_f) for group, x, want in zip(call.groups, groups, want_groups, strict=True)
     ]
     found = _aggregate_backward(call, before, d_parts, ys, needs)
     prepared = [h for h, _ in before]
-    d_f, d_groups = prepare_backward(call, f, groups, prepared, found, (want_f, want_groups))
-    d_biases = [d if want else None for d, want in zip(d_biases, want_biases, strict=True)]
-    return call.join(d_f, d_groups, d_biases)
+    d_f, d_groups = prepare_backward(call, f, groups, prepared, found, (want_f, want_groups), sums)
+    rows = chain(*(late.value().unbind() for late in sums))
+    d_biases = [None if grad is None else next(rows) for grad in grads] if biases else []
+    ends = zip(d_biases, biases, want_biases, strict=True)
+    return call.join(d_f, d_groups, [d.to(bias.dtype) if want and d is not None else None for d, bias, want in ends])
 
 
 def shapes(call: HalfCall, flat: Sequence[Tensor]) -> list[Tensor]:
@@ -259,22 +262,19 @@ def _as_called(call: HalfCall, y: Tensor) -> Tensor:
 
 def _ends_backward(
     call: HalfCall, biases: Sequence[Tensor], grads: Sequence[Tensor | None], kept: Any
-) -> tuple[list[Tensor | None], list[Tensor | None]]:
-    """Gradients at the aggregates (B, D, m) and at the biases."""
+) -> tuple[list[Tensor | None], list[LateSum]]:
+    """Gradients at the aggregates (B, D, m), and sums (results, m): those at the biases of results with a gradient."""
     whole = [None if g is None else g.unsqueeze(0) if call.batch is None else g for g in grads]
     if call.ends == "none":
         return whole, []
     parts = len(call.groups) if call.ends == "all" else 1
     whiches = [next(kept) for _ in whole]
     live = {k: grad for k, grad in enumerate(whole) if grad is not None}
-    found = combine.backward(
+    found, sums = combine.backward(
         list(live.values()), [whiches[k] for k in live], parts, bool(biases), call.aggregation.kind == "max",
         _fused(call),
     )  # fmt: skip
     d_parts: list[Tensor | None] = [None] * (parts * len(whole))
-    d_biases: list[Tensor | None] = [None] * len(biases)
-    for k, (some, d_bias) in zip(live, found, strict=True):
+    for k, some in zip(live, found, strict=True):
         d_parts[k * parts : (k + 1) * parts] = some
-        if biases:
-            d_biases[k] = d_bias.to(biases[k].dtype)
-    return d_parts, d_biases
+    return d_parts, sums

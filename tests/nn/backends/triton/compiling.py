@@ -22,7 +22,9 @@ TYPED = {"G": 1, "N": 64, "M": 64, "BI": 64, "BN": 64, "BM": 64, "RELU": True, "
 BACK = {"NEED_DST": True, "NEED_SRC": True}
 LINEAR = {"M": 16, "BR": 128, "BM": 16} | {f"K{j}": 20 for j in range(4)} | {f"BK{j}": 32 for j in range(4)}
 BACK_LINEAR = {"BIASES": 5, "NEED_WEIGHT": True, "AT1": 336, "AT2": 656, "AT3": 992}
-POSITIONS = {"H": 32, "BS": 8, "BA": 16, "BD": 16, "BT": 16, "PREC": "tf32x3"} | {f"D{j}": 8 for j in range(4)}
+POSITIONS = {"H": 32, "G": 4, "BS": 32, "BC": 128, "BA": 16, "BD": 16, "BT": 16, "PREC": "tf32x3"} | {
+    f"D{j}": 8 for j in range(4)
+}
 COMBINE = {"M": 64, "G": 1, "HAS_BIAS": True, "R": 64, "C": 64}
 WIDE = [(128, 128), (128, 256), (256, 128), (64, 256), (256, 64)]
 
@@ -68,9 +70,10 @@ CASES: list[tuple[Any, dict[str, Any]]] = [
     (linear_kernels.linear_backward, LINEAR | BACK_LINEAR),
     *((linear_kernels.linear_forward, wide_options(m, k)[0]) for m, k in WIDE),
     *((linear_kernels.linear_backward, wide_options(m, k)[1]) for m, k in WIDE),
-    (position_kernels.positions_forward, POSITIONS | {"D2": 0, "D3": 0, "BC": 128}),
-    (position_kernels.positions_backward, POSITIONS | {"G": 4, "BC": 128}),
+    (position_kernels.positions_forward, POSITIONS | {"D2": 0, "D3": 0}),
+    (position_kernels.positions_backward, POSITIONS),
     (position_kernels.networks_backward, POSITIONS),
+    (position_kernels.networks_backward, POSITIONS | {"others": None, "total": None}),
     *(
         (combine_kernels.combine_forward, COMBINE | {"P": parts, "MAX": maximum, "RELU": True, "HAS_EMPTY": True})
         for parts, maximum in ((1, True), (2, True), (4, False))
@@ -94,7 +97,7 @@ def compile_kernel(kernel: Any, sizes: dict[str, Any]) -> None:
         if kernel in JOINED:
             if name[-1].isdigit() and not sizes.get(f"K{name[-1]}", sizes.get(f"D{name[-1]}", 1)):
                 return "constexpr"  # an absent layer or group
-            return "i32" if name.rstrip("0123") in ("rows", "A", "splits", "T", "C", *COUNTS) else "*fp32"
+            return "i32" if name.rstrip("0123") in ("rows", "A", "splits", "T", "C", "width", *COUNTS) else "*fp32"
         if kernel in CHOSEN and name[-1].isdigit():
             if int(name[-1]) >= sizes["G"]:
                 return "constexpr"  # an absent group

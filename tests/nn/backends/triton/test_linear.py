@@ -15,6 +15,7 @@ from fgnn.nn.backends.edge_terms import Terms
 from fgnn.nn.backends.linear import EdgeNet, has_kernel, linear
 from fgnn.nn.backends.triton import linear as by_triton
 from fgnn.nn.backends.triton import positions
+from fgnn.nn.backends.triton.late_sum import LateSum
 from fgnn.nn.backends.triton.linear import Linear
 from fgnn.nn.backends.triton.positions import Positions
 
@@ -126,7 +127,10 @@ def test_matrices_at_positions_match_float64(counts: list[int], device: str) -> 
         )
     found = positions.forward(groups, torch.float16)
     shares = [torch.randn(3, count, 9, 20, device=device) for count in counts]
-    grads = positions.backward(groups, [phi for phi, _ in found], shares)
+    other = LateSum(torch.randn(70, 2, 66, device=device))  # more shares and columns than a program has at once
+    grads = positions.backward(groups, [phi for phi, _ in found], shares, [other])
+    assert other.total is not None
+    assert _distance(other.value(), other.shares.double().sum(0)) < 1e-6
     for (t, _, weight), net, (phi, q), share, mine in zip(groups, nets, found, shares, grads, strict=True):
         exact, w = net.double(), weight.double().requires_grad_()
         wanted = exact(t.double())

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fgnn.nn.backends.triton.kernel_launch import constants, launch
+from fgnn.nn.backends.triton.late_sum import LateSum
 from fgnn.nn.backends.triton.launch import JOBS, in_turn
 from fgnn.nn.backends.triton.tile_sizes import block, cdiv, processors
 
@@ -38,12 +39,16 @@ def forward(ends: Sequence[End], maximum: bool, relu: bool) -> list[tuple[Tensor
 
 def backward(
     grads: Sequence[Tensor], whiches: Sequence[Tensor], parts: int, has_bias: bool, maximum: bool
-) -> list[tuple[list[Tensor], Tensor]]:
+) -> tuple[list[list[Tensor]], list[LateSum]]:
     """See :func:`fgnn.nn.backends.combine.backward`."""
-    found: list[tuple[list[Tensor], Tensor]] = []
+    found: list[list[Tensor]] = []
+    sums: list[LateSum] = []
     for some in in_turn([None if parts > 1 else (grad.shape[-1], grad.dtype) for grad in grads]):
-        found += _backward([grad.contiguous() for grad in grads[some]], whiches[some], parts, has_bias, maximum)
-    return found
+        given = [grad.contiguous() for grad in grads[some]]
+        d_parts, shares = _backward(given, whiches[some], parts, has_bias, maximum)
+        found += d_parts
+        sums += [] if shares is None else [LateSum(shares)]
+    return found, sums
 
 
 def _forward(ends: Sequence[End], maximum: bool, relu: bool) -> list[tuple[Tensor, Tensor]]:
@@ -70,7 +75,8 @@ def _forward(ends: Sequence[End], maximum: bool, relu: bool) -> list[tuple[Tenso
 
 def _backward(
     grads: Sequence[Tensor], whiches: Sequence[Tensor], parts: int, has_bias: bool, maximum: bool
-) -> list[tuple[list[Tensor], Tensor]]:
+) -> tuple[list[list[Tensor]], Tensor | None]:
+    """Gradients at the parts of each result, and shares (S, results, m) of those at the biases."""
     from fgnn.nn.backends.triton.combine_kernels import combine_backward
 
     m, ends = grads[0].shape[-1], len(grads)
@@ -88,8 +94,7 @@ def _backward(
         *_four(grads), *_four(whiches), *_four([d for some in found for d in some]), *_four(rows), partial, steps,
     ]  # fmt: skip
     launch(combine_backward, (shares * ends, blocks), args, options)
-    d_biases = partial.sum(0) if has_bias else grads[0].new_empty((ends, 0), dtype=torch.float32)
-    return [(some * (parts // stored), d_bias) for some, d_bias in zip(found, d_biases.unbind(), strict=True)]
+    return [some * (parts // stored) for some in found], partial
 
 
 def _four(args: Sequence[Any]) -> list[Any]:

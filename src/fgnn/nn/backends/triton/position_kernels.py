@@ -134,14 +134,32 @@ def backward_net(
 
 
 @triton.jit
+def sum_columns(shares, splits, width, total, c, BS: tl.constexpr, BC: tl.constexpr):
+    """Some columns of the sum of shares (splits, width) over the first axis."""
+    s = tl.arange(0, BS)[:, None]
+    found = tl.zeros((BS, BC), tl.float32)
+    for first in range(0, splits, BS):
+        inside = (first + s < splits) & (c < width)[None, :]
+        found += tl.load(shares + (first + s) * width + c[None, :], mask=inside, other=0)
+    tl.store(total + c, tl.sum(found, 0), mask=c < width)
+
+
+@triton.jit
 def networks_backward(
     t0, w10, b10, w20, phi0, p0, r0, s0, u0, A0, t1, w11, b11, w21, phi1, p1, r1, s1, u1, A1,
     t2, w12, b12, w22, phi2, p2, r2, s2, u2, A2, t3, w13, b13, w23, phi3, p3, r3, s3, u3, A3, blocks, T,
-    D0: tl.constexpr, D1: tl.constexpr, D2: tl.constexpr, D3: tl.constexpr, H: tl.constexpr, BA: tl.constexpr,
-    BD: tl.constexpr, BT: tl.constexpr, PREC: tl.constexpr,
+    others, splits, width, total,
+    D0: tl.constexpr, D1: tl.constexpr, D2: tl.constexpr, D3: tl.constexpr, H: tl.constexpr, G: tl.constexpr,
+    BS: tl.constexpr, BA: tl.constexpr, BC: tl.constexpr, BD: tl.constexpr, BT: tl.constexpr, PREC: tl.constexpr,
 ):  # fmt: skip
-    """The gradients at the networks of the groups, one program each; a group with D = 0 is absent."""
+    """The gradients at the networks of G groups, one program each; a group with D = 0 is absent.
+
+    The other programs sum ``others`` (splits, width), shares of other gradients.
+    """
     group = tl.program_id(0)
+    if others is not None:
+        if group >= G:
+            sum_columns(others, splits, width, total, (group - G) * BC + tl.arange(0, BC), BS, BC)
     if group == 0:
         backward_net(t0, w10, b10, w20, phi0, p0, r0, s0, u0, A0, blocks, T, D0, H, BA, BD, BT, PREC)
     if D1 > 0:

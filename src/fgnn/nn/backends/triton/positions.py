@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fgnn.nn.backends.triton.kernel_launch import launch
+from fgnn.nn.backends.triton.late_sum import LateSum
 from fgnn.nn.backends.triton.launch import JOBS, in_turn
 from fgnn.nn.backends.triton.tile_sizes import block, cdiv
 
@@ -47,11 +48,17 @@ def forward(groups: Sequence[Positions], dtype: torch.dtype) -> list[tuple[Tenso
     return found
 
 
-def backward(groups: Sequence[Positions], phis: Sequence[Tensor], d_qs: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Gradients at W and at the four tensors of each network, from shares (splits, A, m, n) of those at Q."""
+def backward(
+    groups: Sequence[Positions], phis: Sequence[Tensor], d_qs: Sequence[Tensor], others: Sequence[LateSum] = ()
+) -> list[list[Tensor]]:
+    """Gradients at W and at the four tensors of each network, from shares (splits, A, m, n) of those at Q.
+
+    A launch takes along one of the other sums.
+    """
     found: list[list[Tensor]] = []
+    rest = iter(others)
     for part in in_turn([group.kind for group in groups]):
-        found += _backward(groups[part], phis[part], d_qs[part])
+        found += _backward(groups[part], phis[part], d_qs[part], next(rest, None))
     return found
 
 
@@ -71,7 +78,9 @@ def _forward(groups: Sequence[Positions], dtype: torch.dtype) -> list[tuple[Tens
     return found
 
 
-def _backward(groups: Sequence[Positions], phis: Sequence[Tensor], d_qs: Sequence[Tensor]) -> list[list[Tensor]]:
+def _backward(
+    groups: Sequence[Positions], phis: Sequence[Tensor], d_qs: Sequence[Tensor], other: LateSum | None
+) -> list[list[Tensor]]:
     from fgnn.nn.backends.triton.position_kernels import networks_backward, positions_backward
 
     terms, m, n = groups[0].weight.shape
@@ -93,7 +102,11 @@ def _backward(groups: Sequence[Positions], phis: Sequence[Tensor], d_qs: Sequenc
     second += [*[None] * 9, 0] * (JOBS - count)
     _, product, network = _options(*_sizes(groups))
     launch(positions_backward, (blocks, count), [*first, terms, m * n], product)
-    launch(networks_backward, (count,), [*second, blocks, terms], network)
+    last: list[Any] = [None, 0, 0, None]
+    if other is not None:
+        splits, width = other.shares.shape[0], other.shares[0].numel()
+        last = [other.shares, splits, width, other.reserve()]
+    launch(networks_backward, (count + cdiv(last[2], _COLUMNS),), [*second, blocks, terms, *last], network)
     return found
 
 
@@ -112,6 +125,6 @@ def _options(
     blocks = {"BA": block(most, _WIDEST), "BT": block(terms, _WIDEST), "PREC": precision, "num_warps": 4}
     padded = (*lengths, *[0] * (JOBS - len(lengths)))
     widths = {f"D{j}": d for j, d in enumerate(padded)}
-    network = {**widths, **blocks, "H": hidden, "BD": block(max(lengths), _WIDEST)}
-    product = {"G": len(lengths), "BS": _SHARES, "BT": blocks["BT"], "BC": _COLUMNS, "num_warps": 4}
-    return {**network, "BC": _COLUMNS}, product, network
+    network = {**widths, **blocks, "H": hidden, "BD": block(max(lengths), _WIDEST), "BC": _COLUMNS}
+    sums = {"G": len(lengths), "BS": _SHARES, "BC": _COLUMNS}
+    return network, {**sums, "BT": blocks["BT"], "num_warps": 4}, {**network, **sums}
