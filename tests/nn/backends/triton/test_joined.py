@@ -80,6 +80,27 @@ def test_groups_share_launches_and_equal_plain_torch(
     assert launches["combine_forward"] == launches["combine_backward"] == expected + towards_variables
 
 
+def test_a_half_layer_takes_four_launches_forward_and_six_backward(launches: Counter[str]) -> None:
+    """For two groups as for one: Q depends on the position, and the linear layers are in half precision."""
+    graph = graph_of(2)
+    widths, lengths = dict.fromkeys(graph.groups, 3), {"g0": 1, "g1": 2}
+    torch.manual_seed(0)
+    layer = FGNNLayer(2, widths, widths, 4, q="basis", bias=True, activation="relu", q_options={"hidden": (16,)})
+    f, gs, _ = features(graph, 2, widths, widths, batch=17, dtype=torch.float32)
+    inputs = (
+        f.to(DEVICE), {name: g.to(DEVICE) for name, g in gs.items()},
+        {name: torch.randn(length, 3).to(DEVICE) for name, length in lengths.items()},
+    )  # fmt: skip
+    with torch.autocast(DEVICE, torch.float16):
+        run(layer.to(DEVICE), "triton", graph, inputs)
+    forward = ("linear_forward", "positions_forward", "typed_forward", "combine_forward")
+    backward = (
+        "combine_backward", "typed_nodes", "typed_weight", "linear_backward", "positions_backward",
+        "networks_backward",
+    )  # fmt: skip
+    assert launches == dict.fromkeys((*forward, *backward), 2)
+
+
 def test_groups_of_one_launch_are_up_to_four_in_a_row_of_one_kind() -> None:
     assert [(part.start, part.stop) for part in in_turn("aaaaaabb")] == [(0, 4), (4, 6), (6, 8)]
     assert [(part.start, part.stop) for part in in_turn([None, None, "a"])] == [(0, 1), (1, 2), (2, 3)]
