@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from fgnn.graph import FactorGraph
+from fgnn.graph import FactorGraph, tracing
 from fgnn.nn.aggregate import Aggregation
-from fgnn.nn.blocks import DR, FC, GlobalPooling, Res, run_layers
+from fgnn.nn.backends.choice import working_dtype
+from fgnn.nn.backends.triton.ahead import compile_ahead
+from fgnn.nn.blocks import DR, FC, GlobalPooling, Res, in_steps, run_layers
 from fgnn.nn.edge_features import EdgeFeatures
 from fgnn.nn.edge_matrix import Form
 from fgnn.nn.layer import FGNNLayer, Schedule
@@ -32,6 +35,7 @@ class Network(nn.Module):
         self.items = tuple(items)
         self.layers = nn.ModuleList(layers)
         self._lines = tuple(lines)
+        self._ahead: set[tuple[Any, ...]] = set()  # kinds of calls whose kernels are compiled
 
     @property
     def notation(self) -> str:
@@ -56,7 +60,19 @@ class Network(nn.Module):
         edges: Mapping[str, EdgeFeatures] | None = None,
     ) -> Tensor:
         """Scores of the variables.  # shape: (B?, N, out)"""
+        if isinstance(f, Tensor) and f.is_cuda and not tracing():
+            self._compile_ahead(graph, f, gs or {}, edges)
         return run_layers(self.layers, graph, f, gs or {}, edges)[0]
+
+    def _compile_ahead(self, graph: FactorGraph, f: Tensor, gs: Any, edges: Any) -> None:
+        """Compile the kernels of the first call of a kind, if nothing else happens in it that is seen from outside."""
+        kind = working_dtype(f), torch.is_grad_enabled()
+        if kind in self._ahead:
+            return
+        self._ahead.add(kind)
+        if self.backend == "triton" and all(in_steps(layer) for layer in self.layers):
+            with torch.cuda.device(f.device):
+                compile_ahead(lambda: run_layers(self.layers, graph, f, gs, edges)[0], list(self.parameters()))
 
     def _repr_html_(self) -> str:
         return lines_html(f"Network, {self.num_parameters:,} parameters", self._lines)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from fgnn.nn.backends.triton.kernel_launch import local
 from fgnn.nn.backends.triton.tape import Empty, Launch, Operation, Place, Tape, places_in
 
 _ALIGN = 256  # bytes, as tensors of their own have
@@ -36,6 +37,8 @@ def replayed(
         joint_from: Results from this index on may be parts of one tensor, which is returned instead of them, and their
             places in it.
     """
+    if local.notes is not None:  # nothing is launched
+        return list(run()), None
     at = (key, cast(Tensor, operands[0]).device, *[None if x is None else _kind(x) for x in operands])
     if False in [x is None or x.is_contiguous() for x in operands]:
         at = (*at, *[None if x is None else x.stride() for x in operands])
