@@ -26,6 +26,7 @@ POSITIONS = {"H": 32, "G": 4, "BS": 32, "BC": 128, "BA": 16, "BD": 16, "BT": 16,
     f"D{j}": 8 for j in range(4)
 }
 COMBINE = {"M": 64, "G": 1, "HAS_BIAS": True, "R": 64, "C": 64}
+SHARED = 200 * 1024  # bytes that a program may take; the GPUs that are ``roomy`` for so wide a Θ have more
 WIDE = [(128, 128), (128, 256), (256, 128), (64, 256), (256, 64)]
 
 
@@ -128,7 +129,7 @@ def compile_kernel(kernel: Any, sizes: dict[str, Any]) -> None:
     )
     options = {"num_warps": sizes.pop("num_warps", 4), "num_stages": sizes.pop("num_stages", 2)}
     binary = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
-    assert binary.metadata.shared <= linear.SHARED, (kernel.__name__, sizes, binary.metadata.shared)
+    assert binary.metadata.shared <= SHARED, (kernel.__name__, sizes, binary.metadata.shared)
 
 
 if __name__ == "__main__":

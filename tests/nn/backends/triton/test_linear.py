@@ -13,7 +13,6 @@ from fgnn.nn import use_backend
 from fgnn.nn.backends import edge_terms, linear_passes
 from fgnn.nn.backends.edge_terms import Terms
 from fgnn.nn.backends.linear import EdgeNet, has_kernel, linear
-from fgnn.nn.backends.triton import linear as by_triton
 from fgnn.nn.backends.triton import positions
 from fgnn.nn.backends.triton.late_sum import LateSum
 from fgnn.nn.backends.triton.linear import Linear
@@ -185,15 +184,3 @@ def test_the_network_on_edges_matches_float64(edges: int, terms: int, device: st
         assert one is not None
         assert other.grad is not None
         assert _distance(one, other.grad) < 5e-3
-
-
-def test_every_layer_that_fits_takes_little_shared_memory() -> None:
-    """Whatever the widths; a compiled kernel's own figure is checked where kernels are compiled."""
-    pytest.importorskip("triton")
-    for m in (1, 16, 33, 64, 100, 128, 200, 256):
-        for k in (1, 3, 16, 64, 128, 129, 256):
-            if not by_triton.fits(torch.empty(10, k), torch.empty(m, k)):
-                assert m * k > 128 * 128
-                continue
-            lines, _, options = by_triton._backward_options(m, (3, k), 3, True, torch.bfloat16, "ieee", True)
-            assert by_triton.shared_memory(m, k, lines, options["num_stages"]) <= by_triton.SHARED

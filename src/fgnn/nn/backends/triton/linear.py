@@ -18,7 +18,6 @@ from fgnn.nn.backends.triton.tile_sizes import block, cdiv, dtype_of, precision_
 _WIDEST, _WIDEST_OF_FEW = 128, 256
 _FEW = 1 << 16
 _MOST_ENTRIES = 1 << 15  # of Θ: its gradient stays in registers
-SHARED = 200 * 1024  # bytes that a program may take; the GPUs that are ``roomy`` for so wide a Θ have more
 _JOBS = 4  # layers of a launch
 
 
@@ -136,13 +135,12 @@ def _forward_options(
     m: int, ks: tuple[int, ...], relu: bool, dtype: torch.dtype, precision: str, wide: bool
 ) -> tuple[int, dict[str, Any]]:
     """Rows of a tile, and the kernel's compile-time arguments."""
-    short = _short(m, max(ks))
-    lines = 256 if short else 64
+    lines = _lines(m, max(ks))
     return lines, {
         **_widths(m, ks, lines, dtype, precision),
         "RELU": relu,
         "num_warps": 4,
-        "num_stages": 2 if wide and not short else 1,
+        "num_stages": 2 if wide and lines == 64 else 1,
     }
 
 
@@ -152,9 +150,8 @@ def _backward_options(
 ) -> tuple[int, list[int], dict[str, Any]]:
     """Rows of a tile, the entries of each sum, and the kernel's compile-time arguments."""
     lines = _lines(m, max(ks))
-    stages = 2 if wide and not _short(m, max(ks)) else 1  # pipelining slows down rows of a few bytes
-    while stages > 1 and shared_memory(m, max(ks), lines, stages) > SHARED:
-        stages -= 1
+    # Pipelining takes longer than it saves for rows of a few bytes, and if Θ and its gradient take most registers.
+    stages = 3 if wide and lines == 64 and max(m, *ks) <= 64 else 1
     sizes: list[int] = []
     begins = list(accumulate((m * (k + (biases >> j & 1)) for j, k in enumerate(ks)), initial=0))
     for j, k in enumerate(ks):
@@ -164,7 +161,7 @@ def _backward_options(
         **{f"AT{j}": begins[j] if j < len(ks) else 0 for j in range(1, _JOBS)},
         "BIASES": biases,
         "NEED_WEIGHT": need_weight,
-        "num_warps": 8 if lines < 128 else 4,
+        "num_warps": 4 if max(m, *ks) <= _WIDEST else 8,
         "num_stages": stages,
     }
     return lines, sizes, options
@@ -183,18 +180,6 @@ def _widths(m: int, ks: tuple[int, ...], lines: int, dtype: torch.dtype, precisi
     }
 
 
-def shared_memory(m: int, k: int, lines: int, stages: int) -> int:
-    """Bytes that the backward kernel takes at most: gradient, y and x of a tile as loaded, Θ and the gradient again."""
-    bm, bk = block(m, _WIDEST_OF_FEW), block(k, _WIDEST_OF_FEW)
-    return stages * lines * (4 * bm + 4 * bk) + 2 * bm * bk + 2 * lines * bm
-
-
-def _short(m: int, k: int) -> bool:
-    """Whether a row is short, so that a tile takes many."""
-    return block(m, _WIDEST_OF_FEW) * block(k, _WIDEST_OF_FEW) <= 32 * 32
-
-
 def _lines(m: int, k: int) -> int:
-    """Rows of a tile backward: fewer if Θ takes many registers."""
-    size = block(m, _WIDEST_OF_FEW) * block(k, _WIDEST_OF_FEW)
-    return 256 if _short(m, k) else 64 if size > 64 * 64 or max(m, k) > _WIDEST else 128
+    """Rows of a tile: more if a row is short."""
+    return 256 if block(m, _WIDEST_OF_FEW) * block(k, _WIDEST_OF_FEW) <= 32 * 32 else 64

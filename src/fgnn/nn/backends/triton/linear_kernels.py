@@ -75,7 +75,9 @@ def backward_share(
     matrix = (o < M)[:, None] & (k < K)[None, :]
     w = tl.load(weight + o[:, None] * K + k[None, :], mask=matrix, other=0).to(CT)
     d_weight = tl.zeros((BM, BK), tl.float32)
-    d_bias = tl.zeros((BM,), tl.float32)
+    # The sum for β is a product too: a sum over the rows of a tile would pass through shared memory for every tile.
+    ones = tl.full((BR, 16), 1.0, tl.float32).to(CT)
+    d_bias = tl.zeros((BM, 16), tl.float32)
     for tile in range(share, tl.cdiv(rows, BR), shares):
         r = (tile * BR + tl.arange(0, BR)).to(tl.int64)
         live = r < rows
@@ -86,18 +88,19 @@ def backward_share(
             g = tl.where(tl.load(y + at, mask=mask, other=0) > 0, g, tl.zeros_like(g))
         z = g.to(CT)
         inside = live[:, None] & (k < K)[None, :]
-        if d_x is not None:
-            back = tl.dot(z, w, input_precision=PREC)
-            tl.store(d_x + r[:, None] * K + k[None, :], back.to(d_x.dtype.element_ty), mask=inside)
         if NEED_WEIGHT:
             xs = tl.load(x + r[:, None] * K + k[None, :], mask=inside, other=0).to(CT)
             d_weight = tl.dot(tl.trans(z), xs, d_weight, input_precision=PREC)
             if HAS_BIAS:
-                d_bias += tl.sum(g.to(tl.float32), 0)
+                d_bias = tl.dot(tl.trans(z), ones, d_bias, input_precision=PREC)
+        if d_x is not None:
+            back = tl.dot(z, w, input_precision=PREC)
+            tl.store(d_x + r[:, None] * K + k[None, :], back.to(d_x.dtype.element_ty), mask=inside)
     if NEED_WEIGHT:
         tl.store(partial + o[:, None] * K + k[None, :], d_weight, mask=matrix)
         if HAS_BIAS:
-            tl.store(partial + M * K + o, d_bias, mask=o < M)
+            column = tl.where(tl.arange(0, 16)[None, :] == 0, d_bias, 0.0)
+            tl.store(partial + M * K + o, tl.sum(column, 1), mask=o < M)
 
 
 @triton.jit
