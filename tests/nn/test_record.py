@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import fgnn
 from fgnn.nn import FGNNLayer, build, record, recorded_call, use_backend
-from fgnn.nn.record import Recorder
+from fgnn.nn.recorder import Recorder
 from tests.nn.graphs import features, ragged_graph, uniform_graph
 
 GPU = pytest.param(

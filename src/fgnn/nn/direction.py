@@ -14,6 +14,7 @@ from fgnn.nn.edge_matrix import EdgeMatrix
 from fgnn.nn.half_layer import EdgeMessages, Output, Sent, to_factors, to_variables
 from fgnn.nn.message import Message
 from fgnn.nn.norm import Norm
+from fgnn.nn.replays import replays
 
 
 def all_to_factors(
@@ -65,6 +66,7 @@ class VariableToFactor(nn.Module):
         self.edge_messages = EdgeMessages(message, matrix)
         self.output = Output(matrix.rows, bias=bias, norm=norm, activation=activation)
 
+    @replays
     def forward(
         self, incidence: Incidence, f: Tensor | None, g: Tensor | None, t: EdgeFeatures | None = None
     ) -> Tensor:
@@ -114,6 +116,7 @@ class FactorToVariable(nn.Module):
         self.edge_messages = nn.ModuleDict({name: EdgeMessages(*parts) for name, parts in messages.items()})
         self.output = Output(widths.pop(), bias=bias, norm=norm, activation=activation)
 
+    @replays
     def forward(
         self,
         graph: FactorGraph,

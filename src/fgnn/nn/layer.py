@@ -21,6 +21,7 @@ from fgnn.nn.half_layer import EdgeMessages
 from fgnn.nn.inputs import Widths, check_inputs, check_kinds, signature
 from fgnn.nn.message import Message
 from fgnn.nn.norm import Norm
+from fgnn.nn.replays import replays
 from fgnn.nn.summary import module_html
 
 Schedule = Literal["sequential", "parallel"]
@@ -125,6 +126,7 @@ class FGNNLayer(nn.Module):
     def _repr_html_(self) -> str:
         return module_html(self)
 
+    @replays
     def forward(
         self,
         graph: FactorGraph,

@@ -19,6 +19,7 @@ from fgnn.nn.edge_matrix import Form
 from fgnn.nn.layer import FGNNLayer, Schedule
 from fgnn.nn.norm import Norm
 from fgnn.nn.notation import Item, NotationError, parse, to_text
+from fgnn.nn.replays import replays
 from fgnn.nn.summary import count_parameters, lines_html
 
 
@@ -52,6 +53,7 @@ class Network(nn.Module):
         """The backend its FGNN layers use."""
         return next((m.backend for m in self.modules() if isinstance(m, FGNNLayer)), "torch")
 
+    @replays
     def forward(
         self,
         graph: FactorGraph,

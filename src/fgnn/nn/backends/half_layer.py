@@ -34,7 +34,8 @@ from fgnn.nn.backends.torch.chunks import EdgeInputs
 from fgnn.nn.backends.triton import aggregate as by_triton
 from fgnn.nn.backends.triton.combine import PARTS, End
 from fgnn.nn.backends.triton.late_sum import LateSum
-from fgnn.nn.backends.triton.replay import aligned, replayed
+from fgnn.nn.backends.triton.memory_plan import aligned
+from fgnn.nn.backends.triton.replay import replayed
 from fgnn.nn.backends.triton.tape import Place
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -10,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from fgnn.nn import build, use_backend
+from fgnn.nn import build, record, use_backend
 from fgnn.nn.backends.triton.kernel_launch import launch
-from fgnn.nn.backends.triton.replay import _FREE, _RUN, Program, Programs, replayed
+from fgnn.nn.backends.triton.program import _RUN, Program
+from fgnn.nn.backends.triton.replay import Programs, replayed
 from fgnn.runtime.triton_support import why_unavailable
 from tests.nn.graphs import features, uniform_graph
 
@@ -114,7 +116,7 @@ def test_the_oldest_program_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [isinstance(program, Program) for program in programs.values()] == [False, False, False, True]
 
 
-def test_large_temporary_tensors_are_freed() -> None:
+def test_temporary_tensors_share_memory() -> None:
     kernel = _Product()
 
     def make(x: Tensor) -> list[Tensor | None]:
@@ -123,7 +125,7 @@ def test_large_temporary_tensors_are_freed() -> None:
         return [x]
 
     (program,) = run_often(make, [(1 << 19,)]).values()
-    assert [kind for kind, *_ in program.steps].count(_FREE) == 3
+    assert program.sizes == [2 * 4 << 19, 0]  # two of three are alive at a time
 
 
 def test_what_is_only_kept_comes_as_one_tensor() -> None:
@@ -293,33 +295,38 @@ class _Trained:
 RESIDUAL = "FGNN(4) - Res[FC(4) - FGNN(4) - FC(4)]"
 
 
+@pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("by_position", [False, True])
 @pytest.mark.parametrize(("half", "batch"), [(True, 17), (False, None)])
-def test_replayed_steps_equal_others(half: bool, batch: int | None, by_position: bool, where: str) -> None:
-    """Four steps at new features and new parameters: the first is noted, the second recorded, and two are replayed."""
+def test_replayed_steps_equal_others(half: bool, batch: int | None, by_position: bool, whole: bool, where: str) -> None:
+    """Four steps at new features and new parameters: halves are recorded in the second, whole networks in the third."""
     trained = _Trained(where, RESIDUAL)
     net, graph = trained.net, trained.graph
     arity = {name: graph.incidence(name).arity or 1 for name in graph.groups}
     real, replays = Program.__call__, []
 
-    def step(f: Tensor, gs: Any, edges: Any, program: Any) -> list[Tensor]:
+    def step(net: Any, f: Tensor, gs: Any, edges: Any, program: Any) -> list[Tensor]:
         net.zero_grad()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Program, "__call__", program)
             with use_backend("triton"), torch.autocast(where, torch.float16, enabled=half):
                 y = net(graph, f, gs, edges).float()
             y.square().sum().backward()
-        return [y.detach(), *trained.gradients()]
+        return [y.detach(), *(p.grad for p in net.parameters() if p.grad is not None)]
 
     for seed in range(4):
         f, gs, t = trained.inputs(seed, batch)
         edges = {name: x[: arity[name]] if by_position else x for name, x in t.items()}
-        found = step(f, gs, edges, lambda self, operands: replays.append(seed) or real(self, operands))  # noqa: B023
-        wanted = step(f, gs, edges, lambda self, operands: None)
+        plain = record(copy.deepcopy(net), False)
+        wanted = step(plain, f, gs, edges, lambda self, operands: None)
+        if not whole:
+            record(net, False)
+        found = step(net, f, gs, edges, lambda self, operands: replays.append(seed) or real(self, operands))  # noqa: B023
         for one, other in zip(found, wanted, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
         trained.change()
-    assert replays.count(3) == 2 * (4 + 2 * half)  # halves and, in half precision, linear layers; forward and backward
+    # halves and, in half precision, linear layers, or all in one; forward and backward
+    assert replays.count(3) == (2 if whole else 2 * (4 + 2 * half))
 
 
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
@@ -353,7 +360,7 @@ def test_a_checkpoint_recomputes_what_it_saved(where: str) -> None:
 def test_compiled_steps_follow_the_weights(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training through ``torch.compile`` under autocast, where the operator runs below autograd."""
     trained = _Trained(where)
-    net = trained.net
+    net = record(trained.net, False)
     fast, real, replays = torch.compile(net, fullgraph=True), Program.__call__, 0
     for seed in range(5):
         found, inputs = [], trained.inputs(seed)

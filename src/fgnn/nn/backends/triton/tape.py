@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, Self
@@ -17,13 +18,8 @@ _ALLOCATE = {
     _aten.empty.memory_format, _aten.empty_strided.default, _aten.empty_like.default, _aten.new_empty.default,
     _aten.new_empty_strided.default,
 }  # fmt: skip
-# Operations whose effect depends on shapes alone; any other may depend on values.
-_REPEAT = {
-    _aten.sum.dim_IntList, _aten._to_copy.default, _aten.clone.default, _aten.copy_.default, _aten.cat.default,
-    _aten.mm.default, _aten.addmm.default, _aten.add.Tensor, _aten.add_.Tensor, _aten.relu.default,
-    _aten.relu_.default, _aten.threshold_backward.default, _aten.zero_.default, _aten.new_zeros.default,
-    _aten.zeros.default, _aten.new_ones.default, _aten.constant_pad_nd.default,
-}  # fmt: skip
+# Operations that read values, or whose results have a shape that depends on values.
+_UNKNOWN = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
 class Place(NamedTuple):
@@ -45,16 +41,22 @@ class Empty(NamedTuple):
     """An allocation."""
 
     buffer: int
-    like: Tensor
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 class Operation(NamedTuple):
-    """A call of torch; ``buffer`` is that of its result, None if it writes in place. Tensors are given by place."""
+    """A call of torch; ``buffers`` are those of its results, none if it writes in place. Tensors are given by place."""
 
     call: Any
     args: list[Any]
     options: dict[str, Any]
-    buffer: int | None
+    buffers: list[int]
 
 
 class Launch(NamedTuple):
@@ -68,22 +70,52 @@ class Launch(NamedTuple):
 class Tape(TorchDispatchMode):
     """Records the steps of a pass inside the block.
 
+    Args:
+        operands: What the pass reads.
+        before: The tape of an earlier pass, whose operands and allocations are the first operands of this one.
+
     Attributes:
-        refused: Whether the pass did something that cannot be repeated.
-        buffers: The operands, and all that was allocated or read besides, by number.
+        refused: What the pass did that cannot be repeated; empty if it can.
+        buffers: By number the operands, what was read besides and, without its numbers, what was allocated: a pass
+            frees its memory while it is recorded. So a tensor is in the last buffer at its address.
     """
 
-    def __init__(self, operands: Sequence[Tensor | None]) -> None:
+    def __init__(self, operands: Sequence[Tensor | None], before: Tape | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.operands = len(operands)
+        self.operands = 0
         self.steps: list[Empty | Operation | Launch] = []
-        self.buffers: list[Tensor | None] = []  # alive, so that no address is used twice
+        self.buffers: list[Tensor | None] = []
         self._spans: list[tuple[int, int]] = []
+        if before is not None:
+            ours = before.made | set(range(before.operands))
+            self.buffers = [x if k in ours else None for k, x in enumerate(before.buffers)]
+            self._spans = [span if k in ours else (0, 0) for k, span in enumerate(before._spans)]
+        first = len(self.buffers)
         for x in operands:
             self._add(x)
-        spans = sorted(span for span in self._spans if span[1] > span[0])
-        self.refused = any(stop > start for (_, stop), (start, _) in pairwise(spans))
+        self.operands = len(self.buffers)
+        spans = sorted(span for span in self._spans[first:] if span[1] > span[0])
+        overlap = any(stop > start for (_, stop), (start, _) in pairwise(spans))
+        self.refused = "operands that share memory" if overlap else ""
         self.paused = False
+
+    @property
+    def made(self) -> set[int]:
+        """The buffers that the pass allocated itself."""
+        found = set(self.allocated)
+        return found.union(*[step.buffers for step in self.steps if isinstance(step, Operation)])
+
+    @property
+    def allocated(self) -> dict[int, int]:
+        """The buffers that the pass allocated to be filled by launches, and their bytes."""
+        return {step.buffer: step.size for step in self.steps if isinstance(step, Empty)}
+
+    @property
+    def read(self) -> set[int]:
+        """The operands that the pass uses."""
+        used = [place for step in self.steps if isinstance(step, Launch) for _, place in step.places]
+        used += [place for step in self.steps if isinstance(step, Operation) for place in places_in(step.args)]
+        return {place.buffer for place in used if place.buffer < self.operands}
 
     def __enter__(self) -> Self:
         local.tape = self
@@ -100,21 +132,25 @@ class Tape(TorchDispatchMode):
         if self.paused or self.refused:
             return out
         in_place = func._schema.is_mutable
-        if not in_place and args and isinstance(args[0], Tensor) and _share_memory(out, args[0]):
+        outs = [] if in_place else list(out) if isinstance(out, tuple | list) else [out]
+        if outs and args and isinstance(args[0], Tensor) and _share_memory(outs, args[0]):
             return out  # a view
         if func in _ALLOCATE and out.is_contiguous():
-            self.steps.append(Empty(self._add(out), out))
-        elif func in _REPEAT or (func.is_view and isinstance(out, Tensor)):  # `to` and `reshape` may copy
-            given, options = self._described(list(args)), kwargs or {}
-            self.steps.append(Operation(func, given, options, None if in_place else self._add(out)))
+            self.steps.append(Empty(self._add(out, _without_numbers(out)), tuple(out.shape), out.dtype))
+            return out
+        if _can_be_repeated(func, args, kwargs or {}, outs):
+            given = self._described(list(args))
+            made = [self._add(x, _without_numbers(x)) for x in outs]
+            self.steps.append(Operation(func, given, kwargs or {}, made))
         else:
-            self.refused = True
+            self.refused = str(func)
         return out
 
     def launched(self, kernel: Launched | None, args: Sequence[Any]) -> None:
         """Record a launch; None cannot be repeated."""
-        self.refused |= kernel is None
-        if kernel is not None and not self.refused:
+        if kernel is None:
+            self.refused = self.refused or "a kernel at an address that is not aligned"
+        elif not self.refused:
             given = [None if isinstance(x, Tensor) else x for x in args]
             places = [(k, self.place(x)) for k, x in enumerate(args) if isinstance(x, Tensor)]
             self.steps.append(Launch(kernel, given, places))
@@ -122,20 +158,37 @@ class Tape(TorchDispatchMode):
     def place(self, x: Tensor) -> Place:
         """Where a tensor is. What was there before and is no operand, such as an index, is the same at every call."""
         address = x.data_ptr()
-        found = [k for k, (start, stop) in enumerate(self._spans) if start <= address < stop]
-        buffer = found[0] if found else self._add(x)
+        found = (k for k in reversed(range(len(self._spans))) if self._spans[k][0] <= address < self._spans[k][1])
+        buffer = next(found, None)
+        buffer = self._add(x) if buffer is None else buffer
         return Place(buffer, address - self._spans[buffer][0], tuple(x.shape), x.stride(), x.dtype)
+
+    def whole(self, buffer: int) -> Place:
+        """The place of a buffer."""
+        x = self.buffers[buffer]
+        assert x is not None
+        return Place(buffer, 0, tuple(x.shape), x.stride(), x.dtype)
 
     def _described(self, x: Any) -> Any:
         if isinstance(x, Tensor):
             return self.place(x)
         return [self._described(y) for y in x] if isinstance(x, list) else x
 
-    def _add(self, x: Tensor | None) -> int:
+    def _add(self, x: Tensor | None, stand_in: Tensor | None = None) -> int:
         start = 0 if x is None else x.data_ptr()
         self._spans.append((start, start + (0 if x is None else _span(x))))
-        self.buffers.append(x)
+        self.buffers.append(x if stand_in is None else stand_in)
         return len(self.buffers) - 1
+
+
+def _can_be_repeated(func: Any, args: Any, options: Any, outs: Sequence[Any]) -> bool:
+    """Whether the results and where they lie follow from the shapes and numbers of the arguments."""
+    if func.namespace != "aten" or _UNKNOWN & set(func.tags) or any(isinstance(x, Tensor) for x in options.values()):
+        return False
+    if not all(isinstance(x, Tensor) for x in outs):
+        return False
+    # what is copied to the host can be read without torch
+    return not (any(isinstance(x, Tensor) and x.is_cuda for x in args) and any(not x.is_cuda for x in outs))
 
 
 def places_in(x: Any) -> Iterator[Place]:
@@ -147,10 +200,14 @@ def places_in(x: Any) -> Iterator[Place]:
             yield from places_in(y)
 
 
-def _share_memory(out: Any, x: Tensor) -> bool:
+def _without_numbers(x: Tensor) -> Tensor:
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+
+
+def _share_memory(outs: Sequence[Any], x: Tensor) -> bool:
     """Whether an operation returned views of its first argument alone."""
     own = x.untyped_storage().data_ptr()
-    return all(y.untyped_storage().data_ptr() == own for y in ([out] if isinstance(out, Tensor) else out))
+    return all(isinstance(y, Tensor) and y.untyped_storage().data_ptr() == own for y in outs)
 
 
 def _span(x: Tensor) -> int:

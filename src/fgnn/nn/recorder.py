@@ -1,0 +1,183 @@
+"""Recordings of a module's calls: when to make one, and when it stands for a call."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Hashable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+from threading import local as thread_local
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from fgnn.nn.call_key import Unknown, describe, modes
+from fgnn.nn.module_state import ModuleState, globally_hooked
+
+_WARM_UP = 2  # plain calls before a recording: they compile kernels and build index tensors
+_FAILURES = 3  # after this many, a module is no longer recorded
+_CHANGES = 100  # after this many new parameters, too
+_COUNTED = 64  # kinds of calls that are counted
+
+
+class Call(Protocol):
+    """A recorded call."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether its last results may still be differentiated and no other call may be replayed."""
+
+    def __call__(self, inputs: list[Tensor]) -> Any:
+        """The results for other inputs of the same shapes; None if it does not stand for this call."""
+
+
+class Form(NamedTuple):
+    """How a module is recorded.
+
+    Attributes:
+        record: Record a call of a module, given its arguments and an empty dict that the recordings of a module share;
+            raises ``RuntimeError`` if that fails.
+        plain: The module's own forward.
+        kinds: The kinds of devices that it can be recorded on.
+    """
+
+    record: Callable[[nn.Module, tuple[Any, ...], dict[str, Any], dict[Any, Any]], Call]
+    plain: Callable[..., Any]
+    kinds: Collection[str]
+
+
+class _Local(thread_local):
+    """Whether this thread is recording, so that calls inside run as they are written."""
+
+    recording = False
+
+
+_local = _Local()
+
+
+def is_recording() -> bool:
+    """Whether this thread is recording a call."""
+    return _local.recording
+
+
+@contextmanager
+def _recording() -> Iterator[None]:
+    _local.recording = True
+    try:
+        yield
+    finally:
+        _local.recording = False
+
+
+class Recorder:
+    """The recordings of one module; see :func:`record`. Its length is their number.
+
+    Attributes:
+        form: How they are made.
+        keep: The number of recordings that are kept.
+        reason: Why the last attempt to record failed; None if none did.
+    """
+
+    def __init__(self, form: Form, keep: int = 4) -> None:
+        self.form, self.keep = form, keep
+        self.reason: str | None = None
+        self._owner: Callable[[], nn.Module | None] | None = None
+        self._calls: OrderedDict[Hashable, Call] = OrderedDict()
+        self._seen: Counter[Hashable] = Counter()
+        self._failures = self._changes = 0
+        self._state: ModuleState | None = None
+        self._last: Call | None = None  # replayed last
+        self._shared: dict[Any, Any] = {}
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def __deepcopy__(self, memo: Any) -> Recorder:
+        return Recorder(self.form, self.keep)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Recorder, (self.form, self.keep)
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The module's result: replayed, or its own forward."""
+        # The lock is taken while the module is being recorded, and during another thread's call.
+        if self._failures < _FAILURES and self._changes < _CHANGES and self._lock.acquire(blocking=False):
+            try:
+                tensors: list[Tensor] = []
+                call = self._find(module, args, kwargs, tensors)
+                found = None if call is None else call(tensors)
+                if found is not None:
+                    return found
+            finally:
+                self._lock.release()
+        return self.form.plain(module, *args, **kwargs)
+
+    def _find(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
+    ) -> Call | None:
+        """The recording of such a call, made now if it is time; its inputs are appended to ``tensors``."""
+        if self._last is not None and self._last.pending:
+            return None  # recordings share their memory, and backward still reads it
+        if self._owner is None:
+            self._owner = weakref.ref(module)
+        if self._owner() is not module:  # a replica shares its attributes
+            return None
+        try:
+            key = describe((args, kwargs), tensors)
+        except Unknown:
+            return None
+        if not self._often(key):
+            return None
+        devices = {x.device for x in tensors}
+        if len(devices) != 1 or not self._can_replay(device := devices.pop(), module):
+            return None
+        assert self._state is not None
+        whole = key, modes(device.type), self._state.training()
+        call = self._calls.get(whole)
+        if call is None:
+            call = self._record(whole, module, args, kwargs)
+        if call is not None:
+            self._calls.move_to_end(whole)
+            self._last = call
+        return call
+
+    def _often(self, key: Hashable) -> bool:
+        """Whether calls with such arguments were seen often enough."""
+        count = self._seen[key]
+        if count > _WARM_UP:
+            return True
+        if len(self._seen) > _COUNTED:
+            self._seen.clear()
+        self._seen[key] = count + 1
+        return count == _WARM_UP
+
+    def _can_replay(self, device: torch.device, module: nn.Module) -> bool:
+        if device.type not in self.form.kinds or torch.is_anomaly_enabled() or globally_hooked():
+            return False
+        if torch._C._len_torch_dispatch_stack():
+            return False  # something wants to see every operation
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return False
+        if self._state is None:
+            self._state = ModuleState(module)
+        if not self._state.holds():  # begin again
+            self._calls.clear()
+            self._seen.clear()
+            self._changes += 1
+            self._state = None
+            return False
+        return self._state.devices <= {device} and not self._state.hooked()
+
+    def _record(self, key: Hashable, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+        if len(self._calls) >= self.keep:
+            self._calls.popitem(last=False)
+        try:
+            with _recording():
+                self._calls[key] = self.form.record(module, args, kwargs, self._shared)
+        except RuntimeError as error:
+            self.reason = str(error).splitlines()[0]
+            self._failures += 1
+        return self._calls.get(key)

@@ -1,0 +1,99 @@
+"""Modules that replay their launches on a GPU, by themselves: a decorator of their forward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from fgnn.graph import tracing
+from fgnn.nn.backends.choice import forced_backend
+from fgnn.nn.call_key import describe, replaced
+from fgnn.nn.recorder import Form, Recorder, is_recording
+from fgnn.nn.replayed_call import ReplayedCall
+
+F = TypeVar("F", bound=Callable[..., Any])
+_NAME = "launches"  # of the attribute
+_KNOWN = (
+    nn.Linear, nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ReLU, nn.Identity, nn.BatchNorm1d, nn.LayerNorm,
+    nn.Dropout,
+)  # fmt: skip
+
+
+def replays(forward: F) -> F:
+    """Replay the launches of a module's forward and backward pass on a GPU, from the third call of a kind on.
+
+    What Python finds out about a call (shapes, kernels, grids, memory) is the same at every call with the same graph,
+    shapes, modes and parameters, and takes several times as long as the kernels of a small network. Results, gradients
+    and memory are as without it: see :class:`ReplayedCall`. Hooks, new parameters or numbers, subclasses and other
+    custom modules inside, ``torch.compile`` and ``torch.func``, and :func:`record` with False see the module itself.
+    """
+
+    @wraps(forward)
+    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if tracing() or is_recording() or not _on_gpu(args) or _saved_elsewhere():
+            return forward(self, *args, **kwargs)
+        try:
+            recorder = self.__dict__[_NAME]
+        except KeyError:
+            recorder = self.__dict__[_NAME] = Recorder(LAUNCHES) if _known(self) else None
+        return forward(self, *args, **kwargs) if recorder is None else recorder(self, args, kwargs)
+
+    return cast(F, call)
+
+
+def switch_off(module: nn.Module) -> None:
+    """Run this module and those inside as they are written."""
+    for one in module.modules():
+        one.__dict__[_NAME] = None
+
+
+def switch_on(module: nn.Module) -> None:
+    """Undo :func:`switch_off`."""
+    for one in module.modules():
+        if one.__dict__.get(_NAME, 0) is None:
+            del one.__dict__[_NAME]
+
+
+def _on_gpu(args: tuple[Any, ...]) -> bool:
+    first = next((x for x in args if isinstance(x, Tensor)), None)
+    return first is not None and (first.is_cuda or forced_backend() == "triton")
+
+
+def _saved_elsewhere() -> bool:
+    """Whether saved tensors go through hooks, such as those of ``checkpoint``."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def _known(module: nn.Module) -> bool:
+    """Whether all modules are of kinds whose calls depend on nothing but what a :class:`Recorder` looks at."""
+    kinds = {type(m) for m in module.modules()}
+    return all(kind in _KNOWN or kind.__module__.startswith("fgnn.") for kind in kinds)
+
+
+def _record(module: nn.Module, args: Any, kwargs: Any, shared: dict[Any, Any]) -> ReplayedCall:
+    tensors: list[Tensor] = []
+    describe((args, kwargs), tensors)
+    kind = tensors[0].device.type
+    autocast, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+
+    def body(parameters: dict[str, Tensor], inputs: list[Tensor]) -> Any:
+        again: Iterator[Tensor] = iter(inputs)
+        inner, options = replaced((args, kwargs), again)
+        # Autocast's copies of weights would be those of this call for ever.
+        with torch.autocast(kind, dtype, enabled=autocast, cache_enabled=False):
+            return torch.func.functional_call(module, parameters, inner, options)
+
+    with torch.autocast(kind, enabled=False):
+        return ReplayedCall(module, body, tensors)
+
+
+def _plain(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    forward: Any = type(module).forward
+    return forward.__wrapped__(module, *args, **kwargs)
+
+
+LAUNCHES = Form(_record, _plain, ("cuda", "cpu"))
