@@ -262,6 +262,62 @@ def test_dropout_draws_anew_at_its_rate(device: str) -> None:
     assert 0.85 < float((net(x) > 0).float().mean()) < 0.95
 
 
+def test_running_statistics_are_updated_once_for_each_call(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+            self.register_buffer("seen", torch.zeros(8))
+
+        @replays.replays
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            object.__setattr__(self, "_calls", getattr(self, "_calls", 0) + 1)
+            y = self.linear(x)
+            self.seen.add_(y.detach().sum(0))
+            return y, y.relu()
+
+    torch.manual_seed(0)
+    net = Counts().to(device)
+    other = plain(net)
+    for seed in range(24):  # the result that is used changes every time: after some changes, none matters
+        for module in (net, other):
+            y, z = module(points(device, seed))
+            (y if seed % 2 else z).sum().backward()
+        same([net.seen, *gradients(net)], [other.seen, *gradients(other)])
+    assert calls(net) < calls(other)
+
+
+def test_a_result_that_is_unused_has_no_part_in_random_gradients(device: str) -> None:
+    class Drops(nn.Module):
+        @replays.replays
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return nn.functional.dropout(x, 0.5), x.relu()
+
+    net, x = Drops(), torch.ones(1000, device=device, requires_grad=True)
+    for k in range(8):
+        y, z = net(x)
+        (grad,) = torch.autograd.grad(y.sum() if k % 2 else (y + z).sum(), x)
+        assert torch.equal(grad, y if k % 2 else y + 1)
+
+
+def test_an_operation_that_writes_and_returns_something_else_is_not_repeated(device: str) -> None:
+    class Norm(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(8)
+
+        @replays.replays
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.norm(x)
+            return y
+
+    net = Norm().to(device)
+    other = plain(net)
+    for seed in range(6):
+        same([net(points(device, seed))], [other(points(device, seed))])
+        same(list(net.buffers()), list(other.buffers()))
+
+
 def test_a_custom_module_inside_is_not_replayed(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
     monkeypatch.undo()
     net = Layers().to(device)

@@ -93,7 +93,7 @@ class RecordedCall:
         self._ups: list[Tensor] = []  # gradients at the results
         given = [(k, x) for k, x in enumerate(self._held) if x.requires_grad]
         self._wanted = [x for _, x in given] + [x for x in self._aliases.values() if x.requires_grad]
-        with _restored(module, self._held):
+        with restored(module, self._held):
             self._record(engine)
         self._at = [k for k, x in given if any(x is y for y in self._wanted)]
         reads = {id(x) for x in self._wanted}
@@ -251,16 +251,18 @@ class _Sums:
 
 
 @contextmanager
-def _restored(module: nn.Module, inputs: Sequence[Tensor]) -> Iterator[None]:
+def restored(module: nn.Module, inputs: Sequence[Tensor]) -> Iterator[None]:
     """Undo what the work inside does to buffers (running statistics) and to random number generators."""
     buffers = list(module.buffers())
     before = [x.clone() for x in buffers]
     devices = sorted({x.device.index for x in inputs if x.is_cuda})
-    with torch.random.fork_rng(devices):
-        yield
-    with torch.no_grad():
-        for x, old in zip(buffers, before, strict=True):
-            x.copy_(old)
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        with torch.no_grad():
+            for x, old in zip(buffers, before, strict=True):
+                x.copy_(old)
 
 
 def _nothing() -> None:

@@ -15,10 +15,12 @@ from torch.autograd.function import once_differentiable
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fgnn.nn.backends.triton.program import Program
-from fgnn.nn.backends.triton.tape import Place, Tape
+from fgnn.nn.backends.triton.tape import Place, Tape, draws
+from fgnn.nn.recorded_call import restored
 
 Body = Callable[[dict[str, Tensor], list[Tensor]], Any]  # the module, with these parameters on these inputs
 _ALIGNED = 16  # bytes, as the kernels expect
+_CHANGES = 8  # of the results that are used; then backward runs for all, some with a gradient of zero
 
 
 class _Passes(NamedTuple):
@@ -41,17 +43,19 @@ class ReplayedCall:
     pending = False  # calls share no memory
 
     def __init__(self, module: nn.Module, body: Body, inputs: Sequence[Tensor]) -> None:
-        self._body, self._grad = body, torch.is_grad_enabled()
+        self._module, self._body, self._grad = module, body, torch.is_grad_enabled()
         named = dict(module.named_parameters())
         self._aliases = {name: p.detach().requires_grad_(p.requires_grad and self._grad) for name, p in named.items()}
         self._parameters = [p for p in named.values() if p.requires_grad and self._grad]
+        self._all, self._changes = False, 0  # whether backward is recorded for all results, used or not
         self._wanted = [x.requires_grad and self._grad for x in inputs]
         placed = [_placed(x) for x in inputs]
-        self._passes, _ = self._record(placed, None)
-        try:
-            self._passes.forward(placed)
-        except (TypeError, AttributeError) as error:  # this version of Triton launches kernels differently
-            raise RuntimeError(str(error)) from error
+        with restored(module, placed):
+            self._passes, _ = self._record(placed, None)
+            try:
+                self._passes.forward(placed)
+            except (TypeError, AttributeError) as error:  # this version of Triton launches kernels differently
+                raise RuntimeError(str(error)) from error
 
     def __call__(self, inputs: Sequence[Tensor]) -> Any:
         """The results for other inputs of the same shapes; None on another device."""
@@ -80,13 +84,23 @@ class ReplayedCall:
         if versions != self._versions():
             raise RuntimeError("Expected parameters that are the same as in the forward pass (got some that changed)")
         placed = [None if up is None or not c else _placed(up) for up, c in zip(ups, self._carries, strict=True)]
+        if self._all:
+            placed = self._filled(placed)
         found = None
         if [up is not None for up in placed] == passes.given and passes.backward is not None:
             found = passes.backward([*inputs, *kept, *[up for up in placed if up is not None]])
-        if found is None:  # other results were used than the last time: from now on these
-            self._passes, found = self._record(inputs, placed)
+        if found is None:  # other results were used than the last time
+            self._changes += 1
+            self._all = self._changes >= _CHANGES
+            with restored(self._module, inputs):
+                self._passes, found = self._record(inputs, self._filled(placed) if self._all else placed)
         rest = iter(found)
         return [next(rest) if wanted else None for wanted in self._wanted] + list(rest)
+
+    def _filled(self, ups: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Gradients at all results, zero where there is none."""
+        both = zip(ups, self._zeros, strict=True)
+        return [zeros.contiguous() if up is None and zeros is not None else up for up, zeros in both]
 
     def _versions(self) -> list[int]:
         return [p._version for p in self._parameters]
@@ -104,6 +118,7 @@ class ReplayedCall:
                 return _Passes(_program(forward, results), None, []), []
             if ups is None:
                 ups = [torch.zeros_like(x) if x.requires_grad else None for x in results]
+                self._zeros = [None if up is None else up.new_zeros(1).expand(up.shape) for up in ups]
             with Tape(ups, forward) as backward:
                 grads = torch.autograd.grad(
                     [x for x, up in zip(results, ups, strict=True) if up is not None],
@@ -112,6 +127,7 @@ class ReplayedCall:
                 )  # fmt: skip
             found = list(grads)
             given = [up is not None for up in ups]
+            self._all |= any(draws(step) for step in forward.steps)  # what was drawn cannot be drawn again
             return _Passes(*_programs(forward, backward, results, found, given), given), found
 
 

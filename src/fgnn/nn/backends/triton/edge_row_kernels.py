@@ -67,12 +67,15 @@ def rows_forward(
         w_at = weight + column[None, :].to(tl.int64) * N + inner[:, None]  # shape: (BN, BM), W transposed
         mask = (inner < N)[:, None] & (column < M)[None, :]
         f = coefficient(coef, e, 0, live, T, TYPED).to(CT)
-        for t in range(T):
-            next_f = coefficient(coef, e, tl.minimum(t + 1, T - 1), live, T, TYPED).to(CT)  # while the product runs
-            w = load_block(w_at, mask, (N % BN == 0) and (M % BM == 0))
+        w = load_block(w_at, mask, (N % BN == 0) and (M % BM == 0))
+        # Loaded ahead by hand: pipelined by Triton 3.6, products overlap with writes to their operands.
+        for t in tl.range(T, num_stages=1):
+            ahead = tl.minimum(t + 1, T - 1)
+            next_f = coefficient(coef, e, ahead, live, T, TYPED).to(CT)
+            next_w = load_block(w_at + ahead.to(tl.int64) * (N * M), mask, (N % BN == 0) and (M % BM == 0))
             acc = tl.dot(h * f[:, None], w.to(CT), acc, input_precision=PREC)
-            w_at += N * M
             f = next_f
+            w = next_w
     value, first = reduce_rows(acc, live, W, BR, BM, MAX)
     row = pid * BR + tl.arange(0, BR)
     store_rows(out, row.to(tl.int64), row < total, m0, value, M, BM)

@@ -132,13 +132,15 @@ class Tape(TorchDispatchMode):
         if self.paused or self.refused:
             return out
         in_place = func._schema.is_mutable
-        outs = [] if in_place else list(out) if isinstance(out, tuple | list) else [out]
-        if outs and args and isinstance(args[0], Tensor) and _share_memory(outs, args[0]):
+        outs = list(out) if isinstance(out, tuple | list) else [] if out is None else [out]
+        if in_place and all(_is_given(x, args) for x in outs):
+            outs = []
+        elif outs and args and isinstance(args[0], Tensor) and _share_memory(outs, args[0]):
             return out  # a view
         if func in _ALLOCATE and out.is_contiguous():
             self.steps.append(Empty(self._add(out, _without_numbers(out)), tuple(out.shape), out.dtype))
             return out
-        if _can_be_repeated(func, args, kwargs or {}, outs):
+        if not (in_place and outs) and _can_be_repeated(func, args, kwargs or {}, outs):
             given = self._described(list(args))
             made = [self._add(x, _without_numbers(x)) for x in outs]
             self.steps.append(Operation(func, given, kwargs or {}, made))
@@ -181,6 +183,11 @@ class Tape(TorchDispatchMode):
         return len(self.buffers) - 1
 
 
+def draws(step: Empty | Operation | Launch) -> bool:
+    """Whether a step draws random numbers."""
+    return isinstance(step, Operation) and torch.Tag.nondeterministic_seeded in step.call.tags
+
+
 def _can_be_repeated(func: Any, args: Any, options: Any, outs: Sequence[Any]) -> bool:
     """Whether the results and where they lie follow from the shapes and numbers of the arguments."""
     if func.namespace != "aten" or _UNKNOWN & set(func.tags) or any(isinstance(x, Tensor) for x in options.values()):
@@ -198,6 +205,14 @@ def places_in(x: Any) -> Iterator[Place]:
     elif isinstance(x, list):
         for y in x:
             yield from places_in(y)
+
+
+def _is_given(x: Any, args: Any) -> bool:
+    """Whether a result lies in the memory of an argument."""
+    return any(
+        _is_given(x, y) if isinstance(y, tuple | list) else isinstance(y, Tensor) and _share_memory([x], y)
+        for y in args
+    )
 
 
 def _without_numbers(x: Tensor) -> Tensor:

@@ -84,6 +84,8 @@ def rows_tile(kind: str, n: int, m: int, lines: int, dtype: torch.dtype, device:
     while size > 32 and lines < size * processors(device):
         size //= 2
         warps = 4
+    if kind == "forward":
+        return Tile(size, inner, columns, warps, 1)  # which loads ahead itself
     return Tile(size, inner, columns, warps, 3 if kind != "weight" and half and wide and columns <= 128 else 2)
 
 
