@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from itertools import chain
 from operator import is_
 from typing import Any
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_SWITCHES = ("training", "launches", "recorder", "forward")
 _NUMBERS = (bool, int, float, str, type(None))
 
 
@@ -22,19 +24,27 @@ class ModuleState:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self.modules = list(module.modules())
-        self._dicts = [d for m in self.modules for d in (m._parameters, m._buffers, m._modules)]
-        self._hooks = [m.__dict__[name] for m in self.modules for name in _HOOKS]
+        first, *rest = modules = list(module.modules())
+        self._module, self._inside = weakref.ref(first), rest  # a strong reference would be a cycle
+        self._dicts = [d for m in modules for d in (m._parameters, m._buffers, m._modules)]
+        self._hooks = [m.__dict__[name] for m in modules for name in _HOOKS]
         self._values = self._now()
         self.tensors = [x for x in self._values if isinstance(x, Tensor)]
         self._places = self._where()
-        self._named = [
-            (m.__dict__, name) for m in self.modules for name, x in m.__dict__.items()
-            if isinstance(x, _NUMBERS) and name != "training" and not name.startswith("_")
+        named = [
+            (k, name) for k, m in enumerate(modules) for name in m.__dict__
+            if name not in _SWITCHES and not name.startswith("_")
         ]  # fmt: skip
-        self._numbers = self._read()
+        self._numbers = [(k, name) for k, name in named if isinstance(modules[k].__dict__[name], _NUMBERS)]
+        self._others = [one for one in named if one not in set(self._numbers)]
+        self._read = self._attributes()
         plain = all(type(x) in (Tensor, nn.Parameter) for x in self.tensors)
         self.devices: set[Any] = {x.device for x in self.tensors} if plain else {None}
+
+    def _own(self) -> list[dict[str, Any]]:
+        """The attributes of all modules."""
+        module = self._module()
+        return [{} if module is None else module.__dict__, *[m.__dict__ for m in self._inside]]
 
     def _now(self) -> list[Any]:
         return list(chain.from_iterable([d.values() for d in self._dicts]))
@@ -42,18 +52,20 @@ class ModuleState:
     def _where(self) -> list[tuple[int, bool]]:
         return [(x.data_ptr(), x.requires_grad) for x in self.tensors]
 
-    def _read(self) -> list[Any]:
-        return [d.get(name) for d, name in self._named]
+    def _attributes(self) -> tuple[list[Any], list[Any]]:
+        own = self._own()
+        return [own[k].get(name) for k, name in self._numbers], [own[k].get(name) for k, name in self._others]
 
     def holds(self) -> bool:
         """Whether all of them are still the same, in the same memory."""
-        now = self._now()
+        now, (numbers, others) = self._now(), self._attributes()
         same = len(now) == len(self._values) and all(map(is_, now, self._values))
-        return same and self._where() == self._places and self._read() == self._numbers
+        same = same and numbers == self._read[0] and all(map(is_, others, self._read[1]))
+        return same and self._where() == self._places
 
     def training(self) -> tuple[bool, ...]:
         """The mode of every submodule."""
-        return tuple([m.training for m in self.modules])
+        return tuple([own["training"] for own in self._own()])
 
     def hooked(self) -> bool:
         """Whether a module has hooks, which a replay would not call."""

@@ -99,4 +99,8 @@ def _own_forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return type(module).forward(module, *args, **kwargs)
 
 
-GRAPHS = Form(record_call, _own_forward, ENGINES)
+def _any(module: nn.Module) -> bool:
+    return True
+
+
+GRAPHS = Form(record_call, _own_forward, ENGINES, _any)

@@ -260,9 +260,8 @@ def restored(module: nn.Module, inputs: Sequence[Tensor]) -> Iterator[None]:
         with torch.random.fork_rng(devices):
             yield
     finally:
-        with torch.no_grad():
-            for x, old in zip(buffers, before, strict=True):
-                x.copy_(old)
+        for x, old in zip(buffers, before, strict=True):
+            x.data.copy_(old)  # unseen by autograd: earlier calls may still be differentiated
 
 
 def _nothing() -> None:

@@ -41,11 +41,13 @@ class Form(NamedTuple):
             raises ``RuntimeError`` if that fails.
         plain: The module's own forward.
         kinds: The kinds of devices that it can be recorded on.
+        accepts: Whether a module can be recorded.
     """
 
     record: Callable[[nn.Module, tuple[Any, ...], dict[str, Any], dict[Any, Any]], Call]
     plain: Callable[..., Any]
     kinds: Collection[str]
+    accepts: Callable[[nn.Module], bool]
 
 
 class _Local(thread_local):
@@ -90,7 +92,7 @@ class Recorder:
         self._state: ModuleState | None = None
         self._last: Call | None = None  # replayed last
         self._shared: dict[Any, Any] = {}
-        self._lock = Lock()
+        self._lock, self._making = Lock(), False
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -103,8 +105,9 @@ class Recorder:
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The module's result: replayed, or its own forward."""
-        # The lock is taken while the module is being recorded, and during another thread's call.
-        if self._failures < _FAILURES and self._changes < _CHANGES and self._lock.acquire(blocking=False):
+        # Another thread's call waits only while the module is being recorded, with other tensors for its parameters.
+        wait = self._making and not is_recording()
+        if self._failures < _FAILURES and self._changes < _CHANGES and self._lock.acquire(blocking=wait):
             try:
                 tensors: list[Tensor] = []
                 call = self._find(module, args, kwargs, tensors)
@@ -162,6 +165,8 @@ class Recorder:
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return False
         if self._state is None:
+            if not self.form.accepts(module):
+                return False
             self._state = ModuleState(module)
         if not self._state.holds():  # begin again
             self._calls.clear()
@@ -175,9 +180,12 @@ class Recorder:
         if len(self._calls) >= self.keep:
             self._calls.popitem(last=False)
         try:
+            self._making = True
             with _recording():
                 self._calls[key] = self.form.record(module, args, kwargs, self._shared)
         except RuntimeError as error:
             self.reason = str(error).splitlines()[0]
             self._failures += 1
+        finally:
+            self._making = False
         return self._calls.get(key)

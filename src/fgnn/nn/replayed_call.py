@@ -15,27 +15,28 @@ from torch.autograd.function import once_differentiable
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fgnn.nn.backends.triton.program import Program
-from fgnn.nn.backends.triton.tape import Place, Tape, draws
+from fgnn.nn.backends.triton.tape import Place, Tape
 from fgnn.nn.recorded_call import restored
 
 Body = Callable[[dict[str, Tensor], list[Tensor]], Any]  # the module, with these parameters on these inputs
 _ALIGNED = 16  # bytes, as the kernels expect
-_CHANGES = 8  # of the results that are used; then backward runs for all, some with a gradient of zero
 
 
-class _Passes(NamedTuple):
-    """The programs of a forward and its backward pass, for some of the gradients at the results."""
+class _Saved(NamedTuple):
+    """What a backward pass reads besides the inputs, and how often it was written to before."""
 
-    forward: Program
-    backward: Program | None
-    given: list[bool]  # which results have a gradient
+    kept: list[Tensor]
+    versions: list[int]
 
 
 class ReplayedCall:
     """Calls of a module with inputs of fixed shapes; ``RuntimeError`` if their launches cannot be repeated.
 
+    Backward is recorded with a gradient at every result. Once some result turns out to be unused, its gradient is zero
+    in that pass, and the module itself serves later calls.
+
     Args:
-        module: What is recorded.
+        module: What is recorded; no reference to it is kept.
         body: Calls it.
         inputs: An example.
     """
@@ -43,100 +44,88 @@ class ReplayedCall:
     pending = False  # calls share no memory
 
     def __init__(self, module: nn.Module, body: Body, inputs: Sequence[Tensor]) -> None:
-        self._module, self._body, self._grad = module, body, torch.is_grad_enabled()
+        self._grad, self._all_used = torch.is_grad_enabled(), True
         named = dict(module.named_parameters())
+        own = {x.untyped_storage().data_ptr() for x in (*named.values(), *module.buffers())}
+        if any(x.untyped_storage().data_ptr() in own for x in inputs):
+            raise RuntimeError("Expected inputs that are no parameters of the module (got one that is)")
         self._aliases = {name: p.detach().requires_grad_(p.requires_grad and self._grad) for name, p in named.items()}
         self._parameters = [p for p in named.values() if p.requires_grad and self._grad]
-        self._all, self._changes = False, 0  # whether backward is recorded for all results, used or not
         self._wanted = [x.requires_grad and self._grad for x in inputs]
-        placed = [_placed(x) for x in inputs]
+        placed: list[Tensor] = []
+        for x in inputs:  # one that is given twice may be two others the next time
+            again = any(x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr() for y in placed)
+            placed.append(x.clone(memory_format=torch.contiguous_format) if again else _placed(x))
         with restored(module, placed):
-            self._passes, _ = self._record(placed, None)
+            self._forward, self._backward = self._record(body, placed)
             try:
-                self._passes.forward(placed)
+                with torch.no_grad():
+                    self._forward(placed)
             except (TypeError, AttributeError) as error:  # this version of Triton launches kernels differently
                 raise RuntimeError(str(error)) from error
 
     def __call__(self, inputs: Sequence[Tensor]) -> Any:
-        """The results for other inputs of the same shapes; None on another device."""
-        passes = self._passes
-        if not passes.forward.fits_here():
+        """The results for other inputs of the same shapes; None if the module has to compute them."""
+        if not (self._all_used and self._forward.fits_here()):
             return None
         placed = [_placed(x) for x in inputs]
-        if passes.backward is None:
-            found = iter(self.run(placed)[0])
+        if self._backward is None:
+            with torch.no_grad():
+                found = iter(self.run(placed)[0])
         else:
             found = iter(_Replay.apply(self, *placed, *self._parameters))  # type: ignore[no-untyped-call]
         return tree_unflatten([next(found) if x is _TENSOR else x for x in self._results], self._nesting)
 
     def run(self, inputs: Sequence[Tensor]) -> tuple[list[Tensor], _Saved]:
         """The results, and what their backward pass reads."""
-        passes, count = self._passes, len(self._carries)
-        found = passes.forward(inputs)
+        found, count = self._forward(inputs), len(self._carries)
         assert found is not None
-        # another object than the result that is returned, or the two would keep each other alive
-        kept = [x.detach() if any(x is y for y in found[:count]) else x for x in found[count:]]
-        return found[:count], _Saved(passes, kept, self._versions())
+        kept = found[count:]
+        # Results are the caller's, other objects than what is kept: either may be all that is alive of the two.
+        return [x.detach() for x in found[:count]], _Saved(kept, self._versions(kept))
 
     def gradients(self, inputs: Sequence[Tensor], saved: _Saved, ups: Sequence[Tensor | None]) -> list[Tensor | None]:
         """The gradients at the inputs, then at the parameters."""
-        passes, kept, versions = saved
-        if versions != self._versions():
-            raise RuntimeError("Expected parameters that are the same as in the forward pass (got some that changed)")
-        placed = [None if up is None or not c else _placed(up) for up, c in zip(ups, self._carries, strict=True)]
-        if self._all:
-            placed = self._filled(placed)
-        found = None
-        if [up is not None for up in placed] == passes.given and passes.backward is not None:
-            found = passes.backward([*inputs, *kept, *[up for up in placed if up is not None]])
-        if found is None:  # other results were used than the last time
-            self._changes += 1
-            self._all = self._changes >= _CHANGES
-            with restored(self._module, inputs):
-                self._passes, found = self._record(inputs, self._filled(placed) if self._all else placed)
+        assert self._backward is not None
+        if saved.versions != self._versions(saved.kept):
+            raise RuntimeError(
+                "Expected parameters and results that are the same as in the forward pass (got some that changed)"
+            )
+        placed = []
+        for up, zeros in zip(ups, self._zeros, strict=True):
+            if zeros is not None:
+                self._all_used &= up is not None
+                placed.append(zeros.contiguous() if up is None else _placed(up))
+        found = self._backward([*inputs, *saved.kept, *placed])
+        assert found is not None
         rest = iter(found)
         return [next(rest) if wanted else None for wanted in self._wanted] + list(rest)
 
-    def _filled(self, ups: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Gradients at all results, zero where there is none."""
-        both = zip(ups, self._zeros, strict=True)
-        return [zeros.contiguous() if up is None and zeros is not None else up for up, zeros in both]
+    def _versions(self, kept: Sequence[Tensor]) -> list[int]:
+        return [] if self._backward is None else [x._version for x in (*self._read, *kept) if not x.is_inference()]
 
-    def _versions(self) -> list[int]:
-        return [p._version for p in self._parameters]
-
-    def _record(self, inputs: Sequence[Tensor], ups: Sequence[Tensor | None] | None) -> tuple[_Passes, list[Any]]:
-        """Programs for such gradients at the results, by default all; also those at the inputs and parameters."""
+    def _record(self, body: Body, inputs: Sequence[Tensor]) -> tuple[Program, Program | None]:
+        """The programs of the forward and the backward pass."""
         with torch.set_grad_enabled(self._grad), torch.autograd.set_multithreading_enabled(False):
             leaves = [x.detach().requires_grad_(wanted) for x, wanted in zip(inputs, self._wanted, strict=True)]
             with Tape(leaves) as forward:
-                flat, self._nesting = tree_flatten(self._body(self._aliases, leaves))
+                flat, self._nesting = tree_flatten(body(self._aliases, leaves))
             results = [x for x in flat if isinstance(x, Tensor)]
             self._results = [_TENSOR if isinstance(x, Tensor) else x for x in flat]
             self._carries = [x.requires_grad for x in results]
+            self._zeros = [x.new_zeros(1).expand(x.shape) if x.requires_grad else None for x in results]
             if not any(self._carries):
-                return _Passes(_program(forward, results), None, []), []
-            if ups is None:
-                ups = [torch.zeros_like(x) if x.requires_grad else None for x in results]
-                self._zeros = [None if up is None else up.new_zeros(1).expand(up.shape) for up in ups]
+                return _program(forward, results), None
+            ups = [None if zeros is None else zeros.contiguous() for zeros in self._zeros]
             with Tape(ups, forward) as backward:
                 grads = torch.autograd.grad(
-                    [x for x, up in zip(results, ups, strict=True) if up is not None],
+                    [x for x in results if x.requires_grad],
                     [x for x in (*leaves, *self._aliases.values()) if x.requires_grad],
                     [up for up in ups if up is not None], allow_unused=True,
                 )  # fmt: skip
-            found = list(grads)
-            given = [up is not None for up in ups]
-            self._all |= any(draws(step) for step in forward.steps)  # what was drawn cannot be drawn again
-            return _Passes(*_programs(forward, backward, results, found, given), given), found
-
-
-class _Saved(NamedTuple):
-    """What a backward pass reads besides the inputs."""
-
-    passes: _Passes
-    kept: list[Tensor]
-    versions: list[int]
+            first, second = _programs(forward, backward, results, list(grads), self._carries)
+            self._read = [x for x in second.fixed if x is not None]
+            return first, second
 
 
 _TENSOR = object()  # stands for a tensor among the results

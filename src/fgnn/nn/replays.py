@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
 
@@ -39,7 +39,7 @@ def replays(forward: F) -> F:
         try:
             recorder = self.__dict__[_NAME]
         except KeyError:
-            recorder = self.__dict__[_NAME] = Recorder(LAUNCHES) if _known(self) else None
+            recorder = self.__dict__[_NAME] = Recorder(LAUNCHES)
         return forward(self, *args, **kwargs) if recorder is None else recorder(self, args, kwargs)
 
     return cast(F, call)
@@ -81,8 +81,7 @@ def _record(module: nn.Module, args: Any, kwargs: Any, shared: dict[Any, Any]) -
     autocast, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
 
     def body(parameters: dict[str, Tensor], inputs: list[Tensor]) -> Any:
-        again: Iterator[Tensor] = iter(inputs)
-        inner, options = replaced((args, kwargs), again)
+        inner, options = replaced((args, kwargs), iter(inputs))
         # Autocast's copies of weights would be those of this call for ever.
         with torch.autocast(kind, dtype, enabled=autocast, cache_enabled=False):
             return torch.func.functional_call(module, parameters, inner, options)
@@ -96,4 +95,8 @@ def _plain(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return forward.__wrapped__(module, *args, **kwargs)
 
 
-LAUNCHES = Form(_record, _plain, ("cuda", "cpu"))
+def _accepts(module: nn.Module) -> bool:
+    return _known(module)
+
+
+LAUNCHES = Form(_record, _plain, ("cuda", "cpu"), _accepts)

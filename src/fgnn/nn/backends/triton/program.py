@@ -64,6 +64,11 @@ class Program:
         self.results: list[Any] = [None if end is None else self._moved(end, tape) for end in ends]
         if self.together is not None:
             self.results.insert(cast(int, joint_from), _Whole(len(tape.buffers) + 1))
+        places = [(k, end) for k, end in enumerate(self.results) if isinstance(end, Place)]
+        firsts = {end: k for k, end in reversed(places)}
+        self.again = [(k, firsts[end]) for k, end in places if firsts[end] != k]
+        for k, _ in self.again:
+            self.results[k] = None
         self.pieces = _Pieces.of(self.results, tape)
 
     def _join(self, tape: Tape, ends: Sequence[Place | None], joint_from: int) -> list[Place] | None:
@@ -159,6 +164,8 @@ class Program:
         found = [_filled(end, tensors, typed) for end in self.results]
         for piece in self.pieces:
             piece.fill(found, tensors)
+        for k, first in self.again:  # autograd must see that two results are one
+            found[k] = found[first]
         return found
 
 

@@ -18,6 +18,8 @@ _ALLOCATE = {
     _aten.empty.memory_format, _aten.empty_strided.default, _aten.empty_like.default, _aten.new_empty.default,
     _aten.new_empty_strided.default,
 }  # fmt: skip
+# A tensor made of Python numbers, the same at every call.
+_CONSTANT = {_aten.lift_fresh.default, _aten.lift.default}
 # Operations that read values, or whose results have a shape that depends on values.
 _UNKNOWN = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
@@ -131,6 +133,9 @@ class Tape(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         if self.paused or self.refused:
             return out
+        if func in _CONSTANT:
+            self._add(out)
+            return out
         in_place = func._schema.is_mutable
         outs = list(out) if isinstance(out, tuple | list) else [] if out is None else [out]
         if in_place and all(_is_given(x, args) for x in outs):
@@ -181,11 +186,6 @@ class Tape(TorchDispatchMode):
         self._spans.append((start, start + (0 if x is None else _span(x))))
         self.buffers.append(x if stand_in is None else stand_in)
         return len(self.buffers) - 1
-
-
-def draws(step: Empty | Operation | Launch) -> bool:
-    """Whether a step draws random numbers."""
-    return isinstance(step, Operation) and torch.Tag.nondeterministic_seeded in step.call.tags
 
 
 def _can_be_repeated(func: Any, args: Any, options: Any, outs: Sequence[Any]) -> bool:
