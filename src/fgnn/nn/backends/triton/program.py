@@ -39,7 +39,7 @@ class Program:
     ) -> None:  # fmt: skip
         ends = [tape.place(x) if isinstance(x, Tensor) else x for x in results]
         made = tape.made
-        there = [None if k in made or k < tape.operands else x for k, x in enumerate(tape.buffers)]
+        there = [x if k in tape.fixed else None for k, x in enumerate(tape.buffers)]
         self.fixed: list[Any] = [*there, None, None]
         self.addresses = [0 if x is None else x.data_ptr() for x in self.fixed]
         self.slots = list(range(tape.operands) if slots is None else slots)

@@ -77,6 +77,7 @@ class Tape(TorchDispatchMode):
         before: The tape of an earlier pass, whose operands and allocations are the first operands of this one.
 
     Attributes:
+        fixed: The numbers of the buffers that are neither operands nor allocated: the same at every call.
         refused: What the pass did that cannot be repeated; empty if it can.
         buffers: By number the operands, what was read besides and, without its numbers, what was allocated: a pass
             frees its memory while it is recorded. So a tensor is in the last buffer at its address.
@@ -88,10 +89,9 @@ class Tape(TorchDispatchMode):
         self.steps: list[Empty | Operation | Launch] = []
         self.buffers: list[Tensor | None] = []
         self._spans: list[tuple[int, int]] = []
+        self.fixed: set[int] = set()
         if before is not None:
-            ours = before.made | set(range(before.operands))
-            self.buffers = [x if k in ours else None for k, x in enumerate(before.buffers)]
-            self._spans = [span if k in ours else (0, 0) for k, span in enumerate(before._spans)]
+            self.buffers, self._spans, self.fixed = [*before.buffers], [*before._spans], {*before.fixed}
         first = len(self.buffers)
         for x in operands:
             self._add(x)
@@ -117,7 +117,7 @@ class Tape(TorchDispatchMode):
         """The operands that the pass uses."""
         used = [place for step in self.steps if isinstance(step, Launch) for _, place in step.places]
         used += [place for step in self.steps if isinstance(step, Operation) for place in places_in(step.args)]
-        return {place.buffer for place in used if place.buffer < self.operands}
+        return {place.buffer for place in used if place.buffer < self.operands} - self.fixed
 
     def __enter__(self) -> Self:
         local.tape = self
@@ -134,7 +134,7 @@ class Tape(TorchDispatchMode):
         if self.paused or self.refused:
             return out
         if func in _CONSTANT:
-            self._add(out)
+            self.fixed.add(self._add(out))
             return out
         in_place = func._schema.is_mutable
         outs = list(out) if isinstance(out, tuple | list) else [] if out is None else [out]
@@ -167,7 +167,9 @@ class Tape(TorchDispatchMode):
         address = x.data_ptr()
         found = (k for k in reversed(range(len(self._spans))) if self._spans[k][0] <= address < self._spans[k][1])
         buffer = next(found, None)
-        buffer = self._add(x) if buffer is None else buffer
+        if buffer is None:
+            buffer = self._add(x)
+            self.fixed.add(buffer)
         return Place(buffer, address - self._spans[buffer][0], tuple(x.shape), x.stride(), x.dtype)
 
     def whole(self, buffer: int) -> Place:
