@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from fgnn import FactorGraph, FactorGroup
 from fgnn.graph import EdgeTypes
-from fgnn.nn import FGNNLayer, build
+from fgnn.nn import FGNNLayer, Network, build
 from tests.nn.graphs import features, ragged_graph, uniform_graph
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # torch's own, while compiling
@@ -53,16 +54,21 @@ def names(graph: torch.fx.GraphModule) -> list[str]:
     return [name for name in targets if "getitem" not in name and name != "new_full"]
 
 
+def built(notation: str) -> tuple[Network, tuple[Any, ...]]:
+    """A network, and a graph and features for it."""
+    graph = uniform_graph()
+    widths = dict.fromkeys(graph.groups, 3)
+    net = build(notation, variable_in=2, factor_in=widths, edge_in=widths)
+    return net, (graph, *features(graph, 2, widths, widths, batch=5, dtype=torch.float32))
+
+
 @pytest.mark.parametrize("older", [False, True])
 def test_a_network_is_one_operator(older: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where, as before torch 2.12, code that ``torch.compile`` traces is told that it is exported."""
     if older:
         monkeypatch.setattr(torch.compiler, "is_exporting", lambda: torch.compiler.is_compiling())
-    graph = uniform_graph()
+    net, (graph, f, gs, edges) = built("FGNN(4) - Res[FC(4)] - FGNN(2)")
     graphs: list[torch.fx.GraphModule] = []
-    widths = dict.fromkeys(graph.groups, 3)
-    net = build("FGNN(4) - Res[FC(4)] - FGNN(2)", variable_in=2, factor_in=widths, edge_in=widths)
-    f, gs, edges = features(graph, 2, widths, widths, batch=5, dtype=torch.float32)
     wanted = net(graph, f, gs, edges)
     for training in (False,) if older else (False, True):
         with torch.set_grad_enabled(training):
@@ -73,11 +79,8 @@ def test_a_network_is_one_operator(older: bool, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.slow
 def test_what_is_between_the_steps_splits_the_operator() -> None:
     """Whatever reads features between layers reads real ones: pooling, hooks, and layers of other kinds."""
-    graph = uniform_graph()
+    net, (graph, f, gs, edges) = built("FGNN(4) - FC(4) - GlobalPooling - FGNN(4) - FC(2)")
     graphs: list[torch.fx.GraphModule] = []
-    widths = dict.fromkeys(graph.groups, 3)
-    net = build("FGNN(4) - FC(4) - GlobalPooling - FGNN(4) - FC(2)", variable_in=2, factor_in=widths, edge_in=widths)
-    f, gs, edges = features(graph, 2, widths, widths, batch=5, dtype=torch.float32)
     wanted = net(graph, f, gs, edges)
     torch.testing.assert_close(compiled(net, graphs)(graph, f, gs, edges), wanted)
     assert names(graphs[0]).count("fgnn.steps.default") == 2

@@ -286,7 +286,7 @@ def test_dropout_draws_anew_at_its_rate(device: str) -> None:
     assert 0.85 < float((net(x) > 0).float().mean()) < 0.95
 
 
-def test_running_statistics_are_updated_once_for_each_call(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_statistics_are_updated_once_for_each_call(device: str) -> None:
     class Counts(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -324,17 +324,20 @@ def test_a_result_that_is_unused_has_no_part_in_random_gradients(device: str) ->
         assert torch.equal(grad, y if k % 2 else y + 1)
 
 
+class Norm(nn.Module):
+    """Writes to its buffers in training, and reads them in evaluation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8)
+
+    @replays.replays
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.norm(x)
+        return y
+
+
 def test_an_operation_that_writes_and_returns_something_else_is_not_repeated(device: str) -> None:
-    class Norm(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm = nn.BatchNorm1d(8)
-
-        @replays.replays
-        def forward(self, x: Tensor) -> Tensor:
-            y: Tensor = self.norm(x)
-            return y
-
     net = Norm().to(device)
     other = plain(net)
     for seed in range(6):
@@ -420,16 +423,6 @@ def test_parameters_with_one_gradient_have_gradients_of_their_own(device: str) -
 
 
 def test_calls_before_a_recording_can_still_be_differentiated(device: str) -> None:
-    class Norm(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm = nn.BatchNorm1d(8)
-
-        @replays.replays
-        def forward(self, x: Tensor) -> Tensor:
-            y: Tensor = self.norm(x)
-            return y
-
     net = Norm().to(device).eval()
     sum(net(points(device, seed)).sum() for seed in range(5)).backward()
 

@@ -56,7 +56,7 @@ def replayed(
     try:
         with Tape(operands) as tape:
             results = list(run())
-    except torch.OutOfMemoryError:  # a tape keeps all that is allocated
+    except torch.OutOfMemoryError:
         programs[at] = _ATTEMPTS
         return list(run()), None
     refused = bool(tape.refused) or any(x is not None and not x.numel() for x in results)

@@ -91,7 +91,9 @@ def backward(jobs: Sequence[Job], upstream: Sequence[Upstream], wants: Sequence[
     if at and jobs[0][1].sizes.arity:
         found[0][1] = _place_gradients(jobs[0], upstream[0], wants[0], found[0])
     elif at:
-        _node_gradients(*([some[k] for k in at] for some in (jobs, upstream, wants, found)))  # type: ignore[arg-type]
+        _node_gradients(
+            [jobs[k] for k in at], [upstream[k] for k in at], [wants[k] for k in at], [found[k] for k in at]
+        )
     at = [k for k, want in enumerate(wants) if want[3]]
     shares = iter(_weight_gradients([jobs[k] for k in at], [upstream[k] for k in at]) if at else ())
     return [[*grads, next(shares) if want[3] else None] for grads, want in zip(found, wants, strict=True)]
