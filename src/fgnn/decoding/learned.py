@@ -59,7 +59,7 @@ class LearnedDecoder(nn.Module):
     fails on every word sent with the same probability, and zeros are enough to train and to test it.
     """
 
-    def __init__(self, size: DecoderSize = DecoderSize()) -> None:  # noqa: B008 (frozen)
+    def __init__(self, size: DecoderSize = DecoderSize()) -> None:
         super().__init__()
         self.size = size
         d = size.width

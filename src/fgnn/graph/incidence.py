@@ -84,7 +84,7 @@ class Incidence(Derived):
         self.__dict__.update(one_type=one, _places=places)
 
     @classmethod
-    def of(cls, group: FactorGroup, num_variables: int, hints: Hints = Hints()) -> Incidence:  # noqa: B008 (frozen)
+    def of(cls, group: FactorGroup, num_variables: int, hints: Hints = Hints()) -> Incidence:
         """The edges of a group over ``num_variables`` variables."""
         return cls(group.scopes.reshape(-1), group.offsets, group.num_factors, num_variables, group.arity, hints)
 

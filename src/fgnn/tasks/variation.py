@@ -38,7 +38,7 @@ def variation_of(card: Card) -> Variation:
 def vary(
     features: Tensor,
     random: Tensor,
-    variation: Variation = Variation(),  # noqa: B008 (frozen)
+    variation: Variation = Variation(),
     noise: Tensor | None = None,
 ) -> Tensor:
     """Scale clouds (B, P, F) along each axis, shift them, mirror half of them, and jitter their points.

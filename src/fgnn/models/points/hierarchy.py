@@ -71,7 +71,7 @@ class HierarchicalFGNN(nn.Module):
         inputs: int = 3,
         classes: int = 50,
         categories: int = 16,
-        stages: Stages = Stages(),  # noqa: B008 (frozen)
+        stages: Stages = Stages(),
         *,
         k: int = 15,
         bases: int = 8,
