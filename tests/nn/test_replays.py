@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 from fgnn.nn import record, replays, use_backend
@@ -286,20 +287,23 @@ def test_dropout_draws_anew_at_its_rate(device: str) -> None:
     assert 0.85 < float((net(x) > 0).float().mean()) < 0.95
 
 
+class Counts(nn.Module):
+    """Writes to a buffer at every call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("seen", torch.zeros(8))
+
+    @replays.replays
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        object.__setattr__(self, "_calls", getattr(self, "_calls", 0) + 1)
+        y = self.linear(x)
+        self.seen.add_(y.detach().sum(0))
+        return y, y.relu()
+
+
 def test_running_statistics_are_updated_once_for_each_call(device: str) -> None:
-    class Counts(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(8, 8)
-            self.register_buffer("seen", torch.zeros(8))
-
-        @replays.replays
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            object.__setattr__(self, "_calls", getattr(self, "_calls", 0) + 1)
-            y = self.linear(x)
-            self.seen.add_(y.detach().sum(0))
-            return y, y.relu()
-
     torch.manual_seed(0)
     net = Counts().to(device)
     other = plain(net)
@@ -307,6 +311,19 @@ def test_running_statistics_are_updated_once_for_each_call(device: str) -> None:
         for module in (net, other):
             y, z = module(points(device, seed))
             (y + z).sum().backward()
+        same([net.seen, *gradients(net)], [other.seen, *gradients(other)])
+    assert calls(net) < calls(other)
+
+
+def test_running_statistics_may_be_updated_before_an_earlier_call_is_differentiated(device: str) -> None:
+    torch.manual_seed(0)
+    net = Counts().to(device)
+    other = plain(net)
+    for seed in range(6):
+        for module in (net, other):
+            one, two = (sum(module(points(device, seed + k))) for k in range(2))
+            one.square().sum().backward()
+            two.square().sum().backward()
         same([net.seen, *gradients(net)], [other.seen, *gradients(other)])
     assert calls(net) < calls(other)
 
@@ -467,3 +484,44 @@ def test_memory_is_freed_with_the_results(often: Layers, device: str, monkeypatc
     assert not all(x.expired() for x in alive)
     del loss
     assert all(x.expired() for x in alive)
+
+
+def test_gradients_may_be_differentiated_again(often: Layers, device: str) -> None:
+    found = []
+    for module in (often, plain(often)):
+        x = points(device, 1).requires_grad_()
+        y, more, _ = module(x)
+        energy = y.square().sum() + more["hidden"].pow(3).sum()
+        (force,) = torch.autograd.grad(energy, x, create_graph=True)
+        (force.square().sum() + energy).backward()
+        found.append([force.detach(), x.grad, *gradients(module)])
+    assert any(grad is not None and grad.abs().max() > 0 for grad in found[0][2:])
+    same(*found)
+    assert calls(often) > 3
+    before = calls(often)
+    often(points(device, 2))
+    assert calls(often) == before  # later calls are still replayed
+
+
+def test_gradients_of_a_module_that_draws_are_differentiated_once(device: str) -> None:
+    class Drops(nn.Module):
+        @replays.replays
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.dropout(x.square(), 0.5)
+
+    net, x = Drops(), torch.ones(8, device=device, requires_grad=True)
+    for _ in range(4):
+        y = net(x).sum()
+    with pytest.raises(RuntimeError, match="without dropout"):
+        torch.autograd.grad(y, x, create_graph=True)
+    record(net, False)
+    torch.autograd.grad(net(x).sum(), x, create_graph=True)[0].sum().backward()
+
+
+def test_derivatives_may_be_taken_forward(often: Layers, device: str) -> None:
+    x = points(device, 1)
+    with forward_ad.dual_level():
+        tangent = forward_ad.unpack_dual(often(forward_ad.make_dual(x, torch.ones_like(x)))[0]).tangent
+    (expected,) = torch.autograd.grad(often(x.requires_grad_())[0].sum(), x)
+    assert tangent is not None
+    assert torch.allclose(tangent.sum(), expected.sum(), rtol=1e-4)

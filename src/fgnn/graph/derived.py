@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 from weakref import WeakValueDictionary
 
 import torch
+from torch.autograd import forward_ad
 
 T = TypeVar("T")
 
@@ -19,11 +20,13 @@ _HANDLES = count()
 
 
 def tracing() -> bool:
-    """Whether a call is traced (``torch.compile``, ``torch.export``) or transformed (``torch.func``).
+    """Whether a call is traced (``torch.compile``, ``torch.export``) or transformed (``torch.func``, forward-mode AD).
 
     Such calls must neither keep derived tensors nor branch on their values.
     """
-    return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
+    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+        return True
+    return forward_ad._current_level >= 0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -66,9 +66,11 @@ def combine_groups(parts: Sequence[Tensor], aggregation: Aggregation) -> Tensor:
 
 def _soft_union(x: Tensor, y: Tensor, gamma: float) -> Tensor:
     """log(exp(γx) + exp(γy)) / γ, where either or both may be -inf."""
-    both = torch.isneginf(x) & torch.isneginf(y)
-    filled = torch.logaddexp(x.masked_fill(both, 0.0) * gamma, y.masked_fill(both, 0.0) * gamma) / gamma
-    return filled.masked_fill(both, -math.inf)
+    no_x, no_y = torch.isneginf(x), torch.isneginf(y)
+    # The second derivative of logaddexp at -inf would be NaN.
+    one = no_x | no_y
+    union = torch.logaddexp(x.masked_fill(one, 0.0) * gamma, y.masked_fill(one, 0.0) * gamma) / gamma
+    return torch.where(no_y, x, torch.where(no_x, y, union))
 
 
 def finish(total: Tensor, degree: Tensor | None, empty: Tensor | None, aggregation: Aggregation) -> Tensor:

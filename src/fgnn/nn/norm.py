@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from fgnn.graph import tracing
 from fgnn.nn.backends.choice import choose_backend, working_dtype
 
 Norm = Literal["batch", "layer", "rms"] | None
@@ -66,7 +67,7 @@ class NodeBatchNorm(nn.Module):
     def fused(self, x: Tensor) -> bool:
         """Whether features such as x are normalised by a fused kernel, which also adds bias and residual."""
         one_row = x.numel() <= x.shape[-1]
-        if not self.training or one_row or torch.compiler.is_compiling() or self.norm.momentum is None:
+        if not self.training or one_row or tracing() or self.norm.momentum is None:
             return False
         return choose_backend(device=x.device, dtype=x.dtype) == "triton"
 

@@ -135,7 +135,7 @@ class RecordedCall:
         last = self._open()
         return last is not None and not last.done
 
-    def __call__(self, inputs: Sequence[Tensor]) -> Any:
+    def __call__(self, inputs: Sequence[Tensor], origin: Any = None) -> Any:
         """The results for other inputs of the same shapes."""
         differs = [(to, x) for to, x in zip(self._held, inputs, strict=True) if to.data_ptr() != x.data_ptr()]
         if differs:

@@ -22,6 +22,14 @@ _CHANGES = 100  # after this many new parameters, too
 _COUNTED = 64  # kinds of calls that are counted
 
 
+class Origin(NamedTuple):
+    """A call as it is written."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
 class Call(Protocol):
     """A recorded call."""
 
@@ -29,8 +37,11 @@ class Call(Protocol):
     def pending(self) -> bool:
         """Whether its last results may still be differentiated and no other call may be replayed."""
 
-    def __call__(self, inputs: list[Tensor]) -> Any:
-        """The results for other inputs of the same shapes; None if it does not stand for this call."""
+    def __call__(self, inputs: list[Tensor], origin: Origin) -> Any:
+        """The results for other inputs of the same shapes; None if it does not stand for this call.
+
+        ``origin`` is what the module was called with, which contains the inputs.
+        """
 
 
 class Form(NamedTuple):
@@ -65,12 +76,13 @@ def is_recording() -> bool:
 
 
 @contextmanager
-def _recording() -> Iterator[None]:
-    _local.recording = True
+def recording() -> Iterator[None]:
+    """Inside the block, modules of this thread run as they are written."""
+    before, _local.recording = _local.recording, True
     try:
         yield
     finally:
-        _local.recording = False
+        _local.recording = before
 
 
 class Recorder:
@@ -111,7 +123,7 @@ class Recorder:
             try:
                 tensors: list[Tensor] = []
                 call = self._find(module, args, kwargs, tensors)
-                found = None if call is None else call(tensors)
+                found = None if call is None else call(tensors, Origin(module, args, kwargs))
                 if found is not None:
                     return found
             finally:
@@ -181,7 +193,7 @@ class Recorder:
             self._calls.popitem(last=False)
         try:
             self._making = True
-            with _recording():
+            with recording():
                 self._calls[key] = self.form.record(module, args, kwargs, self._shared)
         except RuntimeError as error:
             self.reason = str(error).splitlines()[0]

@@ -6,20 +6,22 @@ at a time. Here nothing is kept: a call behaves as the module does, without the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from fgnn.nn.backends import differentiable
 from fgnn.nn.backends.triton.program import Program
-from fgnn.nn.backends.triton.tape import Place, Tape
+from fgnn.nn.backends.triton.tape import Operation, Place, Tape
+from fgnn.nn.call_key import describe, replaced
 from fgnn.nn.recorded_call import restored
+from fgnn.nn.recorder import Origin, recording
 
-Body = Callable[[dict[str, Tensor], list[Tensor]], Any]  # the module, with these parameters on these inputs
 _ALIGNED = 16  # bytes, as the kernels expect
+_SEEDED = torch.Tag.nondeterministic_seeded
 
 
 class _Saved(NamedTuple):
@@ -36,35 +38,38 @@ class ReplayedCall:
     in that pass, and the module itself serves later calls.
 
     Args:
-        module: What is recorded; no reference to it is kept.
-        body: Calls it.
-        inputs: An example.
+        origin: An example; no reference to it is kept.
     """
 
     pending = False  # calls share no memory
 
-    def __init__(self, module: nn.Module, body: Body, inputs: Sequence[Tensor]) -> None:
-        self._grad, self._all_used = torch.is_grad_enabled(), True
+    def __init__(self, origin: Origin) -> None:
+        inputs: list[Tensor] = []
+        describe((origin.args, origin.kwargs), inputs)
+        kind, module = inputs[0].device.type, origin.module
+        self._grad, self._all_used, self._random = torch.is_grad_enabled(), True, False
+        self._autocast = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
         named = dict(module.named_parameters())
         own = {x.untyped_storage().data_ptr() for x in (*named.values(), *module.buffers())}
         if any(x.untyped_storage().data_ptr() in own for x in inputs):
             raise RuntimeError("Expected inputs that are no parameters of the module (got one that is)")
         self._aliases = {name: p.detach().requires_grad_(p.requires_grad and self._grad) for name, p in named.items()}
-        self._parameters = [p for p in named.values() if p.requires_grad and self._grad]
+        self._names = [name for name, p in named.items() if p.requires_grad and self._grad]
+        self._parameters = [named[name] for name in self._names]
         self._wanted = [x.requires_grad and self._grad for x in inputs]
         placed: list[Tensor] = []
         for x in inputs:  # one that is given twice may be two others the next time
             again = any(x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr() for y in placed)
             placed.append(x.clone(memory_format=torch.contiguous_format) if again else _placed(x))
-        with restored(module, placed):
-            self._forward, self._backward = self._record(body, placed)
+        with torch.autocast(kind, enabled=False), restored(module, placed):
+            self._forward, self._backward = self._record(origin, placed)
             try:
                 with torch.no_grad():
                     self._forward(placed)
             except (TypeError, AttributeError) as error:  # this version of Triton launches kernels differently
                 raise RuntimeError(str(error)) from error
 
-    def __call__(self, inputs: Sequence[Tensor]) -> Any:
+    def __call__(self, inputs: Sequence[Tensor], origin: Origin) -> Any:
         """The results for other inputs of the same shapes; None if the module has to compute them."""
         if not (self._all_used and self._forward.fits_here()):
             return None
@@ -73,7 +78,7 @@ class ReplayedCall:
             with torch.no_grad():
                 found = iter(self.run(placed)[0])
         else:
-            found = iter(_Replay.apply(self, *placed, *self._parameters))  # type: ignore[no-untyped-call]
+            found = iter(_Replay.apply(self, origin, *placed, *self._parameters))  # type: ignore[no-untyped-call]
         return tree_unflatten([next(found) if x is _TENSOR else x for x in self._results], self._nesting)
 
     def run(self, inputs: Sequence[Tensor]) -> tuple[list[Tensor], _Saved]:
@@ -87,10 +92,7 @@ class ReplayedCall:
     def gradients(self, inputs: Sequence[Tensor], saved: _Saved, ups: Sequence[Tensor | None]) -> list[Tensor | None]:
         """The gradients at the inputs, then at the parameters."""
         assert self._backward is not None
-        if saved.versions != self._versions(saved.kept):
-            raise RuntimeError(
-                "Expected parameters and results that are the same as in the forward pass (got some that changed)"
-            )
+        self._check(saved)
         placed = []
         for up, zeros in zip(ups, self._zeros, strict=True):
             if zeros is not None:
@@ -101,15 +103,50 @@ class ReplayedCall:
         rest = iter(found)
         return [next(rest) if wanted else None for wanted in self._wanted] + list(rest)
 
+    def gradients_again(
+        self, origin: Origin, inputs: Sequence[Tensor], saved: _Saved, ups: Sequence[Tensor | None],
+        wants: Sequence[bool],
+    ) -> list[Tensor | None]:  # fmt: skip
+        """The same with a graph of their own: gradients of the module as it is written."""
+        self._check(saved)
+        if self._random:
+            raise RuntimeError(
+                "Expected a module without dropout where gradients are differentiated again (got random numbers); "
+                "for those switch replays off: fgnn.nn.record(module, False)"
+            )
+        count = len(inputs)
+
+        def plain(flat: Sequence[Tensor]) -> list[Tensor]:
+            found = self._run(origin, dict(zip(self._names, flat[count:], strict=True)), flat[:count])
+            return [x for x in tree_flatten(found)[0] if isinstance(x, Tensor)]
+
+        with recording(), restored(origin.module, ()):
+            return differentiable.gradients(plain, [*inputs, *self._parameters], wants, ups)
+
+    def _run(self, origin: Origin, parameters: dict[str, Tensor], inputs: Sequence[Tensor]) -> Any:
+        """The module with other parameters and inputs."""
+        args, kwargs = replaced((origin.args, origin.kwargs), iter(inputs))
+        kind, dtype, enabled = self._autocast
+        # Autocast's copies of weights would be those of this call for ever.
+        with torch.autocast(kind, dtype, enabled=enabled, cache_enabled=False):
+            return torch.func.functional_call(origin.module, parameters, args, kwargs)
+
+    def _check(self, saved: _Saved) -> None:
+        if saved.versions != self._versions(saved.kept):
+            raise RuntimeError(
+                "Expected parameters and results that are the same as in the forward pass (got some that changed)"
+            )
+
     def _versions(self, kept: Sequence[Tensor]) -> list[int]:
         return [] if self._backward is None else [x._version for x in (*self._read, *kept) if not x.is_inference()]
 
-    def _record(self, body: Body, inputs: Sequence[Tensor]) -> tuple[Program, Program | None]:
+    def _record(self, origin: Origin, inputs: Sequence[Tensor]) -> tuple[Program, Program | None]:
         """The programs of the forward and the backward pass."""
         with torch.set_grad_enabled(self._grad), torch.autograd.set_multithreading_enabled(False):
             leaves = [x.detach().requires_grad_(wanted) for x, wanted in zip(inputs, self._wanted, strict=True)]
             with Tape(leaves) as forward:
-                flat, self._nesting = tree_flatten(body(self._aliases, leaves))
+                flat, self._nesting = tree_flatten(self._run(origin, self._aliases, leaves))
+            self._random = any(isinstance(x, Operation) and _SEEDED in x.call.tags for x in forward.steps)
             results = [x for x in flat if isinstance(x, Tensor)]
             self._results = [_TENSOR if isinstance(x, Tensor) else x for x in flat]
             self._carries = [x.requires_grad for x in results]
@@ -124,7 +161,9 @@ class ReplayedCall:
                     [up for up in ups if up is not None], allow_unused=True,
                 )  # fmt: skip
             first, second = _programs(forward, backward, results, list(grads), self._carries)
-            self._read = [x for x in second.fixed if x is not None]
+            # Running statistics belong to the forward pass alone, and the next one may come before this backward pass.
+            used = backward.used
+            self._read = [x for k, x in enumerate(second.fixed) if x is not None and k in used]
             return first, second
 
 
@@ -165,19 +204,21 @@ def _programs(
 
 class _Replay(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, call: ReplayedCall, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, call: ReplayedCall, origin: Origin, *tensors: Tensor) -> tuple[Tensor, ...]:
         inputs = tensors[: len(call._wanted)]
         results, ctx.saved = call.run(inputs)
-        ctx.call = call
+        ctx.call, ctx.origin = call, origin
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*inputs)
         ctx.mark_non_differentiable(*(x for x, carries in zip(results, call._carries, strict=True) if not carries))
         return tuple(results)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *ups: Tensor | None) -> tuple[Tensor | None, ...]:
-        saved, inputs = ctx.saved, ctx.saved_tensors  # torch refuses a second backward pass without retain_graph
+        inputs = ctx.saved_tensors  # torch refuses a second backward pass without retain_graph
+        saved, origin = ctx.saved, ctx.origin
         if not torch._C._autograd._get_current_graph_task_keep_graph():
-            ctx.saved = None
-        return None, *ctx.call.gradients(inputs, saved, ups)
+            ctx.saved = ctx.origin = None
+        if torch.is_grad_enabled():
+            return None, None, *ctx.call.gradients_again(origin, inputs, saved, ups, ctx.needs_input_grad[2:])
+        return None, None, *ctx.call.gradients(inputs, saved, ups)

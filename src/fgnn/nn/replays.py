@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from fgnn.graph import tracing
 from fgnn.nn.backends.choice import forced_backend
-from fgnn.nn.call_key import describe, replaced
-from fgnn.nn.recorder import Form, Recorder, is_recording
+from fgnn.nn.recorder import Form, Origin, Recorder, is_recording
 from fgnn.nn.replayed_call import ReplayedCall
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -75,19 +74,7 @@ def _known(module: nn.Module) -> bool:
 
 
 def _record(module: nn.Module, args: Any, kwargs: Any, shared: dict[Any, Any]) -> ReplayedCall:
-    tensors: list[Tensor] = []
-    describe((args, kwargs), tensors)
-    kind = tensors[0].device.type
-    autocast, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
-
-    def body(parameters: dict[str, Tensor], inputs: list[Tensor]) -> Any:
-        inner, options = replaced((args, kwargs), iter(inputs))
-        # Autocast's copies of weights would be those of this call for ever.
-        with torch.autocast(kind, dtype, enabled=autocast, cache_enabled=False):
-            return torch.func.functional_call(module, parameters, inner, options)
-
-    with torch.autocast(kind, enabled=False):
-        return ReplayedCall(module, body, tensors)
+    return ReplayedCall(Origin(module, args, kwargs))
 
 
 def _plain(module: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from fgnn.nn.backends import linear_passes
+from fgnn.nn.backends import differentiable, linear_passes
 from fgnn.nn.backends.choice import no_autocast
 from fgnn.nn.backends.triton.linear import Gradients, Linear
 from fgnn.nn.backends.triton.replay import Pass, Programs, arithmetic, replayed
@@ -110,12 +110,25 @@ class _Dense(torch.autograd.Function):
         return tuple(ys)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         saved, wants = ctx.saved_tensors, ctx.needs_input_grad[1:]
         operands = saved[: len(wants)]
+        if torch.is_grad_enabled():
+            return None, *differentiable.gradients(partial(_plain, ctx.call), operands, wants, grads)
         found = _backward(ctx.call, operands, saved[len(wants) :], grads, wants)
         return None, *found, *_at_residuals(grads, operands[len(found) :])
+
+
+def _plain(call: DenseCall, operands: Sequence[Tensor]) -> list[Tensor]:
+    """The results, by operations that autograd knows."""
+    found = []
+    with no_autocast(operands[0].device):
+        for x, weight, bias, residual in call.split(operands):
+            b = None if bias is None else bias.to(call.dtype)
+            y = torch.nn.functional.linear(x.to(call.dtype), weight.to(call.dtype), b)
+            y = y.relu() if call.relu else y
+            found.append(y if residual is None else residual + y)
+    return found
 
 
 def _at_residuals(grads: Sequence[Tensor | None], residuals: Sequence[Tensor]) -> list[Tensor | None]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from fgnn.graph import Incidence, Structure, by_handle
-from fgnn.nn.backends import half_layer
+from fgnn.nn.backends import differentiable, half_layer
 from fgnn.nn.backends.half_call import PER_EDGE, HalfCall
 from fgnn.nn.backends.half_step import encode, mask_of
 from fgnn.nn.backends.linear import compiled
 from fgnn.nn.backends.steps import take
+from fgnn.nn.backends.torch.plain_half import plain_half
 from fgnn.nn.backends.triton.layout import layout_of
 
 # Kernels number the places of up to this many edges with a byte.
@@ -68,12 +69,12 @@ class _HalfLayer(torch.autograd.Function):
         return tuple(ys)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         first, second = ctx.ends
-        saved = ctx.saved_tensors
+        saved, wants = ctx.saved_tensors, ctx.needs_input_grad[1:]
+        if torch.is_grad_enabled():
+            return None, *differentiable.gradients(partial(plain_half, ctx.call), saved[:first], wants, grads)
         kept = half_layer.Kept(saved[second:], ctx.places)
-        wants = ctx.needs_input_grad[1:]
         return None, *half_layer.backward(ctx.call, saved[:first], saved[first:second], kept, grads, wants)
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from fgnn.graph import Incidence, padded_width, slots_by_target
+from fgnn.graph import Incidence, padded_width, slots_by_target, tracing
+from fgnn.nn.backends.linear import compiled
 
 # Variables are padded to the largest degree, unless that makes more slots than this many per edge and variable.
 _MOST_PADDING = 4
@@ -95,7 +95,6 @@ class _VariablesToSlots(torch.autograd.Function):
         return f.index_select(1, variable)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         variable, of_variable, mask = ctx.saved_tensors
         if of_variable is None or grad.device.type == "cpu":
@@ -114,7 +113,6 @@ class _SlotsToVariables(torch.autograd.Function):
         return x.index_select(1, of_variable.reshape(-1))
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (position,) = ctx.saved_tensors
         return grad.index_select(1, position), None, None
@@ -122,6 +120,8 @@ class _SlotsToVariables(torch.autograd.Function):
 
 def variables_to_slots(f: Tensor, slots: Slots) -> Tensor:
     """The features of each slot's variable.  # shape: (B, N, d) -> (B, E, d)"""
+    if tracing() and not compiled():
+        return f.index_select(1, slots.variable)
     gathered: Tensor = _VariablesToSlots.apply(f, slots.variable, slots.of_variable, slots.mask)  # type: ignore[no-untyped-call]
     return gathered
 
@@ -131,6 +131,9 @@ def relu_sum(x: Tensor, f: Tensor, slots: Slots) -> Tensor:
     if slots.of_variable is None or slots.mask is None:
         messages = (x + variables_to_slots(f, slots)).relu()
         return messages.new_zeros(messages.shape[0], *f.shape[1:]).index_add(1, slots.variable, messages)
-    gathered: Tensor = _SlotsToVariables.apply(x, slots.of_variable, slots.position)  # type: ignore[no-untyped-call]
+    if tracing() and not compiled():
+        gathered = x.index_select(1, slots.of_variable.reshape(-1))
+    else:
+        gathered = _SlotsToVariables.apply(x, slots.of_variable, slots.position)  # type: ignore[no-untyped-call]
     messages = gathered.view(x.shape[0], *slots.of_variable.shape, x.shape[2]) + f[:, :, None]
     return (messages.relu() * slots.mask.to(x.dtype)).sum(2)

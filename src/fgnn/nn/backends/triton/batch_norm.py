@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
+from fgnn.nn.backends import differentiable
 from fgnn.nn.backends.triton.kernel_launch import constants, launch
 from fgnn.nn.backends.triton.tile_sizes import block, cdiv, processors
 
@@ -43,7 +44,7 @@ class _BatchNormRelu(torch.autograd.Function):
     ) -> Tensor:
         from fgnn.nn.backends.triton import batch_norm_kernels as kernels
 
-        x = x.contiguous()
+        given, x = x, x.contiguous()
         rows, width = x.shape
         one = _Launch(x)
         mean, rstd = x.new_empty((2, width), dtype=torch.float32).unbind()
@@ -59,17 +60,22 @@ class _BatchNormRelu(torch.autograd.Function):
         more = None if residual is None else residual.contiguous()
         options = one.options(RELU=relu, HAS_RESIDUAL=residual is not None)
         launch(kernels.apply, one.by_tile, [x, mean, rstd, weight, beta, more, y, rows, width], options)
-        ctx.save_for_backward(x, mean, rstd, weight, beta)
-        ctx.relu, ctx.bias = relu, bias if bias is None else (bias.shape, bias.dtype)
+        ctx.save_for_backward(given, mean, rstd, weight, beta)
+        ctx.eps, ctx.relu, ctx.bias = norm.eps, relu, bias if bias is None else (bias.shape, bias.dtype)
         return y
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         from fgnn.nn.backends.triton import batch_norm_kernels as kernels
 
         x, mean, rstd, weight, beta = ctx.saved_tensors
-        grad = grad.contiguous()
+        d_bias = None if ctx.bias is None else x.new_zeros(ctx.bias[0], dtype=ctx.bias[1])
+        d_residual = grad if ctx.needs_input_grad[4] else None
+        if torch.is_grad_enabled():
+            wants = [ctx.needs_input_grad[k] for k in (0, 2, 3)]
+            found = differentiable.gradients(partial(_plain, ctx.eps, ctx.relu), (x, weight, beta), wants, [grad])
+            return found[0], d_bias, *found[1:], d_residual, None, None
+        x, grad = x.contiguous(), grad.contiguous()
         rows, width = x.shape
         one = _Launch(x)
         sums = x.new_empty((2, width), dtype=torch.float32)
@@ -83,9 +89,16 @@ class _BatchNormRelu(torch.autograd.Function):
             dx = torch.empty_like(x)
             args = [*inputs, sums, dx, rows, width]
             launch(kernels.apply_gradient, one.by_tile, args, one.options(RELU=ctx.relu))
-        d_bias = None if ctx.bias is None else x.new_zeros(ctx.bias[0], dtype=ctx.bias[1])
-        d_residual = grad if ctx.needs_input_grad[4] else None
         return dx, d_bias, sums[1].to(weight.dtype), sums[0].to(beta.dtype), d_residual, None, None
+
+
+def _plain(eps: float, relu: bool, operands: Sequence[Tensor]) -> list[Tensor]:
+    """The result without the residual, by operations that autograd knows."""
+    x, weight, beta = operands
+    y = x.float()
+    centred = y - y.mean(0)
+    y = centred * torch.rsqrt(centred.square().mean(0) + eps) * weight + beta
+    return [(y.relu() if relu else y).to(x.dtype)]
 
 
 class _Launch:

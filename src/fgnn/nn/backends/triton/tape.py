@@ -113,11 +113,16 @@ class Tape(TorchDispatchMode):
         return {step.buffer: step.size for step in self.steps if isinstance(step, Empty)}
 
     @property
+    def used(self) -> set[int]:
+        """The buffers that the pass reads or writes."""
+        found = [place for step in self.steps if isinstance(step, Launch) for _, place in step.places]
+        found += [place for step in self.steps if isinstance(step, Operation) for place in places_in(step.args)]
+        return {place.buffer for place in found}
+
+    @property
     def read(self) -> set[int]:
         """The operands that the pass uses."""
-        used = [place for step in self.steps if isinstance(step, Launch) for _, place in step.places]
-        used += [place for step in self.steps if isinstance(step, Operation) for place in places_in(step.args)]
-        return {place.buffer for place in used if place.buffer < self.operands} - self.fixed
+        return {k for k in self.used if k < self.operands} - self.fixed
 
     def __enter__(self) -> Self:
         local.tape = self
