@@ -8,6 +8,7 @@ from torch import nn
 
 from fgnn import FactorGroup
 from fgnn.nn import MessagePassing, MPNNLayer
+from fgnn.nn.mpnn import adjacency
 from tests.nn.oracle import edge_matrix, message
 
 NEIGHBOURS = FactorGroup([[1, 2], [0], [0, 1, 3], [], [4, 0]])
@@ -85,3 +86,27 @@ def test_edge_features_may_come_by_place() -> None:
     by_place = torch.tensor([[1.0], [10.0]])
     found = layer(ring, f, by_place)
     torch.testing.assert_close(found[0], f[1] + 10 * f[4])
+
+
+@pytest.mark.parametrize(
+    ("lists", "f", "message"),
+    [
+        ([[1, 2], [0, 2], [0, 1]], torch.randn(4, 3), r"f of shape \(3, 3\) or \(B, 3, 3\), .*nodes \(got \(4, 3\)\)"),
+        ([[1, 2], [0, 2], [0, 1]], torch.randn(3, 5), r"f of shape \(3, 3\).*\(got \(3, 5\)\)"),
+        ([[1, 2], [0, 2], [0, 1]], torch.randn(3, 3).double(), r"float32 \(got torch.float64\)"),
+        ([[1, 2], [0, 3], [0, 1]], torch.randn(3, 3), r"neighbours 0 to 2 \(got 3 in the list of node 1\)"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_named(lists: list[list[int]], f: torch.Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MPNNLayer(3, 0, 4)(FactorGroup(lists), f)
+
+
+def test_arguments_of_another_kind_are_named() -> None:
+    with pytest.raises(ValueError, match=r"FactorGroup \(got tensor of shape \(3, 3\)\); the arguments are"):
+        MPNNLayer(3, 0, 4)(torch.randn(3, 3), FactorGroup([[1], [2], [0]]))  # type: ignore[arg-type]
+
+
+def test_the_edges_of_a_group_are_made_once() -> None:
+    group = FactorGroup([[1], [2], [0]])
+    assert adjacency(group) is adjacency(group)

@@ -38,16 +38,16 @@ def signature(graph: FactorGraph, f: Any, gs: Any, edges: Any) -> tuple[Any, ...
 def check_kinds(graph: Any, f: Any, gs: Any, edges: Any) -> None:
     """Refuse arguments of another kind, such as swapped ones."""
     if not isinstance(graph, FactorGraph):
-        raise ValueError(f"Expected a FactorGraph as graph (got {_kind(graph)}); {_ORDER}")  # noqa: TRY004
+        raise ValueError(f"Expected a FactorGraph as graph (got {kind_of(graph)}); {_ORDER}")  # noqa: TRY004
     if f is not None and not isinstance(f, Tensor):
         how = _ORDER if isinstance(f, Mapping | FactorGraph) else "use torch.as_tensor"
-        raise ValueError(f"Expected f, the features of the variables, as a tensor (got {_kind(f)}); {how}")
+        raise ValueError(f"Expected f, the features of the variables, as a tensor (got {kind_of(f)}); {how}")
     for what, value in (("gs", gs), ("edges", edges)):
         if not isinstance(value, Mapping):
-            raise ValueError(f"Expected {what} as a dict by group (got {_kind(value)}); {_ORDER}")  # noqa: TRY004
+            raise ValueError(f"Expected {what} as a dict by group (got {kind_of(value)}); {_ORDER}")  # noqa: TRY004
     for name, g in gs.items():
         if not isinstance(g, Tensor):
-            raise ValueError(f"Expected gs[{name!r}] as a tensor (got {_kind(g)}); use torch.as_tensor")  # noqa: TRY004
+            raise ValueError(f"Expected gs[{name!r}] as a tensor (got {kind_of(g)}); use torch.as_tensor")  # noqa: TRY004
 
 
 def check_inputs(
@@ -59,18 +59,18 @@ def check_inputs(
         unknown = [name for name in names if name not in known]
         if unknown:
             raise ValueError(f"Expected groups {list(known)} in {what} (got {unknown})")
-    _check("f", "variables", f, graph.num_variables, widths.variable, dtype)
+    check_features("f", "variables", f, graph.num_variables, widths.variable, dtype)
     for name, group in graph.groups.items():
         g, hint = gs.get(name), ""
         other = edges.get(name)
         if isinstance(other, Tensor) and _fits(other, group.num_factors, known[name]):
             hint = "; gs and edges look swapped"
-        _check(f"gs[{name!r}]", f"factors of group {name!r}", g, group.num_factors, known[name], dtype, hint)
+        check_features(f"gs[{name!r}]", f"factors of group {name!r}", g, group.num_factors, known[name], dtype, hint)
         length = widths.edges[name]
         if length is None:
             continue
         if not isinstance(other, Tensor):
-            kind = "none" if other is None else _kind(other)
+            kind = "none" if other is None else kind_of(other)
             raise ValueError(f"Expected edges[{name!r}], features of length {length} for each edge (got {kind})")  # noqa: TRY004
         flatten_edges(other, graph.incidence(name), length, f"edges[{name!r}]")
 
@@ -79,7 +79,8 @@ def _fits(x: Tensor, count: int, width: int) -> bool:
     return x.dim() in (2, 3) and x.shape[-2] == count and x.shape[-1] == width
 
 
-def _check(name: str, what: str, x: Tensor | None, count: int, width: int, dtype: Any, hint: str = "") -> None:
+def check_features(name: str, what: str, x: Tensor | None, count: int, width: int, dtype: Any, hint: str = "") -> None:
+    """Refuse a tensor that is not (B?, count, width) in this dtype; without ``width``, of any."""
     if x is None and not width:
         return
     if x is None or (not _fits(x, count, width) if width else x.dim() not in (2, 3) or x.shape[-2] != count):
@@ -91,5 +92,5 @@ def _check(name: str, what: str, x: Tensor | None, count: int, width: int, dtype
         raise ValueError(f"Expected {name} in the layer's {dtype} (got {x.dtype}); use .to({dtype}), or autocast")
 
 
-def _kind(x: Any) -> str:
+def kind_of(x: Any) -> str:
     return f"tensor of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__

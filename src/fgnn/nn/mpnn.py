@@ -4,28 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
-from fgnn.graph import FactorGroup, Incidence
+from fgnn.graph import FactorGroup, Incidence, tracing
 from fgnn.nn.aggregate import Aggregation, finish
 from fgnn.nn.backends.torch.reduce import reduce_edges
 from fgnn.nn.direction import VariableToFactor
 from fgnn.nn.edge_features import EdgeFeatures, flatten_edges
 from fgnn.nn.edge_matrix import EdgeMatrix, Form, make_edge_matrix
 from fgnn.nn.functional import Activation
+from fgnn.nn.inputs import check_features, kind_of
 from fgnn.nn.message import Message
 from fgnn.nn.norm import Norm
 
+# The edges of each group, made once: index tensors are kept with them.
+_edges: WeakKeyDictionary[FactorGroup, Incidence] = WeakKeyDictionary()
 
-def adjacency(neighbours: FactorGroup | Incidence) -> Incidence:
+
+def adjacency(neighbours: object) -> Incidence:
     """Adjacency lists as edges: row i of ``neighbours`` lists N(i), node i being both factor i and variable i."""
-    edges = neighbours if isinstance(neighbours, Incidence) else Incidence.of(neighbours, neighbours.num_factors)
+    if isinstance(neighbours, Incidence):
+        edges = neighbours
+    elif not isinstance(neighbours, FactorGroup):
+        order = "the arguments are (neighbours, f, e)"
+        raise ValueError(f"Expected neighbours as a FactorGroup (got {kind_of(neighbours)}); {order}")  # noqa: TRY004
+    elif tracing():
+        edges = Incidence.of(neighbours, neighbours.num_factors)
+    else:
+        found = _edges.get(neighbours)
+        edges = _listed(neighbours) if found is None else found
+        _edges[neighbours] = edges
     if edges.num_factors != edges.num_variables:
         raise ValueError(
             f"Expected a list of neighbours for each of {edges.num_variables} nodes (got {edges.num_factors})"
         )
     return edges
+
+
+def _listed(neighbours: FactorGroup) -> Incidence:
+    flat, count = neighbours.scopes.reshape(-1), neighbours.num_factors
+    if flat.device.type == "cpu":  # reading from a GPU would wait for it
+        wrong = ((flat < 0) | (flat >= count)).nonzero().flatten().tolist()
+        if wrong:
+            node = int(neighbours.factor_index()[wrong[0]])
+            raise ValueError(
+                f"Expected neighbours 0 to {count - 1} (got {int(flat[wrong[0]])} in the list of node {node})"
+            )
+    return Incidence.of(neighbours, count)
 
 
 class MPNNLayer(nn.Module):
@@ -76,7 +103,9 @@ class MPNNLayer(nn.Module):
 
     def forward(self, neighbours: FactorGroup | Incidence, f: Tensor, e: EdgeFeatures | None = None) -> Tensor:
         """New node features (B?, N, out) from f (B?, N, node_in) and e in the order of the lists of neighbours."""
-        new_f: Tensor = self.direction(adjacency(neighbours), f, f, e)
+        edges, message = adjacency(neighbours), self.direction.edge_messages.message
+        check_features("f", "nodes", f, edges.num_factors, message.variable_in, message.factor_weight.dtype)
+        new_f: Tensor = self.direction(edges, f, f, e)
         return new_f
 
 
@@ -107,6 +136,7 @@ class MessagePassing(nn.Module):
     def forward(self, neighbours: FactorGroup | Incidence, f: Tensor, e: Tensor | None = None) -> Tensor:
         """New node features, from f (B?, N, d) and edge features e in the order of the lists of neighbours."""
         incidence = adjacency(neighbours)
+        check_features("f", "nodes", f, incidence.num_factors, f.shape[-1], f.dtype)
         if e is not None:
             e, by_place = flatten_edges(e, incidence, int(e.shape[-1]))
             e = e[incidence.positions.index] if by_place else e
