@@ -54,14 +54,17 @@ def train(net: nn.Module, loader: DataLoader[fgnn.Data], epochs: int) -> None:
             optimiser.step()
 
 
-def one_process(rank: int, folder: str) -> None:
+def one_process(rank: int, folder: str, compiled: bool) -> None:
     """Rank ``rank`` of two; rank 0 writes the parameters."""
     torch.set_num_threads(1)
     meeting = f"file://{folder}/meeting"
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2, timeout=timedelta(seconds=60))
     torch.manual_seed(0)
+    inside = Energy()
+    if compiled:
+        inside.compile(dynamic=True)
     # A batch may lack a group, whose parameters then get no gradient.
-    net = DistributedDataParallel(Energy(), find_unused_parameters=True)
+    net = DistributedDataParallel(inside, find_unused_parameters=True)
     data = samples()
     sampler: DistributedSampler[fgnn.Data] = DistributedSampler(data, shuffle=False)  # type: ignore[arg-type]
     train(net, DataLoader(data, batch_size=2, sampler=sampler, collate_fn=fgnn.collate), 2)  # type: ignore[arg-type]

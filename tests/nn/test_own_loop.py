@@ -14,8 +14,9 @@ from tests.nn.own_loop import Energy, one_process, samples, train
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one_does(tmp_path: Path) -> None:
-    spawn(one_process, (str(tmp_path),), nprocs=2)  # type: ignore[no-untyped-call]
+@pytest.mark.parametrize("compiled", [False, True])
+def test_two_processes_train_as_one_does(tmp_path: Path, compiled: bool) -> None:
+    spawn(one_process, (str(tmp_path), compiled), nprocs=2)  # type: ignore[no-untyped-call]
     found = torch.load(tmp_path / "net.pt", weights_only=True)
     torch.manual_seed(0)
     net = Energy()
