@@ -1,4 +1,4 @@
-"""Edges of few types, sorted by type so that each type is one matrix product."""
+"""Edges of few types, each of which selects a matrix."""
 
 from __future__ import annotations
 
@@ -53,31 +53,9 @@ class EdgeTypes(Derived):
         """The type of each edge.  # shape: (E,)"""
         return self._index() if callable(self._index) else self._index
 
-    @cached_property
-    def order(self) -> Tensor:
-        """Edges sorted by type, and within a type in edge order.  # shape: (E,)"""
-        return torch.argsort(self.index, stable=True)
-
-    @cached_property
-    def rank(self) -> Tensor:
-        """The position of each edge in ``order``.  # shape: (E,)"""
-        rank = torch.empty_like(self.order)
-        rank[self.order] = torch.arange(self.order.numel(), device=self.order.device)
-        return rank
-
-    @cached_property
-    def counts(self) -> tuple[int, ...]:
-        """The number of edges of each type."""
-        return tuple(torch.bincount(self.index, minlength=self.num_types).tolist())
-
-    @cached_property
-    def even(self) -> bool:
-        """Whether all types have the same number of edges."""
-        return len(set(self.counts)) == 1
-
     def prepare(self) -> EdgeTypes:
         """Compute all derived tensors now."""
-        _ = self.rank, self.even
+        _ = self.index
         return self
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fgnn.nn.aggregate import Aggregation
-from fgnn.nn.backends.torch import edge_messages
+from fgnn.nn.backends.torch import edge_messages, typed_tiles
 from fgnn.nn.backends.torch.by_destination import backward_max, backward_sum, forward_sum
 from fgnn.nn.backends.torch.chunks import EdgeInputs
 from fgnn.nn.backends.torch.reduce import reduce_edges
@@ -32,6 +32,8 @@ def forward(inputs: EdgeInputs, differentiate: bool) -> tuple[Tensor, Tensor | N
         return forward_sum(inputs), None
     if per_sample and a.is_cpu and kind == "max" and call.towards == "factor" and call.incidence.arity:
         return edge_messages.project_max(inputs, differentiate)
+    if call.types is not None:
+        return typed_tiles.forward(inputs, call.types, differentiate)
     messages = edge_messages.forward(inputs)
     return reduce_edges(messages, call.incidence, call.towards, call.aggregation, arg=differentiate)
 
@@ -44,6 +46,8 @@ def backward(
     per_sample = inputs.phi is not None and not edge_messages.shares_matrices(inputs)
     # Forward ran without autocast; backward may be called under it, which would change the precision of its sums.
     with torch.autocast(grad.device.type, enabled=False):
+        if call.types is not None:
+            return typed_tiles.backward(grad, inputs, call.types, arg, out, wants)
         if per_sample and arg is not None:
             d_node, d_phi, d_weight = backward_max(grad, arg, inputs, wants)
         elif per_sample and call.aggregation.kind in ("sum", "mean"):

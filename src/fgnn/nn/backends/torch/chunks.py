@@ -79,7 +79,7 @@ class EdgeInputs:
 
     def through_activation(self, grad: Tensor, h: Tensor) -> Tensor:
         """The gradient at σ's argument, from the gradient at h."""
-        return grad * (h > 0) if self.call.relu else grad
+        return torch.ops.aten.threshold_backward(grad, h, 0) if self.call.relu else grad
 
     def phi_chunk(self, es: slice, bs: slice) -> Tensor:
         """φ of a chunk.  # shape: (Ec, Bc or 1, T)"""

@@ -1,8 +1,7 @@
 """The message Q(t_e) · h_e of each edge, forward and backward, in chunks.
 
-Three ways to compute it, by how Q is shared (rows are edges times samples):
+Two ways to compute it, by how Q is shared (rows are edges times samples); ``typed_tiles`` has edges of few types:
 
-- *typed*: one matrix per type; the edges of a type are one product;
 - *shared*: many samples have the same φ: build Q for a chunk of edges, use it for all samples;
 - *outer*: φ ⊗ h for a chunk of rows, then one product with W of inner length T·n. On a CPU, all W_τ h of a few
   rows in a buffer that stays in the cache, weighted by φ, are faster.
@@ -16,7 +15,6 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from fgnn.graph import EdgeTypes
 from fgnn.nn.backends.torch.chunks import EdgeInputs, cut, limit, row_chunks
 from fgnn.nn.backends.torch.reduce import first_max
 
@@ -32,11 +30,9 @@ EdgeGradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 def forward(inputs: EdgeInputs) -> Tensor:
     """The message of each edge.  # shape: (E, B, m)"""
-    edges, batch, weight, types = inputs.call.incidence.num_edges, inputs.batch, inputs.weight, inputs.call.types
+    edges, batch, weight = inputs.call.incidence.num_edges, inputs.batch, inputs.weight
     terms, width, inner = weight.shape
     out = weight.new_empty((edges, batch, width))
-    if types is not None:
-        return _typed_forward(inputs, types, weight.transpose(1, 2), out)
     if shares_matrices(inputs):
         phi = inputs.coefficients
         flat = weight.reshape(terms, width * inner)
@@ -57,10 +53,8 @@ def forward(inputs: EdgeInputs) -> Tensor:
 def backward(upstream: Tensor, inputs: EdgeInputs, wants: Sequence[bool]) -> EdgeGradients:
     """Gradients at σ's argument (E, B, n), at φ and at W, from those at the messages; None for those not wanted."""
     edges, batch = upstream.shape[:2]
-    weight, types = inputs.weight, inputs.call.types
+    weight = inputs.weight
     d_node = weight.new_empty((edges, batch, weight.shape[2])) if wants[0] or wants[1] else None
-    if types is not None:
-        return d_node, None, _typed_backward(upstream, inputs, types, d_node, wants[3])
     d_phi = torch.zeros_like(inputs.coefficients) if wants[2] else None
     run = _shared_backward if shares_matrices(inputs) else _outer_backward
     return d_node, d_phi, run(upstream, inputs, d_node, d_phi, wants[3])
@@ -124,35 +118,6 @@ def _outer_backward(
     return None if d_flat is None else d_flat.view(width, terms, inner).transpose(0, 1)
 
 
-def _typed_forward(inputs: EdgeInputs, types: EdgeTypes, flat: Tensor, out: Tensor) -> Tensor:
-    """One product per type, of rows sorted by type; then back in edge order.  # flat shape: (K, n, m)"""
-    batch, width = out.shape[1:]
-    for kinds, start, stop in _type_segments(types, batch * (flat.shape[1] + width), out.device):
-        h = inputs.h(types.order[start:stop], slice(None))  # shape: (rows, B, n)
-        messages = torch.bmm(h.reshape(kinds.stop - kinds.start, -1, flat.shape[1]), flat[kinds])
-        out[start:stop] = messages.view(-1, batch, width)
-    return out.index_select(0, types.rank)
-
-
-def _typed_backward(
-    upstream: Tensor, inputs: EdgeInputs, types: EdgeTypes, d_node: Tensor | None, want_weight: bool
-) -> Tensor | None:
-    """Fill ``d_node``; return the gradient at W."""
-    batch, width = upstream.shape[1:]
-    weight, inner = inputs.weight, inputs.weight.shape[2]
-    d_weight = torch.zeros_like(weight) if want_weight else None
-    for kinds, start, stop in _type_segments(types, batch * (inner + width), upstream.device):
-        order = types.order[start:stop]
-        h = inputs.h(order, slice(None))
-        g = upstream.index_select(0, order).view(kinds.stop - kinds.start, -1, width)
-        if d_node is not None:
-            back = torch.bmm(g, weight[kinds]).view_as(h)
-            d_node.index_copy_(0, order, inputs.through_activation(back, h))
-        if d_weight is not None:
-            d_weight[kinds] += torch.bmm(g.transpose(1, 2), h.reshape(kinds.stop - kinds.start, -1, inner))
-    return d_weight
-
-
 def _outer(phi: Tensor, h: Tensor) -> Tensor:
     """φ ⊗ h.  # shape: (Ec, Bc, T, n)"""
     return phi.unsqueeze(3) * h.unsqueeze(2)
@@ -165,21 +130,6 @@ def _shared_chunks(
     size = max(limit(device) // max(each, batch * inner, 1), 1)
     for es in cut(edges, size):
         yield es, list(cut(batch, max(limit(device) // (inner * (es.stop - es.start)), 1)))
-
-
-def _type_segments(types: EdgeTypes, each: int, device: torch.device) -> Iterator[tuple[slice, int, int]]:
-    """(types, start, stop) in the order of types; several types at once if all have the same number of edges."""
-    rows = max(limit(device) // max(each, 1), 1)
-    if types.even and types.counts[0] > 0 and types.counts[0] * 2 <= rows:
-        size = types.counts[0]
-        for kinds in cut(types.num_types, rows // size):
-            yield kinds, kinds.start * size, kinds.stop * size
-        return
-    start = 0
-    for kind, size in enumerate(types.counts):
-        for part in cut(size, rows):
-            yield slice(kind, kind + 1), start + part.start, start + part.stop
-        start += size
 
 
 class Projection:

@@ -11,6 +11,9 @@ from fgnn.graph import Block, Incidence, Side
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.torch.chunks import cut, limit
 
+# Sums in shorter dtypes lose too much if they are rounded at every step.
+_WIDE = (torch.float32, torch.float64)
+
 
 def reduce_edges(
     messages: Tensor,  # shape: (E, ...)
@@ -29,21 +32,31 @@ def reduce_edges(
     """
     rest = messages.shape[1:]
     count = incidence.num_destinations(towards)
+    if aggregation.kind in ("sum", "mean") and messages.is_cpu and messages.dtype in _WIDE:
+        return add_rows(messages.new_zeros((count, *rest)), incidence.destination(towards), messages), None
     blocks = incidence.blocks(towards)
     if len(blocks) == 1 and blocks[0].destinations is None:
-        return _reduce_block(messages, blocks[0], aggregation, arg)
+        return reduce_block(messages, blocks[0], aggregation, arg)
     values = messages.new_full((count, *rest), aggregation.neutral)
     edges = messages.new_full((count, *rest), -1, dtype=torch.long) if arg and aggregation.kind == "max" else None
     for block in blocks:
         assert block.destinations is not None  # unless a single block covers all
-        reduced, winner = _reduce_block(messages, block, aggregation, arg)
+        reduced, winner = reduce_block(messages, block, aggregation, arg)
         values.index_copy_(0, block.destinations, reduced)
         if edges is not None and winner is not None:
             edges.index_copy_(0, block.destinations, winner)
     return values, edges
 
 
-def _reduce_block(messages: Tensor, block: Block, aggregation: Aggregation, arg: bool) -> tuple[Tensor, Tensor | None]:
+def add_rows(total: Tensor, index: Tensor, rows: Tensor) -> Tensor:
+    """Add each row to the row of ``total`` that ``index`` names, in a fixed order on every device."""
+    if total.is_cpu:
+        return total.index_add_(0, index, rows)
+    return total.index_put_((index,), rows, accumulate=True)
+
+
+def reduce_block(messages: Tensor, block: Block, aggregation: Aggregation, arg: bool) -> tuple[Tensor, Tensor | None]:
+    """Aggregate the messages of a block; see :func:`reduce_edges`."""
     if aggregation.kind == "max" and messages.is_cpu and block.edges is not None and not messages.requires_grad:
         return _max_by_chunks(messages, block, arg)
     shape = (block.rows, block.width, *messages.shape[1:])
