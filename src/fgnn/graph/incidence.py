@@ -123,12 +123,9 @@ class Incidence(Derived):
     @cached_property
     def var_ptr(self) -> Tensor:
         """Where the edges of each variable begin in ``var_edge``, and the last end.  # shape: (N + 1,)"""
-        if self.variable.is_cuda:  # bincount waits for the device
-            ordered = self._by_variable[0]
-            ends = torch.arange(self.num_variables + 1, device=ordered.device, dtype=ordered.dtype)
-            return torch.searchsorted(ordered, ends)
-        counts = torch.bincount(self.variable, minlength=self.num_variables)
-        return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        ordered = self._by_variable[0]  # counting would wait for a device
+        ends = torch.arange(self.num_variables + 1, device=ordered.device, dtype=ordered.dtype)
+        return torch.searchsorted(ordered, ends)
 
     def num_destinations(self, towards: Side) -> int:
         """C towards the factors, N towards the variables."""

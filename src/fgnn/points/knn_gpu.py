@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fgnn.runtime.kernel_launch import constants, launch
+
 _TILE, _BLOCK = 32, 32
 _GRID_TILE = 16
 _MOST_CELLS = 1 << 24
@@ -35,12 +37,14 @@ def by_tiles(points: Tensor, queries: Tensor | None, k: int, exclude: bool) -> t
     classes, capacity = _classes(k, 128)
     keys, counts, index, distance = _buffers(points, batch * tiles * _TILE, capacity, (batch, count, k))
     options = {"K": k, "BQ": _TILE, "CAP": capacity, "SELF": not exclude, "num_warps": 4, **_EXACT}
-    kernels.nearest_brute[(tiles, batch)](
-        columns, targets, keys, counts, index, distance, total, count, BC=classes, BP=_BLOCK, **options
-    )
-    kernels.crowded[(tiles, batch)](
-        columns, targets, None, None, counts, index, distance, total, count, BP=64, GRID=False, **options
-    )
+    launch(
+        kernels.nearest_brute, (tiles, batch), [columns, targets, keys, counts, index, distance, total, count],
+        constants(BC=classes, BP=_BLOCK, **options),
+    )  # fmt: skip
+    launch(
+        kernels.crowded, (tiles, batch), [columns, targets, None, None, counts, index, distance, total, count],
+        constants(BP=64, GRID=False, **options),
+    )  # fmt: skip
     return index, distance
 
 

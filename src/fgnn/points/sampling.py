@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fgnn.runtime.kernel_launch import constants, launch
 from fgnn.runtime.triton_support import can_launch, power_of_two
 
 # Most points that one program keeps in registers.
@@ -52,8 +53,8 @@ def _by_kernel(points: Tensor, count: int, start: Tensor) -> Tensor:
     clouds, total, _ = points.shape
     index = torch.empty(clouds, count, dtype=torch.int64, device=points.device)
     # without fused multiply-add the choices equal the CPU's
-    farthest[(clouds,)](
-        points.transpose(1, 2).contiguous(), start.contiguous(), index, total, count,
-        BP=power_of_two(total), num_warps=8, enable_fp_fusion=False,
+    launch(
+        farthest, (clouds,), [points.transpose(1, 2).contiguous(), start.contiguous(), index, total, count],
+        constants(BP=power_of_two(total), num_warps=8, enable_fp_fusion=False),
     )  # fmt: skip
     return index

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from importlib.util import find_spec
 
@@ -15,7 +16,7 @@ from fgnn.models.points import fgnn as point_fgnn
 from fgnn.models.points.config import PointArchitecture, PointConfig
 from fgnn.models.points.fgnn import GROUP, PointFGNN, neighbours
 from fgnn.models.points.network import PointNetwork
-from fgnn.nn import build, use_backend
+from fgnn.nn import build, record, use_backend
 from fgnn.tasks.task import Loss
 from fgnn.train.step import Step
 
@@ -93,10 +94,13 @@ def test_the_unit_of_edge_features_is_a_scale_of_qs_first_layer(reach: float) ->
     torch.testing.assert_close(scaled(x), plain(x), atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.skipif(
+INTERPRETED = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") != "1" or find_spec("triton") is None,
     reason="triton's interpreter is not chosen",
 )
+
+
+@INTERPRETED
 def test_kernels_give_the_torch_backends_numbers() -> None:
     torch.manual_seed(0)
     network = PointFGNN(3, 5, categories=4, k=6, bases=4, notation=SMALL.replace("DR(0.5) -", ""), reach=0.1)
@@ -109,6 +113,46 @@ def test_kernels_give_the_torch_backends_numbers() -> None:
     torch.testing.assert_close(fused, plain, atol=1e-4, rtol=1e-4)
     for mine, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(mine, other, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    "device", [pytest.param("cpu", marks=INTERPRETED), pytest.param("cuda", marks=pytest.mark.gpu)]
+)
+def test_steps_over_other_points_replay_the_launches_of_the_first(
+    device: str, training: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every step has another graph; what is replayed searches its neighbours and sorts its edges again."""
+    monkeypatch.setattr(point_fgnn, "has_kernel", lambda x, k: True)
+    torch.manual_seed(0)
+    network = PointFGNN(3, 5, categories=4, k=6, bases=4, notation=SMALL.replace("DR(0.5) -", ""), reach=0.1)
+    network = network.to(device).train(training)
+    plain = record(copy.deepcopy(network), False)
+    rng = torch.Generator().manual_seed(1)
+    with use_backend("triton"):
+        for _ in range(6):
+            x = torch.rand(2, 24, 3, generator=rng).to(device)
+            category = torch.randint(4, (2,), generator=rng).to(device)
+            results = []
+            for net in (network, plain):
+                with torch.set_grad_enabled(training):
+                    scores = net(x, category)
+                grads = torch.autograd.grad(scores.square().mean(), list(net.parameters())) if training else ()
+                results.append([scores.detach(), *grads, *net.buffers()])
+            torch.testing.assert_close(*results, atol=1e-5, rtol=1e-4)
+    launches = network.__dict__["launches"]
+    assert len(launches) == 1, launches.reason
+
+
+@INTERPRETED
+def test_a_search_on_the_host_is_not_replayed() -> None:
+    torch.manual_seed(0)
+    network = PointFGNN(3, 5, k=6, bases=4, notation=SMALL).eval()
+    with use_backend("triton"), torch.no_grad():
+        for seed in range(5):
+            x = torch.rand(1, 24, 3, generator=torch.Generator().manual_seed(seed))
+            torch.testing.assert_close(network(x), record(copy.deepcopy(network), False)(x))
+    assert len(network.__dict__["launches"]) == 0
 
 
 @pytest.mark.gpu

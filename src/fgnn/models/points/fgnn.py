@@ -13,6 +13,8 @@ from fgnn.graph import FactorGraph, FactorGroup, Hints
 from fgnn.models.points.blocks import has_kernel, nearest_by_kernel
 from fgnn.nn import build
 from fgnn.nn.norm import Norm
+from fgnn.nn.recorder import is_recording
+from fgnn.nn.replays import replays
 from fgnn.points import knn
 
 GROUP = "near"
@@ -86,6 +88,7 @@ class PointFGNN(nn.Module):
             q_options={"bases": bases},
         )
 
+    @replays
     def forward(self, x: Tensor, category: Tensor | None = None) -> Tensor:
         if x.dim() != 3 or x.shape[2] != self.inputs:
             raise ValueError(f"Expected points of shape (B, P, {self.inputs}) (got {tuple(x.shape)})")
@@ -114,7 +117,12 @@ def neighbours(xyz: Tensor, k: int) -> Tensor:
     clouds, points, _ = xyz.shape
     if points <= k:
         raise ValueError(f"Expected more than {k} points in a cloud (got {points})")
-    index = nearest_by_kernel(xyz, k, exclude=True) if has_kernel(xyz, k) else knn(xyz, k, include_self=False)[0]
+    if has_kernel(xyz, k):
+        index = nearest_by_kernel(xyz, k, exclude=True)
+    elif is_recording():  # a search on the host would not be repeated
+        raise RuntimeError(f"Expected points whose neighbours a kernel finds (got {tuple(xyz.shape)}, k {k})")
+    else:
+        index = knn(xyz, k, include_self=False)[0]
     own = torch.arange(points, device=xyz.device).expand(clouds, points)
     return torch.cat([own[..., None], index], dim=2)
 

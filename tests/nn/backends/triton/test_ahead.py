@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fgnn.nn.backends.triton import ahead, kernel_launch
-from fgnn.nn.backends.triton.kernel_launch import constants, launch
+from fgnn.nn.backends.triton import ahead
+from fgnn.runtime import kernel_launch
+from fgnn.runtime.kernel_launch import constants, launch
 
 
 class Kernel:

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from fgnn.graph import EdgeTypes, FactorGraph, FactorGroup
 from fgnn.nn import FGNNLayer, use_backend
-from fgnn.nn.backends.triton import kernel_launch
 from fgnn.nn.backends.triton.combine import PARTS
 from fgnn.nn.backends.triton.launch import in_turn
+from fgnn.runtime import kernel_launch
 from fgnn.runtime.triton_support import why_unavailable
 from tests.nn.graphs import features
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from fgnn.nn import build, record, use_backend
-from fgnn.nn.backends.triton.kernel_launch import launch
 from fgnn.nn.backends.triton.program import _RUN, Program
 from fgnn.nn.backends.triton.replay import Programs, replayed
+from fgnn.runtime.kernel_launch import launch
 from fgnn.runtime.triton_support import why_unavailable
 from tests.nn.graphs import features, uniform_graph
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fgnn.nn.backends.triton.kernel_launch import local
+from fgnn.runtime.kernel_launch import local
 
 
 def compile_ahead(run: Callable[[], Tensor], parameters: Sequence[Tensor]) -> int:

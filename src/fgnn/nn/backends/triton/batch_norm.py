@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.nn.backends import differentiable
-from fgnn.nn.backends.triton.kernel_launch import constants, launch
 from fgnn.nn.backends.triton.tile_sizes import block, cdiv, processors
+from fgnn.runtime.kernel_launch import constants, launch
 
 _SHARES = 128  # partial sums added per step: few steps, because each waits for memory
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fgnn.nn.backends.triton.kernel_launch import constants, launch
 from fgnn.nn.backends.triton.late_sum import LateSum
 from fgnn.nn.backends.triton.launch import JOBS, in_turn
 from fgnn.nn.backends.triton.tile_sizes import block, cdiv, processors
+from fgnn.runtime.kernel_launch import constants, launch
 
 _TILE = 4096  # entries
 PARTS = JOBS  # that a kernel reads

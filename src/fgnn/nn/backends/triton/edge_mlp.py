@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fgnn.nn.backends.triton.kernel_launch import constants, launch
 from fgnn.nn.backends.triton.tile_sizes import block, cdiv, processors
+from fgnn.runtime.kernel_launch import constants, launch
 from fgnn.runtime.triton_support import power_of_two
 
 _EDGES = 128  # per tile

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fgnn.nn.backends.triton.kernel_launch import constants, launch
 from fgnn.nn.backends.triton.tile_sizes import Tile, block, cdiv, dtype_of, precision_of
+from fgnn.runtime.kernel_launch import constants, launch
 
 JOBS = 4  # groups of a launch
 _SUM_COLUMNS = 64

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fgnn.nn.backends.triton.kernel_launch import launch
 from fgnn.nn.backends.triton.tile_sizes import block, cdiv, dtype_of, precision_of, processors, roomy
+from fgnn.runtime.kernel_launch import launch
 
 # One program holds Θ up to this width. Wider layers compute enough for the libraries, unless there are so few rows that
 # the launches of a cast, a product, a bias and a ReLU take longer.

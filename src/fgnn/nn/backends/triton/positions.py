@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fgnn.nn.backends.triton.kernel_launch import launch
 from fgnn.nn.backends.triton.late_sum import LateSum
 from fgnn.nn.backends.triton.launch import JOBS, in_turn
 from fgnn.nn.backends.triton.tile_sizes import block, cdiv
+from fgnn.runtime.kernel_launch import launch
 
 _WIDEST = 64
 _COLUMNS = 128  # of W, in a program

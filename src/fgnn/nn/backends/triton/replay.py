@@ -13,9 +13,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from fgnn.nn.backends.triton.kernel_launch import local
 from fgnn.nn.backends.triton.program import Program
 from fgnn.nn.backends.triton.tape import Place, Tape
+from fgnn.runtime.kernel_launch import local
 
 _MOST = 256  # programs in a dict
 _ATTEMPTS = 3  # to record a pass

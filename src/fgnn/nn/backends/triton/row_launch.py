@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fgnn.nn.backends.triton.kernel_launch import constants, launch
 from fgnn.nn.backends.triton.launch import Operands, Plan, atomic, segment_sum, source_gradient
 from fgnn.nn.backends.triton.tile_sizes import Tile, block, cdiv, rows_tile, splits_of, weight_terms
+from fgnn.runtime.kernel_launch import constants, launch
 from fgnn.runtime.triton_support import power_of_two
 
 _COMBINE_COLUMNS = 64

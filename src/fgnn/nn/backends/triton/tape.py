@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fgnn.nn.backends.triton.kernel_launch import Launched, local
+from fgnn.runtime.kernel_launch import Launched, local
 
 _aten = torch.ops.aten
 _ALLOCATE = {
@@ -197,12 +197,18 @@ class Tape(TorchDispatchMode):
 
 def _can_be_repeated(func: Any, args: Any, options: Any, outs: Sequence[Any]) -> bool:
     """Whether the results and where they lie follow from the shapes and numbers of the arguments."""
-    if func.namespace != "aten" or _UNKNOWN & set(func.tags) or any(isinstance(x, Tensor) for x in options.values()):
+    unknown = _UNKNOWN & set(func.tags) and not _selects_rows(func, args)
+    if func.namespace != "aten" or unknown or any(isinstance(x, Tensor) for x in options.values()):
         return False
     if not all(isinstance(x, Tensor) for x in outs):
         return False
     # what is copied to the host can be read without torch
     return not (any(isinstance(x, Tensor) and x.is_cuda for x in args) and any(not x.is_cuda for x in outs))
+
+
+def _selects_rows(func: Any, args: Any) -> bool:
+    """Whether an operation indexes by numbers: by a mask, the size of its result would depend on values."""
+    return func is _aten.index.Tensor and all(x is None or x.dtype in (torch.int64, torch.int32) for x in args[1])
 
 
 def places_in(x: Any) -> Iterator[Place]:

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fgnn.nn.backends.triton.kernel_launch import launch
 from fgnn.nn.backends.triton.launch import JOBS, Operands, Plan, atomic, source_gradient
 from fgnn.nn.backends.triton.tile_sizes import PARTIALS, Tile, cdiv, processors, typed_tile
+from fgnn.runtime.kernel_launch import launch
 
 Job = tuple[Operands, Plan]
 Upstream = tuple[Tensor, Tensor]  # the gradient at the result, and the winning places

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from fgnn.nn.backends.triton import kernel_launch
-from fgnn.nn.backends.triton.kernel_launch import constants, launch
+from fgnn.runtime import kernel_launch
+from fgnn.runtime.kernel_launch import constants, launch
 
 
 class _Kernel:
