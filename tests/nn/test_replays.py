@@ -7,6 +7,7 @@ import gc
 import pickle
 import weakref
 from collections.abc import Iterator
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -179,7 +180,7 @@ def test_inputs_may_be_laid_out_otherwise(often: Layers, device: str, change: st
     same(often(x)[:1], plain(often)(x)[:1])
 
 
-@pytest.mark.parametrize("change", ["number", "data", "module", "frozen", "hook", "mode"])
+@pytest.mark.parametrize("change", ["number", "data", "module", "frozen", "hook", "forward", "mode"])
 def test_a_change_of_the_module_is_noticed(often: Layers, device: str, change: str) -> None:
     seen: list[int] = []
     if change == "number":
@@ -192,6 +193,8 @@ def test_a_change_of_the_module_is_noticed(often: Layers, device: str, change: s
         often.first.requires_grad_(False)
     elif change == "hook":
         often.first.register_forward_hook(lambda *_: seen.append(1))
+    elif change == "forward":
+        often.second.forward = MethodType(lambda self, x: 2 * nn.Linear.forward(self, x), often.second)  # type: ignore[method-assign]
     else:
         often.eval()
     other = plain(often)

@@ -20,6 +20,7 @@ from fgnn.nn.backends.torch.traced import reduce_segments
 from fgnn.nn.edge_features import EdgeFeatures
 from fgnn.nn.layer import FGNNLayer
 from fgnn.nn.norm import NodeBatchNorm, Norm, make_norm
+from fgnn.nn.plain_modules import is_observed, is_plain, linear_weights
 
 Factors = Mapping[str, Tensor]  # features of the factors by group
 Edges = Mapping[str, EdgeFeatures] | None
@@ -41,20 +42,40 @@ class _Dense(nn.Sequential):
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Add ``residual`` to the result, if given.  # shape: (..., width_in) to (..., out)"""
         first, *after = self
-        assert isinstance(first, nn.Linear)
-        if after and isinstance(after[0], NodeBatchNorm) and after[0].fused(x):
+        weights = linear_weights(first)
+        if weights is None:
+            x = first(x)
+        elif not after or is_plain(after[0], nn.ReLU):
+            x, after = linear(x, *weights, relu=bool(after)), after[1:]
+        elif isinstance(after[0], NodeBatchNorm) and after[0].fused(x) and _at_most_relu(after[1:]):
             # The fused norm also adds the bias, applies the ReLU and adds the residual: fewer passes over memory.
-            y: Tensor = after[0](linear(x, first.weight), first.bias, relu=len(after) > 1, residual=residual)
+            y: Tensor = after[0](linear(x, weights[0]), weights[1], relu=len(after) > 1, residual=residual)
             return y
-        x = linear(x, first.weight, first.bias, relu=self.plain and bool(after))
-        for part in () if self.plain else after:
+        else:
+            x = linear(x, *weights)
+        for part in after:
             x = part(x)
         return x if residual is None else residual + x
 
     @property
-    def plain(self) -> bool:
-        """Whether there is no normalisation."""
-        return len(self) == 1 or (len(self) == 2 and isinstance(self[1], nn.ReLU))
+    def weights(self) -> tuple[Tensor, Tensor] | None:
+        """Θ and β of the linear layer; None if more than a ReLU follows, or a module must be called."""
+        first, *after = self._modules.values()
+        found = linear_weights(first) if is_plain(self, _Dense) and _at_most_relu(after) else None
+        return None if found is None or found[1] is None else found
+
+
+def _at_most_relu(modules: Sequence[nn.Module | None]) -> bool:
+    return not modules or (len(modules) == 1 and is_plain(modules[0], nn.ReLU))  # type: ignore[arg-type]
+
+
+def _add(layer: nn.Module, x: Tensor, residual: Tensor | None) -> Tensor:
+    """``residual``, if given, plus the result of a layer, which adds it itself if nothing else sees that."""
+    if is_plain(layer, _Dense):
+        y: Tensor = layer(x, residual)
+        return y
+    y = layer(x)
+    return y if residual is None else residual + y
 
 
 class FC(nn.Module):
@@ -89,11 +110,18 @@ class FC(nn.Module):
 
     @property
     def plain(self) -> bool:
-        """Whether the layers have neither normalisation nor hooks."""
-        for one in (self.variable, *self.factor.values()):
-            if type(one) is not _Dense or not one.plain or one._forward_hooks:
-                return False
-        return True
+        """Whether the layers are linear, all with ReLU or all without, and none of their modules must be called."""
+        return self._weights([self.variable, *self.factor.values()]) is not None
+
+    def _weights(self, layers: Sequence[nn.Module]) -> list[tuple[Tensor, Tensor]] | None:
+        """Θ and β of these layers if one operation serves them all."""
+        found, length = [], len(layers[0]._modules)
+        for one in layers:
+            weights = one.weights if isinstance(one, _Dense) and len(one._modules) == length else None
+            if weights is None:
+                return None
+            found.append(weights)
+        return found
 
     def forward(
         self, graph: FactorGraph, f: Tensor, gs: Factors, edges: Edges = None, residual: Features | None = None
@@ -101,17 +129,17 @@ class FC(nn.Module):
         """New features of all nodes, plus ``residual`` if given."""
         to_f, to_gs = residual if residual is not None else (None, {})
         names = [name for name in gs if name in self.factor]
-        if self.plain:
-            nodes = [self.variable, *(self.factor[name] for name in names)]
+        nodes = [self.variable, *(self.factor[name] for name in names)]
+        weights = self._weights(nodes)
+        if weights is not None:
             after = None if to_f is None else [to_f, *(to_gs[name] for name in names)]
-            layers: list[nn.Linear] = [one[0] for one in nodes]  # type: ignore[index]
+            thetas, betas = zip(*weights, strict=True)
             new_f, *new = linears(
-                [f, *(gs[name] for name in names)], [layer.weight for layer in layers],
-                [layer.bias for layer in layers], relu=len(self.variable) > 1, residuals=after,
-            )  # fmt: skip
+                [f, *(gs[name] for name in names)], thetas, betas, relu=len(self.variable) > 1, residuals=after
+            )
             return new_f, dict(zip(names, new, strict=True))
-        new_gs = {name: self.factor[name](g, to_gs.get(name)) for name, g in gs.items() if name in self.factor}
-        return self.variable(f, to_f), new_gs
+        new_gs = {name: _add(self.factor[name], gs[name], to_gs.get(name)) for name in names}
+        return _add(self.variable, f, to_f), new_gs
 
 
 class MLP(nn.Module):
@@ -152,7 +180,7 @@ class Res(nn.Module):
         (first_f, *first_gs), (f, *kept) = fork([f, *gs.values()])
         first, gs = dict(zip(gs, first_gs, strict=True)), dict(zip(gs, kept, strict=True))
         new_f, new_gs = run_layers(inner, graph, first_f, first, edges)
-        if isinstance(last, FC):  # which adds the residual itself, where it can in the same pass
+        if is_plain(last, FC):  # which adds the residual itself, where it can in the same pass
             features: Features = last(graph, new_f, new_gs, edges, (f, gs))
             return features
         new_f, new_gs = last(graph, new_f, new_gs, edges)
@@ -232,7 +260,7 @@ def _run_compiled(
 
 def in_steps(layer: nn.Module) -> bool:
     """Whether a layer in compiled code consists of steps alone: nothing else reads what is between them."""
-    if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks:
+    if is_observed(layer):
         return False
     if type(layer) is FGNNLayer:
         return layer.in_steps

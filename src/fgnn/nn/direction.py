@@ -14,6 +14,7 @@ from fgnn.nn.edge_matrix import EdgeMatrix
 from fgnn.nn.half_layer import EdgeMessages, Output, Sent, to_factors, to_variables
 from fgnn.nn.message import Message
 from fgnn.nn.norm import Norm
+from fgnn.nn.plain_modules import is_plain
 from fgnn.nn.replays import replays
 
 
@@ -26,7 +27,8 @@ def all_to_factors(
 ) -> dict[str, Tensor]:
     """The first half of a layer for all groups of a graph, in one operation if they are of the same kind."""
     some = [halves[name] for name in graph.groups]
-    if len({half.kind for half in some}) != 1 or some[0].kind is None:
+    kinds = {half.kind if is_plain(half, VariableToFactor) else None for half in some}
+    if len(kinds) != 1 or None in kinds:
         return {name: halves[name](graph.incidence(name), f, gs.get(name), edges.get(name)) for name in graph.groups}
     sent = [
         Sent(half.edge_messages, graph.incidence(name), gs.get(name), edges.get(name))
@@ -75,10 +77,10 @@ class VariableToFactor(nn.Module):
 
     @property
     def kind(self) -> tuple[Any, ...] | None:
-        """What halves must have in common to run as one; None if this half must be called by itself."""
-        if type(self) is not VariableToFactor or self._forward_hooks or self._forward_pre_hooks:
-            return None
+        """What halves must have in common to run as one; None if the output must be called by itself."""
         end, how = self.output, self.aggregation
+        if not is_plain(end, Output):
+            return None
         gamma = how.gamma if how.kind == "softmax" else None
         return how.kind, gamma, end.bias is None, end.norm is None, end.activation
 

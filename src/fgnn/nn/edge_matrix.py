@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from fgnn.graph import EdgeTypes, Incidence, tracing
 from fgnn.nn.backends.choice import choose_backend, working_dtype
 from fgnn.nn.backends.half_call import BY_POSITION, CONSTANT, FUSED_NET, NET_IN_ONE
-from fgnn.nn.backends.linear import EdgeNet
 from fgnn.nn.backends.triton.edge_mlp import fits as net_fits
 from fgnn.nn.backends.triton.linear import fits
 from fgnn.nn.edge_features import EdgeFeatures, edge_types, flatten_edges
+from fgnn.nn.edge_net import EdgeNet, net_weights
 from fgnn.nn.functional import Coefficients
+from fgnn.nn.plain_modules import is_plain
 
 Form = Literal["dense", "basis", "table", "cosine"]
 
@@ -70,10 +71,7 @@ class EdgeMatrix(nn.Module, ABC):
         The operands are the last three of ``Operands``: coefficients and W; or t, W and the network that computes φ,
         by ``kernels`` where they fit.
         """
-        coefficients, weight = self(t, incidence)
-        if isinstance(coefficients, EdgeTypes):
-            return coefficients, (None, weight, ()), 0
-        return None, (coefficients, weight, ()), 0
+        return called_operands(self, t, incidence)
 
     def sum_of_terms(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Coefficients and matrices whose weighted sum is Q(t).  # shapes: (..., T), (T, m, n)"""
@@ -99,21 +97,22 @@ class DenseMatrix(EdgeMatrix):
 
     def reset_parameters(self) -> None:
         """Entries of Q of variance about 2 / n for t of unit variance."""
-        _reset_mlp(self.net)
+        self.net.reset_parameters()
         nn.init.normal_(self.weight, std=math.sqrt(2 / (self.columns * self.terms)))
 
     def coefficients(self, t: Tensor) -> Tensor:
         """[u(t), 1].  # shape: (..., T)"""
-        u = self.net(t, relu=True)
+        u = self.net(t).relu()
         return torch.cat([u, u.new_ones((*u.shape[:-1], 1))], dim=-1)
 
     def operands(
         self, t: EdgeFeatures | None, incidence: Incidence, kernels: bool
     ) -> tuple[EdgeTypes | None, tuple[Any, ...], int]:
         """t, W and the network."""
-        if type(self) is not DenseMatrix or self._forward_hooks:
+        net = net_weights(self.net) if is_plain(self, DenseMatrix) else None
+        if net is None:
             return super().operands(t, incidence, kernels)
-        return _with_net(self, self.net, *self._flat(t, incidence), incidence, CONSTANT, kernels)
+        return _with_net(self, net, *self._flat(t, incidence), incidence, CONSTANT, kernels)
 
 
 class BasisMatrix(EdgeMatrix):
@@ -128,7 +127,7 @@ class BasisMatrix(EdgeMatrix):
 
     def reset_parameters(self) -> None:
         """Entries of Q of variance about 2 / n for t of unit variance."""
-        _reset_mlp(self.net)
+        self.net.reset_parameters()
         nn.init.normal_(self.weight, std=math.sqrt(2 / (self.columns * self.terms)))
 
     def coefficients(self, t: Tensor) -> Tensor:
@@ -141,11 +140,10 @@ class BasisMatrix(EdgeMatrix):
 
         .. math:: \mathcal{Q}(t) = \sum_k t_k \Big(\sum_\tau A_{\tau k} W_\tau\Big) + \sum_\tau b_\tau W_\tau
         """
-        if not self._is_short(t):
+        net = net_weights(self.net)
+        if net is None or not self._is_short(net, t):
             return super().sum_of_terms(t)
-        first = self.net[0]
-        assert isinstance(first, nn.Linear)
-        linear = torch.cat([first.weight, first.bias.unsqueeze(1)], 1)  # shape: (T, edge_in + 1)
+        linear = torch.cat([net[0], net[1].unsqueeze(1)], 1)  # shape: (T, edge_in + 1)
         weight = (linear.T @ self.weight.flatten(1)).view(-1, self.rows, self.columns)
         return torch.cat([t, t.new_ones((*t.shape[:-1], 1))], -1), weight
 
@@ -153,16 +151,17 @@ class BasisMatrix(EdgeMatrix):
         self, t: EdgeFeatures | None, incidence: Incidence, kernels: bool
     ) -> tuple[EdgeTypes | None, tuple[Any, ...], int]:
         """t, W and the network, unless a shorter sum serves."""
-        if type(self) is not BasisMatrix or self._forward_hooks:
+        net = net_weights(self.net) if is_plain(self, BasisMatrix) else None
+        if net is None:
             return super().operands(t, incidence, kernels)
         flat, by_position = self._flat(t, incidence)
-        if not by_position and self._is_short(flat):
+        if not by_position and self._is_short(net, flat):
             return None, (*self.sum_of_terms(flat), ()), 0
-        return _with_net(self, self.net, flat, by_position, incidence, 0, kernels)
+        return _with_net(self, net, flat, by_position, incidence, 0, kernels)
 
-    def _is_short(self, t: Tensor) -> bool:
+    def _is_short(self, net: tuple[Tensor, ...], t: Tensor) -> bool:
         """Whether t itself has fewer entries than φ; the fused kernels read φ."""
-        return len(self.net) == 1 and self.edge_in + 1 < self.terms and not self._on_kernels(t)
+        return len(net) == 2 and self.edge_in + 1 < self.terms and not self._on_kernels(t)
 
     def _on_kernels(self, t: Tensor) -> bool:
         return choose_backend(device=t.device, dtype=working_dtype(t)) == "triton"
@@ -286,23 +285,24 @@ _FORMS: dict[Form, Callable[..., EdgeMatrix]] = {
 }
 
 
-def _with_net(
-    matrix: EdgeMatrix, net: EdgeNet, t: Tensor, by_position: bool, incidence: Incidence, options: int, kernels: bool
+def called_operands(
+    matrix: nn.Module, t: EdgeFeatures | None, incidence: Incidence
 ) -> tuple[EdgeTypes | None, tuple[Any, ...], int]:
+    """The operands of a Q that is called as a module; see :meth:`EdgeMatrix.operands`."""
+    coefficients, weight = matrix(t, incidence)
+    if isinstance(coefficients, EdgeTypes):
+        return coefficients, (None, weight, ()), 0
+    return None, (coefficients, weight, ()), 0
+
+
+def _with_net(
+    matrix: EdgeMatrix, net: tuple[Tensor, ...], t: Tensor, by_position: bool, incidence: Incidence, options: int,
+    kernels: bool,
+) -> tuple[EdgeTypes | None, tuple[Any, ...], int]:  # fmt: skip
     """See :meth:`EdgeMatrix.operands`."""
-    parameters = tuple(p for layer in net if isinstance(layer, nn.Linear) for p in (layer.weight, layer.bias))
-    if kernels and all(fits(t, theta) for theta in parameters[::2]):
-        in_one = not options and len(parameters) == 4 and net_fits(t, parameters[0], parameters[2])
+    if kernels and all(fits(t, theta) for theta in net[::2]):
+        in_one = not options and len(net) == 4 and net_fits(t, net[0], net[2])
         options |= NET_IN_ONE if in_one else FUSED_NET
     if by_position:
-        return incidence.positions, (t, matrix.weight, parameters), options | BY_POSITION
-    return None, (t, matrix.weight, parameters), options
-
-
-def _reset_mlp(net: nn.Sequential) -> None:
-    """Keep the scale of t through the layers, so that φ has unit variance, roughly."""
-    for layer in net:
-        if isinstance(layer, nn.Linear):
-            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-            bound = 1 / math.sqrt(layer.in_features)
-            nn.init.uniform_(layer.bias, -bound, bound)
+        return incidence.positions, (t, matrix.weight, net), options | BY_POSITION
+    return None, (t, matrix.weight, net), options

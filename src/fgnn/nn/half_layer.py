@@ -17,10 +17,12 @@ from fgnn.nn.backends.half_operator import covers_all, empty_factors, isolated_v
 from fgnn.nn.backends.linear import compiled, have_kernels
 from fgnn.nn.backends.triton.linear import fits
 from fgnn.nn.edge_features import EdgeFeatures
-from fgnn.nn.edge_matrix import BasisMatrix, DenseMatrix, EdgeMatrix, TableMatrix
+from fgnn.nn.edge_matrix import BasisMatrix, DenseMatrix, EdgeMatrix, TableMatrix, called_operands
+from fgnn.nn.edge_net import net_weights
 from fgnn.nn.functional import Activation, aggregate_messages, number_of_samples
-from fgnn.nn.message import Message
+from fgnn.nn.message import Message, call_on_edges, in_parts
 from fgnn.nn.norm import NodeBatchNorm, Norm, make_norm
+from fgnn.nn.plain_modules import is_plain
 
 
 class EdgeMessages(nn.Module):
@@ -55,6 +57,8 @@ class EdgeMessages(nn.Module):
     ) -> tuple[Tensor, Tensor | None, Activation]:
         """The parts a and b of M and the activation of their sum; with a tail of M, a for each edge alone."""
         message = self.message
+        if not in_parts(message):
+            return call_on_edges(message, g, f, incidence.factor, incidence.variable), None, "identity"
         a, b = message.parts(g, f, incidence.num_factors, incidence.num_variables)
         if len(message.tail):
             return message.per_edge(a, b, incidence.factor, incidence.variable), None, "identity"
@@ -68,8 +72,12 @@ class EdgeMessages(nn.Module):
         It computes M's first layer and φ itself, if M and Q are of our own kinds; by ``kernels`` where they fit.
         """
         message = self.message
-        types, edge_operands, options = self.matrix.operands(t, incidence, kernels)
-        if type(message) is not Message or len(message.tail):
+        matrix: nn.Module = self.matrix
+        if isinstance(matrix, EdgeMatrix):
+            types, edge_operands, options = matrix.operands(t, incidence, kernels)
+        else:
+            types, edge_operands, options = called_operands(matrix, t, incidence)
+        if not is_plain(message, Message) or len(message.tail):
             a, b, activation = self._given(incidence, f, g)
             options |= (PER_EDGE if b is None else 0) | (RELU if activation == "relu" else 0)
             return Operands(a, None, None, b, None, *edge_operands), types, options
@@ -85,8 +93,13 @@ class EdgeMessages(nn.Module):
     @property
     def in_steps(self) -> bool:
         """Whether the operation on a half-layer computes all of M, and Q from features of edges alone."""
-        plain = type(self.matrix) in (BasisMatrix, DenseMatrix, TableMatrix) and not self.matrix._forward_hooks
-        return plain and type(self.message) is Message and not len(self.message.tail)
+        if not is_plain(self, EdgeMessages) or not is_plain(self.message, Message) or len(self.message.tail):
+            return False
+        matrix = self.matrix
+        if is_plain(matrix, TableMatrix):
+            return True
+        known = is_plain(matrix, BasisMatrix) or is_plain(matrix, DenseMatrix)
+        return known and net_weights(matrix.net) is not None  # type: ignore[arg-type]
 
 
 class Output(nn.Module):
@@ -103,7 +116,7 @@ class Output(nn.Module):
 
     def forward(self, x: Tensor, empty: Tensor | None) -> Tensor:
         """x (..., D, m), which is zero and stays zero where ``empty`` (D,)."""
-        if isinstance(self.norm, NodeBatchNorm):
+        if isinstance(self.norm, NodeBatchNorm) and self.norm.fused(x):
             x = self.norm(x, self.bias, relu=self.activation is not None)
         else:
             x = x if self.bias is None else (x + self.bias).to(x.dtype)
@@ -112,6 +125,11 @@ class Output(nn.Module):
         if empty is None or (self.bias is None and self.norm is None):
             return x
         return x.masked_fill(empty.unsqueeze(-1), 0.0)
+
+    @property
+    def fused(self) -> bool:
+        """Whether the operation on a half-layer adds the bias and applies the ReLU itself."""
+        return self.norm is None and is_plain(self, Output)
 
 
 class Sent(NamedTuple):
@@ -142,11 +160,12 @@ def _half(
     ends: Sequence[Incidence | Structure],
 ) -> list[Tensor]:  # fmt: skip
     """One output for each of ``ends``: the destinations of a group, or of all groups."""
-    if tracing() and not compiled():  # every operation is followed
+    called = tracing() and not compiled()  # every operation is followed
+    if called or not all(is_plain(x.messages, EdgeMessages) for x in sent):
         parts = [x.messages(x.incidence, f, x.g, x.t, towards, aggregation) for x in sent]
         return _finish(parts, aggregation, outputs, ends)
     some = f if f is not None else sent[0].g
-    kernels = have_kernels(sent[0].messages.message.factor_weight if some is None else some)
+    kernels = have_kernels(next(sent[0].messages.parameters()) if some is None else some)
     given = [x.messages.operands(x.incidence, f, x.g, x.t, kernels) for x in sent]
     batches = [number_of_samples(_read(x, f)) for x, _, _ in given]
     alike = batches.count(batches[0]) == len(batches)
@@ -155,7 +174,7 @@ def _half(
         return [_half([x], f, towards, aggregation, [output], [end])[0] for x, output, end in triples]
     inside = aggregation.kind in ("max", "sum") and len(sent) <= MOST
     first = outputs[0]
-    last = inside and first.norm is None  # bias and ReLU follow at once
+    last = inside and isinstance(first, Output) and first.fused  # bias and ReLU follow at once
     biases = [output.bias for output in outputs if last and output.bias is not None]
     relu = last and first.activation is not None
     masks, held = _masks(ends)

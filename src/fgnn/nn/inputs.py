@@ -88,7 +88,7 @@ def check_features(name: str, what: str, x: Tensor | None, count: int, width: in
         raise ValueError(f"Expected {expected} (got {'none' if x is None else tuple(x.shape)}){hint}")
     if not x.is_floating_point():
         raise ValueError(f"Expected {name} in floating point (got {x.dtype}); use .float()")
-    if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
+    if dtype is not None and x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
         raise ValueError(f"Expected {name} in the layer's {dtype} (got {x.dtype}); use .to({dtype}), or autocast")
 
 

@@ -17,10 +17,11 @@ from fgnn.nn.direction import FactorToVariable, VariableToFactor, all_to_factors
 from fgnn.nn.edge_features import EdgeFeatures
 from fgnn.nn.edge_matrix import BasisMatrix, DenseMatrix, EdgeMatrix, Form, make_edge_matrix
 from fgnn.nn.functional import Activation
-from fgnn.nn.half_layer import EdgeMessages
+from fgnn.nn.half_layer import EdgeMessages, Output
 from fgnn.nn.inputs import Widths, check_inputs, check_kinds, signature
 from fgnn.nn.message import Message
 from fgnn.nn.norm import Norm
+from fgnn.nn.plain_modules import is_plain
 from fgnn.nn.replays import replays
 from fgnn.nn.summary import module_html
 
@@ -160,7 +161,8 @@ class FGNNLayer(nn.Module):
                 pass
         check_kinds(graph, f, gs, edges)
         widths, dtype = self._reads()
-        check_inputs(graph, f, gs, edges, widths, dtype)
+        if widths.factors:  # not if a module of the user's stands for both halves
+            check_inputs(graph, f, gs, edges, widths, dtype)
         if not traced:
             self._checked = signature(graph, f, gs, edges)
 
@@ -168,19 +170,19 @@ class FGNNLayer(nn.Module):
         self._checked = None  # the parameters may get another dtype
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
-    def _reads(self) -> tuple[Widths, torch.dtype]:
-        """The lengths of the features that the layer reads, and its dtype."""
-        parts: dict[str, EdgeMessages] = dict(self.factor_to_variable.edge_messages.items())  # type: ignore[arg-type]
-        if len(self.variable_to_factor):  # in a sequential layer, the other half reads the new g
-            parts = {name: half.edge_messages for name, half in self.variable_to_factor.items()}  # type: ignore[misc]
-        lengths = {
-            name: part.matrix.edge_in if type(part.matrix) in (BasisMatrix, DenseMatrix) else None
-            for name, part in parts.items()
-        }
-        first = next(iter(parts.values())).message
-        return Widths(
-            first.variable_in, {name: part.message.factor_in for name, part in parts.items()}, lengths
-        ), first.factor_weight.dtype
+    def _reads(self) -> tuple[Widths, torch.dtype | None]:
+        """The lengths of the features that the layer reads, and its dtype; any lengths where M is no `Message`."""
+        halves: Any = self.variable_to_factor  # in a sequential layer, the other half reads the new g
+        parts = {name: getattr(half, "edge_messages", half) for name, half in halves.items()}
+        parts = parts or dict(getattr(self.factor_to_variable, "edge_messages", {}).items())
+        messages = {name: getattr(part, "message", None) for name, part in parts.items()}
+        matrices: dict[str, Any] = {name: getattr(part, "matrix", None) for name, part in parts.items()}
+        widths = Widths(
+            max([m.variable_in for m in messages.values() if isinstance(m, Message)], default=0),
+            {name: m.factor_in if isinstance(m, Message) else 0 for name, m in messages.items()},
+            {name: q.edge_in if type(q) in (BasisMatrix, DenseMatrix) else None for name, q in matrices.items()},
+        )
+        return widths, next((p.dtype for p in self.parameters() if p.is_floating_point()), None)
 
     @property
     def in_steps(self) -> bool:
@@ -188,17 +190,20 @@ class FGNNLayer(nn.Module):
         fv = self.factor_to_variable
         halves: list[Any] = [*self.variable_to_factor.values(), fv]
         for half in halves:
-            if half._forward_hooks or half._forward_pre_hooks or type(half) not in (VariableToFactor, FactorToVariable):
+            if not is_plain(half, FactorToVariable if half is fv else VariableToFactor):
                 return False
-            if half.aggregation.kind not in ("max", "sum") or half.output.norm is not None:
+            if half.aggregation.kind not in ("max", "sum") or not isinstance(half.output, Output):
+                return False
+            if not half.output.fused:
                 return False
         messages: list[Any] = [*fv.edge_messages.values(), *(half.edge_messages for half in halves[:-1])]
-        return len(fv.edge_messages) <= MOST and all(part.in_steps for part in messages)
+        plain = all(isinstance(part, EdgeMessages) and part.in_steps for part in messages)
+        return plain and len(fv.edge_messages) <= MOST
 
     @property
     def backend(self) -> str:
         """The backend the layer uses on its parameters' device: "torch" or "triton"."""
-        some, aggregation = next(self.parameters()), self.factor_to_variable.aggregation
+        some, aggregation = next(self.parameters()), getattr(self.factor_to_variable, "aggregation", Aggregation())
         return choose_backend(device=some.device, dtype=working_dtype(some), aggregation=aggregation)
 
     def extra_repr(self) -> str:

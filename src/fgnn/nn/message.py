@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fgnn.nn.backends.linear import linear
 from fgnn.nn.functional import Activation
+from fgnn.nn.plain_modules import is_observed, linear_weights
 
 _ACTIVATIONS: tuple[Activation, ...] = ("relu", "identity")
 
@@ -111,10 +112,38 @@ class Message(nn.Module):
         """The rest of M, after the split layer's sum."""
         h = h.relu() if self.first_activation == "relu" else h
         for k, layer in enumerate(self.tail):
-            after = self.activation if k + 1 < len(self.tail) else self.final_activation
-            h = linear(h, layer.weight, layer.bias, relu=after == "relu")  # type: ignore[arg-type]
+            relu = (self.activation if k + 1 < len(self.tail) else self.final_activation) == "relu"
+            weights = linear_weights(layer)
+            if weights is None:
+                h = layer(h)
+                h = h.relu() if relu else h
+            else:
+                h = linear(h, *weights, relu=relu)
         return h
 
     def extra_repr(self) -> str:
-        widths = [self.factor_weight.shape[0], *(layer.out_features for layer in self.tail)]
+        widths = [self.factor_weight.shape[0], *(getattr(layer, "out_features", "?") for layer in self.tail)]
         return f"[{self.factor_in}, {self.variable_in}] -> {' -> '.join(map(str, widths))}, {self.final_activation}"
+
+
+def in_parts(message: nn.Module) -> bool:
+    """Whether M's first layer may be computed in two parts, once per node. Otherwise M is called: see `call_on_edges`.
+
+    A hook on M, or a forward of its own, must see the features of both ends of an edge.
+    """
+    return isinstance(message, Message) and type(message).forward is Message.forward and not is_observed(message)
+
+
+def call_on_edges(message: nn.Module, g: Tensor | None, f: Tensor | None, factor: Tensor, variable: Tensor) -> Tensor:
+    """M called with a row of g and f for every edge; without features, with rows of length 0.  # shape: (..., E, n)"""
+    if isinstance(message, Message):
+        message.check(g, f)
+        g, f = g if message.factor_in else None, f if message.variable_in else None
+    some = next((x for x in (g, f) if x is not None), None)
+    like = next(message.parameters()) if some is None else some
+    ends = [
+        like.new_zeros(index.shape[0], 0) if x is None else x.index_select(-2, index)
+        for x, index in ((g, factor), (f, variable))
+    ]
+    result: Tensor = message(*ends)
+    return result

@@ -8,7 +8,6 @@ from operator import is_
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_module
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _SWITCHES = ("training", "launches", "recorder", "forward")
@@ -37,6 +36,7 @@ class ModuleState:
         ]  # fmt: skip
         self._numbers = [(k, name) for k, name in named if isinstance(modules[k].__dict__[name], _NUMBERS)]
         self._others = [one for one in named if one not in set(self._numbers)]
+        self._others += [(k, "forward") for k in range(1, len(modules))]  # the first may be under `record`
         self._read = self._attributes()
         plain = all(type(x) in (Tensor, nn.Parameter) for x in self.tensors)
         self.devices: set[Any] = {x.device for x in self.tensors} if plain else {None}
@@ -70,13 +70,3 @@ class ModuleState:
     def hooked(self) -> bool:
         """Whether a module has hooks, which a replay would not call."""
         return any(self._hooks)
-
-
-def globally_hooked() -> bool:
-    """Whether something wants to see every module's call."""
-    return bool(
-        torch_module._global_forward_hooks
-        or torch_module._global_forward_pre_hooks
-        or torch_module._global_backward_hooks
-        or torch_module._global_backward_pre_hooks
-    )

@@ -103,8 +103,9 @@ class MPNNLayer(nn.Module):
 
     def forward(self, neighbours: FactorGroup | Incidence, f: Tensor, e: EdgeFeatures | None = None) -> Tensor:
         """New node features (B?, N, out) from f (B?, N, node_in) and e in the order of the lists of neighbours."""
-        edges, message = adjacency(neighbours), self.direction.edge_messages.message
-        check_features("f", "nodes", f, edges.num_factors, message.variable_in, message.factor_weight.dtype)
+        edges, message = adjacency(neighbours), getattr(self.direction.edge_messages, "message", None)
+        if isinstance(message, Message):
+            check_features("f", "nodes", f, edges.num_factors, message.variable_in, message.factor_weight.dtype)
         new_f: Tensor = self.direction(edges, f, f, e)
         return new_f
 

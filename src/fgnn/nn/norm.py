@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fgnn.graph import tracing
 from fgnn.nn.backends.choice import choose_backend, working_dtype
+from fgnn.nn.plain_modules import is_plain
 
 Norm = Literal["batch", "layer", "rms"] | None
 
@@ -55,19 +56,21 @@ class NodeBatchNorm(nn.Module):
             return y if residual is None or fits else y + residual
         if bias is not None:
             rows = rows + bias
-        if self.training and rows.shape[0] <= 1:
+        norm = self.norm
+        if self.training and rows.shape[0] <= 1 and type(norm) is nn.BatchNorm1d and norm.running_mean is not None:
             # one row has no variance: use the running statistics
-            norm = self.norm
             rows = nn.functional.batch_norm(rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, False)
         else:
-            rows = self.norm(rows)
+            rows = norm(rows)
         y = (rows.relu() if relu else rows).reshape(x.shape)
         return y if residual is None else y + residual
 
     def fused(self, x: Tensor) -> bool:
         """Whether features such as x are normalised by a fused kernel, which also adds bias and residual."""
         one_row = x.numel() <= x.shape[-1]
-        if not self.training or one_row or tracing() or self.norm.momentum is None:
+        if not self.training or one_row or tracing() or not is_plain(self, NodeBatchNorm):
+            return False
+        if not is_plain(self.norm, nn.BatchNorm1d) or self.norm.momentum is None or self.norm.weight is None:
             return False
         return choose_backend(device=x.device, dtype=x.dtype) == "triton"
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fgnn.graph import FactorGraph
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.torch.traced import reduce_segments
-from fgnn.nn.message import Message
+from fgnn.nn.message import Message, call_on_edges, in_parts
 
 Pooling = Literal["sum", "mean", "max", "attention"]
 
@@ -126,8 +126,10 @@ class EdgeHead(nn.Module):
         """Scores by group in edge order.  # shape: (B?, E, out)"""
         scores = {}
         for name, message in self.messages.items():
-            assert isinstance(message, Message)
-            group = graph.groups[name]
-            a, b = message.parts(gs.get(name), f, group.num_factors, graph.num_variables)
-            scores[name] = message.per_edge(a, b, group.factor_index(), group.scopes.reshape(-1))
+            group, g = graph.groups[name], gs.get(name)
+            ends = group.factor_index(), group.scopes.reshape(-1)
+            if isinstance(message, Message) and in_parts(message):
+                scores[name] = message.per_edge(*message.parts(g, f, group.num_factors, graph.num_variables), *ends)
+            else:
+                scores[name] = call_on_edges(message, g, f, *ends)
         return scores

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.nn.call_key import Unknown, describe, modes
-from fgnn.nn.module_state import ModuleState, globally_hooked
+from fgnn.nn.module_state import ModuleState
+from fgnn.nn.plain_modules import globally_hooked
 
 _WARM_UP = 2  # plain calls before a recording: they compile kernels and build index tensors
 _FAILURES = 3  # after this many, a module is no longer recorded

@@ -69,8 +69,10 @@ def _saved_elsewhere() -> bool:
 
 def _known(module: nn.Module) -> bool:
     """Whether all modules are of kinds whose calls depend on nothing but what a :class:`Recorder` looks at."""
-    kinds = {type(m) for m in module.modules()}
-    return all(kind in _KNOWN or kind.__module__.startswith("fgnn.") for kind in kinds)
+    inside = list(module.modules())
+    if any("forward" in m.__dict__ and "recorder" not in m.__dict__ for m in inside):
+        return False
+    return all(kind in _KNOWN or kind.__module__.startswith("fgnn.") for kind in {type(m) for m in inside})
 
 
 def _record(module: nn.Module, args: Any, kwargs: Any, shared: dict[Any, Any]) -> ReplayedCall:

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from fgnn.graph import FactorGraph, Incidence
+from fgnn.graph import EdgeTypes, FactorGraph, Incidence
 from fgnn.nn.backends.torch.slots import Slots, relu_sum, variables_to_slots
 from fgnn.nn.edge_features import EdgeFeatures
 from fgnn.nn.edge_matrix import CosineMatrix
 from fgnn.nn.norm import RMSNorm
+from fgnn.nn.plain_modules import is_observed
 
 # The arity that first weights are scaled for where factors may have any.
 _TYPICAL_ARITY = 8
@@ -50,11 +51,12 @@ class _ToFactors(nn.Module):
 
     def forward(self, incidence: Incidence, f: Tensor, g: Tensor) -> Tensor:
         """New g from normalised f.  # shape: (B, C, d)"""
-        slots, q = Slots.of(incidence), self.matrix
-        parts = []
-        for (_, arity), x in zip(slots.runs, slots.slots_by_run(variables_to_slots(f, slots)), strict=True):
-            at = q.at_positions(incidence, arity)  # shape: (A, 2d, d)
-            parts.append(nn.functional.linear(x, at.permute(1, 0, 2).reshape(q.rows, arity * q.columns)))
+        slots = Slots.of(incidence)
+        runs = slots.slots_by_run(variables_to_slots(f, slots))
+        parts = [
+            nn.functional.linear(x, at.permute(1, 0, 2).flatten(1))  # at: (A, 2d, d)
+            for at, x in zip(_matrices(self.matrix, incidence, slots), runs, strict=True)
+        ]
         new: Tensor = self.update(g, self.norm(g), slots.from_runs(parts))
         return new
 
@@ -71,15 +73,34 @@ class _ToVariables(nn.Module):
 
     def forward(self, incidence: Incidence, f: Tensor, g: Tensor) -> Tensor:
         """The sum of messages, from normalised f.  # shape: (B, N, 2d)"""
-        slots, q = Slots.of(incidence), self.matrix
+        slots = Slots.of(incidence)
         parts = []
-        for (count, arity), x in zip(slots.runs, slots.to_runs(self.norm(g)), strict=True):
-            at = q.at_positions(incidence, arity)  # shape: (A, d, d)
-            sent = nn.functional.linear(x, at.reshape(arity * q.rows, q.columns))
-            parts.append(sent.view(x.shape[0], count * arity, q.rows))
+        for at, x in zip(_matrices(self.matrix, incidence, slots), slots.to_runs(self.norm(g)), strict=True):
+            sent = nn.functional.linear(x, at.flatten(0, 1))  # at: (A, d, d)
+            parts.append(sent.view(x.shape[0], x.shape[1] * at.shape[0], at.shape[1]))
         messages = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
         total: Tensor = self.out(relu_sum(messages, self.variable(f), slots))
         return total
+
+
+def _matrices(q: nn.Module, incidence: Incidence, slots: Slots) -> list[Tensor]:
+    """Q at the positions of a scope, for each run.  # shapes: (A, m, n)"""
+    own = isinstance(q, CosineMatrix) and type(q).forward is CosineMatrix.forward and not is_observed(q)
+    if own:
+        return [q.at_positions(incidence, arity) for _, arity in slots.runs]  # type: ignore[operator]
+    coefficients, weight = q(None, incidence)
+    group, start, found = incidence.group(), 0, []
+    for count, arity in slots.runs:  # the factors of a run have the same matrices
+        if not count:
+            return [weight.new_zeros(arity, *weight.shape[1:])]
+        factor = torch.tensor(start, device=weight.device) if slots.order is None else slots.order[start]
+        edges = group.factor_ptr()[factor] + torch.arange(arity, device=weight.device)
+        if isinstance(coefficients, EdgeTypes):
+            found.append(weight.index_select(0, coefficients.index[edges]))
+        else:
+            found.append(torch.tensordot(coefficients[edges], weight, 1))
+        start += count
+    return found
 
 
 class ResidualFGNNLayer(nn.Module):
@@ -145,21 +166,20 @@ class ResidualFGNNLayer(nn.Module):
     def prepare(self, graph: FactorGraph) -> None:
         """Make all tensors that are derived from the graph now (before compiling or capturing a layer)."""
         for name in graph.groups:
-            incidence, half = graph.incidence(name), self._half(name)
+            self._check_group(name)
+            incidence, matrix = graph.incidence(name), getattr(self.to_factors[name], "matrix", None)
             for _, arity in Slots.of(incidence).runs:
-                half.matrix.cosines(incidence, arity)
+                if isinstance(matrix, CosineMatrix):
+                    matrix.cosines(incidence, arity)
 
-    def _half(self, name: str) -> _ToFactors:
+    def _check_group(self, name: str) -> None:
         if name not in self.to_factors:
             raise ValueError(f"Expected groups among {list(self.to_factors)} in the graph (got {name!r})")
-        half = self.to_factors[name]
-        assert isinstance(half, _ToFactors)
-        return half
 
     def _check(self, graph: FactorGraph, f: Tensor, gs: Mapping[str, Tensor]) -> None:
         self._check_shape(f, graph.num_variables, "variables")
         for name, group in graph.groups.items():
-            self._half(name)
+            self._check_group(name)
             if name not in gs:
                 raise ValueError(f"Expected factor features of all groups {list(graph.groups)} (got {list(gs)})")
             self._check_shape(gs[name], group.num_factors, f"factors of group {name!r}")

@@ -79,8 +79,8 @@ class ResidualNetwork(nn.Module):
     ) -> Tensor:
         """Scores of the variables; edge features are not read.  # shape: (R?, B?, N, out)"""
         first = self.layers[0]
-        assert isinstance(first, ResidualFGNNLayer)
-        first.prepare(graph)  # not inside a compiled layer
+        if isinstance(first, ResidualFGNNLayer):
+            first.prepare(graph)  # not inside a compiled layer
         # Autocast would round what the layers add up: scores that differ by a thousandth are equal in bf16.
         with torch.autocast(f.device.type, enabled=False):
             f = self.embed_variables(f)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.nn.norm import NodeBatchNorm
+from fgnn.nn.plain_modules import is_plain, linear_weights
 from fgnn.points.knn_gpu import by_tiles
 from fgnn.runtime.triton_support import can_launch
 
@@ -53,10 +54,11 @@ class Dense(nn.Module):
         self.norm_last = norm_last
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.norm is not None and not self.norm_last and self.norm.fused(x):
+        weights = linear_weights(self.linear)
+        if weights is not None and isinstance(self.norm, NodeBatchNorm) and not self.norm_last and self.norm.fused(x):
             # The fused norm also adds the bias and applies the ReLU.
-            relu = isinstance(self.activation, nn.ReLU)
-            x = self.norm(nn.functional.linear(x, self.linear.weight), self.linear.bias, relu=relu)
+            relu = self.activation is not None and is_plain(self.activation, nn.ReLU)
+            x = self.norm(nn.functional.linear(x, weights[0]), weights[1], relu=relu)
             return x if relu or self.activation is None else self.activation(x)
         x = self.linear(x)
         for part in (self.activation, self.norm) if self.norm_last else (self.norm, self.activation):

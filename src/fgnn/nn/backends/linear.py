@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -81,21 +80,3 @@ def exporting() -> bool:
 
 # torch.compile calls it while tracing. Before torch 2.12 it takes ``torch.compiler.is_exporting()`` to be true.
 exporting._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-class EdgeNet(nn.Sequential):
-    """Linear layers with ReLU between them, on edge features."""
-
-    def __init__(self, widths: Sequence[int]) -> None:
-        super().__init__()
-        for k, (i, o) in enumerate(pairwise(widths)):
-            if k:
-                self.append(nn.ReLU())
-            self.append(nn.Linear(i, o))
-
-    def forward(self, x: Tensor, relu: bool = False) -> Tensor:
-        """Apply all layers; with ``relu``, also after the last.  # shape: (..., widths[0]) -> (..., widths[-1])"""
-        layers = [layer for layer in self if isinstance(layer, nn.Linear)]
-        for k, layer in enumerate(layers):
-            x = linear(x, layer.weight, layer.bias, relu=relu or k + 1 < len(layers))
-        return x

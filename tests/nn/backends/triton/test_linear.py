@@ -12,11 +12,12 @@ import torch
 from fgnn.nn import use_backend
 from fgnn.nn.backends import edge_terms, linear_passes
 from fgnn.nn.backends.edge_terms import Terms
-from fgnn.nn.backends.linear import EdgeNet, has_kernel, linear
+from fgnn.nn.backends.linear import has_kernel, linear
 from fgnn.nn.backends.triton import positions
 from fgnn.nn.backends.triton.late_sum import LateSum
 from fgnn.nn.backends.triton.linear import Linear
 from fgnn.nn.backends.triton.positions import Positions
+from fgnn.nn.edge_net import EdgeNet
 
 _TRITON = find_spec("triton") is not None and tuple(map(int, version("triton").split(".")[:2])) >= (3, 9)
 DEVICES = [
