@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -136,6 +138,66 @@ def test_numbers_as_targets_become_one_vector() -> None:
     assert collate([Data(graph, y=[[1.0, 2.0]])] * 2).y.shape == (2, 2)
 
 
+def several(graph: FactorGraph, seed: int) -> Data:
+    """A sample with a target of its own and one for each variable."""
+    forces = torch.randn(graph.num_variables, 3, generator=torch.Generator().manual_seed(seed))
+    return replace(sample(graph, seed), y={"energy": float(seed), "forces": forces})
+
+
+def test_several_targets_by_name() -> None:
+    samples = [several(uniform_graph(), 1), several(ragged_graph(), 2)]
+    batch = collate(samples)
+    assert {name: tuple(y.shape) for name, y in batch.y.items()} == {"energy": (2,), "forces": (15, 3)}
+    assert "y energy (2,), y forces (15, 3)" in repr(batch)
+    for one, other in zip(batch.unbatch(), samples, strict=True):
+        assert all(torch.equal(one.y[name], other.y[name]) for name in ("energy", "forces"))
+    stacked = collate([several(uniform_graph(), 1), several(uniform_graph(), 2)], stack=True)
+    assert stacked.y["forces"].shape == (2, 7, 3)
+    assert stacked.unbatch()[1].y["energy"] == 2
+
+
+def test_several_targets_go_everywhere() -> None:
+    data = several(uniform_graph(), 1)
+    file = io.BytesIO()
+    torch.save(data, file)
+    file.seek(0)
+    others = [
+        torch.load(file, weights_only=True),
+        data.to("cpu"),
+        tree_map(torch.clone, data),
+        Data.from_networkx(data.to_networkx()),
+        next(iter(DataLoader([data], collate_fn=collate, num_workers=1))).unbatch()[0],
+    ]
+    if find_spec("torch_geometric"):
+        others.append(Data.from_hetero_data(data.to_hetero_data()))
+    for other in others:
+        assert torch.equal(other.y["forces"], data.y["forces"])
+    assert data.to("meta").y["energy"].device.type == "meta"
+
+
+def test_floating_point_tensors_change_their_dtype() -> None:
+    data = several(uniform_graph(), 1)
+    for other in (data.to(torch.float64), data.to("cpu", torch.float64), data.to(dtype=torch.float64)):
+        assert other.f is not None
+        assert {other.f.dtype, other.gs["pair"].dtype, other.y["forces"].dtype} == {torch.float64}
+        assert other.graph is data.graph
+    typed = sample(uniform_graph(), types=True).to(torch.float16)
+    assert typed.edges["pair"].dtype == typed.y.dtype == torch.int64  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match=r"floating-point dtype .*got torch.int64"):
+        data.to(torch.int64)
+
+
+def test_groups_without_factors_are_kept_by_networkx() -> None:
+    scopes = torch.empty(0, 2, dtype=torch.long)
+    graph = FactorGraph(2, {"none": FactorGroup(scopes), "any": FactorGroup([]), "pair": FactorGroup([[0, 1]])})
+    data = Data(graph, torch.zeros(2, 3), {"none": torch.zeros(0, 4)}, {"none": torch.zeros(0, 5)})
+    other = Data.from_networkx(data.to_networkx())
+    assert other.graph.structure.key == graph.structure.key
+    assert (other.gs["none"].shape, other.edge_rows()["none"].shape) == ((0, 4), (0, 5))
+    nothing = Data(FactorGraph(0, {}), torch.zeros(0, 3))
+    assert Data.from_networkx(nothing.to_networkx()).f.shape == (0, 3)  # type: ignore[union-attr]
+
+
 def test_samples_are_saved_moved_and_mapped() -> None:
     data = collate([sample(uniform_graph()), sample(ragged_graph(), 1)])
     file = io.BytesIO()
@@ -179,6 +241,12 @@ GRAPH = uniform_graph()
         (lambda: Data(GRAPH, gs={"pair": torch.zeros(5, 2)}), "data.gs['pair'] of shape (4, d)"),
         (lambda: Data(GRAPH, gs={"pears": torch.zeros(5, 2)}), "['pair', 'triple'] (got ['pears'])"),
         (lambda: Data(GRAPH, edges={"pair": torch.zeros(5, 2)}), "data.edges['pair'] of shape (C, A, 2) or (E, 2) or"),
+        (lambda: Data(GRAPH, y="text"), "data.y as a tensor or numbers (got str)"),
+        (lambda: Data(GRAPH, y=(torch.zeros(2), torch.zeros(3, 1))), "(got tuple of tensors (2,), (3, 1))"),
+        (lambda: Data(GRAPH, y={"name": "text"}), "data.y['name'] as a tensor or numbers (got str)"),
+        (lambda: collate([Data(GRAPH, y={"a": 1}), Data(GRAPH, y={"b": 1})]), "data.y of ['a'] in all samples (got"),
+        (lambda: collate([Data(GRAPH, y={"a": 1}), Data(GRAPH, y=1)]), "['a'] in all samples (got () in sample 1)"),
+        (lambda: collate([Data(GRAPH), Data(GRAPH, y=1)], stack=True), "data.y None in all samples (got ()"),
         (lambda: collate([]), "at least one sample"),
         (lambda: collate([sample(GRAPH), 3]), "fgnn.Data samples (got int as sample 1)"),  # type: ignore[list-item]
         (lambda: collate([Data(GRAPH, torch.zeros(7, 2)), Data(GRAPH, torch.zeros(7, 3))]), "data.f (·, 2)"),

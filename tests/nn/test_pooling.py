@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -68,3 +71,25 @@ def test_mistakes_are_named() -> None:
         GraphPool("attention")
     with pytest.raises(ValueError, match=r"\(\.\.\., 8, d\) of the variables to pool \(got \(7, 2\)\)"):
         GraphPool()(ragged_graph(), torch.zeros(7, 2))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda g, f: GraphPool()(g, f, "pears"), "a group among ['any', 'pair'] (got 'pears')"),
+        (lambda g, f: GraphPool()(f, g), "FactorGraph as graph (got tensor of shape (8, 2)); the arguments are"),
+        (lambda g, f: GraphPool()(g, {"pair": f}), "as a tensor (got dict); the arguments are (graph, x, group)"),
+        (lambda g, f: GraphPool("attention", 3)(g, f), "(..., 8, 3) of the variables to pool (got (8, 2))"),
+        (lambda g, f: GraphHead(3, 1)(g, f), "f of shape (..., 8, 3) (got (8, 2))"),
+        (lambda g, f: GraphHead(2, 1)(f, g), "FactorGraph as graph (got tensor of shape (8, 2))"),
+        (lambda g, f: EdgeHead(2, {"pears": 1}, 1)(g, f, {}), "groups ['pears'] (got ['any', 'pair'])"),
+        (lambda g, f: EdgeHead(3, {"pair": 0}, 1)(g, f, {}), "f of shape (8, 3) or (B, 8, 3)"),
+        (lambda g, f: EdgeHead(2, {"pair": 4}, 1)(g, f, {}), "gs['pair'] of shape (2, 4) or (B, 2, 4)"),
+        (lambda g, f: EdgeHead(2, {"pair": 2}, 1)(g, f, {"pair": f}), "gs['pair'] of shape (2, 2)"),
+        (lambda g, f: EdgeHead(2, {"pair": 2}, 1)(g, {"pair": f}, f), "got dict); the arguments are (graph, f, gs)"),
+        (lambda g, f: EdgeHead(2, {"pair": 0}, 1)(g, f.double(), {}), "f in the layer's torch.float32"),
+    ],
+)  # fmt: skip
+def test_heads_name_what_does_not_fit(call: Callable[[FactorGraph, Tensor], object], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call(ragged_graph(), torch.zeros(8, 2))

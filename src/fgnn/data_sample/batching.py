@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fgnn.data_sample.edge_forms import same_edges, serves_all_factors
 from fgnn.data_sample.sample import Data
+from fgnn.data_sample.targets import join_targets
 from fgnn.graph import EdgeTypes, FactorGraph
 from fgnn.nn.edge_features import EdgeFeatures
 
@@ -39,7 +40,7 @@ def collate(samples: Sequence[Data], *, stack: bool = False) -> Data:
         _cat("f", [sample.f for sample in samples]),
         _cat_named("gs", samples, [dict(sample.gs) for sample in samples], graph),
         _cat_edges(samples, graph),
-        _cat_targets([sample.y for sample in samples]),
+        join_targets([sample.y for sample in samples], _cat_targets),
     )
 
 
@@ -55,22 +56,22 @@ def _stacked(samples: Sequence[Data]) -> Data:
     edges: dict[str, EdgeFeatures] = {}
     for name, t in first.edges.items():
         same = all(same_edges(sample.edges[name], t) for sample in samples)
-        edges[name] = t if same else _stack([sample.edge_rows()[name] for sample in samples], f"edges[{name!r}]")
+        edges[name] = t if same else _stack(f"edges[{name!r}]", [sample.edge_rows()[name] for sample in samples])
     return Data(
         first.graph,
-        None if first.f is None else _stack([sample.f for sample in samples], "f"),
-        {name: _stack([sample.gs[name] for sample in samples], f"gs[{name!r}]") for name in first.gs},
+        _stack("f", [sample.f for sample in samples]),
+        {name: _stack(f"gs[{name!r}]", [sample.gs[name] for sample in samples]) for name in first.gs},
         edges,
-        None if first.y is None else _stack([sample.y for sample in samples], "y"),
+        join_targets([sample.y for sample in samples], _stack),
     )
 
 
-def _stack(parts: Sequence[Tensor | None], what: str) -> Tensor:
+def _stack(what: str, parts: Sequence[Tensor | None]) -> Any:
     shapes = [None if x is None else tuple(x.shape) for x in parts]
     for k, shape in enumerate(shapes):
         if shape != shapes[0]:
             raise ValueError(f"Expected data.{what} {shapes[0]} in all samples (got {shape} in sample {k})")
-    return torch.stack([x for x in parts if x is not None])
+    return None if parts[0] is None else torch.stack([x for x in parts if x is not None])
 
 
 def _cat(what: str, parts: Sequence[Tensor | None]) -> Tensor | None:
@@ -122,8 +123,8 @@ def _cat_edges(samples: Sequence[Data], graph: FactorGraph) -> dict[str, EdgeFea
     return edges
 
 
-def _cat_targets(targets: list[Tensor | None]) -> Tensor | None:
+def _cat_targets(what: str, targets: Sequence[Tensor | None]) -> Tensor | None:
     scalars = [y for y in targets if y is not None and y.dim() == 0]
     if len(scalars) == len(targets):
         return torch.stack(scalars)
-    return _cat("y", [y if y is None or y.dim() else y.reshape(1) for y in targets])
+    return _cat(what, [y if y is None or y.dim() else y.reshape(1) for y in targets])

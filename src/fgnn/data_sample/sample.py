@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import register_pytree_node
 
 from fgnn.data_sample.edge_forms import by_edge, by_sample, check_edges, map_edges
+from fgnn.data_sample.targets import as_targets, map_targets, split_targets, targets_text
 from fgnn.graph import EdgeTypes, FactorGraph
 from fgnn.models.map.featurise import featurise
 from fgnn.nn.edge_features import EdgeFeatures
@@ -27,8 +28,8 @@ class Data:
         gs: Features of the factors by group, (C, d).
         edges: Features of the edges by group: (E, d) or (C, A, d) by edge, (A, d) by position in the scope, or types,
             as integers (E,), (C, A) or (A,) or as ``EdgeTypes``.
-        y: Targets of any shape. A batch concatenates them along the first axis, so that targets of variables (N, ...)
-            become (ΣN, ...); numbers become (G,).
+        y: Targets of any shape, or several as a dict by name. A batch concatenates them along the first axis, so that
+            targets of variables (N, ...) become (ΣN, ...); numbers become (G,).
 
     Example:
         >>> from fgnn import FactorGroup
@@ -48,8 +49,7 @@ class Data:
         if not isinstance(graph, FactorGraph):
             kind = type(graph).__name__
             raise ValueError(f"Expected a FactorGraph as data.graph (got {kind}); see Data.from_model for models")  # noqa: TRY004
-        y = self.y if self.y is None or isinstance(self.y, Tensor) else torch.as_tensor(self.y)
-        self.__dict__.update(gs=dict(self.gs), edges=dict(self.edges), y=y)
+        self.__dict__.update(gs=dict(self.gs), edges=dict(self.edges), y=as_targets(self.y))
         groups = self.graph.groups
         for what, named in (("gs", self.gs), ("edges", self.edges)):
             unknown = [name for name in named if name not in groups]
@@ -95,13 +95,23 @@ class Data:
             None if self.f is None else change(self.f),
             {name: change(g) for name, g in self.gs.items()},
             {name: map_edges(t, change) for name, t in self.edges.items()},
-            None if self.y is None else change(self.y),
+            map_targets(self.y, change),
         )
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> Data:
-        """The same sample on another device; samples of equal structure share one graph there."""
-        graph = self.graph.to(device, non_blocking)
-        return self._mapped(graph, lambda x: x.to(device, non_blocking=non_blocking))
+    def to(self, *args: Any, **kwargs: Any) -> Data:
+        """The same sample on another device, or with its floating-point tensors in another dtype.
+
+        Called as ``torch.nn.Module.to``: ``to(device, dtype, non_blocking)``, all of them optional, or ``to(dtype)``.
+        Samples of equal structure share one graph on a device.
+        """
+        device, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)
+        if dtype is not None and not dtype.is_floating_point:
+            raise ValueError(f"Expected a floating-point dtype for features and targets (got {dtype})")
+
+        def moved(x: Tensor) -> Tensor:
+            return x.to(device, dtype if x.is_floating_point() else None, non_blocking=non_blocking)
+
+        return self._mapped(self.graph if device is None else self.graph.to(device, non_blocking), moved)
 
     def pin_memory(self) -> Data:
         """The same sample in page-locked memory; ``DataLoader(pin_memory=True)`` calls it."""
@@ -110,11 +120,10 @@ class Data:
     def record_stream(self, stream: Any) -> None:
         """Tell the allocator that ``stream`` uses all tensors; see ``torch.Tensor.record_stream``."""
         self.graph.record_stream(stream)
-        tensors = [self.f, self.y, *self.gs.values()]
-        tensors += [t.index if isinstance(t, EdgeTypes) else t for t in self.edges.values()]
-        for x in tensors:
-            if x is not None:
-                x.record_stream(stream)
+        tensors = [*self.gs.values(), *(t.index if isinstance(t, EdgeTypes) else t for t in self.edges.values())]
+        for x in tensors if self.f is None else [self.f, *tensors]:
+            x.record_stream(stream)
+        map_targets(self.y, lambda y: y.record_stream(stream))
 
     def edge_rows(self) -> dict[str, Tensor]:
         """The features (E, d) or types (E,) of the edges by group."""
@@ -131,9 +140,7 @@ class Data:
         fs = [None] * len(graphs) if self.f is None else torch.split(self.f, variables)
         gs = {name: torch.split(g, factors[name]) for name, g in self.gs.items()}
         edges = {name: torch.split(t, sizes[name]) for name, t in self.edge_rows().items()}
-        y: Sequence[Any] = [self.y] * len(graphs)
-        if self.y is not None and self.y.dim() and self.y.shape[0] in (len(graphs), sum(variables)):
-            y = torch.split(self.y, variables) if self.y.shape[0] == sum(variables) else self.y.unbind()
+        y = split_targets(self.y, variables)
         return [
             Data(graph, fs[k], {name: parts[k] for name, parts in gs.items()},
                  {name: parts[k] for name, parts in edges.items()}, y[k])
@@ -148,7 +155,7 @@ class Data:
         for name, t in self.edges.items():
             edges[name] = t[k] if isinstance(t, Tensor) and by_sample(name, t, self.graph.groups[name]) else t
         gs = {name: g[k] if g.dim() == 3 else g for name, g in self.gs.items()}
-        return Data(self.graph, one(self.f), gs, edges, one(self.y))
+        return Data(self.graph, one(self.f), gs, edges, map_targets(self.y, one))
 
     def to_hetero_data(self) -> Any:
         """PyG ``HeteroData`` with ``x``, ``edge_attr`` and ``y``, which PyG's own loader can batch."""
@@ -191,7 +198,7 @@ class Data:
         for name, t in self.edges.items():
             shape = f"{t.num_types} types" if isinstance(t, EdgeTypes) else tuple(t.shape)
             parts.append(f"edges {name} {shape}")
-        parts += [] if self.y is None else [f"y {tuple(self.y.shape)}"]
+        parts += targets_text(self.y)
         return f"Data({str(self.graph)[12:-1]}; {', '.join(parts) or 'no features'})"
 
 

@@ -25,7 +25,8 @@ def to_networkx(
     """Nodes ("variable", i) and (group, c) with attribute ``kind``; edges with ``position`` in the scope.
 
     Features of variables (N, d) and factors (C, d) are the attribute ``x`` of nodes, those of edges (E, d) or types
-    (E,) the attribute ``edge_attr``, as tensors.
+    (E,) the attribute ``edge_attr``, as tensors. The graph has the arity of each group (None if it is ragged) as
+    attribute ``groups``, and features without rows as ``empty``: a group without factors has no nodes.
     """
     _check_names(graph)
     lists = {name: group.lists() for name, group in graph.groups.items()}
@@ -37,13 +38,18 @@ def to_networkx(
         pairs = [(c, i) for c, scope in enumerate(lists[name]) for i in scope]
         for (c, i), row in zip(pairs, rows, strict=True):
             made.edges[(name, c), ("variable", i)]["edge_attr"] = row
+    made.graph["groups"] = {name: group.arity for name, group in graph.groups.items()}
+    features = {("x", kind): x for kind, x in (("variable", f), *(gs or {}).items())}
+    features |= {("edge_attr", name): rows for name, rows in (edges or {}).items()}
+    made.graph["empty"] = {key: x for key, x in features.items() if x is not None and not len(x)}
     return made
 
 
 def networkx_features(graph: Any) -> Features:
     """The features that :func:`to_networkx` stored, in the order of :func:`from_networkx`."""
-    structure = from_networkx(graph)
+    structure, empty = from_networkx(graph), graph.graph.get("empty", {})
     f = _rows([graph.nodes["variable", i].get("x") for i in range(structure.num_variables)], "variables")
+    f = empty.get(("x", "variable")) if f is None else f
     gs: dict[str, Tensor] = {}
     edges: dict[str, Tensor] = {}
     for name, group in structure.groups.items():
@@ -51,8 +57,9 @@ def networkx_features(graph: Any) -> Features:
         nodes = _rows([graph.nodes[name, c].get("x") for c in range(len(lists))], f"factors of {name!r}")
         pairs = [((name, c), ("variable", i)) for c, scope in enumerate(lists) for i in scope]
         rows = _rows([graph.edges[pair].get("edge_attr") for pair in pairs], f"edges of {name!r}")
-        gs |= {} if nodes is None else {name: nodes}
-        edges |= {} if rows is None else {name: rows}
+        for found, key, x in ((gs, "x", nodes), (edges, "edge_attr", rows)):
+            x = empty.get((key, name)) if x is None else x
+            found |= {} if x is None else {name: x}
     return f, gs, edges
 
 
@@ -97,12 +104,15 @@ def from_networkx(graph: Any) -> FactorGraph:
         scopes.setdefault(kind, {})[index] = [i for _, i in sorted(neighbours)]
     if sorted(variables) != list(range(len(variables))):
         raise ValueError(f"Expected variables numbered 0 to {len(variables) - 1} (got {sorted(variables)[:8]} ...)")
+    arities = graph.graph.get("groups", {})
     groups = {}
-    for name, members in scopes.items():
+    for name in [*arities, *(name for name in scopes if name not in arities)]:
+        members, arity = scopes.get(name, {}), arities.get(name)
         numbers = sorted(members)
         if numbers != list(range(len(numbers))):
             raise ValueError(f"Expected factors of {name!r} numbered 0 to {len(numbers) - 1} (got {numbers[:8]} ...)")
-        groups[name] = FactorGroup([members[c] for c in numbers])
+        lists = [members[c] for c in numbers]
+        groups[name] = FactorGroup(lists if lists or arity is None else torch.empty(0, arity, dtype=torch.long))
     return FactorGraph(len(variables), groups)
 
 

@@ -35,16 +35,16 @@ def signature(graph: FactorGraph, f: Any, gs: Any, edges: Any) -> tuple[Any, ...
     )
 
 
-def check_kinds(graph: Any, f: Any, gs: Any, edges: Any) -> None:
-    """Refuse arguments of another kind, such as swapped ones."""
+def check_kinds(graph: Any, f: Any, gs: Any, edges: Any, order: str = _ORDER) -> None:
+    """Refuse arguments of another kind, such as swapped ones; ``order`` says what they are."""
     if not isinstance(graph, FactorGraph):
-        raise ValueError(f"Expected a FactorGraph as graph (got {kind_of(graph)}); {_ORDER}")  # noqa: TRY004
+        raise ValueError(f"Expected a FactorGraph as graph (got {kind_of(graph)}); {order}")  # noqa: TRY004
     if f is not None and not isinstance(f, Tensor):
-        how = _ORDER if isinstance(f, Mapping | FactorGraph) else "use torch.as_tensor"
+        how = order if isinstance(f, Mapping | FactorGraph) else "use torch.as_tensor"
         raise ValueError(f"Expected f, the features of the variables, as a tensor (got {kind_of(f)}); {how}")
     for what, value in (("gs", gs), ("edges", edges)):
         if not isinstance(value, Mapping):
-            raise ValueError(f"Expected {what} as a dict by group (got {kind_of(value)}); {_ORDER}")  # noqa: TRY004
+            raise ValueError(f"Expected {what} as a dict by group (got {kind_of(value)}); {order}")  # noqa: TRY004
     for name, g in gs.items():
         if not isinstance(g, Tensor):
             raise ValueError(f"Expected gs[{name!r}] as a tensor (got {kind_of(g)}); use torch.as_tensor")  # noqa: TRY004

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fgnn.graph import FactorGraph
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.torch.traced import reduce_segments
+from fgnn.nn.inputs import check_features, check_kinds
 from fgnn.nn.message import Message, call_on_edges, in_parts
 
 Pooling = Literal["sum", "mean", "max", "attention"]
@@ -38,19 +39,28 @@ class GraphPool(nn.Module):
             raise ValueError(f"Expected pooling among {list(get_args(Pooling))} (got {how!r})")
         if (how == "attention") != (width is not None):
             raise ValueError(f"Expected a width for attention and none otherwise (got {width} for {how!r})")
-        self.how = how
+        self.how, self.width = how, width
         self.score = None if width is None else nn.Linear(width, 1)
 
     def forward(self, graph: FactorGraph, x: Tensor, group: str | None = None) -> Tensor:
         """Pool features x of the variables or, with ``group``, of the factors of that group."""
-        count = graph.num_variables if group is None else graph.groups[group].num_factors
-        if x.dim() < 2 or x.shape[-2] != count:
-            what = "variables" if group is None else f"factors of group {group!r}"
-            raise ValueError(f"Expected features (..., {count}, d) of the {what} to pool (got {tuple(x.shape)})")
+        self._check(graph, x, group)
+        count = x.shape[-2]
         if graph.variable_ptr is None:
             return self._reduce(x, torch.zeros(count, dtype=torch.long, device=x.device), 1).squeeze(-2)
         index = graph.batch_index() if group is None else graph.factor_batch_index(group)
         return self._reduce(x, index, graph.num_graphs)
+
+    def _check(self, graph: FactorGraph, x: Tensor, group: str | None) -> None:
+        """Refuse what is not the features of the nodes to pool."""
+        check_kinds(graph, x, {}, {}, "the arguments are (graph, x, group)")
+        if group is not None and group not in graph.groups:
+            raise ValueError(f"Expected a group among {list(graph.groups)} (got {group!r})")
+        count = graph.num_variables if group is None else graph.groups[group].num_factors
+        if x is None or x.dim() < 2 or x.shape[-2] != count or self.width not in (None, x.shape[-1]):
+            what = "variables" if group is None else f"factors of group {group!r}"
+            got = "none" if x is None else tuple(x.shape)
+            raise ValueError(f"Expected features (..., {count}, {self.width or 'd'}) of the {what} to pool (got {got})")
 
     def _reduce(self, x: Tensor, index: Tensor, graphs: int) -> Tensor:
         """(..., nodes, d) to (..., graphs, d)."""
@@ -90,6 +100,7 @@ class GraphHead(nn.Module):
 
     def __init__(self, width: int, out: int, *, pool: Pooling = "mean", hidden: Sequence[int] = ()) -> None:
         super().__init__()
+        self.width = width
         self.pool = GraphPool(pool, width if pool == "attention" else None)
         self.mlp = nn.Sequential()
         for k, (i, o) in enumerate(pairwise([width, *hidden, out])):
@@ -99,6 +110,10 @@ class GraphHead(nn.Module):
 
     def forward(self, graph: FactorGraph, f: Tensor) -> Tensor:
         """Scores (G, out) or (B, out) from features of the variables."""
+        check_kinds(graph, f, {}, {}, "the arguments are (graph, f)")
+        n, d = graph.num_variables, self.width
+        if f is None or f.dim() < 2 or f.shape[-2:] != (n, d):
+            raise ValueError(f"Expected f of shape (..., {n}, {d}) (got {'none' if f is None else tuple(f.shape)})")
         scores: Tensor = self.mlp(self.pool(graph, f))
         return scores
 
@@ -123,10 +138,18 @@ class EdgeHead(nn.Module):
         )
 
     def forward(self, graph: FactorGraph, f: Tensor, gs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Scores by group in edge order.  # shape: (B?, E, out)"""
+        """Scores by group in edge order, of the groups that the head has.  # shape: (B?, E, out)"""
+        check_kinds(graph, f, gs, {}, "the arguments are (graph, f, gs)")
+        missing = [name for name in self.messages if name not in graph.groups]
+        if missing:
+            raise ValueError(f"Expected a graph with the groups {list(self.messages)} (got {list(graph.groups)})")
         scores = {}
         for name, message in self.messages.items():
             group, g = graph.groups[name], gs.get(name)
+            if isinstance(message, Message):
+                dtype, what = message.factor_weight.dtype, f"factors of group {name!r}"
+                check_features("f", "variables", f, graph.num_variables, message.variable_in, dtype)
+                check_features(f"gs[{name!r}]", what, g, group.num_factors, message.factor_in, dtype)
             ends = group.factor_index(), group.scopes.reshape(-1)
             if isinstance(message, Message) and in_parts(message):
                 scores[name] = message.per_edge(*message.parts(g, f, group.num_factors, graph.num_variables), *ends)
