@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 import torch
@@ -67,6 +68,22 @@ def test_a_loader_with_workers_gives_the_same_batches(workers: int) -> None:
     batches = list(loader)
     wanted = [collate([Samples()[k] for k in part]) for part in (range(4), range(4, 6))]
     assert all(same(one, other) for one, other in zip(batches, wanted, strict=True))
+
+
+def test_torch_collates_samples_by_default() -> None:
+    pairs: list[Any] = [(Samples()[k], {"name": k}) for k in range(6)]
+    for batch, names in DataLoader(pairs, batch_size=3):
+        assert isinstance(batch, Data)
+        assert batch.num_graphs == len(names["name"]) == 3
+
+
+def test_a_module_that_takes_samples_can_be_exported() -> None:
+    data = sample(uniform_graph())
+    module = torch.nn.Module()
+    module.layer = FGNNLayer(2, {"pair": 3, "triple": 3}, {"pair": 3, "triple": 3}, out=2)
+    module.forward = lambda one: module.layer(*one.inputs)[0]  # type: ignore[method-assign]
+    exported = torch.export.export(module, (data,), strict=False).module()
+    torch.testing.assert_close(exported(data), module(data))
 
 
 def test_pygs_loader_batches_them_as_hetero_data() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fgnn import FactorGraph, FactorGroup
-from fgnn.nn import FGNNLayer
+from fgnn.nn import FGNNLayer, build
 from fgnn.nn.backends.torch import chunks
 from tests.nn.graphs import features, graphs, ragged_graph, uniform_graph
 from tests.nn.oracle import layer_loop
@@ -114,6 +116,30 @@ def test_samples_may_have_edge_features_of_their_own(q: str) -> None:
     for b in range(5):
         alone = layer(graph, f[b], {k: g[b] for k, g in gs.items()}, {k: t[b] for k, t in edges.items()})[0]
         torch.testing.assert_close(together[b], alone, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"factor_in": ["pair"]}, r"factor_in as a dict by group \(got list\)"),
+        ({"factor_in": {}}, "at least one group"),
+        ({"factor_in": {"a.b": 1}}, r"without '\.' .*got 'a\.b' in factor_in"),
+        ({"factor_in": {"keys": 1}}, "got 'keys' in factor_in"),
+        ({"factor_in": {"pair": 1}, "edge_in": 3}, r"edge_in as a dict by group \(got int\)"),
+        ({"factor_in": {"pair": 1, "one": 1}, "factor_out": {"pair": 2}}, r"\['pair', 'one'\] \(got \['pair'\]\)"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FGNNLayer(4, **options)
+
+
+def test_every_trainable_parameter_gets_a_gradient_without_features_of_factors() -> None:
+    """DistributedDataParallel waits for all of them."""
+    net = build("FGNN(4) - FC(2)", variable_in=2, factor_in={"pair": 0, "triple": 0})
+    net(uniform_graph(), torch.randn(7, 2)).sum().backward()
+    assert all(p.grad is not None for p in net.parameters() if p.requires_grad)
+    assert all(p.requires_grad for p in net.parameters() if p.numel())
 
 
 def test_features_may_be_absent() -> None:

@@ -64,6 +64,14 @@ def test_heads_score_graphs_and_edges() -> None:
     torch.testing.assert_close(scores["any"], torch.stack(expected))
 
 
+@pytest.mark.parametrize("how", ["sum", "mean", "attention"])
+def test_large_graphs_are_pooled_in_half_precision(how) -> None:  # type: ignore[no-untyped-def]
+    graph = FactorGraph(70_000, {"pair": FactorGroup([[0, 1]])})
+    x = torch.ones(70_000, 1, dtype=torch.float16) / (70_000 if how == "sum" else 1)
+    pool = GraphPool(how, 1 if how == "attention" else None).half()
+    torch.testing.assert_close(pool(graph, x), torch.ones(1).half(), rtol=0.05, atol=0)
+
+
 def test_mistakes_are_named() -> None:
     with pytest.raises(ValueError, match=r"pooling among .*got 'median'"):
         GraphPool("median")  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from fgnn.data_sample.edge_forms import same_edges, serves_all_factors
 from fgnn.data_sample.sample import Data
@@ -17,6 +18,8 @@ from fgnn.nn.edge_features import EdgeFeatures
 
 def collate(samples: Sequence[Data], *, stack: bool = False) -> Data:
     """One batch of several samples, for ``torch.utils.data.DataLoader(dataset, collate_fn=fgnn.collate)``.
+
+    It is torch's default for samples, alone and as parts of tuples and dicts.
 
     Structures may differ: graphs are joined into one disconnected graph, and features are concatenated, so that f is
     (ΣN, d). ``fgnn.nn.GraphPool`` reduces variables to samples; ``batch.graph.batch_index()`` says which sample each
@@ -42,6 +45,13 @@ def collate(samples: Sequence[Data], *, stack: bool = False) -> Data:
         _cat_edges(samples, graph),
         join_targets([sample.y for sample in samples], _cat_targets),
     )
+
+
+def _by_default(samples: Sequence[Data], *, collate_fn_map: Any = None) -> Data:
+    return collate(samples)
+
+
+default_collate_fn_map[Data] = _by_default
 
 
 def _stacked(samples: Sequence[Data]) -> Data:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import register_pytree_node
+from torch.utils._pytree import GetAttrKey, register_pytree_node
 
 from fgnn.data_sample.edge_forms import by_edge, by_sample, check_edges, map_edges
 from fgnn.data_sample.targets import as_targets, map_targets, split_targets, targets_text
@@ -213,15 +213,19 @@ def _check_rows(what: str, x: Any, count: int) -> None:
 torch.serialization.add_safe_globals([Data])
 
 
+_PARTS = ("graph", "f", "gs", "edges", "y")
+
+
 def _unflatten(parts: Any, _: None) -> Data:
     data = Data.__new__(Data)  # leaves may be placeholders
-    data.__dict__.update(zip(("graph", "f", "gs", "edges", "y"), parts, strict=True))
+    data.__dict__.update(zip(_PARTS, parts, strict=True))
     return data
 
 
 register_pytree_node(
     Data,
-    lambda data: ([data.graph, data.f, data.gs, data.edges, data.y], None),
+    lambda data: ([getattr(data, name) for name in _PARTS], None),
     _unflatten,
     serialized_type_name="fgnn.Data",
+    flatten_with_keys_fn=lambda data: ([(GetAttrKey(name), getattr(data, name)) for name in _PARTS], None),
 )

@@ -18,6 +18,7 @@ from fgnn.nn.backends.steps import finish, recording, start
 from fgnn.nn.backends.torch.reduce import reduce_edges
 from fgnn.nn.backends.torch.traced import reduce_segments
 from fgnn.nn.edge_features import EdgeFeatures
+from fgnn.nn.inputs import check_groups
 from fgnn.nn.layer import FGNNLayer
 from fgnn.nn.norm import NodeBatchNorm, Norm, make_norm
 from fgnn.nn.plain_modules import is_observed, is_plain, linear_weights
@@ -103,6 +104,7 @@ class FC(nn.Module):
         super().__init__()
         if activation not in (None, "relu"):
             raise ValueError(f"Expected activation 'relu' or None (got {activation!r})")
+        check_groups("factor_in", factor_in)
         self.variable = _Dense(variable_in, out, norm, activation)
         self.factor = nn.ModuleDict(
             {name: _Dense(width, out, norm, activation) for name, width in factor_in.items() if width}

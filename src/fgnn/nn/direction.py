@@ -111,6 +111,8 @@ class FactorToVariable(nn.Module):
         activation: str | None = None,
     ) -> None:
         super().__init__()
+        if not messages:
+            raise ValueError("Expected at least one group of factors (got none)")
         widths = {matrix.rows for _, matrix in messages.values()}
         if len(widths) != 1:
             raise ValueError(f"Expected Q of one output width in all groups (got {sorted(widths)})")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fgnn.graph import FactorGraph
 from fgnn.nn.edge_features import flatten_edges
@@ -22,6 +22,19 @@ class Widths:
     variable: int
     factors: Mapping[str, int]
     edges: Mapping[str, int | None]
+
+
+_NAMED = nn.ModuleDict()
+
+
+def check_groups(what: str, groups: Any) -> None:
+    """Refuse what is no dict by group, and names that modules of a ``torch.nn.ModuleDict`` cannot have."""
+    if not isinstance(groups, Mapping):
+        raise ValueError(f"Expected {what} as a dict by group (got {kind_of(groups)})")  # noqa: TRY004
+    for name in groups:
+        if not isinstance(name, str) or not name or "." in name or hasattr(_NAMED, name):
+            taken = "other than attributes of torch.nn.ModuleDict such as 'keys'"
+            raise ValueError(f"Expected names of groups without '.' and {taken} (got {name!r} in {what})")
 
 
 def signature(graph: FactorGraph, f: Any, gs: Any, edges: Any) -> tuple[Any, ...]:

@@ -18,7 +18,7 @@ from fgnn.nn.edge_features import EdgeFeatures
 from fgnn.nn.edge_matrix import BasisMatrix, DenseMatrix, EdgeMatrix, Form, make_edge_matrix
 from fgnn.nn.functional import Activation
 from fgnn.nn.half_layer import EdgeMessages, Output
-from fgnn.nn.inputs import Widths, check_inputs, check_kinds, signature
+from fgnn.nn.inputs import Widths, check_groups, check_inputs, check_kinds, signature
 from fgnn.nn.message import Message
 from fgnn.nn.norm import Norm
 from fgnn.nn.plain_modules import is_plain
@@ -80,6 +80,10 @@ class FGNNLayer(nn.Module):
         variables_only: bool = False,
     ) -> None:
         edge_in = edge_in or {}
+        for what, groups in (("factor_in", factor_in), ("edge_in", edge_in)):
+            check_groups(what, groups)
+        if isinstance(factor_out, Mapping) and set(factor_out) != set(factor_in):
+            raise ValueError(f"Expected factor_out for the groups {list(factor_in)} (got {list(factor_out)})")
         unknown = set(edge_in) - set(factor_in)
         if unknown:
             raise ValueError(f"Expected edge features for the groups {list(factor_in)} only (got {sorted(unknown)})")

@@ -53,8 +53,9 @@ class Message(nn.Module):
             raise ValueError(f"Expected positive widths (got {factor_in}, {variable_in}, {widths})")
         self.factor_in, self.variable_in, self.out = factor_in, variable_in, out
         self.activation, self.final_activation = activation, final_activation
-        self.factor_weight = nn.Parameter(torch.empty(widths[0], factor_in))
-        self.variable_weight = nn.Parameter(torch.empty(widths[0], variable_in))
+        # Without features nothing reads the weight, and DistributedDataParallel would wait for its gradient.
+        self.factor_weight = nn.Parameter(torch.empty(widths[0], factor_in), requires_grad=factor_in > 0)
+        self.variable_weight = nn.Parameter(torch.empty(widths[0], variable_in), requires_grad=variable_in > 0)
         self.bias = nn.Parameter(torch.empty(widths[0])) if bias else None
         self.tail = nn.ModuleList(nn.Linear(i, o, bias=bias) for i, o in pairwise(widths))
         self.reset_parameters()

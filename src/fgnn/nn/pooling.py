@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fgnn.graph import FactorGraph
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.torch.traced import reduce_segments
-from fgnn.nn.inputs import check_features, check_kinds
+from fgnn.nn.inputs import check_features, check_groups, check_kinds
 from fgnn.nn.message import Message, call_on_edges, in_parts
 
 Pooling = Literal["sum", "mean", "max", "attention"]
@@ -63,9 +63,12 @@ class GraphPool(nn.Module):
             raise ValueError(f"Expected features (..., {count}, {self.width or 'd'}) of the {what} to pool (got {got})")
 
     def _reduce(self, x: Tensor, index: Tensor, graphs: int) -> Tensor:
-        """(..., nodes, d) to (..., graphs, d)."""
+        """(..., nodes, d) to (..., graphs, d), by sums in float32 or better: in bfloat16, 256 + 1 is 256."""
+        return self._sums(x, x.to(torch.promote_types(x.dtype, torch.float32)), index, graphs).to(x.dtype)
+
+    def _sums(self, given: Tensor, x: Tensor, index: Tensor, graphs: int) -> Tensor:
         if self.score is not None:
-            weights = self.score(x)
+            weights = self.score(given).to(x.dtype)
             largest = reduce_segments(weights.detach(), index, graphs, Aggregation("max"))
             weights = (weights - largest.index_select(-2, index)).exp()
             total = reduce_segments(weights, index, graphs, Aggregation("sum"))
@@ -130,6 +133,7 @@ class EdgeHead(nn.Module):
 
     def __init__(self, variable_in: int, factor_in: Mapping[str, int], out: int, *, hidden: Sequence[int] = ()) -> None:
         super().__init__()
+        check_groups("factor_in", factor_in)
         self.messages = nn.ModuleDict(
             {
                 name: Message(length, variable_in, out, hidden=hidden, final_activation="identity")

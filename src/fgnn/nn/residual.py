@@ -11,6 +11,7 @@ from fgnn.graph import EdgeTypes, FactorGraph, Incidence
 from fgnn.nn.backends.torch.slots import Slots, relu_sum, variables_to_slots
 from fgnn.nn.edge_features import EdgeFeatures
 from fgnn.nn.edge_matrix import CosineMatrix
+from fgnn.nn.inputs import check_groups
 from fgnn.nn.norm import RMSNorm
 from fgnn.nn.plain_modules import is_observed
 
@@ -130,6 +131,7 @@ class ResidualFGNNLayer(nn.Module):
     def __init__(self, width: int, arity: Mapping[str, int | None], bases: int = 8) -> None:
         super().__init__()
         self.width = width
+        check_groups("arity", arity)
         terms = {name: bases if a is None else min(bases, a) for name, a in arity.items()}
         self.to_factors_norm, self.to_variables_norm = RMSNorm(width), RMSNorm(width)
         self.to_factors = nn.ModuleDict(
