@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -129,6 +130,23 @@ def test_wrong_features_are_refused(graph: FactorGraph, sizes: dict[str, tuple[i
     layer = ResidualFGNNLayer(WIDTH, {"pair": 2, "triple": 3})
     with pytest.raises(ValueError, match=match):
         layer(graph, torch.zeros(graph.num_variables, WIDTH), {name: torch.zeros(size) for name, size in sizes.items()})
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda graph, f, gs: (f, graph, gs), "FactorGraph as graph"),
+        (lambda graph, f, gs: (graph, f[:, :2], gs), r"f of shape \(7, 3\) .*got \(7, 2\)"),
+        (lambda graph, f, gs: (graph, f, {"pair": gs["pair"]}), r"gs\['triple'\] of shape \(5, 2\) .*got none"),
+        (lambda graph, f, gs: (graph, f, gs | {"pair": gs["triple"]}), r"gs\['pair'\] of shape \(4, 2\) .*\(5, 2\)"),
+    ],
+)
+def test_a_network_names_what_does_not_fit(change: Any, match: str) -> None:
+    graph = uniform_graph()
+    net = ResidualNetwork(3, {"pair": 2, "triple": 2}, width=8, layers=1)
+    gs = {name: torch.randn(group.num_factors, 2) for name, group in graph.groups.items()}
+    with pytest.raises(ValueError, match=match):
+        net(*change(graph, torch.randn(7, 3), gs))
 
 
 @pytest.mark.parametrize("graph", [uniform_graph(), ragged_graph(), HUB], ids=["uniform", "ragged", "hub"])

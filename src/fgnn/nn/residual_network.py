@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fgnn.graph import FactorGraph
 from fgnn.nn.edge_features import EdgeFeatures
+from fgnn.nn.inputs import Widths, check_inputs, check_kinds
 from fgnn.nn.norm import RMSNorm
 from fgnn.nn.residual import ResidualFGNNLayer
 from fgnn.nn.summary import module_html
@@ -66,6 +67,7 @@ class ResidualNetwork(nn.Module):
         nn.init.zeros_(self.readout.weight)
         nn.init.zeros_(self.readout.bias)
         self.repeat, self.supervise = repeat, supervise
+        self._widths = Widths(variable_in, dict(factor_in), dict.fromkeys(factor_in))
 
     def _repr_html_(self) -> str:
         return module_html(self)
@@ -78,6 +80,8 @@ class ResidualNetwork(nn.Module):
         edges: Mapping[str, EdgeFeatures] | None = None,
     ) -> Tensor:
         """Scores of the variables; edge features are not read.  # shape: (R?, B?, N, out)"""
+        check_kinds(graph, f, gs, {})
+        check_inputs(graph, f, gs, {}, self._widths, next(self.parameters()).dtype)
         first = self.layers[0]
         if isinstance(first, ResidualFGNNLayer):
             first.prepare(graph)  # not inside a compiled layer
