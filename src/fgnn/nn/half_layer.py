@@ -71,11 +71,10 @@ class EdgeMessages(nn.Module):
 
         It computes M's first layer and φ itself, if M and Q are of our own kinds; by ``kernels`` where they fit.
         """
-        message = self.message
-        matrix: nn.Module = self.matrix
-        if isinstance(matrix, EdgeMatrix):
+        message, matrix = self.message, self.matrix
+        if hasattr(matrix, "operands"):
             types, edge_operands, options = matrix.operands(t, incidence, kernels)
-        else:
+        else:  # another module in the place of Q
             types, edge_operands, options = called_operands(matrix, t, incidence)
         if not is_plain(message, Message) or len(message.tail):
             a, b, activation = self._given(incidence, f, g)
