@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fgnn import FactorGraph, FactorGroup
 from fgnn.graph import EdgeTypes
 from fgnn.nn import FGNNLayer, Network, build
+from fgnn.nn.aggregate import Aggregation
 from tests.nn.graphs import features, ragged_graph, uniform_graph
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # torch's own, while compiling
@@ -49,9 +50,9 @@ def test_one_graph_serves_every_number_of_samples(make: Callable[[], FactorGraph
 
 
 def names(graph: torch.fx.GraphModule) -> list[str]:
-    """What is called in a traced graph, without tensors that stand for results and reading from lists."""
+    """What is called in a traced graph, without reading from lists."""
     targets = [str(node.target) for node in graph.graph.nodes if node.op in ("call_function", "call_method")]
-    return [name for name in targets if "getitem" not in name and name != "new_full"]
+    return [name for name in targets if "getitem" not in name]
 
 
 def built(notation: str) -> tuple[Network, tuple[Any, ...]]:
@@ -89,6 +90,27 @@ def test_what_is_between_the_steps_splits_the_operator() -> None:
         layer.register_forward_hook(lambda module, args, out: None if isinstance(out, Tensor) else (2 * out[0], out[1]))
         wanted = net(graph, f, gs, edges)
         torch.testing.assert_close(compiled(net, graphs)(graph, f, gs, edges), wanted)
+
+
+@pytest.mark.slow
+def test_changes_of_a_layer_are_seen_after_the_first_call() -> None:
+    """Also those that make it consist of other operations than steps."""
+    net, (graph, f, gs, edges) = built("FGNN(4) - Res[FC(4) - FGNN(4) - FC(4)] - FGNN(2)")
+    fast = compiled(net, [])
+    before = fast(graph, f, gs, edges)
+    first, inner = net.layers[0], net.layers[1].body
+    changes: list[Callable[[], object]] = [
+        lambda: setattr(first.factor_to_variable, "aggregation", Aggregation("mean")),
+        lambda: setattr(first.factor_to_variable.output, "norm", nn.LayerNorm(4)),
+        lambda: setattr(inner[1].variable_to_factor["pair"].output, "activation", None),
+        lambda: inner[0].variable.append(nn.LayerNorm(4)),  # type: ignore[union-attr, index]
+    ]
+    for change in changes:
+        change()
+        wanted = net(graph, f, gs, edges)
+        assert not torch.equal(before, wanted)
+        before = fast(graph, f, gs, edges)
+        torch.testing.assert_close(before, wanted)
 
 
 @pytest.mark.slow

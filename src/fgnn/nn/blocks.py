@@ -110,11 +110,6 @@ class FC(nn.Module):
             {name: _Dense(width, out, norm, activation) for name, width in factor_in.items() if width}
         )
 
-    @property
-    def plain(self) -> bool:
-        """Whether the layers are linear, all with ReLU or all without, and none of their modules must be called."""
-        return self._weights([self.variable, *self.factor.values()]) is not None
-
     def _weights(self, layers: Sequence[nn.Module]) -> list[tuple[Tensor, Tensor]] | None:
         """Θ and β of these layers if one operation serves them all."""
         found, length = [], len(layers[0]._modules)
@@ -124,6 +119,15 @@ class FC(nn.Module):
                 return None
             found.append(weights)
         return found
+
+    def in_steps(self) -> bool:
+        """Whether the layers are linear, all with ReLU or all without, and none of their modules must be called.
+
+        Not traced, see :meth:`FGNNLayer.in_steps`.
+        """
+        return self._weights([self.variable, *self.factor.values()]) is not None
+
+    in_steps._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     def forward(
         self, graph: FactorGraph, f: Tensor, gs: Factors, edges: Edges = None, residual: Features | None = None
@@ -175,6 +179,12 @@ class Res(nn.Module):
     def __init__(self, body: Sequence[nn.Module]) -> None:
         super().__init__()
         self.body = nn.ModuleList(body)
+
+    def in_steps(self) -> bool:
+        """Whether compiled code takes all of it as steps; not traced either."""
+        return type(self.body[-1]) is FC and all(in_steps(one) for one in self.body)
+
+    in_steps._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     def forward(self, graph: FactorGraph, f: Tensor, gs: Factors, edges: Edges = None) -> Features:
         """New features, of the same length as the old."""
@@ -249,7 +259,7 @@ def _run_compiled(
     for layer in layers:
         steps = alike and in_steps(layer)
         if steps and not recording():
-            start([f, *gs.values()])
+            start()
         elif recording() and not steps:
             f, *rest = finish([f, *gs.values()])
             gs = dict(zip(gs, rest, strict=True))
@@ -264,8 +274,4 @@ def in_steps(layer: nn.Module) -> bool:
     """Whether a layer in compiled code consists of steps alone: nothing else reads what is between them."""
     if is_observed(layer):
         return False
-    if type(layer) is FGNNLayer:
-        return layer.in_steps
-    if type(layer) is FC:
-        return layer.plain
-    return type(layer) is Res and type(layer.body[-1]) is FC and all(in_steps(one) for one in layer.body)
+    return type(layer) in (FGNNLayer, FC, Res) and layer.in_steps()  # type: ignore[operator]

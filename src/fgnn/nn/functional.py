@@ -73,12 +73,12 @@ def aggregate_messages(
     group = GroupCall(incidence, types, incidence.num_factors, incidence.num_variables, form)
     backend = choose_backend(device=a.device, dtype=dtype, aggregation=aggregation)
     call = HalfCall((group,), towards, aggregation, False, batch, "none", False, (), dtype, backend)
-    return run_half(call, call.join(None, [x], ()), ())[0]
+    return run_half(call, None, [x], (), ())[0]
 
 
 def number_of_samples(features: Sequence[Tensor]) -> int | None:
     """B, the first of three axes of all features that have three; None if none has."""
     sizes = [x.shape[0] for x in features if x.dim() == 3]
-    if any(size != sizes[0] for size in sizes):
+    if [size for size in sizes if size != sizes[0]]:
         raise ValueError(f"Expected the same number of samples in all features (got {sizes})")
     return sizes[0] if sizes else None

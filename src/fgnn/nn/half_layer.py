@@ -89,7 +89,6 @@ class EdgeMessages(nn.Module):
         operands = Operands(None if theta_g is None else g, theta_g, message.bias, None, theta_f, *edge_operands)
         return operands, types, options | (FUSED if kernels else 0)
 
-    @property
     def in_steps(self) -> bool:
         """Whether the operation on a half-layer computes all of M, and Q from features of edges alone."""
         if not is_plain(self, EdgeMessages) or not is_plain(self.message, Message) or len(self.message.tail):
@@ -191,7 +190,7 @@ def _half(
     dtype = working_dtype(like)
     backend = choose_backend(device=like.device, dtype=dtype, aggregation=aggregation)
     call = HalfCall(groups, towards, aggregation, has_f, batch, how, relu, masks, dtype, backend)
-    ys = run_half(call, call.join(f, [x for x, _, _ in given], biases), held)
+    ys = run_half(call, f, [x for x, _, _ in given], biases, held)
     if last:
         return ys
     if not inside:

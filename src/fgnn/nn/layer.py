@@ -13,6 +13,7 @@ from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.choice import choose_backend, working_dtype
 from fgnn.nn.backends.combine import MOST
 from fgnn.nn.backends.fork import fork
+from fgnn.nn.backends.steps import under_way
 from fgnn.nn.direction import FactorToVariable, VariableToFactor, all_to_factors
 from fgnn.nn.edge_features import EdgeFeatures
 from fgnn.nn.edge_matrix import BasisMatrix, DenseMatrix, EdgeMatrix, Form, make_edge_matrix
@@ -157,6 +158,8 @@ class FGNNLayer(nn.Module):
     def _check(self, graph: FactorGraph, f: Any, gs: Any, edges: Any) -> None:
         """Check the inputs at the first call with their structure, shapes and dtypes."""
         traced = tracing()
+        if traced and under_way():  # the layers before have computed what this one reads
+            return
         if not (traced or self._checked is None):
             try:
                 if self._checked == signature(graph, f, gs, edges):
@@ -188,9 +191,11 @@ class FGNNLayer(nn.Module):
         )
         return widths, next((p.dtype for p in self.parameters() if p.is_floating_point()), None)
 
-    @property
     def in_steps(self) -> bool:
-        """Whether the layer consists of two half-layers alone, which compiled code takes as steps."""
+        """Whether the layer consists of two half-layers alone, which compiled code takes as steps.
+
+        It is called while tracing, not traced itself: what the halves do depends on the same, so a change is noticed.
+        """
         fv = self.factor_to_variable
         halves: list[Any] = [*self.variable_to_factor.values(), fv]
         for half in halves:
@@ -201,8 +206,10 @@ class FGNNLayer(nn.Module):
             if not half.output.fused:
                 return False
         messages: list[Any] = [*fv.edge_messages.values(), *(half.edge_messages for half in halves[:-1])]
-        plain = all(isinstance(part, EdgeMessages) and part.in_steps for part in messages)
+        plain = all(isinstance(part, EdgeMessages) and part.in_steps() for part in messages)
         return plain and len(fv.edge_messages) <= MOST
+
+    in_steps._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     @property
     def backend(self) -> str:

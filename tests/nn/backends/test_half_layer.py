@@ -14,6 +14,7 @@ from fgnn.graph import EdgeTypes
 from fgnn.nn import FGNNLayer, use_backend
 from fgnn.nn.backends import dense, half_operator, steps
 from fgnn.nn.backends.dense import DenseCall
+from fgnn.nn.backends.steps import Step
 from fgnn.nn.half_layer import Output
 from tests.nn.graphs import features, ragged_graph, uniform_graph
 
@@ -61,7 +62,8 @@ def test_the_operator_equals_the_function_of_autograd(q: Any, aggregate: str, ma
 
 
 def _as_step(call: DenseCall, operands: list[Tensor]) -> list[Tensor]:
-    return steps.take("dense", dense.encode(call), [0], 1.0, operands, dense.sizes(call, operands))
+    first, rest = operands[: call.features], operands[call.features :]
+    return steps.take(Step("dense", dense.encode(call), (), 1.0, first, rest), dense.sizes(call, operands))
 
 
 @pytest.mark.parametrize("relu", [False, True])
@@ -74,10 +76,11 @@ def test_linear_layers_equal_plain_operations(bias: bool, residual: bool, relu: 
     weights = [torch.randn(5, 4, generator=rng) for _ in sizes]
     biases = [torch.randn(5, generator=rng) for _ in sizes] if bias else []
     rests = [torch.randn(*lead, 5, generator=rng) for lead in sizes] if residual else []
-    leaves = [x.requires_grad_() for x in (*xs, *weights, *biases, *rests)]
+    leaves = [x.requires_grad_() for x in (*xs, *rests, *weights, *biases)]
     call = DenseCall(2, bias, residual, relu, torch.float32, False)
     ways = [lambda: dense.dense(call, leaves), lambda: _as_step(call, leaves)]
-    text = f"1 -1 -2;dense {dense.encode(call)}:1:2:{' '.join(map(str, range(len(leaves))))}"
+    places, after = " ".join(map(str, range(call.features))), f"{call.features} {len(leaves) - call.features}"
+    text = f"1 -1 -2;dense {dense.encode(call)}:2::{places}:{after}"
     torch.library.opcheck(steps._op, (leaves, [0], [1.0], text), test_utils=CHECKS)
     wanted = []
     for k, x in enumerate(xs):

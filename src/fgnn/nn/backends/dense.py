@@ -25,7 +25,7 @@ _programs: Programs = {}
 
 @dataclass(frozen=True)
 class DenseCall:
-    """The part of a call that carries no gradient; operands are all x, all Θ, all β if any, all r if any."""
+    """The part of a call that carries no gradient; operands are all x, all r if any, all Θ, all β if any."""
 
     count: int
     bias: bool
@@ -37,9 +37,15 @@ class DenseCall:
     def split(self, flat: Sequence[Any]) -> list[tuple[Any, Any, Any, Any]]:
         """x, Θ, β and r of each kind of nodes; None where absent."""
         n, none = self.count, [None] * self.count
-        after = (2 + self.bias) * n
-        biases = flat[2 * n : after] if self.bias else none
-        return list(zip(flat[:n], flat[n : 2 * n], biases, flat[after:] if self.residual else none, strict=True))
+        first = self.features
+        biases = flat[first + n :] if self.bias else none
+        residuals = flat[n:first] if self.residual else none
+        return list(zip(flat[:n], flat[first : first + n], biases, residuals, strict=True))
+
+    @property
+    def features(self) -> int:
+        """How many operands are x or r, which come first."""
+        return (1 + self.residual) * self.count
 
 
 def dense(call: DenseCall, operands: Sequence[Tensor]) -> list[Tensor]:
@@ -74,17 +80,21 @@ def _backward(
     call: DenseCall, operands: Sequence[Tensor], ys: Sequence[Tensor], grads: Sequence[Tensor | None],
     wants: Sequence[bool],
 ) -> list[Tensor | None]:  # fmt: skip
-    """Gradients at all x, Θ and β, None for those not wanted; ``ys`` are read for a ReLU only."""
+    """Gradients at the operands, None for those not wanted; ``ys`` are read for a ReLU only."""
     with no_autocast(operands[0].device):
-        return _replayed(
+        found = _replayed(
             call, tuple(wants), [*operands, *ys, *grads], lambda: _gradients(call, operands, ys, grads, wants)
         )
+    n, residuals = call.count, operands[call.count : call.features]
+    at = [None if g is None else g.to(r.dtype) for g, r in zip(grads, residuals, strict=False)]
+    return [*found[:n], *at, *found[n:]]
 
 
 def _gradients(
     call: DenseCall, operands: Sequence[Tensor], ys: Sequence[Tensor], grads: Sequence[Tensor | None],
     wants: Sequence[bool],
 ) -> list[Tensor | None]:  # fmt: skip
+    """Gradients at all x, Θ and β."""
     found: list[Gradients] = [(None, None, None)] * call.count
     there = [k for k, grad in enumerate(grads) if grad is not None]
     parts, wanted = call.split(operands), call.split(wants)
@@ -115,8 +125,7 @@ class _Dense(torch.autograd.Function):
         operands = saved[: len(wants)]
         if torch.is_grad_enabled():
             return None, *differentiable.gradients(partial(_plain, ctx.call), operands, wants, grads)
-        found = _backward(ctx.call, operands, saved[len(wants) :], grads, wants)
-        return None, *found, *_at_residuals(grads, operands[len(found) :])
+        return None, *_backward(ctx.call, operands, saved[len(wants) :], grads, wants)
 
 
 def _plain(call: DenseCall, operands: Sequence[Tensor]) -> list[Tensor]:
@@ -129,10 +138,6 @@ def _plain(call: DenseCall, operands: Sequence[Tensor]) -> list[Tensor]:
             y = y.relu() if call.relu else y
             found.append(y if residual is None else residual + y)
     return found
-
-
-def _at_residuals(grads: Sequence[Tensor | None], residuals: Sequence[Tensor]) -> list[Tensor | None]:
-    return [None if g is None else g.to(r.dtype) for g, r in zip(grads, residuals, strict=False)]
 
 
 # ---- in compiled code ----------------------------------------------------------------------------------------------
@@ -165,7 +170,7 @@ def encode(call: DenseCall) -> str:
     return f"{call.count} {flags} {_DTYPES.index(call.dtype)}"
 
 
-def decode(words: Sequence[str], numbers: Sequence[int], gamma: float, *, real: bool) -> DenseCall:
+def decode(words: Sequence[str], held: object, gamma: float, features: object, *, real: bool) -> DenseCall:
     """The inverse of :func:`encode`."""
     count, bias, residual, relu, fused, dtype = map(int, words)
     return DenseCall(count, bool(bias), bool(residual), bool(relu), _DTYPES[dtype], bool(fused))
@@ -201,8 +206,7 @@ def backward(
     grads: Sequence[Tensor | None], wants: Sequence[bool],
 ) -> Sequence[Tensor | None]:  # fmt: skip
     """Gradients at the operands."""
-    found = _backward(call, operands, (kept or ys) if call.relu else (), grads, wants)
-    return [*found, *_at_residuals(grads, operands[len(found) :])]
+    return _backward(call, operands, (kept or ys) if call.relu else (), grads, wants)
 
 
 def _options(call: DenseCall) -> tuple[Any, ...]:

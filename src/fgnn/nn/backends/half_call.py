@@ -42,6 +42,7 @@ class Operands(NamedTuple):
 
 # A group's form is an integer, which an operator can take: bits 0 to 5 tell which operands are there, the next are
 # options, and the rest is the number of tensors in ``net``.
+_FEATURES, _PARAMETERS = (0, 3, 5), (1, 2, 4)
 RELU, PER_EDGE, FUSED, CONSTANT, BY_POSITION, FUSED_NET, NET_IN_ONE = (1 << k for k in range(6, 13))
 _NET = 13
 
@@ -52,10 +53,9 @@ def form_of(x: Operands, options: int) -> int:
     RELU: σ of M; PER_EDGE: a has a row per edge; FUSED: parts of M by the kernel of the small linear layer. The others
     say how Q is computed, see :class:`Terms`.
     """
-    form = options | len(x.net) << _NET
-    for k in range(6):
-        form |= (x[k] is not None) << k
-    return form
+    first = (x.a is not None) | (x.factor_weight is not None) << 1 | (x.bias is not None) << 2
+    second = (x.b is not None) | (x.variable_weight is not None) << 1 | (x.t is not None) << 2
+    return options | first | second << 3 | len(x.net) << _NET
 
 
 class GroupCall(NamedTuple):
@@ -107,17 +107,30 @@ class HalfCall(NamedTuple):
         """f, the operands of each group, and the biases at the end."""
         rest = iter(flat)
         f = next(rest) if self.has_f else None
+        features = [[next(rest) if group.form >> k & 1 else None for k in _FEATURES] for group in self.groups]
         groups = []
-        for group in self.groups:
-            some = [next(rest) if k == 6 or group.form >> k & 1 else None for k in range(7)]
-            groups.append(Operands._make([*some, tuple(next(rest) for _ in range(group.form >> _NET))]))
+        for group, (a, b, t) in zip(self.groups, features, strict=True):
+            theta_g, bias, theta_f = [next(rest) if group.form >> k & 1 else None for k in _PARAMETERS]
+            weight, *net = [next(rest) for _ in range(1 + (group.form >> _NET))]
+            groups.append(Operands(a, theta_g, bias, b, theta_f, t, weight, tuple(net)))
         return f, groups, list(rest)
 
     def join(self, f: Any, groups: Sequence[Operands], biases: Sequence[Any]) -> list[Any]:
         """The inverse of :meth:`split`."""
+        return self.features(f, groups) + self.parameters(groups, biases)
+
+    def features(self, f: Any, groups: Sequence[Operands]) -> list[Any]:
+        """The operands that come first."""
         flat = [f] if self.has_f else []
         for group, x in zip(self.groups, groups, strict=True):
-            flat += [x[k] for k in range(6) if group.form >> k & 1]
+            flat += [x[k] for k in _FEATURES if group.form >> k & 1]
+        return flat
+
+    def parameters(self, groups: Sequence[Operands], biases: Sequence[Any]) -> list[Any]:
+        """The operands that follow."""
+        flat: list[Any] = []
+        for group, x in zip(self.groups, groups, strict=True):
+            flat += [x[k] for k in _PARAMETERS if group.form >> k & 1]
             flat += [x.weight, *x.net]
         return flat + list(biases)
 

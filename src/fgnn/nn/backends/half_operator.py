@@ -11,10 +11,10 @@ from torch import Tensor
 
 from fgnn.graph import Incidence, Structure, by_handle
 from fgnn.nn.backends import differentiable, half_layer
-from fgnn.nn.backends.half_call import PER_EDGE, HalfCall
+from fgnn.nn.backends.half_call import PER_EDGE, HalfCall, Operands
 from fgnn.nn.backends.half_step import encode, mask_of
 from fgnn.nn.backends.linear import compiled
-from fgnn.nn.backends.steps import take
+from fgnn.nn.backends.steps import Step, take
 from fgnn.nn.backends.torch.plain_half import plain_half
 from fgnn.nn.backends.triton.layout import layout_of
 
@@ -22,26 +22,36 @@ from fgnn.nn.backends.triton.layout import layout_of
 _BYTE = 256
 
 
-def run_half(call: HalfCall, tensors: Sequence[Tensor], empty: Sequence[Incidence | Structure | None]) -> list[Tensor]:
+def run_half(
+    call: HalfCall, f: Tensor | None, groups: Sequence[Operands], biases: Sequence[Tensor],
+    empty: Sequence[Incidence | Structure | None],
+) -> list[Tensor]:  # fmt: skip
     """The results of a half-layer; compiled code looks up the masks of ``call.empty`` in ``empty`` instead."""
-    traced = compiled()
-    if torch.is_grad_enabled() and (traced or any(x.requires_grad for x in tensors)):
-        call = call._replace(keep=_kept_dtype(call, traced))
-    if not traced:
-        if call.keep is None:
-            return half_layer.forward(call, tensors)[0]
+    if compiled():
+        return take(*_as_step(call, f, groups, biases, empty))
+    tensors = call.join(f, groups, biases)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        call = call._replace(keep=_kept_dtype(call, False))
         return list(_HalfLayer.apply(call, *tensors))  # type: ignore[no-untyped-call]
-    words, numbers, gamma = encode(call, empty)
-    return take("half", words, numbers, gamma, tensors, [(size, call.dtype) for size in _sizes(call, tensors)])
+    return half_layer.forward(call, tensors)[0]
 
 
-def _sizes(call: HalfCall, tensors: Sequence[Tensor]) -> list[tuple[int, ...]]:
+def _as_step(
+    call: HalfCall, f: Tensor | None, groups: Sequence[Operands], biases: Sequence[Tensor],
+    empty: Sequence[Incidence | Structure | None],
+) -> tuple[Step, list[tuple[tuple[int, ...], torch.dtype]]]:  # fmt: skip
+    """A step, and the shapes and dtypes of its results."""
+    if torch.is_grad_enabled():
+        call = call._replace(keep=_kept_dtype(call, True))
+    words, held, gamma = encode(call, empty)
+    step = Step("half", words, held, gamma, call.features(f, groups), call.parameters(groups, biases))
     lead = () if call.batch is None else (call.batch,)
-    pairs = zip(call.groups, call.split(tensors)[1], strict=True)
-    found = [
-        (*lead, group.factors if call.towards == "factor" else group.variables, x.weight.shape[1]) for group, x in pairs
+    sizes = [
+        ((*lead, group.factors if call.towards == "factor" else group.variables, x.weight.shape[1]), call.dtype)
+        for group, x in zip(call.groups, groups, strict=True)
     ]
-    return found[: call.results]
+    # Not `call.results`: torch.compile of torch 2.9 knows no properties of a named tuple.
+    return step, sizes[:1] if call.ends == "all" else sizes
 
 
 def _kept_dtype(call: HalfCall, traced: bool) -> torch.dtype:

@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from fgnn.graph import Incidence, Side, Structure, by_handle
+from fgnn.graph import EdgeTypes, Incidence, Side, Structure, by_handle
 from fgnn.nn.aggregate import Aggregation, Kind
 from fgnn.nn.backends import half_layer
 from fgnn.nn.backends.dense import own_memory
@@ -19,36 +19,38 @@ from fgnn.nn.backends.half_call import Ends, GroupCall, HalfCall
 
 _KEPT = (torch.uint8, torch.int32, torch.int64)
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+Held = Incidence | EdgeTypes | Structure
 
 
-def encode(call: HalfCall, empty: Sequence[Incidence | Structure | None]) -> tuple[str, list[int], float]:
-    """A call in words, integers and γ; the masks of ``call.empty`` are those of ``empty``."""
-    numbers, kind = [], call.aggregation.kind
+def encode(call: HalfCall, empty: Sequence[Incidence | Structure | None]) -> tuple[str, list[Held | None], float]:
+    """A call in words, objects that have handles, and γ; the masks of ``call.empty`` are those of ``empty``."""
+    held: list[Held | None] = []
     for group in call.groups:
-        numbers += [group.edges.handle, -1 if group.types is None else group.types.handle, group.factors, group.form]
-    numbers += [call.groups[0].variables, 1 if call.batch is None else call.batch]
-    numbers += [-1 if held is None else held.handle for held in empty]
-    keep = -1 if call.keep is None else _KEPT.index(call.keep)
-    flags = f"{int(call.has_f)} {int(call.relu)} {int(call.batch is not None)} {keep}"
-    words = f"{call.towards} {kind} {call.ends} {call.backend} {flags} {len(call.groups)} {_DTYPES.index(call.dtype)}"
-    return words, numbers, call.aggregation.gamma if kind == "softmax" else 1.0
+        held += [group.edges, group.types]
+    keep, kind = -1 if call.keep is None else _KEPT.index(call.keep), call.aggregation.kind
+    options = f"{call.towards} {kind} {call.ends} {call.backend} {_DTYPES.index(call.dtype)} {keep}"
+    forms = " ".join([str(group.form) for group in call.groups])
+    gamma = call.aggregation.gamma if kind == "softmax" else 1.0
+    return f"{options} {int(call.has_f)} {int(call.relu)} {forms}", [*held, *empty], gamma
 
 
-def decode(words: Sequence[str], numbers: Sequence[int], gamma: float, *, real: bool) -> HalfCall:
+def decode(
+    words: Sequence[str], held: Sequence[Sequence[int] | None], gamma: float, features: Sequence[Tensor], *, real: bool
+) -> HalfCall:
     """The inverse of :func:`encode`; if it is not ``real``, for shapes alone."""
-    towards, kind, ends, backend, has_f, relu, batched, keep, count, dtype = words
-    after = 4 * int(count)
-    (variables, batch), masks = numbers[after : after + 2], numbers[after + 2 :]
+    towards, kind, ends, backend, dtype, keep, has_f, relu, *forms = words
     calls = []
-    for k in range(0, after, 4):
-        edges, types, factors, form = numbers[k : k + 4]
-        held, typed = (by_handle(edges), None if types < 0 else by_handle(types)) if real else (None, None)
-        calls.append(GroupCall(cast(Incidence, held), typed, factors, variables, form))
-    empty = tuple(mask_of(by_handle(mask)) if real and mask >= 0 else None for mask in masks)
+    for k, form in enumerate(forms):
+        (edges, factors, variables), types = cast(Sequence[int], held[2 * k]), held[2 * k + 1]
+        found, typed = (by_handle(edges), None if types is None else by_handle(types[0])) if real else (None, None)
+        calls.append(GroupCall(cast(Incidence, found), typed, factors, variables, int(form)))
+    masks = held[2 * len(forms) :]
+    empty = tuple(mask_of(by_handle(mask[0])) if real and mask is not None else None for mask in masks)
+    batch = next((x.shape[0] for x in features if x.dim() == 3), None)
     return HalfCall(
-        tuple(calls), cast(Side, towards), Aggregation(cast(Kind, kind), gamma), has_f == "1",
-        None if batched == "0" else batch, cast(Ends, ends), relu == "1", empty, _DTYPES[int(dtype)], backend,
-        None if keep == "-1" else _KEPT[int(keep)], packed=backend == "torch",
+        tuple(calls), cast(Side, towards), Aggregation(cast(Kind, kind), gamma), has_f == "1", batch, cast(Ends, ends),
+        relu == "1", empty, _DTYPES[int(dtype)], backend, None if keep == "-1" else _KEPT[int(keep)],
+        packed=backend == "torch",
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fgnn.graph import tracing
 from fgnn.nn.backends.choice import choose_backend, working_dtype
 from fgnn.nn.backends.dense import DenseCall, dense, encode, sizes
-from fgnn.nn.backends.steps import take
+from fgnn.nn.backends.steps import Step, take
 from fgnn.nn.backends.triton.linear import fits
 
 _HALF = (torch.bfloat16, torch.float16)
@@ -43,10 +43,11 @@ def linears(
         fused = fused and fits(x, weight)
     if traced or (fused and not tracing()):
         call = DenseCall(len(xs), biases is not None, residuals is not None, relu, working_dtype(xs[0]), fused)
-        operands = [*xs, *weights, *(biases or ()), *(residuals or ())]
-        return (
-            take("dense", encode(call), [0], 1.0, operands, sizes(call, operands)) if traced else dense(call, operands)
-        )
+        features, parameters = [*xs, *(residuals or ())], [*weights, *(biases or ())]
+        if not traced:
+            return dense(call, features + parameters)
+        step = Step("dense", encode(call), (), 1.0, features, parameters)
+        return take(step, sizes(call, features + parameters))
     ys = []
     for k, (x, weight) in enumerate(zip(xs, weights, strict=True)):
         y = nn.functional.linear(x, weight, None if biases is None else biases[k])

@@ -1,56 +1,106 @@
 """Half-layers and linear layers in compiled code: one operator for as many of them in a row as a network has.
 
 ``torch.compile`` spends milliseconds on every result of every operator, several times over. A :class:`Recording`
-therefore collects the steps while the network is traced, and hands on empty tensors in place of their results. The
+therefore collects the steps while the network is traced, and hands on :class:`Pending` for their results. The
 operator then takes all steps at once, as text and integers, and differentiates them itself.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from fgnn.graph import Incidence
 from fgnn.nn.backends import dense, half_step
+from fgnn.nn.backends.half_step import Held
 
 _KINDS: dict[str, Any] = {"half": half_step, "dense": dense}
+
+
+class Step(NamedTuple):
+    """A step to take: its kind, and the call in words, by handle, by γ and by its operands."""
+
+    kind: str
+    words: str
+    held: Sequence[Held | None]
+    gamma: float
+    features: Sequence[Tensor]
+    parameters: Sequence[Tensor]
+
+
+class Pending:
+    """Stands for a result of recorded steps: what layers ask of the tensor, and its number.
+
+    It is no tensor, so that neither a graph nor anything that is traced later has a node for it.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, place: int) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.device = device
+        self.place = place
+
+    def dim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    def numel(self) -> int:
+        """The number of entries."""
+        return math.prod(self.shape)
 
 
 class Recording:
     """Steps recorded so far.
 
-    Operands and results are numbered: k is the k-th tensor from outside, -1 - k the k-th result of the steps.
+    Operands and results are numbered: k is the k-th tensor from outside, -1 - k the k-th result of the steps. Whatever
+    is written here is traced, instruction by instruction: parameters are therefore not looked for but listed.
     """
 
-    def __init__(self, features: Sequence[Tensor]) -> None:
-        self.features = len(features)
-        self.tensors = list(features)
-        self.results: list[Tensor] = []
+    def __init__(self) -> None:
+        self.tensors: list[Tensor] = []
+        self.features: list[tuple[Tensor, int]] = []  # those from outside that are no parameters, with their numbers
+        self.results = 0
         self.lines: list[str] = []
         self.numbers: list[int] = []
+        self.held: list[tuple[Held, int]] = []  # where the numbers of an object begin
         self.gammas: list[float] = []
 
-    def place(self, x: Tensor) -> int:
-        """The number of an operand."""
-        if not isinstance(x, nn.Parameter):
-            for k in range(len(self.results) - 1, -1, -1):
-                if self.results[k] is x:
-                    return -1 - k
-            for k in range(self.features):
-                if self.tensors[k] is x:
-                    return k
+    def place(self, x: Tensor | Pending) -> int:
+        """The number of a feature."""
+        if isinstance(x, Pending):
+            return x.place
+        for one, k in self.features:
+            if one is x:
+                return k
         self.tensors.append(x)
+        self.features.append((x, len(self.tensors) - 1))
         return len(self.tensors) - 1
 
-    def add(self, head: str, numbers: Sequence[int], gamma: float, tensors: Sequence[Tensor], results: int) -> None:
+    def hold(self, x: Held | None) -> int:
+        """Where the numbers of an object begin: its handle, and what tells the shapes of results; -1 for None."""
+        if x is None:
+            return -1
+        for one, k in self.held:
+            if one is x:
+                return k
+        self.held.append((x, len(self.numbers)))
+        self.numbers += [x.handle, x.num_factors, x.num_variables] if isinstance(x, Incidence) else [x.handle]
+        return self.held[-1][1]
+
+    def add(self, step: Step, results: int) -> None:
         """Record a step with so many results."""
-        places = [str(self.place(x)) for x in tensors]
-        self.lines.append(f"{head}:{len(numbers)}:{results}:{' '.join(places)}")
-        self.numbers += numbers
-        self.gammas.append(gamma)
+        held = " ".join([str(self.hold(x)) for x in step.held])
+        places = " ".join([str(self.place(x)) for x in step.features])
+        span = f"{len(self.tensors)} {len(step.parameters)}"
+        self.tensors += step.parameters
+        self.lines.append(f"{step.kind} {step.words}:{results}:{held}:{places}:{span}")
+        self.gammas.append(step.gamma)
+        self.results += results
 
     def run(self, places: Sequence[int]) -> list[Tensor]:
         """Take all steps; the tensors with these numbers."""
@@ -59,7 +109,7 @@ class Recording:
             return [self.tensors[p] for p in places]
         keep = torch.is_grad_enabled()
         head = f"{int(keep)} {' '.join([str(p) for p in wanted])}"
-        out: list[Tensor] = _op(self.tensors, self.numbers, self.gammas, ";".join([head, *self.lines]))
+        out: list[Tensor] = _op(self.tensors, self.numbers or [0], self.gammas, ";".join([head, *self.lines]))
         found = iter([out[-1 - p] for p in wanted] if keep else out)
         return [next(found) if p < 0 else self.tensors[p] for p in places]
 
@@ -72,9 +122,14 @@ def recording() -> bool:
     return len(_open) > 0
 
 
-def start(features: Sequence[Tensor]) -> None:
+def start() -> None:
     """Record the steps from here on, up to :func:`finish`; only they may read the features between."""
-    _open.append(Recording(features))
+    _open.append(Recording())
+
+
+def under_way() -> bool:
+    """Whether steps have been recorded."""
+    return recording() and len(_open[-1].lines) > 0
 
 
 def finish(features: Sequence[Tensor]) -> list[Tensor]:
@@ -83,21 +138,15 @@ def finish(features: Sequence[Tensor]) -> list[Tensor]:
     return steps.run([steps.place(x) for x in features])
 
 
-def take(
-    kind: str, words: str, numbers: Sequence[int], gamma: float, tensors: Sequence[Tensor],
-    sizes: Sequence[tuple[Sequence[int], torch.dtype]],
-) -> list[Tensor]:  # fmt: skip
-    """The results of a step, of these shapes and dtypes; if steps are recorded, what stands for them.
-
-    NaN stands for them, so that a mistake shows: what is computed from it before the steps are taken is NaN.
-    """
-    count, steps = len(sizes), _open[-1] if recording() else Recording(())
-    steps.add(f"{kind} {words}", numbers, gamma, tensors, count)
+def take(step: Step, sizes: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> list[Tensor]:
+    """The results of a step, of these shapes and dtypes; if steps are recorded, what stands for them."""
+    steps = _open[-1] if recording() else Recording()
+    last, device = -steps.results, step.parameters[0].device
+    steps.add(step, len(sizes))
     if not recording():
-        return steps.run([-1 - k for k in range(count)])
-    results = [tensors[0].new_full(size, float("nan"), dtype=dtype) for size, dtype in sizes]
-    steps.results += results
-    return results
+        return steps.run([-1 - k for k in range(len(sizes))])
+    pending = [Pending(*sizes[k], device, last - 1 - k) for k in range(len(sizes))]
+    return cast(list[Tensor], pending)
 
 
 # ---- the operator --------------------------------------------------------------------------------------------------
@@ -106,10 +155,16 @@ def take(
 class _Line(NamedTuple):
     kind: str
     words: tuple[str, ...]
-    numbers: slice
+    held: tuple[int, ...]
     results: slice
+    features: int  # of the operands, which come first
     places: tuple[int, ...]
     dead: tuple[int, ...]  # results that nothing reads from here on
+
+    def call(self, values: Sequence[Tensor], numbers: Sequence[int], gamma: float, *, real: bool) -> Any:
+        """The step's call."""
+        held = [None if k < 0 else numbers[k : k + 3] for k in self.held]
+        return _KINDS[self.kind].decode(self.words, held, gamma, values[: self.features], real=real)
 
 
 class _Text(NamedTuple):
@@ -124,13 +179,15 @@ def _parse(text: str) -> _Text:
     head, *rest = text.split(";")
     keep, *wanted = map(int, head.split())
     found: list[_Line] = []
-    number = result = 0
+    result = 0
     for line in rest:
-        left, numbers, results, places = line.split(":")
+        left, results, held, places, span = line.split(":")
         kind, *words = left.split()
-        ends = slice(number, number + int(numbers)), slice(result, result + int(results))
-        number, result = ends[0].stop, ends[1].stop
-        found.append(_Line(kind, tuple(words), *ends, tuple(map(int, places.split())), ()))
+        features, (first, count) = list(map(int, places.split())), map(int, span.split())
+        own = slice(result, result + int(results))
+        operands = (*features, *range(first, first + count))
+        found.append(_Line(kind, tuple(words), tuple(map(int, held.split())), own, len(features), operands, ()))
+        result = own.stop
     last = {p: k for k, line in enumerate(found) for p in line.places if p < 0 and p not in wanted}
     lines = [line._replace(dead=tuple(-1 - p for p in last if last[p] == k)) for k, line in enumerate(found)]
     return _Text(bool(keep), tuple(-1 - p for p in wanted), tuple(lines), result)
@@ -142,9 +199,8 @@ def _run(tensors: list[Tensor], numbers: list[int], gammas: list[float], text: s
     results: list[Any] = []
     kept: list[Tensor] = []
     for line, gamma in zip(program.lines, gammas, strict=True):
-        kind = _KINDS[line.kind]
-        call = kind.decode(line.words, numbers[line.numbers], gamma, real=real)
-        ys, some = (kind.forward if real else kind.shapes)(call, _values(line, tensors, results))
+        kind, values = _KINDS[line.kind], _values(line, tensors, results)
+        ys, some = (kind.forward if real else kind.shapes)(line.call(values, numbers, gamma, real=real), values)
         results += ys
         if program.keep:
             kept += some
@@ -181,9 +237,8 @@ def _op_backward(
     for line in program.lines:
         needed += [any(_values(line, wants, needed))] * (line.results.stop - line.results.start)
     for line, gamma in zip(program.lines[::-1], gammas[::-1], strict=True):
-        kind = _KINDS[line.kind]
-        call = kind.decode(line.words, numbers[line.numbers], gamma, real=True)
-        operands = _values(line, tensors, results)
+        kind, operands = _KINDS[line.kind], _values(line, tensors, results)
+        call = line.call(operands, numbers, gamma, real=True)
         count = kind.count_kept(call, operands)
         rest, kept = rest[: len(rest) - count], rest[len(rest) - count :]
         some = [at.pop(-1 - k, None) for k in range(line.results.start, line.results.stop)]
