@@ -32,11 +32,13 @@ def is_observed(module: nn.Module) -> bool:
         or module._backward_hooks
         or module._backward_pre_hooks
         or "forward" in module.__dict__
-        or _global_forward_hooks
-        or _global_forward_pre_hooks
-        or _global_backward_hooks
-        or _global_backward_pre_hooks
+        or globally_hooked()
     )
+
+
+# torch.compile calls them while tracing, instead of tracing them: it has no guards on hooks anyway.
+is_plain._dynamo_marked_constant = True  # type: ignore[attr-defined]
+is_observed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def globally_hooked() -> bool:
