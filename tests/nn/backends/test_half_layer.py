@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fgnn.graph import EdgeTypes
 from fgnn.nn import FGNNLayer, use_backend
-from fgnn.nn.backends import dense, half_operator, steps
+from fgnn.nn.backends import dense, half_operator, step_operator, steps
 from fgnn.nn.backends.dense import DenseCall
 from fgnn.nn.backends.steps import Step
 from fgnn.nn.half_layer import Output
@@ -27,8 +27,8 @@ def recorded(layer: FGNNLayer, graph: Any, f: Tensor, gs: Any, edges: Any) -> tu
     calls: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(half_operator, "compiled", lambda: True)
-        real = steps._op
-        patch.setattr(steps, "_op", lambda *args: calls.append(args) or real(*args))
+        real = step_operator.operator
+        patch.setattr(step_operator, "operator", lambda *args: calls.append(args) or real(*args))
         new_f, new_gs = layer(graph, f, gs, edges)
     return calls, [new_f, *new_gs.values()]
 
@@ -52,7 +52,7 @@ def test_the_operator_equals_the_function_of_autograd(q: Any, aggregate: str, ma
     calls, results = recorded(layer, graph, f, gs, edges)
     assert len(calls) == 2
     for args in calls:
-        torch.library.opcheck(steps._op, args, test_utils=CHECKS)
+        torch.library.opcheck(step_operator.operator, args, test_utils=CHECKS)
     wanted = [wanted_f, *wanted_gs.values()]
     torch.testing.assert_close(results, wanted, rtol=0, atol=0)
     ups = [torch.randn(x.shape, dtype=x.dtype) for x in wanted]
@@ -81,7 +81,7 @@ def test_linear_layers_equal_plain_operations(bias: bool, residual: bool, relu: 
     ways = [lambda: dense.dense(call, leaves), lambda: _as_step(call, leaves)]
     places, after = " ".join(map(str, range(call.features))), f"{call.features} {len(leaves) - call.features}"
     text = f"1 -1 -2;dense {dense.encode(call)}:2::{places}:{after}"
-    torch.library.opcheck(steps._op, (leaves, [0], [1.0], text), test_utils=CHECKS)
+    torch.library.opcheck(step_operator.operator, (leaves, [0], [1.0], text), test_utils=CHECKS)
     wanted = []
     for k, x in enumerate(xs):
         y = torch.nn.functional.linear(x, weights[k], biases[k] if bias else None)

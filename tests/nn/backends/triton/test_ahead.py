@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -86,3 +87,15 @@ def test_hooks_see_no_step_that_means_nothing() -> None:
     x.register_hook(seen.append)
     assert ahead.compile_ahead(lambda: step(kernel, x), [x]) == 0
     assert not seen
+
+
+def test_a_key_is_compiled_once_and_on_a_gpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(ahead, "_met", set())
+    monkeypatch.setattr(ahead, "_compile", lambda notes: seen.extend(notes) or len(notes))
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    kernel, x = Kernel(), torch.ones(4)
+    for device in ("cpu", "cuda", "cuda"):
+        ahead.compile_once("a pass", torch.device(device), lambda: step(kernel, x))
+    assert len(seen) == 1
+    assert not kernel.launched

@@ -7,7 +7,7 @@ whose launches are only noted finds out in a moment which kernels there will be.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,24 +16,47 @@ from torch import Tensor
 
 from fgnn.runtime.kernel_launch import local
 
+_met: set[Hashable] = set()  # of compile_once
+
 
 def compile_ahead(run: Callable[[], Tensor], parameters: Sequence[Tensor]) -> int:
     """Compile what ``run`` and its gradients launch; the number of kernels, 0 if that fails.
 
-    ``run`` is called once without launches, so its results mean nothing. It must not read them, nor change anything.
-    Nothing is done where hooks would see them, or while a CUDA graph is captured.
+    Nothing is done where hooks would see a step that means nothing.
     """
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-    if hooks or any(p._backward_hooks for p in parameters) or torch.cuda.is_current_stream_capturing():
+    if hooks or any(p._backward_hooks for p in parameters):
         return 0
-    notes: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-    local.notes = notes
-    try:
+
+    def step() -> None:
         with torch.autograd.set_multithreading_enabled(False):  # gradients in this thread, whose launches are noted
             out = run()
             wanted = [p for p in parameters if p.requires_grad]
             if out.requires_grad and wanted:
                 torch.autograd.grad(out, wanted, torch.zeros_like(out), allow_unused=True)
+
+    return _compile_noted(step)
+
+
+def compile_once(key: Hashable, device: torch.device, run: Callable[[], object]) -> None:
+    """Compile what ``run`` launches on a GPU, the first time that this key is given."""
+    if device.type == "cuda" and key not in _met:
+        _met.add(key)
+        with torch.cuda.device(device):
+            _compile_noted(run)
+
+
+def _compile_noted(run: Callable[[], object]) -> int:
+    """Call ``run`` without launches, and compile those; the number of kernels, 0 if that fails.
+
+    Its results mean nothing: it must not read them, nor change anything. Not while a CUDA graph is captured.
+    """
+    if torch.cuda.is_current_stream_capturing():
+        return 0
+    notes: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    local.notes = notes
+    try:
+        run()
     except Exception:  # whatever it is, the first step shows it
         return 0
     finally:
