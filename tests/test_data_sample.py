@@ -192,6 +192,17 @@ def test_several_targets_go_everywhere() -> None:
     assert data.to("meta").y["energy"].device.type == "meta"
 
 
+def test_targets_of_some_samples_only_are_named() -> None:
+    graph = FactorGraph(2, {"pair": FactorGroup([[0, 1]])})
+    with pytest.raises(ValueError, match=r"data.y of \['e'\] .* \(got none in sample 0\)"):
+        collate([Data(graph), Data(graph, y={"e": 1.0})])
+
+
+def test_non_blocking_may_be_the_second_argument() -> None:
+    graph = FactorGraph(2, {"pair": FactorGroup([[0, 1]])})
+    assert Data(graph, torch.ones(2, 1)).to("cpu", True).f is not None
+
+
 def test_floating_point_tensors_change_their_dtype() -> None:
     data = several(uniform_graph(), 1)
     for other in (data.to(torch.float64), data.to("cpu", torch.float64), data.to(dtype=torch.float64)):

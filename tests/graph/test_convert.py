@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -22,6 +24,13 @@ def test_networkx_round_trip(graph: FactorGraph) -> None:
     made = graph.to_networkx()
     assert made.number_of_edges() == graph.num_edges
     assert same(FactorGraph.from_networkx(made), graph)
+
+
+def test_networkx_can_write_a_graph_to_a_file(tmp_path: Path) -> None:
+    networkx = pytest.importorskip("networkx")
+    graph = FactorGraph(3, {"pair": FactorGroup([[0, 1], [1, 2]])})
+    networkx.write_graphml(networkx.relabel_nodes(graph.to_networkx(), str), tmp_path / "graph.graphml")
+    assert (tmp_path / "graph.graphml").stat().st_size
 
 
 def test_networkx_graphs_of_another_form_are_refused() -> None:

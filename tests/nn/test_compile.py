@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -158,6 +159,15 @@ def test_a_compiled_training_step_gives_the_same_gradients(q: str, aggregate: st
     fast(ragged_graph(), f, gs, edges).square().sum().backward()
     for p, gradient in zip(net.parameters(), wanted, strict=True):
         torch.testing.assert_close(p.grad, gradient, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_graph_may_be_dropped_before_the_backward_pass() -> None:
+    net, (_, f, gs, edges) = built("FGNN(4) - FGNN(2)")
+    scores = compiled(net, [])(uniform_graph(), f, gs, edges)
+    gc.collect()
+    scores.sum().backward()
+    assert all(p.grad is not None for p in net.parameters())
 
 
 @pytest.mark.slow

@@ -134,12 +134,13 @@ def test_arguments_that_do_not_fit_are_named(options: dict[str, Any], message: s
         FGNNLayer(4, **options)
 
 
-def test_every_trainable_parameter_gets_a_gradient_without_features_of_factors() -> None:
-    """DistributedDataParallel waits for all of them."""
+def test_every_parameter_gets_a_gradient_without_features_of_factors() -> None:
+    """DistributedDataParallel waits for all of them, also after they were frozen for a while."""
     net = build("FGNN(4) - FC(2)", variable_in=2, factor_in={"pair": 0, "triple": 0})
+    net.requires_grad_(False).requires_grad_(True)
     net(uniform_graph(), torch.randn(7, 2)).sum().backward()
-    assert all(p.grad is not None for p in net.parameters() if p.requires_grad)
-    assert all(p.requires_grad for p in net.parameters() if p.numel())
+    assert all(p.grad is not None for p in net.parameters())
+    assert "layers.0.variable_to_factor.pair.edge_messages.message.factor_weight" in net.state_dict()
 
 
 def test_features_may_be_absent() -> None:

@@ -104,6 +104,8 @@ class Data:
         Called as ``torch.nn.Module.to``: ``to(device, dtype, non_blocking)``, all of them optional, or ``to(dtype)``.
         Samples of equal structure share one graph on a device.
         """
+        if len(args) == 2 and isinstance(args[1], bool):  # to(device, non_blocking)
+            args = (args[0], None, args[1])
         device, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)
         if dtype is not None and not dtype.is_floating_point:
             raise ValueError(f"Expected a floating-point dtype for features and targets (got {dtype})")

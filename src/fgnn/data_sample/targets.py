@@ -42,10 +42,10 @@ def join_targets(targets: Sequence[Targets], join: Callable[[str, Sequence[Tenso
     """The targets of several samples, joined name by name; ``join`` gets what an error calls them."""
     if not any(isinstance(y, dict) for y in targets):
         return join("y", targets)  # type: ignore[arg-type]
-    named = [y if isinstance(y, dict) else {} for y in targets]
-    for k, (y, one) in enumerate(zip(targets, named, strict=True)):
-        if set(one) != set(named[0]) or not isinstance(y, dict):
-            got = sorted(one) if isinstance(y, dict) else "none" if y is None else tuple(y.shape)
+    named = [y for y in targets if isinstance(y, dict)]
+    for k, y in enumerate(targets):
+        if not isinstance(y, dict) or set(y) != set(named[0]):
+            got = sorted(y) if isinstance(y, dict) else "none" if y is None else tuple(y.shape)
             raise ValueError(f"Expected data.y of {sorted(named[0])} in all samples (got {got} in sample {k})")
     joined = {name: join(f"y[{name!r}]", [one[name] for one in named]) for name in named[0]}
     return {name: value for name, value in joined.items() if value is not None}

@@ -25,8 +25,8 @@ def to_networkx(
     """Nodes ("variable", i) and (group, c) with attribute ``kind``; edges with ``position`` in the scope.
 
     Features of variables (N, d) and factors (C, d) are the attribute ``x`` of nodes, those of edges (E, d) or types
-    (E,) the attribute ``edge_attr``, as tensors. The graph has the arity of each group (None if it is ragged) as
-    attribute ``groups``, and features without rows as ``empty``: a group without factors has no nodes.
+    (E,) the attribute ``edge_attr``, as tensors. A group without factors has no nodes: where there is one, the graph
+    has the arity of each group (None if it is ragged) as attribute ``groups``, and features without rows as ``empty``.
     """
     _check_names(graph)
     lists = {name: group.lists() for name, group in graph.groups.items()}
@@ -38,10 +38,12 @@ def to_networkx(
         pairs = [(c, i) for c, scope in enumerate(lists[name]) for i in scope]
         for (c, i), row in zip(pairs, rows, strict=True):
             made.edges[(name, c), ("variable", i)]["edge_attr"] = row
-    made.graph["groups"] = {name: group.arity for name, group in graph.groups.items()}
+    if not all(group.num_factors for group in graph.groups.values()):
+        made.graph["groups"] = {name: group.arity for name, group in graph.groups.items()}
     features = {("x", kind): x for kind, x in (("variable", f), *(gs or {}).items())}
     features |= {("edge_attr", name): rows for name, rows in (edges or {}).items()}
-    made.graph["empty"] = {key: x for key, x in features.items() if x is not None and not len(x)}
+    empty = {key: x for key, x in features.items() if x is not None and not len(x)}
+    made.graph |= {"empty": empty} if empty else {}
     return made
 
 

@@ -54,7 +54,7 @@ class EdgeTypes(Derived):
         return self._index() if callable(self._index) else self._index
 
     def prepare(self) -> EdgeTypes:
-        """Compute all derived tensors now."""
+        """Compute the types now."""
         _ = self.index
         return self
 

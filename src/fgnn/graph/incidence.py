@@ -144,6 +144,15 @@ class Incidence(Derived):
         zeros = self.variable.new_zeros(self.num_variables)
         return zeros.scatter_add(0, self.variable, torch.ones_like(self.variable))
 
+    def largest_degree(self, towards: Side) -> int:
+        """The most edges that a destination has."""
+        if towards == "factor" and self.arity is not None:
+            return self.arity if self.num_factors else 0
+        return self.derived(("largest degree", towards), lambda: self._largest_degree(towards))
+
+    def _largest_degree(self, towards: Side) -> int:
+        return int(torch.bincount(self.destination(towards)).max()) if self.num_edges else 0
+
     @cached_property
     def _has_empty_factor(self) -> bool:
         if self.arity is not None:
@@ -195,7 +204,7 @@ class Incidence(Derived):
         return EdgeTypes.known(place, max(longest, 1), self.num_edges)
 
     def prepare(self) -> Incidence:
-        """Compute all derived tensors now, before compiling or recording a network."""
+        """Compute the index tensors now, before compiling or recording a network."""
         for side in ("factor", "variable"):
             self.blocks(side)
             self.has_empty(side)

@@ -32,6 +32,9 @@ class Message(nn.Module):
         bias: Whether the linear layers have a bias.
     """
 
+    factor_weight: Tensor
+    variable_weight: Tensor
+
     def __init__(
         self,
         factor_in: int,
@@ -53,9 +56,12 @@ class Message(nn.Module):
             raise ValueError(f"Expected positive widths (got {factor_in}, {variable_in}, {widths})")
         self.factor_in, self.variable_in, self.out = factor_in, variable_in, out
         self.activation, self.final_activation = activation, final_activation
-        # Without features nothing reads the weight, and DistributedDataParallel would wait for its gradient.
-        self.factor_weight = nn.Parameter(torch.empty(widths[0], factor_in), requires_grad=factor_in > 0)
-        self.variable_weight = nn.Parameter(torch.empty(widths[0], variable_in), requires_grad=variable_in > 0)
+        for part, length in (("factor_weight", factor_in), ("variable_weight", variable_in)):
+            weight = torch.empty(widths[0], length)
+            if length:
+                self.register_parameter(part, nn.Parameter(weight))
+            else:  # nothing to learn: DistributedDataParallel would wait for the gradient of a parameter
+                self.register_buffer(part, weight)
         self.bias = nn.Parameter(torch.empty(widths[0])) if bias else None
         self.tail = nn.ModuleList(nn.Linear(i, o, bias=bias) for i, o in pairwise(widths))
         self.reset_parameters()

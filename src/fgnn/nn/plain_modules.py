@@ -16,12 +16,17 @@ from torch.nn.modules.module import (
     _global_forward_pre_hooks,
 )
 
+from fgnn.nn.backends.steps import recording
+
 _PARAMETERS = (nn.Parameter, Tensor)  # of the kinds that can be read: quantised ones have kinds of their own
 
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether a module is of exactly this kind, and only its own forward sees its calls."""
-    return type(module) is kind and not is_observed(module)
+    """Whether a module is of exactly this kind, and only its own forward sees its calls.
+
+    Compiled code records steps only where all modules are known to be plain, and does not ask again.
+    """
+    return type(module) is kind and (recording() or not is_observed(module))
 
 
 def is_observed(module: nn.Module) -> bool:
@@ -34,11 +39,6 @@ def is_observed(module: nn.Module) -> bool:
         or "forward" in module.__dict__
         or globally_hooked()
     )
-
-
-# torch.compile calls them while tracing, instead of tracing them: it has no guards on hooks anyway.
-is_plain._dynamo_marked_constant = True  # type: ignore[attr-defined]
-is_observed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def globally_hooked() -> bool:

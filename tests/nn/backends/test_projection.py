@@ -47,7 +47,7 @@ def messages_one_by_one(parts: EdgeInputs) -> Tensor:
 def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """From one chunk for all rows down to one row and one sample per chunk."""
     monkeypatch.setitem(chunks._CHUNK, "cpu", request.param)
-    monkeypatch.setattr(edge_messages, "_MIN_ROWS", 1)
+    monkeypatch.setattr(edge_messages, "MIN_ROWS", 1)
     return int(request.param)
 
 

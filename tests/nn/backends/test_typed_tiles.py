@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fgnn import FactorGroup
+from fgnn import FactorGraph, FactorGroup
 from fgnn.graph import EdgeTypes, Incidence, Side
-from fgnn.nn import Aggregation
+from fgnn.nn import Aggregation, FGNNLayer
 from fgnn.nn.backends.choice import EdgeCall
 from fgnn.nn.backends.torch import chunks, typed_tiles
 from fgnn.nn.backends.torch.chunks import EdgeInputs
@@ -22,6 +22,7 @@ SCOPES: dict[str, list[list[int]]] = {
     "hub": [[0, k] for k in range(1, 12)],
     "one": [[2, 0]],
 }
+EDGES = {"pair": torch.tensor([0, 1])}  # types by position
 SIDES: tuple[Side, Side] = ("factor", "variable")
 
 
@@ -78,7 +79,8 @@ def covered(inputs: EdgeInputs) -> Tensor:
 def limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """From one tile with all samples down to one destination and one sample at a time."""
     monkeypatch.setitem(chunks._CHUNK, "cpu", request.param)
-    monkeypatch.setattr(typed_tiles, "_MIN_ROWS", 1)
+    monkeypatch.setattr(typed_tiles, "_EDGES", request.param // 4)
+    monkeypatch.setattr(typed_tiles, "MIN_ROWS", 1)
     return int(request.param)
 
 
@@ -160,3 +162,51 @@ def test_sums_in_half_precision_are_rounded_once() -> None:
     assert d_b.flatten().tolist() == [300, 300]
     assert d_weight is not None
     assert d_weight.item() == 600
+
+
+@pytest.mark.parametrize("towards", SIDES)
+@pytest.mark.parametrize("kind", ["sum", "max"])
+def test_sums_at_a_hub_keep_their_digits(kind: str, towards: Side) -> None:
+    """20,000 terms added up one after the other in float32 would be wrong in the fourth digit."""
+    n = 20_000
+    layer = FGNNLayer(1, {"all": 0}, out=2, aggregate=kind).double()
+    graph = FactorGraph(n, {"all": FactorGroup([list(range(n))])})
+    if towards == "factor":
+        graph = FactorGraph(n + 1, {"all": FactorGroup([[n, i] for i in range(n)])})
+    x = torch.rand(graph.num_variables, 1, generator=torch.Generator().manual_seed(0)).double()
+    results = []
+    for dtype in (torch.float64, torch.float32):
+        layer, f = layer.to(dtype), x.to(dtype).requires_grad_()
+        new_f, new_gs = layer(graph, f)
+        results.append([new_f, *new_gs.values(), *torch.autograd.grad(new_f.sum() + new_gs["all"].sum(), [f])])
+    for exact, found in zip(*results, strict=True):
+        assert (found.double() - exact).norm() <= 2e-6 * exact.norm()
+
+
+def test_many_types_share_few_products() -> None:
+    """A tile and a chunk of samples are large enough that the rows of a type are worth reading its matrix."""
+    incidence = Incidence.of(FactorGroup(torch.arange(12_000).view(-1, 2)), 12_000)
+    types = EdgeTypes(torch.arange(12_000) % 500, 500)
+    call = EdgeCall(incidence, "factor", True, Aggregation("max"), types, 16)
+    work = typed_tiles._Work(
+        EdgeInputs(torch.zeros(6000, 16, 32), torch.zeros(12_000, 16, 32), None, torch.zeros(500, 32, 32), call), types
+    )
+    rows = sum(len(tile.edges) for tile in work.tiles) * 16 / (len(work.samples) * len(work.tiles) * 500)
+    assert rows >= 50
+
+
+def test_layers_of_all_widths_share_tiles() -> None:
+    graph = FactorGraph(200, {"pair": FactorGroup(torch.arange(200).view(-1, 2))})
+    for width in (8, 24, 64, 200):
+        FGNNLayer(4, {"pair": 0}, {"pair": 2}, out=width, q="table")(graph, torch.zeros(200, 4), None, EDGES)
+    kept = graph.incidence("pair").positions._derived["tiles"]
+    assert len(kept) == 2
+
+
+def test_types_keep_the_tiles_of_few_graphs() -> None:
+    types = EdgeTypes(torch.arange(20) % 2, 2)
+    layer = FGNNLayer(4, {"pair": 0}, {"pair": 2}, out=8, q="table")
+    for _ in range(10):
+        graph = FactorGraph(20, {"pair": FactorGroup(torch.randperm(20).view(-1, 2))})
+        layer(graph, torch.zeros(20, 4), None, {"pair": types})
+    assert len(types._derived["tiles"]) <= 4

@@ -6,6 +6,7 @@ Compiled code passes the edges by handle, as integers, so that tracing neither b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import cast
 
 import torch
@@ -20,6 +21,8 @@ from fgnn.nn.backends.half_call import Ends, GroupCall, HalfCall
 _KEPT = (torch.uint8, torch.int32, torch.int64)
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 Held = Incidence | EdgeTypes | Structure
+# Compiled code knows a graph by number only: those used last are kept for its backward pass, if the caller drops them.
+_alive = lru_cache(maxsize=32)(by_handle)
 
 
 def encode(call: HalfCall, empty: Sequence[Incidence | Structure | None]) -> tuple[str, list[Held | None], float]:
@@ -42,10 +45,10 @@ def decode(
     calls = []
     for k, form in enumerate(forms):
         (edges, factors, variables), types = cast(Sequence[int], held[2 * k]), held[2 * k + 1]
-        found, typed = (by_handle(edges), None if types is None else by_handle(types[0])) if real else (None, None)
+        found, typed = (_alive(edges), None if types is None else _alive(types[0])) if real else (None, None)
         calls.append(GroupCall(cast(Incidence, found), typed, factors, variables, int(form)))
     masks = held[2 * len(forms) :]
-    empty = tuple(mask_of(by_handle(mask[0])) if real and mask is not None else None for mask in masks)
+    empty = tuple(mask_of(_alive(mask[0])) if real and mask is not None else None for mask in masks)
     batch = next((x.shape[0] for x in features if x.dim() == 3), None)
     return HalfCall(
         tuple(calls), cast(Side, towards), Aggregation(cast(Kind, kind), gamma), has_f == "1", batch, cast(Ends, ends),

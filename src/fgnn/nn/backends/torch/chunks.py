@@ -13,6 +13,8 @@ from fgnn.nn.backends.choice import EdgeCall
 # Elements of a chunk's largest temporary: cache-sized on a CPU, few launches on a GPU.
 _CHUNK = {"cpu": 1 << 19}
 _CHUNK_ACCELERATOR = 1 << 26
+# Products of fewer rows than this do not pay for reading their matrix.
+MIN_ROWS = 128
 
 
 def limit(device: torch.device) -> int:

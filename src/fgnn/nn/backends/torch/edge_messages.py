@@ -15,13 +15,11 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from fgnn.nn.backends.torch.chunks import EdgeInputs, cut, limit, row_chunks
+from fgnn.nn.backends.torch.chunks import MIN_ROWS, EdgeInputs, cut, limit, row_chunks
 from fgnn.nn.backends.torch.reduce import first_max
 
 # From this many samples on, building Q once per edge beats φ ⊗ h for each sample.
 _SHARED = 4
-# Fewer rows than this do not pay for reading W.
-_MIN_ROWS = 128
 # Up to this many products a row, adding them up term by term is five times faster than a batch of tiny products.
 _NARROW = 512
 
@@ -145,7 +143,7 @@ class Projection:
         # The first chunk is the largest.
         largest = each * math.prod(part.stop - part.start for part in chunks[0]) if chunks else 0
         products = self.terms * self.width
-        rows = min(max(limit(weight.device) // products, _MIN_ROWS), largest)
+        rows = min(max(limit(weight.device) // products, MIN_ROWS), largest)
         self.buffer = weight.new_empty((rows, products))
         self.h = weight.new_empty((largest, self.inner))
         self.out = weight.new_empty((largest, 1, self.width))

@@ -11,8 +11,8 @@ from fgnn.graph import Block, Incidence, Side
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.torch.chunks import cut, limit
 
-# Sums in shorter dtypes lose too much if they are rounded at every step.
-_WIDE = (torch.float32, torch.float64)
+# Sums of more terms than this, one after the other, lose too many digits in float32.
+_MOST_TERMS = 256
 
 
 def reduce_edges(
@@ -32,7 +32,11 @@ def reduce_edges(
     """
     rest = messages.shape[1:]
     count = incidence.num_destinations(towards)
-    if aggregation.kind in ("sum", "mean") and messages.is_cpu and messages.dtype in _WIDE:
+    if (
+        aggregation.kind in ("sum", "mean")
+        and messages.is_cpu
+        and sum_dtype(messages, incidence, towards) == messages.dtype
+    ):
         return add_rows(messages.new_zeros((count, *rest)), incidence.destination(towards), messages), None
     blocks = incidence.blocks(towards)
     if len(blocks) == 1 and blocks[0].destinations is None:
@@ -46,6 +50,12 @@ def reduce_edges(
         if edges is not None and winner is not None:
             edges.index_copy_(0, block.destinations, winner)
     return values, edges
+
+
+def sum_dtype(like: Tensor, incidence: Incidence, towards: Side) -> torch.dtype:
+    """The dtype in which to add up rows at each destination, one after the other."""
+    many = incidence.largest_degree(towards) > _MOST_TERMS
+    return torch.promote_types(like.dtype, torch.float64 if many else torch.float32)
 
 
 def add_rows(total: Tensor, index: Tensor, rows: Tensor) -> Tensor:

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from fgnn.graph import Block, EdgeTypes, Incidence, Side
-from fgnn.nn.backends.torch.chunks import EdgeInputs, cut, limit
-from fgnn.nn.backends.torch.reduce import add_rows, reduce_block
+from fgnn.nn.backends.torch.chunks import MIN_ROWS, EdgeInputs, cut, limit
+from fgnn.nn.backends.torch.reduce import add_rows, reduce_block, sum_dtype
 
-# Products of fewer rows than this do not pay for reading their matrix.
-_MIN_ROWS = 128
-# Layers of different widths have tiles of their own.
-_KEEP = 16
+# Edges of a tile. Layers of all widths share tiles; samples are cut by width.
+_EDGES = 1 << 13
+# Tilings that are kept: both directions, with two graphs or two sizes.
+_KEEP = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class Tile:
     Attributes:
         blocks: The destinations; edges of a block are rows of the tile.
         edges, factor, variable: (rows,) the edge of each row and its two ends.
-        factors: The factors of every type, if they are these in this order; else None.
+        factors: The range of factors that the rows of each type run through in order; None if they do not.
         runs: (types, rows): one product each; several types if they are consecutive and have as many rows each.
     """
 
@@ -47,11 +47,11 @@ class Tile:
 
 
 def tiles(incidence: Incidence, types: EdgeTypes, towards: Side, size: int) -> list[Tile]:
-    """All edges in tiles of about ``size``, kept with the types."""
+    """All edges in tiles of about ``size``, kept with the types; what does not depend on them, with the edges."""
     size = min(size, incidence.num_edges)
 
     def make() -> list[Tile]:
-        parts = incidence.recent("tiles", (towards, size), lambda: list(_cut(incidence, towards, size)), _KEEP)
+        parts = incidence.recent("tiles", (towards, size), lambda: list(_cut(incidence, towards, size)), 2)
         return [_tile(edges, blocks, incidence, types) for edges, blocks in parts]
 
     return types.recent("tiles", (incidence.handle, towards, size), make, _KEEP)
@@ -67,11 +67,13 @@ def _cut(incidence: Incidence, towards: Side, size: int) -> Iterator[tuple[Tenso
         step = block.rows if size == incidence.num_edges else max(size // block.width, 1)
         for rows in cut(block.rows, step):
             padding = None if block.padding is None else block.padding[rows]
-            if some and sum(b.rows * b.width for b in some) + step * block.width > size:
+            if some and size < incidence.num_edges and sum(b.rows * b.width for b in some) + step * block.width > size:
                 yield _numbered(some)
                 some = []
             some.append(Block(to[rows], edges[rows], padding, rows.stop - rows.start, block.width))
-    if some:
+    if some and size == incidence.num_edges:  # one tile
+        yield everything[:size], [(block, block.edges) for block in some if block.edges is not None]
+    elif some:
         yield _numbered(some)
 
 
@@ -125,17 +127,19 @@ def forward(inputs: EdgeInputs, types: EdgeTypes, differentiate: bool) -> tuple[
     values = _by_sample(weight, shape)
     arg = weight.new_empty(shape, dtype=torch.long) if differentiate and call.aggregation.kind == "max" else None
     work = _Work(inputs, types)
+    sums = call.aggregation.kind in ("sum", "mean")
+    wide = sum_dtype(weight, call.incidence, call.towards) if sums else weight.dtype
     for bs in work.samples:
-        some = weight.new_full((shape[0], bs.stop - bs.start, shape[2]), call.aggregation.neutral, dtype=work.wide)
+        some = weight.new_full((shape[0], bs.stop - bs.start, shape[2]), call.aggregation.neutral, dtype=wide)
         for tile in work.tiles:
             messages = work.messages(work.h(tile, bs), tile)
-            if call.aggregation.kind in ("sum", "mean"):
-                add_rows(some, tile.destination(call.towards), messages.to(work.wide))
+            if sums:
+                add_rows(some, tile.destination(call.towards), messages.to(wide))
                 continue
             for block in tile.blocks:
                 reduced, rows = reduce_block(messages, block, call.aggregation, arg is not None)
                 assert block.destinations is not None
-                some.index_copy_(0, block.destinations, reduced.to(work.wide))
+                some.index_copy_(0, block.destinations, reduced)
                 if arg is not None and rows is not None:
                     arg[:, bs].index_copy_(0, block.destinations, rows)
         values[:, bs] = some
@@ -149,10 +153,14 @@ def backward(
     weight, work = inputs.weight, _Work(inputs, types)
     parts = [x if want else None for x, want in zip((inputs.a, inputs.b), wants, strict=False)]
     found = [None if x is None else _by_sample(weight, x.shape) for x in parts]
-    d_weight = torch.zeros_like(weight, dtype=work.wide) if wants[3] else None
+    d_weight = torch.zeros_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32)) if wants[3] else None
+    wide = [sum_dtype(weight, inputs.call.incidence, side) for side in ("factor", "variable")]
     for bs in work.samples:
         size = bs.stop - bs.start
-        sums = [None if x is None else weight.new_zeros((len(x), size, x.shape[2]), dtype=work.wide) for x in parts]
+        sums = [
+            None if x is None else weight.new_zeros((len(x), size, x.shape[2]), dtype=dtype)
+            for x, dtype in zip(parts, wide, strict=True)
+        ]
         for tile in work.tiles:
             h = work.h(tile, bs)
             up = work.upstream(grad, arg, out, h, tile, bs)
@@ -161,10 +169,10 @@ def backward(
                     d_weight[kinds] += torch.bmm(_by_type(up, kinds, rows).transpose(1, 2), _by_type(h, kinds, rows))
             if sums == [None, None]:
                 continue
-            d_node = work.back(up, h, tile).to(work.wide)
+            d_node = work.back(up, h, tile)
             for total, at in zip(sums, (tile.edges if inputs.b is None else tile.factor, tile.variable), strict=True):
                 if total is not None:
-                    add_rows(total, at, d_node)
+                    add_rows(total, at, d_node.to(total.dtype))
         for x, total in zip(found, sums, strict=True):
             if x is not None and total is not None:
                 x[:, bs] = total
@@ -181,13 +189,12 @@ class _Work:
 
     def __init__(self, inputs: EdgeInputs, types: EdgeTypes) -> None:
         self.inputs, weight, call = inputs, inputs.weight, inputs.call
-        self.wide = torch.promote_types(weight.dtype, torch.float32)  # of sums over several operations
         kinds, width, inner = weight.shape
-        most = max(limit(weight.device) // max(width, inner), 1)  # rows: edges times samples
-        edges = max(most, kinds * _MIN_ROWS // max(inputs.batch, 1))
+        rows = max(limit(weight.device) // max(width, inner), kinds * MIN_ROWS, 1)  # edges times samples
+        edges = max(_EDGES, kinds * MIN_ROWS // max(inputs.batch, 1))
         self.tiles = tiles(call.incidence, types, call.towards, edges)
         largest = max((len(tile.edges) for tile in self.tiles), default=1)
-        self.samples = list(cut(inputs.batch, max(most // largest, 1)))
+        self.samples = list(cut(inputs.batch, max(rows // largest, 1)))
         rows = largest * max((bs.stop - bs.start for bs in self.samples), default=0)
         self._inner, self._outer, self._back = (weight.new_empty(rows * size) for size in (inner, width, inner))
         self._transposed = weight.transpose(1, 2)
