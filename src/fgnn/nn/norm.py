@@ -57,7 +57,7 @@ class NodeBatchNorm(nn.Module):
         if bias is not None:
             rows = rows + bias
         norm = self.norm
-        if self.training and rows.shape[0] <= 1 and is_plain(norm, nn.BatchNorm1d) and norm.running_mean is not None:
+        if self.training and rows.shape[0] <= 1 and type(norm) is nn.BatchNorm1d and norm.running_mean is not None:
             # one row has no variance: use the running statistics
             rows = nn.functional.batch_norm(rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, False)
         else:

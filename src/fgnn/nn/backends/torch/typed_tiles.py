@@ -18,7 +18,7 @@ from fgnn.nn.backends.torch.chunks import MIN_ROWS, EdgeInputs, cut, limit
 from fgnn.nn.backends.torch.reduce import add_rows, reduce_block, sum_dtype
 
 # Edges of a tile. Layers of all widths share tiles; samples are cut by width.
-_EDGES = 1 << 13
+_EDGES = 1 << 14
 # Tilings that are kept: both directions, with two graphs or two sizes.
 _KEEP = 4
 
@@ -58,7 +58,7 @@ def tiles(incidence: Incidence, types: EdgeTypes, towards: Side, size: int) -> l
 
 
 def _cut(incidence: Incidence, towards: Side, size: int) -> Iterator[tuple[Tensor, list[tuple[Block, Tensor]]]]:
-    """The edges of each tile in order, and its blocks with the places of their edges in that order."""
+    """The edges of each tile, and its blocks with the places of their edges among them."""
     some: list[Block] = []
     everything = torch.arange(max(incidence.num_edges, incidence.num_destinations(towards)))
     for block in incidence.blocks(towards):
@@ -78,9 +78,18 @@ def _cut(incidence: Incidence, towards: Side, size: int) -> Iterator[tuple[Tenso
 
 
 def _numbered(blocks: Sequence[Block]) -> tuple[Tensor, list[tuple[Block, Tensor]]]:
-    listed = [block.edges for block in blocks if block.edges is not None]
-    edges = torch.cat([x.flatten() for x in listed]).unique()  # padding repeats edges
-    return edges, [(block, torch.searchsorted(edges, x)) for block, x in zip(blocks, listed, strict=True)]
+    edges, places, count = [], [], 0
+    for block in blocks:
+        assert block.edges is not None
+        if block.padding is None:
+            live, number = block.edges.flatten(), torch.arange(block.edges.numel())
+        else:  # padding repeats an edge, and its place
+            own = ~block.padding.cpu().flatten()
+            live, number = block.edges.flatten()[own], own.cumsum(0) - 1
+        edges.append(live)
+        places.append((block, (number + count).view_as(block.edges)))
+        count += len(live)
+    return torch.cat(edges), places
 
 
 def _tile(edges: Tensor, blocks: Sequence[tuple[Block, Tensor]], incidence: Incidence, types: EdgeTypes) -> Tile:
