@@ -21,6 +21,8 @@ from fgnn.graph import FactorGraph, FactorGroup
 from fgnn.nn import aggregate_messages, use_backend
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.choice import why_unsupported
+from fgnn.nn.backends.triton import layout
+from fgnn.nn.backends.triton.layout import layout_of
 from tests.nn.backends.triton.cases import Case, draw, incidence_of, worst
 
 ROWS = [
@@ -51,6 +53,22 @@ TYPED = [
 
 @pytest.mark.parametrize("case", ROWS + TYPED, ids=str)
 def test_value_and_gradients_equal_a_plain_loop(case: Case) -> None:
+    assert worst(case, "triton", torch.float32) < 3e-6
+
+
+LARGE = [
+    Case(),
+    Case(ragged=True, towards="variable", q="own", batch=3),
+    Case(towards="variable", q="types", kind="sum"),
+    Case(factors=20, q="places"),
+    Case(factors=3, arity=3, variables=5, ragged=True, towards="variable", q="types", batch=17),
+]
+
+
+@pytest.mark.parametrize("case", LARGE, ids=str)
+def test_structures_too_large_for_int32_have_the_same_results(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "_INT32", 2)
+    assert layout_of(incidence_of(case), case.towards).source.dtype == torch.int64
     assert worst(case, "triton", torch.float32) < 3e-6
 
 

@@ -26,14 +26,23 @@ from fgnn.nn.backends.triton.edge_tile import (
 
 
 @triton.jit
+def listed_at(x, at, live, E):
+    """Entries of a list of E indices, as int64; any of them where ``live`` is False."""
+    if x.dtype.element_ty == tl.int64:
+        # Masked by ``live``, Triton 3.6 and 3.7 move this load to another layout without the mask, and fail.
+        return tl.load(x + tl.minimum(at, E - 1))
+    return tl.load(x + at, mask=live, other=0).to(tl.int64)
+
+
+@triton.jit
 def edge_rows(
     pid, source, edge, table, rows, total, D, S, E, A: tl.constexpr, W: tl.constexpr, BR: tl.constexpr,
     HAS_EDGE: tl.constexpr, OWN_COEF: tl.constexpr,
 ):  # fmt: skip
     """Where a tile's operands are: rows of src, dst and φ; places; live mask; edge and list position in all samples."""
     sample, destination, at, place, live = edge_tile(pid, table, rows, total, A, W, BR)
-    src_row = sample * S + tl.load(source + at, mask=live, other=0).to(tl.int64)
-    e = tl.load(edge + at, mask=live, other=0).to(tl.int64) if HAS_EDGE else at
+    src_row = sample * S + listed_at(source, at, live, E)
+    e = listed_at(edge, at, live, E) if HAS_EDGE else at
     by_sample = sample * E + e
     return src_row, sample * D + destination, by_sample if OWN_COEF else e, place, live, by_sample, sample * E + at
 

@@ -13,6 +13,8 @@ from fgnn.runtime.triton_support import power_of_two
 
 # Widest row that holds a whole neighbourhood; longer neighbourhoods take several rows.
 _WIDEST = 64
+# From this many edges or nodes on, indices are int64.
+_INT32 = 2**31 - 1
 _WIDTHS = (4, 8, 16, 32)
 Lists = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -114,7 +116,7 @@ def layout_of(incidence: Incidence, towards: Side, per_edge: bool = False) -> La
 
 def _make(incidence: Incidence, towards: Side, per_edge: bool) -> Layout:
     edges = incidence.num_edges
-    large = max(edges, incidence.num_factors, incidence.num_variables) >= 2**31 - 1
+    large = max(edges, incidence.num_factors, incidence.num_variables) >= _INT32
     small = torch.int64 if large else torch.int32
     if towards == "factor":
         ptr, edge, other = incidence.factor_ptr, None, incidence.variable
