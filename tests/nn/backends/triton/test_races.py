@@ -55,10 +55,13 @@ def results(layer: nn.Module, inputs: list[Any], dtype: torch.dtype, backend: st
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("aggregate", ["max", "sum"])
 @pytest.mark.parametrize(("width", "out"), WIDTHS)
 @pytest.mark.parametrize("make", [large_graph, many_samples])
-def test_forward_gives_the_same_bits_at_every_run(make: Any, width: int, out: int, dtype: torch.dtype) -> None:
-    layer, inputs = problem(make, width, out, "max")
+def test_forward_gives_the_same_bits_at_every_run(
+    make: Any, width: int, out: int, aggregate: str, dtype: torch.dtype
+) -> None:
+    layer, inputs = problem(make, width, out, aggregate)
     with torch.no_grad():
         exact = results(layer, inputs, torch.float32, "torch")
         first = results(layer, inputs, dtype, None)

@@ -16,6 +16,7 @@ import triton.language as tl
 from fgnn.nn.backends.triton.edge_tile import (
     edge_tile,
     finish_factors,
+    finished,
     hidden,
     load_block,
     load_factors,
@@ -134,7 +135,7 @@ def rows_backward(
                     g = upstream(grad, arg, dst_row, place[:, None], live, m0, M, BM, MAX, CT)
                     at_w = weight + (t * M + m0 + column[:, None]).to(tl.int64) * N + inner[None, :]
                     w = tl.load(at_w, mask=(m0 + column < M)[:, None] & (inner < N)[None, :], other=0)
-                    p = tl.dot(g, w.to(CT), p, input_precision=PREC)
+                    p = finished(tl.dot(g, w.to(CT), p, input_precision=PREC), live, PREC)
             dh += p * f[:, None]
             if NEED_COEF:
                 d_f = tl.sum(p * h.to(tl.float32), 1)
@@ -194,7 +195,9 @@ def rows_weight(
         src_row, dst_row, e, place, live, _, _ = edge_rows(
             share + splits, source, edge, table, rows, total, D, S, E, A, W, BR, HAS_EDGE, OWN_COEF
         )
-    for pid in tl.range(share, tl.cdiv(total, BR), splits, num_stages=1 if AHEAD else None):
+    # A plain gradient would make the compiler run products into the next iteration, see `finished`.
+    ONE_STAGE: tl.constexpr = AHEAD or not (MAX or PREC == "tf32x3")
+    for pid in tl.range(share, tl.cdiv(total, BR), splits, num_stages=1 if ONE_STAGE else None):
         if AHEAD:
             next_h, next_b, next_g, next_won = load_factors(
                 dst, src, grad, arg, dst_row, src_row, live, n0, m0, N, M, BN, BM, HAS_DST, MAX

@@ -65,6 +65,18 @@ def larger(x, y):
 
 
 @triton.jit
+def finished(product, live, PREC: tl.constexpr):
+    """A product, zero where not ``live``: its use makes a pipelined loop wait for it.
+
+    The matrix units read computed operands from registers while they run. If a loop only accumulates, Triton 3.6 starts
+    the next iteration meanwhile, which writes new operands into the same registers.
+    """
+    if PREC == "tf32x3":  # three products, which wait for each other
+        return product
+    return tl.where(live[:, None], product, 0.0)
+
+
+@triton.jit
 def hidden(
     dst, src, dst_row, src_row, live, n0, N: tl.constexpr, BN: tl.constexpr, RELU: tl.constexpr,
     HAS_DST: tl.constexpr, CT: tl.constexpr,

@@ -17,6 +17,7 @@ import triton.language as tl
 
 from fgnn.nn.backends.triton.edge_tile import (
     finish_factors,
+    finished,
     hidden,
     larger,
     load_block,
@@ -91,11 +92,13 @@ def typed_forward(
             h = hidden(dst, src, dst_row, src_row, live, n0, N, BN, RELU, HAS_DST, CT)
             w = load_matrix(weight, q, n0, m0, N, M, BN, BM)
             acc = tl.dot(h, tl.trans(w).to(CT), acc, input_precision=PREC)
+            if N > BN:
+                acc = finished(acc, live, PREC)
         if MAX:
             first = tl.where(acc <= best, first, j - start)
             best = larger(best, acc)
         else:
-            best += acc
+            best = finished(best + acc, live, PREC)
     store_rows(out, dst_row, live, m0, best, M, BM)
     if MAX:
         store_rows(arg, dst_row, live, m0, first, M, BM)
@@ -195,6 +198,8 @@ def typed_nodes(
                 g = upstream(grad, arg, wide * D + d, place, live, m0, M, BM, MAX, CT)
                 w = load_matrix(weight, q, n0, m0, N, M, BN, BM)
                 p = tl.dot(g, w.to(CT), p, input_precision=PREC)
+                if M > BM or not RELU:
+                    p = finished(p, live, PREC)
             if RELU:
                 src_row = wide * S + tl.load(walk + e * 4 + 2)
                 h = hidden(dst, src, wide * D + d, src_row, live, n0, N, BN, RELU, HAS_DST, CT)
@@ -228,6 +233,8 @@ def places_backward(
             g = upstream(grad, arg, wide, tl.full((), j, tl.int32), live, m0, M, BM, MAX, CT)
             w = load_matrix(weight, tl.full((), j, tl.int32), n0, m0, N, M, BN, BM)
             p = tl.dot(g, w.to(CT), p, input_precision=PREC)
+            if M > BM or not RELU:
+                p = finished(p, live, PREC)
         if RELU:
             h = hidden(dst, src, wide, src_row, live, n0, N, BN, RELU, HAS_DST, CT)
             p = tl.where(h > 0, p, 0.0)
