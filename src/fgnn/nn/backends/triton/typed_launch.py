@@ -139,7 +139,7 @@ def _place_gradients(job: Job, upstream: Upstream, wants: Sequence[bool], grads:
 
 
 def _weight_gradients(jobs: Sequence[Job], upstream: Sequence[Upstream]) -> list[Tensor]:
-    from fgnn.nn.backends.triton import typed_edge_kernels as kernels
+    from fgnn.nn.backends.triton.typed_weight_kernels import typed_weight
 
     one = _Launch("weight", jobs)
     blocks = cdiv(one.n, one.tile.inner) * cdiv(one.m, one.tile.columns)
@@ -161,5 +161,5 @@ def _weight_gradients(jobs: Sequence[Job], upstream: Sequence[Upstream]) -> list
             x.dst, x.src, index.source, index.by_kind, index.kind_ptr, grad, arg, found[-1], plan.sizes.destinations,
             x.src.shape[1], count, splits,
         ])  # fmt: skip
-    one.start(kernels.typed_weight, (programs, blocks), groups, (one.items,), BY_ITEM=one.by_place)
+    one.start(typed_weight, (programs, blocks), groups, (one.items,), BY_ITEM=one.by_place)
     return found
