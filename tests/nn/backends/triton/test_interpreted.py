@@ -21,8 +21,10 @@ from fgnn.graph import FactorGraph, FactorGroup
 from fgnn.nn import aggregate_messages, use_backend
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.choice import why_unsupported
-from fgnn.nn.backends.triton import layout
+from fgnn.nn.backends.triton import edge_mlp, layout, positions
 from fgnn.nn.backends.triton.layout import layout_of
+from fgnn.nn.backends.triton.positions import Positions
+from fgnn.nn.norm import NodeBatchNorm
 from tests.nn.backends.triton.cases import Case, draw, incidence_of, worst
 
 ROWS = [
@@ -102,6 +104,22 @@ def test_nan_is_not_lost_in_a_maximum() -> None:
     wrong = torch.isnan(found).all(-1)
     assert wrong[1, 2]
     assert int(wrong.sum()) == 1
+
+
+def test_nan_is_not_lost_in_a_relu() -> None:
+    make = torch.Generator().manual_seed(0)
+    x, t = torch.randn(9, 4, generator=make), torch.randn(5, 3, generator=make)
+    x[3, 1], t[2, 0] = torch.nan, torch.nan
+    norm = NodeBatchNorm(4)
+    with use_backend("triton"):
+        y = norm(x, relu=True)
+    assert torch.isnan(y).all(0).tolist() == [False, True, False, False]
+    assert norm.norm.running_var is not None
+    assert torch.isnan(norm.norm.running_var).tolist() == [False, True, False, False]
+    net = [torch.randn(*shape, generator=make) for shape in ((16, 3), (16,), (4, 16), (4,))]
+    ((phi, _),) = positions.forward([Positions(t, net, torch.randn(4, 2, 2, generator=make))], torch.float32)
+    for found in (edge_mlp.forward(t, *net, torch.float32), phi):
+        assert torch.isnan(found).all(1).tolist() == [False, False, True, False, False]
 
 
 @pytest.mark.parametrize("hidden", [(), (16,), (8, 16)], ids=str)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from fgnn.nn.backends.triton.edge_tile import larger
+
 
 @triton.jit
 def tile_of(start, rows, column, width):
@@ -68,7 +70,7 @@ def finish_statistics(
     inside = column < width
     total, square = add_shares(partial, column, inside, width, shares, S, C)
     offset = total / rows
-    variance = tl.maximum(square / rows - offset * offset, 0.0)
+    variance = larger(square / rows - offset * offset, 0.0)
     centre = tl.load(x + column, mask=inside, other=0.0).to(tl.float32) + offset
     tl.store(mean + column, centre, mask=inside)
     tl.store(rstd + column, 1.0 / tl.sqrt(variance + eps), mask=inside)
@@ -105,7 +107,7 @@ def apply(
     v = tl.load(x + at, mask=live, other=0.0).to(tl.float32)
     v = (v - centre) * scale * w + b
     if RELU:
-        v = tl.maximum(v, 0.0)
+        v = larger(v, 0.0)
     if HAS_RESIDUAL:
         # rounded first, as with two separate operations
         v = v.to(y.dtype.element_ty).to(tl.float32) + tl.load(residual + at, mask=live, other=0.0).to(tl.float32)

@@ -7,6 +7,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from fgnn.nn.backends.triton.edge_tile import larger
+
 
 @triton.jit
 def hidden_before(t, w1, b1, e, live, D: tl.constexpr, H: tl.constexpr, BD: tl.constexpr):
@@ -32,7 +34,7 @@ def edge_mlp_forward(
     e = tl.program_id(0) * BE + tl.arange(0, BE)
     live = e < edges
     _, before = hidden_before(t, w1, b1, e, live, D, H, BD)
-    h = tl.maximum(before, 0.0)
+    h = larger(before, 0.0)
     j = tl.arange(0, H)
     k = tl.arange(0, BT)
     w = tl.load(w2 + k[None, :] * H + j[:, None], mask=(k < T)[None, :], other=0).to(tl.float32)
@@ -60,7 +62,7 @@ def edge_mlp_backward(
         e = block * BE + tl.arange(0, BE)
         live = e < edges
         x, before = hidden_before(t, w1, b1, e, live, D, H, BD)
-        h = tl.maximum(before, 0.0)
+        h = larger(before, 0.0)
         at = e[:, None].to(tl.int64) * by_edge + k[None, :].to(tl.int64) * by_term
         g = tl.load(grad + at, mask=live[:, None] & (k < T)[None, :], other=0).to(tl.float32)
         back = tl.where(before > 0, tl.dot(g, w, input_precision=PREC), 0.0)

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from fgnn.nn.backends.triton.edge_mlp_kernels import hidden_before
+from fgnn.nn.backends.triton.edge_tile import larger
 from fgnn.nn.backends.triton.group_choice import pick
 
 
@@ -44,7 +45,7 @@ def forward_block(
     _, before = hidden_before(t, w1, b1, a, a < A, D, H, BD)
     j = tl.arange(0, H)
     w = tl.load(w2 + k[None, :] * H + j[:, None], mask=(k < T)[None, :], other=0).to(tl.float32)
-    y = tl.dot(tl.maximum(before, 0.0), w, input_precision=PREC)
+    y = tl.dot(larger(before, 0.0), w, input_precision=PREC)
     y += tl.load(b2 + k, mask=k < T, other=0).to(tl.float32)[None, :]
     if tl.program_id(0) == 0:
         inside = (a < A)[:, None] & (k < T)[None, :]
@@ -124,7 +125,7 @@ def backward_net(
     for block in range(blocks):
         g += rows_of(d_phi + block * A * T, A, T, BA, BT)
     x, before = hidden_before(t, w1, b1, a, a < A, D, H, BD)
-    h = tl.maximum(before, 0.0)
+    h = larger(before, 0.0)
     w = tl.load(w2 + k[:, None] * H + j[None, :], mask=(k < T)[:, None], other=0).to(tl.float32)
     back = tl.where(before > 0, tl.dot(g, w, input_precision=PREC), 0.0)
     tl.store(d_w1 + j[None, :] * D + d[:, None], tl.dot(tl.trans(x), back, input_precision=PREC), mask=(d < D)[:, None])
