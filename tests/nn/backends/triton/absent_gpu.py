@@ -19,8 +19,8 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime import JITFunction, driver
 
-from fgnn.nn.backends.triton import kernel_launch, replay, tile_sizes
-from fgnn.runtime import triton_support
+from fgnn.nn.backends.triton import replay, tile_sizes
+from fgnn.runtime import kernel_launch, triton_support
 
 TARGET = GPUTarget("cuda", 90, 32)
 SHARED = 227 * 1024  # bytes that a program may use on it
