@@ -133,16 +133,16 @@ def test_info_prints_what_a_bug_report_needs() -> None:
     assert "weights" in command("info")[1]
 
 
-@pytest.mark.parametrize("given", [None, "ACTIVE"])
-def test_waiting_threads_sleep_unless_the_user_decides(given: str | None) -> None:
+@pytest.mark.parametrize("given", [None, "infinity"])
+def test_waiting_threads_soon_sleep_unless_the_user_decides(given: str | None) -> None:
     program = (
         "import os, sys\n"
         "from fgnn import cli\n"
         "assert 'torch' not in sys.modules\n"
-        "cli.build_app = lambda: lambda **_: print(os.environ['OMP_WAIT_POLICY'])\n"
+        "cli.build_app = lambda: lambda **_: print(os.environ['GOMP_SPINCOUNT'])\n"
         "cli.main()\n"
     )
-    env = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    env |= {} if given is None else {"OMP_WAIT_POLICY": given}
+    env = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    env |= {} if given is None else {"GOMP_SPINCOUNT": given}
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout == f"{given or 'PASSIVE'}\n"
+    assert done.stdout == f"{given or '1000'}\n"
