@@ -97,9 +97,9 @@ def _fail(message: str, code: int = 2) -> NoReturn:
 def main() -> None:
     """Run the command line; wrong input ends in one line and exit code 2, never in a traceback."""
     _open_closed_streams()
-    # Waiting threads spin for a few microseconds, then sleep. Spinning on, torch's default, triples the time of training
-    # beside another busy process; sleeping at once nearly doubles it on a quiet machine. OpenMP reads this when torch is
-    # imported, which no module does before here.
+    # Waiting threads spin for a few microseconds, then sleep. Spinning on, torch's default, triples the time of a step
+    # beside another busy process; sleeping at once nearly doubles it on a quiet machine. OpenMP reads this when torch
+    # is imported, which no module does before here.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     if os.environ.get("FGNN_DEBUG"):
         build_app()()
