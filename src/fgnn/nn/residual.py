@@ -86,9 +86,8 @@ class _ToVariables(nn.Module):
 
 def _matrices(q: nn.Module, incidence: Incidence, slots: Slots) -> list[Tensor]:
     """Q at the positions of a scope, for each run.  # shapes: (A, m, n)"""
-    own = isinstance(q, CosineMatrix) and type(q).forward is CosineMatrix.forward and not is_observed(q)
-    if own:
-        return [q.at_positions(incidence, arity) for _, arity in slots.runs]  # type: ignore[operator]
+    if isinstance(q, CosineMatrix) and type(q).forward is CosineMatrix.forward and not is_observed(q):
+        return [q.at_positions(incidence, arity) for _, arity in slots.runs]
     coefficients, weight = q(None, incidence)
     group, start, found = incidence.group(), 0, []
     for count, arity in slots.runs:  # the factors of a run have the same matrices

@@ -81,4 +81,5 @@ def backward(
 
 def _where_above(x: Tensor, order: Tensor, bound: int) -> Tensor:
     """x where ``order`` exceeds the bound, else 0: the gradient of a ReLU, which is vectorised on a CPU."""
-    return torch.ops.aten.threshold_backward(x, order, bound)  # type: ignore[no-any-return]
+    found: Tensor = torch.ops.aten.threshold_backward(x, order, bound)
+    return found
