@@ -81,7 +81,7 @@ def test_a_module_that_takes_samples_can_be_exported() -> None:
     data = sample(uniform_graph())
     module = torch.nn.Module()
     module.layer = FGNNLayer(2, {"pair": 3, "triple": 3}, {"pair": 3, "triple": 3}, out=2)
-    module.forward = lambda one: module.layer(*one.inputs)[0]  # type: ignore[method-assign]
+    module.forward = lambda one: module.layer(*one.inputs)[0]
     exported = torch.export.export(module, (data,), strict=False).module()
     torch.testing.assert_close(exported(data), module(data))
 
@@ -210,7 +210,7 @@ def test_floating_point_tensors_change_their_dtype() -> None:
         assert {other.f.dtype, other.gs["pair"].dtype, other.y["forces"].dtype} == {torch.float64}
         assert other.graph is data.graph
     typed = sample(uniform_graph(), types=True).to(torch.float16)
-    assert typed.edges["pair"].dtype == typed.y.dtype == torch.int64  # type: ignore[union-attr]
+    assert typed.edges["pair"].dtype == typed.y.dtype == torch.int64
     with pytest.raises(ValueError, match=r"floating-point dtype .*got torch.int64"):
         data.to(torch.int64)
 
@@ -223,7 +223,7 @@ def test_groups_without_factors_are_kept_by_networkx() -> None:
     assert other.graph.structure.key == graph.structure.key
     assert (other.gs["none"].shape, other.edge_rows()["none"].shape) == ((0, 4), (0, 5))
     nothing = Data(FactorGraph(0, {}), torch.zeros(0, 3))
-    assert Data.from_networkx(nothing.to_networkx()).f.shape == (0, 3)  # type: ignore[union-attr]
+    assert Data.from_networkx(nothing.to_networkx()).f.shape == (0, 3)
 
 
 def test_samples_are_saved_moved_and_mapped() -> None:

@@ -60,7 +60,7 @@ def hook(module: nn.Module) -> None:
 
 def own_forward(module: nn.Module) -> None:
     forward = module.forward
-    module.forward = lambda *args: 2 * forward(*args)  # type: ignore[method-assign]
+    module.forward = lambda *args: 2 * forward(*args)
 
 
 def weigh(linear: nn.Linear) -> None:
@@ -68,7 +68,7 @@ def weigh(linear: nn.Linear) -> None:
 
 
 CHANGES: dict[str, Callable[[nn.Sequential], Any]] = {
-    "adapter": lambda net: net.__setitem__(0, LoRA(net[0])),  # type: ignore[arg-type]
+    "adapter": lambda net: net.__setitem__(0, LoRA(net[0])),
     "activation": lambda net: net.__setitem__(1, nn.GELU()),
     "no activation": lambda net: net.__delitem__(1),
     "one layer more": lambda net: net.insert(2, nn.LayerNorm(32, dtype=torch.float64)),
@@ -81,5 +81,5 @@ CHANGES: dict[str, Callable[[nn.Sequential], Any]] = {
     "weight norm": lambda net: parametrizations.weight_norm(net[0]),
     "spectral norm": lambda net: parametrizations.spectral_norm(net[0]).eval(),
     "pruned": lambda net: prune.l1_unstructured(net[0], "weight", 0.5),
-    "quantised": lambda net: weigh(net[0]),  # type: ignore[arg-type]
+    "quantised": lambda net: weigh(net[0]),
 }

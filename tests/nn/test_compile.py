@@ -104,7 +104,7 @@ def test_changes_of_a_layer_are_seen_after_the_first_call() -> None:
         lambda: setattr(first.factor_to_variable, "aggregation", Aggregation("mean")),
         lambda: setattr(first.factor_to_variable.output, "norm", nn.LayerNorm(4)),
         lambda: setattr(inner[1].variable_to_factor["pair"].output, "activation", None),
-        lambda: inner[0].variable.append(nn.LayerNorm(4)),  # type: ignore[union-attr, index]
+        lambda: inner[0].variable.append(nn.LayerNorm(4)),
     ]
     for change in changes:
         change()

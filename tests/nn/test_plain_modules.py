@@ -189,7 +189,7 @@ def test_the_parts_of_a_layer(what: str, change: Callable[[Any], Any]) -> None:
 def test_a_wrapper_around_q(q: str) -> None:
     graph = uniform_graph()
     widths = dict.fromkeys(graph.groups, 3)
-    layer = FGNNLayer(4, widths, None if q == "cosine" else widths, 5, q=q).double()  # type: ignore[arg-type]
+    layer = FGNNLayer(4, widths, None if q == "cosine" else widths, 5, q=q).double()
     f, gs, edges = features(graph, 4, widths, widths, types=q == "table")
     edges = {} if q == "cosine" else edges
     _, before = layer(graph, f, gs, edges)

@@ -65,7 +65,7 @@ def test_heads_score_graphs_and_edges() -> None:
 
 
 @pytest.mark.parametrize("how", ["sum", "mean", "attention"])
-def test_large_graphs_are_pooled_in_half_precision(how) -> None:  # type: ignore[no-untyped-def]
+def test_large_graphs_are_pooled_in_half_precision(how) -> None:
     graph = FactorGraph(70_000, {"pair": FactorGroup([[0, 1]])})
     x = torch.ones(70_000, 1, dtype=torch.float16) / (70_000 if how == "sum" else 1)
     pool = GraphPool(how, 1 if how == "attention" else None).half()

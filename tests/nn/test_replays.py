@@ -194,7 +194,7 @@ def test_a_change_of_the_module_is_noticed(often: Layers, device: str, change: s
     elif change == "hook":
         often.first.register_forward_hook(lambda *_: seen.append(1))
     elif change == "forward":
-        often.second.forward = MethodType(lambda self, x: 2 * nn.Linear.forward(self, x), often.second)  # type: ignore[method-assign]
+        often.second.forward = MethodType(lambda self, x: 2 * nn.Linear.forward(self, x), often.second)
     else:
         often.eval()
     other = plain(often)

@@ -40,8 +40,9 @@ def map_targets(y: Targets, change: Callable[[Tensor], Any]) -> Any:
 
 def join_targets(targets: Sequence[Targets], join: Callable[[str, Sequence[Tensor | None]], Tensor | None]) -> Targets:
     """The targets of several samples, joined name by name; ``join`` gets what an error calls them."""
-    if not any(isinstance(y, dict) for y in targets):
-        return join("y", targets)  # type: ignore[arg-type]
+    alone = [y for y in targets if not isinstance(y, dict)]
+    if len(alone) == len(targets):
+        return join("y", alone)
     named = [y for y in targets if isinstance(y, dict)]
     for k, y in enumerate(targets):
         if not isinstance(y, dict) or set(y) != set(named[0]):
@@ -54,11 +55,15 @@ def join_targets(targets: Sequence[Targets], join: Callable[[str, Sequence[Tenso
 def split_targets(y: Targets, variables: Sequence[int]) -> list[Targets]:
     """The targets of each sample, if they have one row for each sample or for each variable; else all for each."""
     if isinstance(y, dict):
-        parts = {name: split_targets(value, variables) for name, value in y.items()}
-        return [{name: parts[name][k] for name in y} for k in range(len(variables))]  # type: ignore[misc]
-    if y is None or not y.dim() or y.shape[0] not in (len(variables), sum(variables)):
+        parts = {name: _split(value, variables) for name, value in y.items()}
+        return [{name: rows[k] for name, rows in parts.items()} for k in range(len(variables))]
+    return [None] * len(variables) if y is None else [*_split(y, variables)]
+
+
+def _split(y: Tensor, variables: Sequence[int]) -> Sequence[Tensor]:
+    if not y.dim() or y.shape[0] not in (len(variables), sum(variables)):
         return [y] * len(variables)
-    return list(torch.split(y, list(variables)) if y.shape[0] == sum(variables) else y.unbind())
+    return torch.split(y, list(variables)) if y.shape[0] == sum(variables) else y.unbind()
 
 
 def targets_text(y: Targets) -> list[str]:

@@ -116,7 +116,7 @@ def layer(groups: int, aggregate: Any, q: str, dtype: torch.dtype) -> None:
         edges = {name: torch.randn(k + 1, 3) for k, name in enumerate(scopes)}
     with use_backend("triton"), torch.autocast("cpu", dtype, enabled=dtype != SINGLE):
         f, gs = network(graph, f.requires_grad_(), gs, edges)
-    torch.stack([x.float().sum() for x in (f, *gs.values())]).sum().backward()  # type: ignore[no-untyped-call]
+    torch.stack([x.float().sum() for x in (f, *gs.values())]).sum().backward()
 
 
 def linear(k: int, m: int, count: int, dtype: torch.dtype) -> None:
@@ -126,7 +126,7 @@ def linear(k: int, m: int, count: int, dtype: torch.dtype) -> None:
         biases = [torch.randn(m, requires_grad=True)] * count
         with use_backend("triton"), torch.autocast("cpu", HALF):
             ys = linears(xs, weights, biases if bias else None, relu=bias)
-        torch.stack([y.float().sum() for y in ys]).sum().backward()  # type: ignore[no-untyped-call]
+        torch.stack([y.float().sum() for y in ys]).sum().backward()
 
 
 def points_network(dtype: torch.dtype) -> None:
