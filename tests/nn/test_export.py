@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from fgnn import FactorGraph, FactorGroup
 from fgnn.graph import EdgeTypes
-from fgnn.nn import FGNNLayer, aggregate_messages, build
+from fgnn.nn import FGNNLayer, ResidualNetwork, aggregate_messages, build
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.choice import EdgeCall
 from fgnn.nn.backends.torch.traced import aggregate_traced
@@ -96,6 +96,23 @@ def test_the_structure_may_be_fixed() -> None:
     assert not any(isinstance(x, torch._subclasses.FakeTensor) for x in graph.incidence("pair").__dict__.values())
 
 
+def check_in_onnx_runtime(net: nn.Module, graph: FactorGraph, inputs: tuple, fixed: bool, folder: Path) -> None:  # type: ignore[type-arg]
+    """Export for any number of samples, and compare on three, also on another structure where it is an input."""
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    program = exported(net, graph, inputs, fixed)
+    torch.onnx.export(program, dynamo=True, verbose=False).save(str(folder / "net.onnx"))  # type: ignore[union-attr]
+    session = runtime.InferenceSession(str(folder / "net.onnx"), providers=["CPUExecutionProvider"])
+    for structure in (graph,) if fixed else (graph, rewired()):
+        f, gs, edges = inputs
+        f, gs = f[:3], {name: g[:3] for name, g in gs.items()}
+        leaves = tree_leaves((f, gs, edges) if fixed else (structure, f, gs, edges))
+        names = [one.name for one in session.get_inputs()]
+        (scores,) = session.run(None, dict(zip(names, (x.numpy() for x in leaves), strict=True)))
+        with torch.no_grad():
+            torch.testing.assert_close(torch.from_numpy(scores), net(structure, f, gs, edges), rtol=1e-4, atol=1e-5)
+
+
 DEEP = "FGNN(4) - Res[FC(4) - FGNN(4) - FC(4)] - FGNN(2)"
 
 
@@ -111,21 +128,35 @@ DEEP = "FGNN(4) - Res[FC(4) - FGNN(4) - FC(4)] - FGNN(2)"
     ],
 )
 def test_onnx_runtime_computes_the_same(notation: str, q: str, aggregate: str, fixed: bool, tmp_path: Path) -> None:
-    runtime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
     graph = ragged_graph()
     net, inputs = setup(graph, notation, q=q, aggregate=aggregate)
-    program = exported(net, graph, inputs, fixed)
-    torch.onnx.export(program, dynamo=True, verbose=False).save(str(tmp_path / "net.onnx"))  # type: ignore[union-attr]
-    session = runtime.InferenceSession(str(tmp_path / "net.onnx"), providers=["CPUExecutionProvider"])
-    for structure in (graph,) if fixed else (graph, rewired()):
-        f, gs, edges = inputs
-        f, gs = f[:3], {name: g[:3] for name, g in gs.items()}
-        leaves = tree_leaves((f, gs, edges) if fixed else (structure, f, gs, edges))
-        names = [one.name for one in session.get_inputs()]
-        (scores,) = session.run(None, dict(zip(names, (x.numpy() for x in leaves), strict=True)))
-        with torch.no_grad():
-            torch.testing.assert_close(torch.from_numpy(scores), net(structure, f, gs, edges), rtol=1e-4, atol=1e-5)
+    check_in_onnx_runtime(net, graph, inputs, fixed, tmp_path)
+
+
+def residual(graph: FactorGraph) -> tuple[ResidualNetwork, tuple]:  # type: ignore[type-arg]
+    widths = dict.fromkeys(graph.groups, 3)
+    torch.manual_seed(0)
+    net = ResidualNetwork(2, widths, {name: g.arity for name, g in graph.groups.items()}, width=4, layers=2).eval()
+    nn.init.normal_(net.readout.weight)
+    f, gs, _ = features(graph, 2, widths, widths, batch=5, dtype=torch.float32)
+    return net, (f, gs, {})
+
+
+def test_the_structure_is_an_input_of_an_exported_residual_network() -> None:
+    graph = ragged_graph()
+    net, (f, gs, _) = residual(graph)
+    with torch.no_grad():
+        program = torch.export.export(net, (graph, f, gs)).module()
+    for structure in (ragged_graph(), rewired()):
+        torch.testing.assert_close(program(structure, f, gs), net(structure, f, gs))
+
+
+@pytest.mark.parametrize("make", [uniform_graph, ragged_graph])
+def test_the_structure_of_an_exported_residual_network_may_be_fixed(make) -> None:  # type: ignore[no-untyped-def]
+    graph = make()
+    net, inputs = residual(graph)
+    program = exported(net, graph, inputs, fixed=True).module()
+    torch.testing.assert_close(program(*inputs), net(graph, *inputs))  # derived tensors of the graph are made only here
 
 
 @pytest.mark.parametrize("make", [uniform_graph, ragged_graph])

@@ -7,8 +7,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from fgnn.graph import EdgeTypes, FactorGraph, Incidence
+from fgnn.graph import EdgeTypes, FactorGraph, Incidence, Side
+from fgnn.nn.aggregate import Aggregation
+from fgnn.nn.backends.choice import EdgeCall
 from fgnn.nn.backends.torch.slots import Slots, relu_sum, variables_to_slots
+from fgnn.nn.backends.torch.traced import aggregate_traced, edge_products, reduce_segments
 from fgnn.nn.edge_features import EdgeFeatures
 from fgnn.nn.edge_matrix import CosineMatrix
 from fgnn.nn.inputs import check_groups
@@ -52,14 +55,21 @@ class _ToFactors(nn.Module):
 
     def forward(self, incidence: Incidence, f: Tensor, g: Tensor) -> Tensor:
         """New g from normalised f.  # shape: (B, C, d)"""
+        new: Tensor = self.update(g, self.norm(g), self._incoming(incidence, f))
+        return new
+
+    def _incoming(self, incidence: Incidence, f: Tensor) -> Tensor:
+        """The sum of messages.  # shape: (B, N, d) -> (B, C, 2d)"""
+        if torch.compiler.is_exporting():
+            phi, weight, call = _by_edge(self.matrix, incidence, "factor")
+            return aggregate_traced(f.index_select(1, incidence.variable), None, phi, weight, call)
         slots = Slots.of(incidence)
         runs = slots.slots_by_run(variables_to_slots(f, slots))
         parts = [
             nn.functional.linear(x, at.permute(1, 0, 2).flatten(1))  # at: (A, 2d, d)
             for at, x in zip(_matrices(self.matrix, incidence, slots), runs, strict=True)
         ]
-        new: Tensor = self.update(g, self.norm(g), slots.from_runs(parts))
-        return new
+        return slots.from_runs(parts)
 
 
 class _ToVariables(nn.Module):
@@ -74,14 +84,29 @@ class _ToVariables(nn.Module):
 
     def forward(self, incidence: Incidence, f: Tensor, g: Tensor) -> Tensor:
         """The sum of messages, from normalised f.  # shape: (B, N, 2d)"""
+        total: Tensor = self.out(self._incoming(incidence, self.variable(f), self.norm(g)))
+        return total
+
+    def _incoming(self, incidence: Incidence, own: Tensor, g: Tensor) -> Tensor:
+        """The sum over edges of what the factor sends and the variable's own part, after ReLU.  # shape: (B, N, d)"""
+        if torch.compiler.is_exporting():
+            phi, weight, call = _by_edge(self.matrix, incidence, "variable")
+            sent = edge_products(g.index_select(1, incidence.group().factor_index()), phi, weight, call)
+            messages = (sent + own.index_select(1, incidence.variable)).relu()
+            return reduce_segments(messages, incidence.variable, incidence.num_variables, call.aggregation)
         slots = Slots.of(incidence)
         parts = []
-        for at, x in zip(_matrices(self.matrix, incidence, slots), slots.to_runs(self.norm(g)), strict=True):
+        for at, x in zip(_matrices(self.matrix, incidence, slots), slots.to_runs(g), strict=True):
             sent = nn.functional.linear(x, at.flatten(0, 1))  # at: (A, d, d)
             parts.append(sent.view(x.shape[0], x.shape[1] * at.shape[0], at.shape[1]))
-        messages = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-        total: Tensor = self.out(relu_sum(messages, self.variable(f), slots))
-        return total
+        return relu_sum(parts[0] if len(parts) == 1 else torch.cat(parts, 1), own, slots)
+
+
+def _by_edge(q: nn.Module, incidence: Incidence, towards: Side) -> tuple[Tensor | None, Tensor, EdgeCall]:
+    """φ (E, T) or None, W (T, m, n), and a sum over edges, for an exported program, whose scopes are inputs."""
+    coefficients, weight = q(None, incidence)
+    types, phi = (coefficients, None) if isinstance(coefficients, EdgeTypes) else (None, coefficients)
+    return phi, weight, EdgeCall(incidence, towards, False, Aggregation("sum"), types, None)
 
 
 def _matrices(q: nn.Module, incidence: Incidence, slots: Slots) -> list[Tensor]:
@@ -166,6 +191,8 @@ class ResidualFGNNLayer(nn.Module):
 
     def prepare(self, graph: FactorGraph) -> None:
         """Make all tensors that are derived from the graph now (before compiling or capturing a layer)."""
+        if torch.compiler.is_exporting():
+            return  # the scopes are not known
         for name in graph.groups:
             self._check_group(name)
             incidence, matrix = graph.incidence(name), getattr(self.to_factors[name], "matrix", None)

@@ -21,7 +21,7 @@ def aggregate_traced(a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Te
     h = a
     if b is not None:
         h = a.index_select(-2, group.factor_index()) + b.index_select(-2, incidence.variable)
-    messages = _products(h.relu() if call.relu else h, phi, weight.to(h.dtype), call)
+    messages = edge_products(h.relu() if call.relu else h, phi, weight.to(h.dtype), call)
     if call.batch is not None and messages.dim() == 2:
         messages = messages.expand(call.batch, *messages.shape)
     if call.towards == "factor" and incidence.arity:  # the edges of a factor are contiguous
@@ -31,8 +31,8 @@ def aggregate_traced(a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Te
     return reduce_segments(messages, index, count, call.aggregation)
 
 
-def _products(h: Tensor, phi: Tensor | None, weight: Tensor, call: EdgeCall) -> Tensor:
-    """Q h of each edge.  # shape: (B?, E, m)"""
+def edge_products(h: Tensor, phi: Tensor | None, weight: Tensor, call: EdgeCall) -> Tensor:
+    """Q h of each edge; neither σ nor the aggregation of ``call`` is applied.  # shape: (B?, E, n) -> (B?, E, m)"""
     types, incidence = call.types, call.incidence
     if types is None or phi is not None:
         assert phi is not None
