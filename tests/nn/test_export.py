@@ -159,6 +159,13 @@ def test_the_structure_of_an_exported_residual_network_may_be_fixed(make) -> Non
     torch.testing.assert_close(program(*inputs), net(graph, *inputs))  # derived tensors of the graph are made only here
 
 
+@pytest.mark.parametrize("fixed", [False, True])
+def test_onnx_runtime_computes_the_same_residual_network(fixed: bool, tmp_path: Path) -> None:
+    graph = ragged_graph()
+    net, inputs = residual(graph)
+    check_in_onnx_runtime(net, graph, inputs, fixed, tmp_path)
+
+
 @pytest.mark.parametrize("make", [uniform_graph, ragged_graph])
 def test_per_sample_gradients_and_ensembles(make) -> None:  # type: ignore[no-untyped-def]
     graph = make()

@@ -257,7 +257,8 @@ class CosineMatrix(EdgeMatrix):
             group = incidence.group()
             factor, ptr = group.factor_index(), group.factor_ptr()
             place = torch.arange(incidence.num_edges, device=factor.device) - ptr[factor]
-            return self.coefficients(torch.stack([place + 0.5, ptr.diff()[factor]], -1).to(self.weight.dtype))
+            t = torch.stack([place, ptr.diff()[factor]], -1).to(self.weight.dtype)  # ONNX stacks one dtype only
+            return self.coefficients(torch.stack([t[:, 0] + 0.5, t[:, 1]], -1))
 
         if tracing():
             return by_edge(), self.weight
