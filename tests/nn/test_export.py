@@ -43,7 +43,7 @@ def setup(graph: FactorGraph, notation: str = "FGNN(4) - GlobalPooling - FGNN(2)
     return net, features(graph, 2, widths, widths, batch=5, types=options.get("q") == "table", dtype=torch.float32)
 
 
-def exported(net: nn.Module, graph: FactorGraph, inputs: tuple, fixed: bool):  # type: ignore[no-untyped-def, type-arg]
+def exported(net: nn.Module, graph: FactorGraph, inputs: tuple, fixed: bool, strict: bool = False):  # type: ignore[no-untyped-def, type-arg]
     """The exported program for any number of samples."""
     f, gs, edges = inputs
     samples = torch.export.Dim("samples", min=2)
@@ -52,9 +52,9 @@ def exported(net: nn.Module, graph: FactorGraph, inputs: tuple, fixed: bool):  #
     }  # fmt: skip
     with torch.no_grad():
         if fixed:
-            return torch.export.export(Fixed(net, graph), (f, gs, edges), dynamic_shapes=shapes)
+            return torch.export.export(Fixed(net, graph), (f, gs, edges), dynamic_shapes=shapes, strict=strict)
         shapes = {"graph": [None] * len(tree_leaves(graph)), **shapes}
-        return torch.export.export(net, (graph, f, gs, edges), dynamic_shapes=shapes)
+        return torch.export.export(net, (graph, f, gs, edges), dynamic_shapes=shapes, strict=strict)
 
 
 def rewired() -> FactorGraph:
@@ -73,11 +73,12 @@ def test_an_exported_network_has_torch_operations_alone(strict: bool) -> None:
     torch.testing.assert_close(program.module()(*inputs), net(graph, *inputs))
 
 
-def test_the_structure_is_an_input_of_an_exported_network() -> None:
+@pytest.mark.parametrize("strict", [False, True])
+def test_the_structure_is_an_input_of_an_exported_network(strict: bool) -> None:
     graph = ragged_graph()
     net, inputs = setup(graph)
     file = io.BytesIO()
-    torch.export.save(exported(net, graph, inputs, fixed=False), file)
+    torch.export.save(exported(net, graph, inputs, fixed=False, strict=strict), file)
     file.seek(0)
     program = torch.export.load(file).module()
     other = features(graph, 2, dict.fromkeys(graph.groups, 3), dict.fromkeys(graph.groups, 3), batch=3, seed=1)
@@ -142,11 +143,12 @@ def residual(graph: FactorGraph) -> tuple[ResidualNetwork, tuple]:  # type: igno
     return net, (f, gs, {})
 
 
-def test_the_structure_is_an_input_of_an_exported_residual_network() -> None:
+@pytest.mark.parametrize("strict", [False, True])
+def test_the_structure_is_an_input_of_an_exported_residual_network(strict: bool) -> None:
     graph = ragged_graph()
     net, (f, gs, _) = residual(graph)
     with torch.no_grad():
-        program = torch.export.export(net, (graph, f, gs)).module()
+        program = torch.export.export(net, (graph, f, gs), strict=strict).module()
     for structure in (ragged_graph(), rewired()):
         torch.testing.assert_close(program(structure, f, gs), net(structure, f, gs))
 

@@ -42,9 +42,11 @@ class Derived:
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         self = super().__new__(cls)
-        handle = next(_HANDLES)
+        exporting = torch.compiler.is_exporting()  # exported code uses no handles, and Dynamo traces no weak references
+        handle = -1 if exporting else next(_HANDLES)
         object.__setattr__(self, "handle", handle)
-        _LIVE[handle] = self
+        if not exporting:
+            _LIVE[handle] = self
         return self
 
     def __getstate__(self) -> dict[str, Any]:

@@ -67,7 +67,8 @@ class _Dense(nn.Sequential):
 
 
 def _at_most_relu(modules: Sequence[nn.Module | None]) -> bool:
-    return not modules or (len(modules) == 1 and is_plain(modules[0], nn.ReLU))  # type: ignore[arg-type]
+    count = len(modules)  # Dynamo of torch 2.11 does not trace `not` of a tuple
+    return count == 0 or (count == 1 and is_plain(modules[0], nn.ReLU))  # type: ignore[arg-type]
 
 
 def _add(layer: nn.Module, x: Tensor, residual: Tensor | None) -> Tensor:
