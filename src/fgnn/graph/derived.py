@@ -55,7 +55,8 @@ class Derived:
         return {name: getattr(self, name) for name in names if name not in ("_derived", "handle")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _derived={})
+        for name, value in {**state, "_derived": {}}.items():
+            object.__setattr__(self, name, value)
 
     def derived(self, name: Hashable, make: Callable[[], T]) -> T:
         """The value called ``name``, made once by ``make``. It must depend on this object alone."""

@@ -69,7 +69,7 @@ class Incidence(Derived):
     num_factors: int
     num_variables: int
     arity: int | None
-    hints: Hints = Hints()
+    hints: Hints = field(default_factory=Hints)
     one_type: EdgeTypes = field(init=False, repr=False)
     _places: EdgeTypes | None = field(init=False, repr=False)
 
@@ -81,7 +81,8 @@ class Incidence(Derived):
             # A compiled layer names them by handle, so they must be there before the first call.
             most = max(arity, 1)
             places = EdgeTypes.known(lambda: torch.arange(edges, device=device) % most, most, edges)
-        self.__dict__.update(one_type=one, _places=places)
+        object.__setattr__(self, "one_type", one)
+        object.__setattr__(self, "_places", places)
 
     @classmethod
     def of(cls, group: FactorGroup, num_variables: int, hints: Hints = Hints()) -> Incidence:

@@ -55,7 +55,7 @@ class Structure(Derived):
             name: Incidence.of(group, self.num_variables, self.hints.get(name, Hints()))
             for name, group in self.groups.items()
         }
-        self.__dict__["_incidences"] = made
+        object.__setattr__(self, "_incidences", made)
 
     @property
     def device(self) -> torch.device:
