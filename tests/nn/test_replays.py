@@ -180,6 +180,37 @@ def test_inputs_may_be_laid_out_otherwise(often: Layers, device: str, change: st
     same(often(x)[:1], plain(often)(x)[:1])
 
 
+def test_a_module_that_counts_its_calls_is_called(device: str) -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.count = 0
+
+        @replays.replays
+        def forward(self, x: Tensor) -> Tensor:
+            self.count += 1
+            return x * self.count
+
+    net, x = Counts(), torch.ones(4, device=device)
+    for k in range(1, 12):
+        assert net(x).tolist() == [k] * 4
+    assert net.count == 11
+
+
+def test_modes_may_alternate(often: Layers, device: str) -> None:
+    """Each has a recording of its own, none of which stands for a call in another mode."""
+    other = plain(often)
+    for k in range(20):
+        x = points(device, k)
+        for module in (often, other):
+            module.train(k % 3 > 0)
+        with torch.set_grad_enabled(k % 2 > 0), torch.autocast(device, torch.bfloat16, enabled=k % 5 > 2):
+            one, same_one = often(x)[0], other(x)[0]
+        assert one.requires_grad == same_one.requires_grad == (k % 2 > 0)
+        assert one.dtype == same_one.dtype
+        torch.testing.assert_close(one, same_one)
+
+
 @pytest.mark.parametrize("change", ["number", "data", "module", "frozen", "hook", "forward", "mode"])
 def test_a_change_of_the_module_is_noticed(often: Layers, device: str, change: str) -> None:
     seen: list[int] = []

@@ -25,25 +25,32 @@ def describe(value: Any, tensors: list[Tensor]) -> Hashable:
 
     A graph or ``EdgeTypes`` is recognised by identity.
     """
-    if isinstance(value, Tensor):
-        if type(value) not in (Tensor, torch.nn.Parameter):
-            raise Unknown(type(value).__name__)
+    kind = type(value)
+    if kind is Tensor or kind is torch.nn.Parameter:
         tensors.append(value)
         return value.shape, value.dtype, value.device, value.requires_grad
+    if kind is dict:
+        return tuple([(name, describe(entry, tensors)) for name, entry in value.items()])
+    if kind is tuple or kind is list:
+        return kind, *[describe(entry, tensors) for entry in value]
+    if kind in _PLAIN:
+        return kind, value
+    if isinstance(value, Tensor):
+        raise Unknown(kind.__name__)
     if isinstance(value, FactorGraph):
         return value.structure.handle
     if isinstance(value, Derived):
         return value.handle
     if isinstance(value, _PLAIN):
-        return type(value), value
+        return kind, value
     if isinstance(value, Mapping):
-        return tuple((name, describe(entry, tensors)) for name, entry in value.items())
+        return tuple([(name, describe(entry, tensors)) for name, entry in value.items()])
     if isinstance(value, tuple | list):
-        return type(value), *(describe(entry, tensors) for entry in value)
-    if type(value) not in SUPPORTED_NODES:
-        raise Unknown(type(value).__name__)
-    entries, _ = SUPPORTED_NODES[type(value)].flatten_fn(value)
-    return type(value), *(describe(entry, tensors) for entry in entries)
+        return kind, *[describe(entry, tensors) for entry in value]
+    if kind not in SUPPORTED_NODES:
+        raise Unknown(kind.__name__)
+    entries, _ = SUPPORTED_NODES[kind].flatten_fn(value)
+    return kind, *[describe(entry, tensors) for entry in entries]
 
 
 def replaced(value: Any, tensors: Iterator[Tensor]) -> Any:
@@ -70,5 +77,5 @@ def modes(kind: str) -> Hashable:
         torch.are_deterministic_algorithms_enabled(),
         torch.get_float32_matmul_precision(),
         forced_backend(),
-        torch.cuda.current_stream().cuda_stream if kind == "cuda" else None,
+        torch._C._cuda_getCurrentRawStream(torch.cuda.current_device()) if kind == "cuda" else None,
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import weakref
 from itertools import chain
-from operator import is_
+from operator import is_, itemgetter
 from typing import Any
 
 from torch import Tensor, nn
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _SWITCHES = ("training", "launches", "recorder", "forward")
+_ALWAYS = ("training", "_modules")  # attributes of every module; two, so that `itemgetter` gives a tuple
 _NUMBERS = (bool, int, float, str, type(None))
 
 
@@ -26,7 +27,9 @@ class ModuleState:
         first, *rest = modules = list(module.modules())
         self._module, self._inside = weakref.ref(first), rest  # a strong reference would be a cycle
         self._dicts = [d for m in modules for d in (m._parameters, m._buffers, m._modules)]
+        self._full = [d for d in self._dicts if d]
         self._hooks = [m.__dict__[name] for m in modules for name in _HOOKS]
+        self._empty = [*self._hooks, *[d for d in self._dicts if not d]]
         self._values = self._now()
         self.tensors = [x for x in self._values if isinstance(x, Tensor)]
         self._places = self._where()
@@ -38,6 +41,10 @@ class ModuleState:
         self._others = [one for one in named if one not in set(self._numbers)]
         self._others += [(k, "forward") for k in range(1, len(modules))]  # the first may be under `record`
         self._read = self._attributes()
+        of_each: list[list[str]] = [[*_ALWAYS] for _ in modules]
+        for k, name in named:
+            of_each[k].append(name)
+        self._readers = [itemgetter(*names) for names in of_each]
         plain = all(type(x) in (Tensor, nn.Parameter) for x in self.tensors)
         self.devices: set[Any] = {x.device for x in self.tensors} if plain else {None}
 
@@ -62,6 +69,30 @@ class ModuleState:
         same = len(now) == len(self._values) and all(map(is_, now, self._values))
         same = same and numbers == self._read[0] and all(map(is_, others, self._read[1]))
         return same and self._where() == self._places
+
+    def look(self) -> list[Any] | None:
+        """All that a recording depends on, to be compared with :meth:`is_as`; None if there are hooks."""
+        if any(self._empty):
+            return None
+        found = list(chain.from_iterable([d.values() for d in self._full]))
+        owns = self._own()
+        try:
+            for read, own in zip(self._readers, owns, strict=True):
+                found += read(own)
+        except KeyError:  # an attribute is gone
+            return None
+        found += [own.get("forward") for own in owns[1:]]  # the first may be under `record`
+        return found
+
+    def is_as(self, before: list[Any] | None) -> bool:
+        """Whether nothing has changed since :meth:`look`: all are the same objects, in the same memory.
+
+        It takes less time than :meth:`holds`, :meth:`training` and :meth:`hooked`, which say what has changed.
+        """
+        now = self.look()
+        if now is None or before is None or len(now) != len(before) or not all(map(is_, now, before)):
+            return False
+        return self._where() == self._places
 
     def training(self) -> tuple[bool, ...]:
         """The mode of every submodule."""

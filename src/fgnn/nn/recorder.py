@@ -86,6 +86,16 @@ def recording() -> Iterator[None]:
         _local.recording = before
 
 
+class _Recent(NamedTuple):
+    """What the call before was like, and its recording."""
+
+    key: Hashable
+    modes: Hashable
+    device: torch.device
+    state: list[Any] | None
+    call: Call
+
+
 class Recorder:
     """The recordings of one module; see :func:`record`. Its length is their number.
 
@@ -104,6 +114,7 @@ class Recorder:
         self._failures = self._changes = 0
         self._state: ModuleState | None = None
         self._last: Call | None = None  # replayed last
+        self._recent: _Recent | None = None
         self._shared: dict[Any, Any] = {}
         self._lock, self._making = Lock(), False
 
@@ -145,20 +156,31 @@ class Recorder:
             key = describe((args, kwargs), tensors)
         except Unknown:
             return None
+        recent = self._recent
+        if recent is not None and self._is_like(recent, key):
+            return recent.call
         if not self._often(key):
             return None
         devices = {x.device for x in tensors}
         if len(devices) != 1 or not self._can_replay(device := devices.pop(), module):
             return None
         assert self._state is not None
-        whole = key, modes(device.type), self._state.training()
+        now, state = modes(device.type), self._state.look()
+        whole = key, now, self._state.training()
         call = self._calls.get(whole)
         if call is None:
             call = self._record(whole, module, args, kwargs)
         if call is not None:
             self._calls.move_to_end(whole)
             self._last = call
+            self._recent = _Recent(key, now, device, state, call)
         return call
+
+    def _is_like(self, recent: _Recent, key: Hashable) -> bool:
+        """Whether a call is replayed like the one before: the usual case, which takes less time to find out."""
+        if key != recent.key or self._state is None or _seen_by_others(recent.device):
+            return False
+        return modes(recent.device.type) == recent.modes and self._state.is_as(recent.state)
 
     def _often(self, key: Hashable) -> bool:
         """Whether calls with such arguments were seen often enough."""
@@ -171,11 +193,7 @@ class Recorder:
         return count == _WARM_UP
 
     def _can_replay(self, device: torch.device, module: nn.Module) -> bool:
-        if device.type not in self.form.kinds or torch.is_anomaly_enabled() or globally_hooked():
-            return False
-        if torch._C._len_torch_dispatch_stack():
-            return False  # something wants to see every operation
-        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        if device.type not in self.form.kinds or _seen_by_others(device):
             return False
         if self._state is None:
             if not self.form.accepts(module):
@@ -185,13 +203,14 @@ class Recorder:
             self._calls.clear()
             self._seen.clear()
             self._changes += 1
-            self._state = None
+            self._state = self._recent = None
             return False
         return self._state.devices <= {device} and not self._state.hooked()
 
     def _record(self, key: Hashable, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         if len(self._calls) >= self.keep:
             self._calls.popitem(last=False)
+        self._recent = None
         try:
             self._making = True
             with recording():
@@ -202,3 +221,10 @@ class Recorder:
         finally:
             self._making = False
         return self._calls.get(key)
+
+
+def _seen_by_others(device: torch.device) -> bool:
+    """Whether something wants to see every module's call, every operation or, on this device, every launch."""
+    if torch.is_anomaly_enabled() or globally_hooked() or torch._C._len_torch_dispatch_stack():
+        return True
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

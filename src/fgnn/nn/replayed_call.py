@@ -7,6 +7,7 @@ at a time. Here nothing is kept: a call behaves as the module does, without the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -63,6 +64,9 @@ class ReplayedCall:
             placed.append(x.clone(memory_format=torch.contiguous_format) if again else _placed(x))
         with torch.autocast(kind, enabled=False), restored(module, placed):
             self._forward, self._backward = self._record(origin, placed)
+            self._constant = [k for k, carries in enumerate(self._carries) if not carries]
+            self._shared = [k for k in range(len(self._carries)) if k not in self._forward.alone]
+            self._single = self._nesting.is_leaf() and self._results == [_TENSOR]
             try:
                 with torch.no_grad():
                     self._forward(placed)
@@ -73,21 +77,32 @@ class ReplayedCall:
         """The results for other inputs of the same shapes; None if the module has to compute them."""
         if not (self._all_used and self._forward.fits_here()):
             return None
-        placed = [_placed(x) for x in inputs]
-        if self._backward is None:
+        placed = [x if x.is_contiguous() and not x.data_ptr() % _ALIGNED else _placed(x) for x in inputs]
+        found: list[Any]
+        if self._backward is not None:
+            found = [*_apply(self, origin, *placed, *self._parameters)]
+        elif self._grad:
             with torch.no_grad():
-                found = iter(self.run(placed)[0])
+                found = self.run(placed)[0]
         else:
-            found = iter(_Replay.apply(self, origin, *placed, *self._parameters))  # type: ignore[no-untyped-call]
-        return tree_unflatten([next(found) if x is _TENSOR else x for x in self._results], self._nesting)
+            found = self.run(placed)[0]
+        if self._single:
+            return found[0]
+        if len(found) < len(self._results):
+            tensors = iter(found)
+            found = [next(tensors) if x is _TENSOR else x for x in self._results]
+        return tree_unflatten(found, self._nesting)
 
     def run(self, inputs: Sequence[Tensor]) -> tuple[list[Tensor], _Saved]:
         """The results, and what their backward pass reads."""
         found, count = self._forward(inputs), len(self._carries)
         assert found is not None
         kept = found[count:]
+        del found[count:]
         # Results are the caller's, other objects than what is kept: either may be all that is alive of the two.
-        return [x.detach() for x in found[:count]], _Saved(kept, self._versions(kept))
+        for k in self._shared:
+            found[k] = found[k].detach()
+        return found, _Saved(kept, self._versions(kept))
 
     def gradients(self, inputs: Sequence[Tensor], saved: _Saved, ups: Sequence[Tensor | None]) -> list[Tensor | None]:
         """The gradients at the inputs, then at the parameters."""
@@ -97,11 +112,13 @@ class ReplayedCall:
         for up, zeros in zip(ups, self._zeros, strict=True):
             if zeros is not None:
                 self._all_used &= up is not None
-                placed.append(zeros.contiguous() if up is None else _placed(up))
+                if up is None:
+                    placed.append(zeros.contiguous())
+                else:
+                    placed.append(up if up.is_contiguous() and not up.data_ptr() % _ALIGNED else _placed(up))
         found = self._backward([*inputs, *saved.kept, *placed])
         assert found is not None
-        rest = iter(found)
-        return [next(rest) if wanted else None for wanted in self._wanted] + list(rest)
+        return found
 
     def gradients_again(
         self, origin: Origin, inputs: Sequence[Tensor], saved: _Saved, ups: Sequence[Tensor | None],
@@ -138,7 +155,9 @@ class ReplayedCall:
             )
 
     def _versions(self, kept: Sequence[Tensor]) -> list[int]:
-        return [] if self._backward is None else [x._version for x in (*self._read, *kept) if not x.is_inference()]
+        if self._backward is None:
+            return []
+        return [*map(_version, self._read), *[x._version for x in kept if not x.is_inference()]]
 
     def _record(self, origin: Origin, inputs: Sequence[Tensor]) -> tuple[Program, Program | None]:
         """The programs of the forward and the backward pass."""
@@ -160,13 +179,17 @@ class ReplayedCall:
                     [x for x in (*leaves, *self._aliases.values()) if x.requires_grad],
                     [up for up in ups if up is not None], allow_unused=True,
                 )  # fmt: skip
-            first, second = _programs(forward, backward, results, list(grads), self._carries)
+            rest = iter(grads)
+            given = [next(rest) if wanted else None for wanted in self._wanted]
+            first, second = _programs(forward, backward, results, [*given, *rest], self._carries)
             # Running statistics belong to the forward pass alone, and the next one may come before this backward pass.
             used = backward.used
-            self._read = [x for k, x in enumerate(second.fixed) if x is not None and k in used]
+            read = [x for k, x in enumerate(second.fixed) if x is not None and k in used]
+            self._read = [x for x in read if not x.is_inference()]
             return first, second
 
 
+_version = attrgetter("_version")
 _TENSOR = object()  # stands for a tensor among the results
 
 
@@ -210,7 +233,8 @@ class _Replay(torch.autograd.Function):
         ctx.call, ctx.origin = call, origin
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*inputs)
-        ctx.mark_non_differentiable(*(x for x, carries in zip(results, call._carries, strict=True) if not carries))
+        if call._constant:
+            ctx.mark_non_differentiable(*[results[k] for k in call._constant])
         return tuple(results)
 
     @staticmethod
@@ -222,3 +246,7 @@ class _Replay(torch.autograd.Function):
         if torch.is_grad_enabled():
             return None, None, *ctx.call.gradients_again(origin, inputs, saved, ups, ctx.needs_input_grad[2:])
         return None, None, *ctx.call.gradients(inputs, saved, ups)
+
+
+# Function.apply without its search for tensors that a transform of torch.func left behind: there is no such transform.
+_apply: Any = super(torch.autograd.Function, _Replay).apply

@@ -58,8 +58,10 @@ def switch_on(module: nn.Module) -> None:
 
 
 def _on_gpu(args: tuple[Any, ...]) -> bool:
-    first = next((x for x in args if isinstance(x, Tensor)), None)
-    return first is not None and (first.is_cuda or forced_backend() == "triton")
+    for x in args:
+        if isinstance(x, Tensor):
+            return x.is_cuda or forced_backend() == "triton"
+    return False
 
 
 def _saved_elsewhere() -> bool:

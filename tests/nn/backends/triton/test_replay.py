@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -258,6 +260,59 @@ def test_a_launch_that_would_fail_runs_as_at_first(other: str, monkeypatch: pyte
     ((out,), _) = replayed(programs, "key", [x], lambda: compiled_pass(kernel, x))
     assert out.shape == x.shape
     assert not notes
+
+
+class _Multiplies:
+    """A compiled kernel (x, y, out, n, SCALE): out = x y SCALE of n numbers, at the addresses it is given."""
+
+    function, packed_metadata, arg_names = 17, (4, 1, 0), ("x", "y", "out", "n", "SCALE")
+    device_caches: Any = None
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        def run(*args: Any, SCALE: float | None = None, **_: Any) -> Any:
+            x, y, out, n, *scale = [arg.data_ptr() if isinstance(arg, Tensor) else arg for arg in args]
+            self.run(*grid, 99, 17, (4, 1, 0), None, None, None, x, y, out, n, *(scale or [SCALE]))
+            return self
+
+        return run
+
+    def run(self, *args: Any) -> None:
+        *_, x, y, out, n, scale = args
+        a, b, c = (np.ctypeslib.as_array((ctypes.c_float * n).from_address(address)) for address in (x, y, out))
+        c[:] = a * b * scale
+
+
+@pytest.mark.usefixtures("_device")
+def test_compiled_kernels_and_operations_read_the_same_memory() -> None:
+    """Temporary memory that launches fill and operations read, views of it, and results of other shapes than theirs."""
+    kernel = _Multiplies()
+    programs: Programs = {}
+    options: Mapping[str, Any] = {"SCALE": 0.5}
+
+    def multiply(x: Tensor, y: Tensor, *shape: int) -> Tensor:
+        out = torch.empty(shape or x.shape)
+        launch(kernel, (1, 1, 1), [x, y, out, x.numel()], options)
+        return out
+
+    def make(x: Tensor, y: Tensor) -> list[Tensor | None]:
+        square = multiply(x, x)
+        cube = multiply(square, x, 2, 2, 6)
+        half = cube[1].to(torch.bfloat16)
+        zeros = square.new_zeros((3,), dtype=torch.float64)
+        parts = torch.cat([y.flatten(), cube.sum([0]).flatten()])
+        more = multiply(x, y, 1, 4, 6)[0]
+        return [more, half, zeros, None, parts[:24].view(4, 6), parts[24:], multiply(square, y, 24), cube[0]]
+
+    for seed in range(5):
+        generator = torch.Generator().manual_seed(seed)
+        x, y = (torch.randn(4, 6, generator=generator) for _ in range(2))
+        found, _ = replayed(programs, "key", [x, y], lambda: make(x, y))  # noqa: B023
+        for one, other in zip(found, make(x, y), strict=True):
+            assert (one is None) == (other is None)
+            assert one is None or (torch.equal(one, cast(Tensor, other)) and one.dtype == other.dtype)
+    assert recorded(programs)
+    (program,) = programs.values()
+    assert program.alone == {0, 6}
 
 
 @pytest.fixture(params=[pytest.param("cuda", marks=pytest.mark.gpu), "cpu"])

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from fgnn.nn.backends.triton.memory_plan import Lifetime, aligned, plan
+from fgnn.nn.backends.triton.straight_line import ALLOCATE as _ALLOCATE
+from fgnn.nn.backends.triton.straight_line import CALL as _CALL
+from fgnn.nn.backends.triton.straight_line import FREE as _FREE
+from fgnn.nn.backends.triton.straight_line import INTERPRET as _INTERPRET
+from fgnn.nn.backends.triton.straight_line import RUN as _RUN
+from fgnn.nn.backends.triton.straight_line import Function, Memory, Pieces, Whole, straight_line
 from fgnn.nn.backends.triton.tape import Empty, Launch, Operation, Place, Tape, places_in
 
-_RUN, _ALLOCATE, _FREE, _CALL, _INTERPRET = range(5)
+_aten = torch.ops.aten
 
 
 class Program:
@@ -31,6 +39,7 @@ class Program:
 
     Attributes:
         together: Where those results are: in that tensor (buffer 0), or in one that follows it.
+        alone: Which results are tensors that the program allocates, neither views nor other results too.
     """
 
     def __init__(
@@ -41,8 +50,8 @@ class Program:
         made = tape.made
         there = [x if k in tape.fixed else None for k, x in enumerate(tape.buffers)]
         self.fixed: list[Any] = [*there, None, None]
-        self.addresses = [0 if x is None else x.data_ptr() for x in self.fixed]
         self.slots = list(range(tape.operands) if slots is None else slots)
+        self.where = cast(Tensor, tape.buffers[self.slots[0]]).device
         self.device, self.sizes = -1, [0, 0]
         self.begins = dict(parts or {})  # what is part of another buffer: of which, and where
         self.together = self._join(tape, ends, len(ends) if joint_from is None else joint_from)
@@ -63,13 +72,38 @@ class Program:
             self.steps += [(_FREE, k) for k in done]
         self.results: list[Any] = [None if end is None else self._moved(end, tape) for end in ends]
         if self.together is not None:
-            self.results.insert(cast(int, joint_from), _Whole(len(tape.buffers) + 1))
+            self.results.insert(cast(int, joint_from), Whole(len(tape.buffers) + 1))
         places = [(k, end) for k, end in enumerate(self.results) if isinstance(end, Place)]
         firsts = {end: k for k, end in reversed(places)}
         self.again = [(k, firsts[end]) for k, end in places if firsts[end] != k]
         for k, _ in self.again:
             self.results[k] = None
-        self.pieces = _Pieces.of(self.results, tape)
+        kinds = _kinds(tape, {buffer for buffer, _ in (parts or {}).values()})
+        self.pieces = _pieces(self.results, tape, kinds)
+        self.alone = self._in_shape()
+        self._memory = Memory(self.where, self.slots, self.fixed, kinds, self.sizes)
+        self._function: Function | None = None  # written at the first call
+
+    def _in_shape(self) -> set[int]:
+        """Allocate what only launches and one result read in the shape of that result, so that it needs no view."""
+        counts = Counter(end.buffer if isinstance(end, Place) else int(end) for end in self.results if end is not None)
+        read = {k for step in self.steps if step[0] == _CALL for k in _buffers_in(step[2])}
+        read |= {piece.buffer for piece in self.pieces}
+        allocated = {step[1]: at for at, step in enumerate(self.steps) if step[0] == _ALLOCATE}
+        alone = set()
+        for slot, end in enumerate(self.results):
+            buffer = end.buffer if isinstance(end, Place) else end
+            if buffer is None or counts[buffer] > 1 or buffer not in allocated or slot in dict(self.again).values():
+                continue
+            if isinstance(end, Place):
+                _, _, shape, dtype = self.steps[allocated[buffer]]
+                same = dtype == end.dtype and math.prod(shape) == math.prod(end.shape)
+                if buffer in read or not same or end.stride != _contiguous(end.shape):
+                    continue
+                self.steps[allocated[buffer]] = (_ALLOCATE, buffer, end.shape, dtype)
+                self.results[slot] = Whole(buffer)
+            alone.add(slot)
+        return alone
 
     def _join(self, tape: Tape, ends: Sequence[Place | None], joint_from: int) -> list[Place] | None:
         """Make those of the last results that were allocated parts of one tensor; where they are in it, or after it."""
@@ -93,7 +127,7 @@ class Program:
             if step.buffer not in self.begins:
                 self.steps.append((_ALLOCATE, *step))
         elif isinstance(step, Operation):
-            self.steps.append((_CALL, step.call, self._moved(step.args, tape), step.options, step.buffers))
+            self.steps.append((_CALL, *self._shorter(step, tape), step.buffers))
         else:
             places: list[tuple[int, Place]] = [(slot, self._moved(place)) for slot, place in step.places]
             kernel, binary = step.kernel, step.kernel.binary
@@ -104,6 +138,26 @@ class Program:
             fills = [(slot, place.buffer, place.offset) for slot, place in places]
             where = (*kernel.grid, binary.function, binary.packed_metadata)
             self.steps.append((_RUN, binary.run, *where, [*step.args, *kernel.rest], fills))
+
+    def _shorter(self, step: Operation, tape: Tape) -> tuple[Any, list[Any], dict[str, Any]]:
+        """The call, its arguments and options, of a function that is found sooner than an operator if there is one."""
+        call, args, options = step.call, step.args, step.options
+        if call is _aten.sum.dim_IntList:
+            call = torch.sum
+        elif call is _aten._to_copy.default and options.keys() == {"dtype"}:
+            call, args, options = Tensor.to, [*args, options["dtype"], False, True], {}
+        elif call is _aten.new_zeros.default and self._is_here(args[0].buffer, tape):  # it needs no view of that tensor
+            given = {name: x for name, x in options.items() if x is not None}
+            call, options = torch.zeros, {"dtype": args[0].dtype, "device": self.where, **given}
+            args = args[1:]
+        return call, self._moved(args, tape), options
+
+    def _is_here(self, buffer: int, tape: Tape) -> bool:
+        """Whether a buffer is known to be on the device of the first operand."""
+        x = tape.buffers[buffer]
+        if x is not None and not x.is_meta:
+            return x.device == self.where
+        return buffer in tape.allocated or buffer in self.begins or buffer in self.slots
 
     def _moved(self, x: Any, tape: Tape | None = None) -> Any:
         """Places where what is part of another buffer is; with ``tape`` the number of a buffer that is given whole."""
@@ -120,124 +174,67 @@ class Program:
 
     def __call__(self, operands: Sequence[Tensor | None]) -> list[Any] | None:
         """The results; None for addresses that are not aligned, as the kernels expect, and for another device."""
-        tensors, at = self.fixed.copy(), self.addresses.copy()
-        together = 0
-        for k, x in zip(self.slots, operands, strict=True):
-            if x is not None:
-                tensors[k], at[k] = x, x.data_ptr()
-                together |= at[k]
-        device, stream = cast(Tensor, operands[0]).device, None
+        stream = None
         if self.device >= 0:
-            if together & 15 or not self.fits_here():
+            if torch.cuda.current_device() != self.device:
                 return None
             stream = torch._C._cuda_getCurrentRawStream(self.device)
-        for k, size in zip((-2, -1), self.sizes, strict=True):
-            if size:
-                tensors[k] = torch.empty(size, dtype=torch.uint8, device=device)
-                at[k] = tensors[k].data_ptr()
-        typed: dict[Any, Tensor] = {}
-        for step in self.steps:
-            kind = step[0]
-            if kind == _RUN:
-                _, run, x, y, z, function, metadata, given, fills = step
-                args = given.copy()
-                for slot, k, offset in fills:
-                    args[slot] = at[k] + offset
-                run(x, y, z, stream, function, metadata, None, None, None, *args)
-            elif kind == _ALLOCATE:
-                _, k, shape, dtype = step
-                tensors[k] = torch.empty(shape, dtype=dtype, device=device)
-                at[k] = tensors[k].data_ptr()
-            elif kind == _FREE:
-                tensors[step[1]] = None
-            elif kind == _CALL:
-                _, call, given, options, made = step
-                out = call(*[_filled(x, tensors, typed) for x in given], **options)
-                for k, y in zip(made, out if len(made) > 1 else (out,), strict=False):
-                    tensors[k], at[k] = y, y.data_ptr()
-            else:
-                _, call, given, places = step
-                args = given.copy()
-                for slot, place in places:
-                    args[slot] = place.within(tensors[place.buffer])
-                call(*args)
-        found = [_filled(end, tensors, typed) for end in self.results]
-        for piece in self.pieces:
-            piece.fill(found, tensors)
-        for k, first in self.again:  # autograd must see that two results are one
-            found[k] = found[first]
-        return found
+        if self._function is None:
+            self._function = straight_line(self.steps, self._memory, self.results, self.pieces, self.again)
+        return self._function(operands, stream)
 
 
-class _Pieces(NamedTuple):
-    """Results that lie in one buffer: all by one call."""
-
-    buffer: int
-    like: list[Tensor]  # the shapes of its parts, in order
-    slots: list[tuple[int, int]]  # which result is which part
-
-    @staticmethod
-    def of(ends: list[Any], tape: Tape) -> list[_Pieces]:
-        """The groups of results of which there are several in a buffer, which they take from ``ends``."""
-        groups: dict[int, list[tuple[int, Place]]] = {}
-        for k, end in enumerate(ends):
-            if isinstance(end, Place) and end.buffer < len(tape.buffers):
-                groups.setdefault(end.buffer, []).append((k, end))
-        found = []
-        for buffer, some in groups.items():
-            own = cast(Tensor, tape.buffers[buffer])
-            like, slots, stop = list[Tensor](), list[tuple[int, int]](), 0
-            for k, end in sorted(some, key=lambda one: one[1].offset):
-                row = torch.empty(1).expand(end.shape)
-                start = end.offset // own.itemsize
-                if (
-                    end.dtype != own.dtype
-                    or end.stride != torch.empty(end.shape, device="meta").stride()
-                    or start < stop
-                ):
-                    break
-                like += [torch.empty(1).expand(start - stop)] * (start > stop)
-                slots.append((k, len(like)))
-                like.append(row)
-                stop = start + row.numel()
-            else:
-                if len(some) > 1 and own.is_contiguous() and all(row.numel() for row in like):
-                    found.append(_Pieces(buffer, like, slots))
-                    for k, _ in some:
-                        ends[k] = None
-        return found
-
-    def fill(self, results: list[Any], tensors: Sequence[Any]) -> None:
-        """Put the parts in their places among the results."""
-        parts = torch._C._nn.unflatten_dense_tensors(tensors[self.buffer].view(-1), self.like)
-        for k, part in self.slots:
-            results[k] = parts[part]
+def _pieces(ends: list[Any], tape: Tape, kinds: Sequence[Any]) -> list[Pieces]:
+    """The groups of results of which there are several in a buffer, which they take from ``ends``."""
+    groups: dict[int, list[tuple[int, Place]]] = {}
+    for k, end in enumerate(ends):
+        if isinstance(end, Place) and kinds[end.buffer] is not None:
+            groups.setdefault(end.buffer, []).append((k, end))
+    found = []
+    for buffer, some in groups.items():
+        own = cast(Tensor, tape.buffers[buffer])
+        like, slots, stop = list[Tensor](), list[tuple[int, int]](), 0
+        for k, end in sorted(some, key=lambda one: one[1].offset):
+            row = torch.empty(1).expand(end.shape)
+            start = end.offset // own.itemsize
+            if end.dtype != own.dtype or end.stride != _contiguous(end.shape) or start < stop:
+                break
+            like += [torch.empty(1).expand(start - stop)] * (start > stop)
+            slots.append((k, len(like)))
+            like.append(row)
+            stop = start + row.numel()
+        else:
+            if len(some) > 1 and own.is_contiguous() and all(row.numel() for row in like):
+                found.append(Pieces(buffer, like, slots))
+                for k, _ in some:
+                    ends[k] = None
+    return found
 
 
-class _Whole(int):
-    """The number of a buffer that is given as it is."""
-
-
-def _whole(place: Place, tape: Tape) -> Place | _Whole:
+def _whole(place: Place, tape: Tape) -> Place | Whole:
     own = cast(Tensor, tape.buffers[place.buffer])
     same = place.dtype == own.dtype and place.shape == own.shape and place.stride == own.stride()
-    return _Whole(place.buffer) if same and not place.offset else place
+    return Whole(place.buffer) if same and not place.offset else place
 
 
-def _filled(x: Any, tensors: Sequence[Any], typed: dict[Any, Tensor]) -> Any:
-    """Tensors for their places; ``typed`` keeps buffers as seen in other dtypes."""
-    if type(x) is _Whole:
-        return tensors[x]
-    if type(x) is Place:
-        buffer, offset, shape, stride, dtype = x
-        flat = tensors[buffer]
-        if flat.dtype != dtype:
-            base = typed.get((buffer, dtype))
-            if base is None:
-                base = typed[buffer, dtype] = flat.view(-1).view(dtype)
-            flat = base
-        return flat.as_strided(shape, stride, flat.storage_offset() + offset // dtype.itemsize)
-    return [_filled(y, tensors, typed) for y in x] if type(x) is list else x
+def _kinds(tape: Tape, others: set[int]) -> list[tuple[torch.dtype, int] | None]:
+    """The dtypes and numbers of axes of all buffers but ``others``, whose memory stands for several."""
+    known = [None if x is None or k in others else (x.dtype, x.dim()) for k, x in enumerate(tape.buffers)]
+    return [*known, None, None]
+
+
+def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a tensor of its own."""
+    return torch.empty(tuple(shape), device="meta").stride()
+
+
+def _buffers_in(x: Any) -> Iterator[int]:
+    """The buffers among the arguments of an operation."""
+    if isinstance(x, list):
+        for y in x:
+            yield from _buffers_in(y)
+    elif isinstance(x, Place | Whole):
+        yield x.buffer if isinstance(x, Place) else int(x)
 
 
 def _uses(steps: Sequence[Empty | Operation | Launch]) -> dict[int, tuple[int, int]]:
