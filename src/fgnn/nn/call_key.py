@@ -71,11 +71,13 @@ def replaced(value: Any, tensors: Iterator[Tensor]) -> Any:
 def modes(kind: str) -> Hashable:
     """Torch's settings that decide which kernels run on this kind of device."""
     autocast = torch.is_autocast_enabled(kind)
+    device = torch.cuda.current_device() if kind == "cuda" else -1
     return (
         torch.is_grad_enabled(),
         torch.get_autocast_dtype(kind) if autocast else None,
         torch.are_deterministic_algorithms_enabled(),
         torch.get_float32_matmul_precision(),
         forced_backend(),
-        torch._C._cuda_getCurrentRawStream(torch.cuda.current_device()) if kind == "cuda" else None,
+        device,
+        torch._C._cuda_getCurrentRawStream(device) if kind == "cuda" else None,
     )

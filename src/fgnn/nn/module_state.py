@@ -75,13 +75,17 @@ class ModuleState:
         if any(self._empty):
             return None
         found = list(chain.from_iterable([d.values() for d in self._full]))
-        owns = self._own()
+        first = self._module()
         try:
-            for read, own in zip(self._readers, owns, strict=True):
+            if first is not None:
+                found += self._readers[0](first.__dict__)
+            for module, read in zip(self._inside, self._readers[1:], strict=True):
+                own = module.__dict__
                 found += read(own)
+                if "forward" in own:  # the first module may have another one, under `record`
+                    found.append(own["forward"])
         except KeyError:  # an attribute is gone
             return None
-        found += [own.get("forward") for own in owns[1:]]  # the first may be under `record`
         return found
 
     def is_as(self, before: list[Any] | None) -> bool:

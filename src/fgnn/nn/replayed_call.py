@@ -64,6 +64,7 @@ class ReplayedCall:
             placed.append(x.clone(memory_format=torch.contiguous_format) if again else _placed(x))
         with torch.autocast(kind, enabled=False), restored(module, placed):
             self._forward, self._backward = self._record(origin, placed)
+            self._fits = self._forward.fits_here()  # and later: the current device is among the modes of a call
             self._constant = [k for k, carries in enumerate(self._carries) if not carries]
             self._shared = [k for k in range(len(self._carries)) if k not in self._forward.alone]
             self._single = self._nesting.is_leaf() and self._results == [_TENSOR]
@@ -75,7 +76,7 @@ class ReplayedCall:
 
     def __call__(self, inputs: Sequence[Tensor], origin: Origin) -> Any:
         """The results for other inputs of the same shapes; None if the module has to compute them."""
-        if not (self._all_used and self._forward.fits_here()):
+        if not (self._all_used and self._fits):
             return None
         placed = [x if x.is_contiguous() and not x.data_ptr() % _ALIGNED else _placed(x) for x in inputs]
         found: list[Any]

@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from fgnn.nn import build, record, use_backend
-from fgnn.nn.backends.triton.program import _RUN, Program
+from fgnn.nn.backends.triton.program import Program
 from fgnn.nn.backends.triton.replay import Programs, replayed
+from fgnn.nn.backends.triton.straight_line import RUN
 from fgnn.runtime.kernel_launch import launch
 from fgnn.runtime.triton_support import why_unavailable
 from tests.nn.graphs import features, uniform_graph
@@ -255,7 +256,7 @@ def test_a_launch_that_would_fail_runs_as_at_first(other: str, monkeypatch: pyte
     else:
         (program,) = programs.values()
         program.steps = [
-            (kind, lambda x: x, *rest) if kind == _RUN else (kind, step, *rest) for kind, step, *rest in program.steps
+            (kind, lambda x: x, *rest) if kind == RUN else (kind, step, *rest) for kind, step, *rest in program.steps
         ]
     ((out,), _) = replayed(programs, "key", [x], lambda: compiled_pass(kernel, x))
     assert out.shape == x.shape

@@ -12,12 +12,17 @@ import torch
 from torch import Tensor
 
 from fgnn.nn.backends.triton.memory_plan import Lifetime, aligned, plan
-from fgnn.nn.backends.triton.straight_line import ALLOCATE as _ALLOCATE
-from fgnn.nn.backends.triton.straight_line import CALL as _CALL
-from fgnn.nn.backends.triton.straight_line import FREE as _FREE
-from fgnn.nn.backends.triton.straight_line import INTERPRET as _INTERPRET
-from fgnn.nn.backends.triton.straight_line import RUN as _RUN
-from fgnn.nn.backends.triton.straight_line import Function, Memory, Pieces, Whole, straight_line
+from fgnn.nn.backends.triton.straight_line import (
+    ALLOCATE,
+    CALL,
+    FREE,
+    INTERPRET,
+    RUN,
+    Function,
+    Memory,
+    Whole,
+    straight_line,
+)
 from fgnn.nn.backends.triton.tape import Empty, Launch, Operation, Place, Tape, places_in
 
 _aten = torch.ops.aten
@@ -69,7 +74,7 @@ class Program:
         for now, step in enumerate(tape.steps):
             self._append(step, tape)
             done = [k for k in made - escape if uses[k][1] == now and k not in self.begins]
-            self.steps += [(_FREE, k) for k in done]
+            self.steps += [(FREE, k) for k in done]
         self.results: list[Any] = [None if end is None else self._moved(end, tape) for end in ends]
         if self.together is not None:
             self.results.insert(cast(int, joint_from), Whole(len(tape.buffers) + 1))
@@ -78,18 +83,17 @@ class Program:
         self.again = [(k, firsts[end]) for k, end in places if firsts[end] != k]
         for k, _ in self.again:
             self.results[k] = None
-        kinds = _kinds(tape, {buffer for buffer, _ in (parts or {}).values()})
-        self.pieces = _pieces(self.results, tape, kinds)
         self.alone = self._in_shape()
-        self._memory = Memory(self.where, self.slots, self.fixed, kinds, self.sizes)
+        several = {buffer for buffer, _ in (parts or {}).values()}
+        dtypes = [None if x is None or k in several else x.dtype for k, x in enumerate(tape.buffers)]
+        self._memory = Memory(self.where, self.slots, self.fixed, [*dtypes, None, None], self.sizes)
         self._function: Function | None = None  # written at the first call
 
     def _in_shape(self) -> set[int]:
         """Allocate what only launches and one result read in the shape of that result, so that it needs no view."""
         counts = Counter(end.buffer if isinstance(end, Place) else int(end) for end in self.results if end is not None)
-        read = {k for step in self.steps if step[0] == _CALL for k in _buffers_in(step[2])}
-        read |= {piece.buffer for piece in self.pieces}
-        allocated = {step[1]: at for at, step in enumerate(self.steps) if step[0] == _ALLOCATE}
+        read = {k for step in self.steps if step[0] == CALL for k in _buffers_in(step[2])}
+        allocated = {step[1]: at for at, step in enumerate(self.steps) if step[0] == ALLOCATE}
         alone = set()
         for slot, end in enumerate(self.results):
             buffer = end.buffer if isinstance(end, Place) else end
@@ -100,7 +104,7 @@ class Program:
                 same = dtype == end.dtype and math.prod(shape) == math.prod(end.shape)
                 if buffer in read or not same or end.stride != _contiguous(end.shape):
                     continue
-                self.steps[allocated[buffer]] = (_ALLOCATE, buffer, end.shape, dtype)
+                self.steps[allocated[buffer]] = (ALLOCATE, buffer, end.shape, dtype)
                 self.results[slot] = Whole(buffer)
             alone.add(slot)
         return alone
@@ -125,19 +129,19 @@ class Program:
     def _append(self, step: Empty | Operation | Launch, tape: Tape) -> None:
         if isinstance(step, Empty):
             if step.buffer not in self.begins:
-                self.steps.append((_ALLOCATE, *step))
+                self.steps.append((ALLOCATE, *step))
         elif isinstance(step, Operation):
-            self.steps.append((_CALL, *self._shorter(step, tape), step.buffers))
+            self.steps.append((CALL, *self._shorter(step, tape), step.buffers))
         else:
             places: list[tuple[int, Place]] = [(slot, self._moved(place)) for slot, place in step.places]
             kernel, binary = step.kernel, step.kernel.binary
             if kernel.interpreted is not None:
-                self.steps.append((_INTERPRET, kernel.interpreted, step.args, places))
+                self.steps.append((INTERPRET, kernel.interpreted, step.args, places))
                 return
             self.device = kernel.device
             fills = [(slot, place.buffer, place.offset) for slot, place in places]
             where = (*kernel.grid, binary.function, binary.packed_metadata)
-            self.steps.append((_RUN, binary.run, *where, [*step.args, *kernel.rest], fills))
+            self.steps.append((RUN, binary.run, *where, [*step.args, *kernel.rest], fills))
 
     def _shorter(self, step: Operation, tape: Tape) -> tuple[Any, list[Any], dict[str, Any]]:
         """The call, its arguments and options, of a function that is found sooner than an operator if there is one."""
@@ -180,47 +184,14 @@ class Program:
                 return None
             stream = torch._C._cuda_getCurrentRawStream(self.device)
         if self._function is None:
-            self._function = straight_line(self.steps, self._memory, self.results, self.pieces, self.again)
+            self._function = straight_line(self.steps, self._memory, self.results, self.again)
         return self._function(operands, stream)
-
-
-def _pieces(ends: list[Any], tape: Tape, kinds: Sequence[Any]) -> list[Pieces]:
-    """The groups of results of which there are several in a buffer, which they take from ``ends``."""
-    groups: dict[int, list[tuple[int, Place]]] = {}
-    for k, end in enumerate(ends):
-        if isinstance(end, Place) and kinds[end.buffer] is not None:
-            groups.setdefault(end.buffer, []).append((k, end))
-    found = []
-    for buffer, some in groups.items():
-        own = cast(Tensor, tape.buffers[buffer])
-        like, slots, stop = list[Tensor](), list[tuple[int, int]](), 0
-        for k, end in sorted(some, key=lambda one: one[1].offset):
-            row = torch.empty(1).expand(end.shape)
-            start = end.offset // own.itemsize
-            if end.dtype != own.dtype or end.stride != _contiguous(end.shape) or start < stop:
-                break
-            like += [torch.empty(1).expand(start - stop)] * (start > stop)
-            slots.append((k, len(like)))
-            like.append(row)
-            stop = start + row.numel()
-        else:
-            if len(some) > 1 and own.is_contiguous() and all(row.numel() for row in like):
-                found.append(Pieces(buffer, like, slots))
-                for k, _ in some:
-                    ends[k] = None
-    return found
 
 
 def _whole(place: Place, tape: Tape) -> Place | Whole:
     own = cast(Tensor, tape.buffers[place.buffer])
     same = place.dtype == own.dtype and place.shape == own.shape and place.stride == own.stride()
     return Whole(place.buffer) if same and not place.offset else place
-
-
-def _kinds(tape: Tape, others: set[int]) -> list[tuple[torch.dtype, int] | None]:
-    """The dtypes and numbers of axes of all buffers but ``others``, whose memory stands for several."""
-    known = [None if x is None or k in others else (x.dtype, x.dim()) for k, x in enumerate(tape.buffers)]
-    return [*known, None, None]
 
 
 def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:

@@ -26,14 +26,6 @@ class Whole(int):
     """The number of a buffer that is given as it is."""
 
 
-class Pieces(NamedTuple):
-    """Results that lie in one buffer: all by one call."""
-
-    buffer: int
-    like: list[Tensor]  # the shapes of its parts, in order
-    slots: list[tuple[int, int]]  # which result is which part
-
-
 class Memory(NamedTuple):
     """The buffers of a program.
 
@@ -41,28 +33,26 @@ class Memory(NamedTuple):
         device: Where the program allocates.
         operands: The numbers of those that a call gives.
         fixed: Those that are the same at every call, others None.
-        kinds: By number, their dtypes and numbers of axes; None where these are not known.
+        dtypes: By number; None where it is not known.
         sizes: The bytes of the last two, which are allocated at once: the temporary tensors and the joint results.
     """
 
     device: torch.device
     operands: Sequence[int]
     fixed: Sequence[Tensor | None]
-    kinds: Sequence[tuple[torch.dtype, int] | None]
+    dtypes: Sequence[torch.dtype | None]
     sizes: Sequence[int]
 
 
 def straight_line(
-    steps: list[tuple[Any, ...]], memory: Memory, results: Sequence[Any], pieces: Sequence[Pieces],
-    again: Sequence[tuple[int, int]],
-) -> Function:  # fmt: skip
+    steps: list[tuple[Any, ...]], memory: Memory, results: Sequence[Any], again: Sequence[tuple[int, int]]
+) -> Function:
     """A function of the operands and a stream, with the results, or None for addresses that kernels cannot read.
 
     Args:
-        pieces: Results that are None in ``results``.
-        again: Results that are None there, and which others they are.
+        again: Results that are None in ``results``, and which others they are.
     """
-    return _Writer(steps, memory, results).function(pieces, again)
+    return _Writer(steps, memory, results).function(again)
 
 
 class _Writer:
@@ -80,17 +70,11 @@ class _Writer:
         self._own |= {count - 2: _most_read(steps, count - 2), count - 1: torch.uint8}
         self._read = {k for step in steps if step[0] == RUN for _, k, _ in step[-1]}  # by launches, at their addresses
 
-    def function(self, pieces: Sequence[Pieces], again: Sequence[tuple[int, int]]) -> Function:
+    def function(self, again: Sequence[tuple[int, int]]) -> Function:
         self._begin()
         for step in self._steps:
             (self._run, self._allocate, self._free, self._call, self._interpret)[step[0]](*step[1:])
         found = ["None" if end is None else self._tensor(end) for end in self._results]
-        for k, (buffer, like, slots) in enumerate(pieces):
-            kind = self._memory.kinds[buffer]
-            flat = f"t{buffer}" if kind is not None and kind[1] == 1 else f"t{buffer}.view(-1)"
-            self._line(f"p{k} = {self._constant(torch._C._nn.unflatten_dense_tensors)}({flat}, {self._constant(like)})")
-            for slot, part in slots:
-                found[slot] = f"p{k}[{part}]"
         for slot, first in again:
             self._line(f"r{first} = {found[first]}")
             found[slot] = found[first] = f"r{first}"
@@ -124,7 +108,8 @@ class _Writer:
         self._line(f"{self._constant(run)}({', '.join([*first, 'None', 'None', 'None', *given])})")
 
     def _allocate(self, k: int, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self._line(f"t{k} = empty({tuple(shape)}, dtype={self._constant(dtype)}, device=device)")
+        sizes = ", ".join(map(str, shape)) or "()"  # numbers take less time than a tuple
+        self._line(f"t{k} = empty({sizes}, dtype={self._constant(dtype)}, device=device)")
         if k in self._read:
             self._line(f"a{k} = t{k}.data_ptr()")
 
@@ -158,10 +143,8 @@ class _Writer:
 
     def _view(self, place: Place) -> str:
         k, begin = place.buffer, place.offset // place.dtype.itemsize
-        own, kind = self._own.get(k), self._memory.kinds[k]
-        dtype = own or (None if kind is None else kind[0])
-        base = f"t{k}"
-        if dtype != place.dtype:
+        own, base = self._own.get(k), f"t{k}"
+        if place.dtype != (own or self._memory.dtypes[k]):
             base = f"t{k}_{str(place.dtype).removeprefix('torch.')}"
             if (k, place.dtype) not in self._views:
                 self._views[k, place.dtype] = base
