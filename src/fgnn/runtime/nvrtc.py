@@ -32,20 +32,26 @@ class CudaSource:
         file: CUDA C++ with an ``extern "C"`` kernel.
         kernel: Its name.
         options: Of NVRTC.
+        before: Files of the package that come before it.
     """
 
     package: str
     file: str
     kernel: str
     options: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
 
     def text(self) -> str:
         """The source."""
-        return files(self.package).joinpath(self.file).read_text("utf-8")
+        return "\n".join(files(self.package).joinpath(file).read_text("utf-8") for file in (*self.before, self.file))
+
+    def compiled(self, defines: Mapping[str, str | int], device: torch.device) -> CudaKernel:
+        """The kernel itself."""
+        return _kernel(self, tuple(defines.items()), device)
 
     def __call__(self, defines: Mapping[str, str | int], device: torch.device) -> Launch:
         """Compile it."""
-        return _kernel(self, tuple(defines.items()), device)
+        return self.compiled(defines, device)
 
 
 @cache
@@ -67,11 +73,14 @@ class CudaKernel:
     def __init__(self, source: str, name: str, options: Sequence[str], device: torch.device) -> None:
         self.device = device
         major, minor = torch.cuda.get_device_capability(device)
-        binary = _compile(source, [f"--gpu-architecture=sm_{major}{minor}", *options])
+        own = "a" if major == 9 else ""  # Hopper's own instructions
+        binary = _compile(source, [f"--gpu-architecture=sm_{major}{minor}{own}", *options])
         self._driver = ctypes.CDLL("libcuda.so.1")
         self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
+        self._allowed = -1
         with torch.cuda.device(device):
-            torch.cuda.synchronize()  # makes the context of this device current
+            if not torch.cuda.is_current_stream_capturing():
+                torch.cuda.synchronize()  # makes the context of this device current
             self._check(self._driver.cuModuleLoadData(ctypes.byref(self._module), binary))
             self._check(self._driver.cuModuleGetFunction(ctypes.byref(self._function), self._module, name.encode()))
 
@@ -80,12 +89,26 @@ class CudaKernel:
         pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
         with torch.cuda.device(self.device):
             stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-            self._check(self._driver.cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED, shared))
-            if shared:  # as many blocks beside each other as fit
-                self._check(self._driver.cuFuncSetAttribute(self._function, _CARVEOUT, 100))
+            self.allow_shared(shared)
             self._check(
                 self._driver.cuLaunchKernel(self._function, blocks, 1, 1, threads, 1, 1, shared, stream, pointers, None)
             )
+
+    def allow_shared(self, shared: int) -> None:
+        """Let blocks have this many bytes of dynamic shared memory, at least."""
+        if shared <= self._allowed:
+            return
+        self._allowed = shared
+        self._check(self._driver.cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED, shared))
+        if shared:  # as many blocks beside each other as fit
+            self._check(self._driver.cuFuncSetAttribute(self._function, _CARVEOUT, 100))
+
+    def launch(self, x: int, y: int, z: int, threads: int, shared: int, stream: int, packed: Any) -> None:
+        """Launch a grid with arguments that are packed as the driver reads them (its parameter ``extra``)."""
+        code = self._driver.cuLaunchKernel(
+            self._function, x, y, z, threads, 1, 1, shared, ctypes.c_void_p(stream), None, packed
+        )
+        self._check(code)
 
     def _check(self, code: int) -> None:
         if code:

@@ -55,7 +55,8 @@ def plan_call(a: Tensor, b: Tensor | None, phi: Tensor | None, weight: Tensor, c
         family, coef, arity, index = "typed", None, 0, [*layout.node_lists, *layout.one_each]
     else:
         coef = phi.to(src.dtype).contiguous() if phi is not None else types.index  # type: ignore[union-attr]
-        family, arity, index = "rows", layout.arity, [layout.source, layout.edge, layout.table, layout.row_ptr]
+        family, arity = "rows", layout.arity
+        index = [layout.source, layout.edge, layout.table, layout.row_ptr, layout.ptr]
     sizes = Sizes(layout.destinations, arity, layout.longest, layout.width, layout.rows)
     plan = Plan(family, index, sizes, call.relu, call.aggregation.kind == "max")
     return Operands(dst, src, coef, weight), plan

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fgnn.runtime.cuda_launch import CudaBinary
 from fgnn.runtime.kernel_launch import local
 
 _met: set[Hashable] = set()  # of compile_once
@@ -71,14 +72,26 @@ def _compile(notes: list[tuple[Any, ...]]) -> int:
     from triton.runtime._async_compile import AsyncCompileMode
 
     device = torch.cuda.current_device()
+    cuda = [kernel for kernel, *_ in notes if isinstance(kernel, CudaBinary)]
 
     def load(kernel: Any) -> None:  # also compiles what launches it, with the C compiler
         torch.cuda.set_device(device)
         kernel._init_handles()
 
+    def load_cuda(binary: CudaBinary) -> None:
+        torch.cuda.set_device(device)
+        binary.load()
+
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        waiting = [pool.submit(load_cuda, binary) for binary in cuda]
         with AsyncCompileMode(pool, ignore_errors=True):
-            found = [kernel.run(*args, grid=grid, warmup=True, **options) for kernel, grid, args, options in notes]
+            found = [
+                kernel.run(*args, grid=grid, warmup=True, **options)
+                for kernel, grid, args, options in notes
+                if not isinstance(kernel, CudaBinary)
+            ]
+        for one in waiting:
+            one.result()
         kernels = [getattr(kernel, "kernel", kernel) if hasattr(kernel, "result") else kernel for kernel in found]
         list(pool.map(load, [kernel for kernel in kernels if kernel is not None]))
     return len(notes)

@@ -50,11 +50,12 @@ class _BatchNormRelu(torch.autograd.Function):
         mean, rstd = x.new_empty((2, width), dtype=torch.float32).unbind()
         launch(kernels.statistics, one.by_share, [x, one.partial, rows, width, one.steps], one.options())
         running = norm.running_mean is not None and norm.running_var is not None
-        if running and norm.num_batches_tracked is not None:
-            norm.num_batches_tracked.add_(1)
+        tracked = norm.num_batches_tracked if running else None
         running_mean, running_var = (norm.running_mean, norm.running_var) if running else (mean, rstd)
-        args = [x, one.partial, bias, mean, rstd, running_mean, running_var, rows, width, one.shares, norm.eps]
-        options = constants(HAS_BIAS=bias is not None, RUNNING=running, S=_SHARES, C=16, num_warps=4)
+        args = [x, one.partial, bias, mean, rstd, running_mean, running_var, tracked, rows, width, one.shares, norm.eps]
+        options = constants(
+            HAS_BIAS=bias is not None, RUNNING=running, TRACKED=tracked is not None, S=_SHARES, C=16, num_warps=4
+        )
         launch(kernels.finish_statistics, (cdiv(width, 16),), [*args, norm.momentum], options)
         y = torch.empty_like(x)
         more = None if residual is None else residual.contiguous()
@@ -69,16 +70,16 @@ class _BatchNormRelu(torch.autograd.Function):
         from fgnn.nn.backends.triton import batch_norm_kernels as kernels
 
         x, mean, rstd, weight, beta = ctx.saved_tensors
-        d_bias = None if ctx.bias is None else x.new_zeros(ctx.bias[0], dtype=ctx.bias[1])
         d_residual = grad if ctx.needs_input_grad[4] else None
         if torch.is_grad_enabled():
+            d_bias = None if ctx.bias is None else x.new_zeros(ctx.bias[0], dtype=ctx.bias[1])
             wants = [ctx.needs_input_grad[k] for k in (0, 2, 3)]
             found = differentiable.gradients(partial(_plain, ctx.eps, ctx.relu), (x, weight, beta), wants, [grad])
             return found[0], d_bias, *found[1:], d_residual, None, None
         x, grad = x.contiguous(), grad.contiguous()
         rows, width = x.shape
         one = _Launch(x)
-        sums = x.new_empty((2, width), dtype=torch.float32)
+        sums = x.new_empty((3, width), dtype=torch.float32)
         inputs = grad, x, mean, rstd, weight, beta
         args = [*inputs, one.partial, rows, width, one.steps]
         launch(kernels.gradient_sums, one.by_share, args, one.options(RELU=ctx.relu))
@@ -89,6 +90,7 @@ class _BatchNormRelu(torch.autograd.Function):
             dx = torch.empty_like(x)
             args = [*inputs, sums, dx, rows, width]
             launch(kernels.apply_gradient, one.by_tile, args, one.options(RELU=ctx.relu))
+        d_bias = None if ctx.bias is None else sums[2].to(ctx.bias[1]).view(ctx.bias[0])
         return dx, d_bias, sums[1].to(weight.dtype), sums[0].to(beta.dtype), d_residual, None, None
 
 

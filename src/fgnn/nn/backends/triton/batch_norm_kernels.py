@@ -62,10 +62,13 @@ def add_shares(partial, column, inside, width, shares, S: tl.constexpr, C: tl.co
 
 @triton.jit
 def finish_statistics(
-    x, partial, bias, mean, rstd, running_mean, running_var, rows, width, shares, eps, momentum,
-    HAS_BIAS: tl.constexpr, RUNNING: tl.constexpr, S: tl.constexpr, C: tl.constexpr,
+    x, partial, bias, mean, rstd, running_mean, running_var, tracked, rows, width, shares, eps, momentum,
+    HAS_BIAS: tl.constexpr, RUNNING: tl.constexpr, TRACKED: tl.constexpr, S: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """Mean and 1 / deviation of each column, and the running statistics; the bias affects only the running mean."""
+    """Mean and 1 / deviation of each column, the running statistics, and the number of batches they are of.
+
+    The bias affects only the running mean.
+    """
     column = tl.program_id(0) * C + tl.arange(0, C)
     inside = column < width
     total, square = add_shares(partial, column, inside, width, shares, S, C)
@@ -82,6 +85,9 @@ def finish_statistics(
         old = tl.load(running_var + column, mask=inside, other=0.0)
         unbiased = variance * (rows / (rows - 1.0))
         tl.store(running_var + column, old + momentum * (unbiased - old), mask=inside)
+    if TRACKED:
+        first = tl.program_id(0) == 0
+        tl.store(tracked, tl.load(tracked, mask=first) + 1, mask=first)
 
 
 @triton.jit
@@ -144,12 +150,13 @@ def gradient_sums(
 
 @triton.jit
 def finish_gradient_sums(partial, sums, width, shares, S: tl.constexpr, C: tl.constexpr):
-    """Both sums over all shares, (2, width)."""
+    """Both sums over all shares, and zeros, (3, width)."""
     column = tl.program_id(0) * C + tl.arange(0, C)
     inside = column < width
     first, second = add_shares(partial, column, inside, width, shares, S, C)
     tl.store(sums + column, first, mask=inside)
     tl.store(sums + width + column, second, mask=inside)
+    tl.store(sums + 2 * width + column, tl.zeros_like(first), mask=inside)
 
 
 @triton.jit

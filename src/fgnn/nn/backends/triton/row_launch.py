@@ -1,6 +1,7 @@
 """Launches of the kernels over rows of edges, for matrices that differ from edge to edge.
 
-A plan's tensors are source (E,), edge (E,) or empty, table (4, R) and row_ptr (D + 1,); see ``Layout``.
+A plan's tensors are source (E,), edge (E,) or empty, table (4, R), row_ptr (D + 1,) and ptr (D + 1,); see ``Layout``.
+Half precision has CUDA kernels of its own, see :mod:`fgnn.nn.backends.cuda`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fgnn.nn.backends.cuda import best_rows, row_gradients, winners
 from fgnn.nn.backends.triton.launch import Operands, Plan, atomic, segment_sum, source_gradient
 from fgnn.nn.backends.triton.tile_sizes import Tile, block, cdiv, rows_tile, splits_of, weight_terms
 from fgnn.runtime.kernel_launch import constants, launch
@@ -25,7 +27,7 @@ class _Launch:
     def __init__(self, kind: str, x: Operands, plan: Plan) -> None:
         batch, sources, n = x.src.shape
         m, sizes = x.weight.shape[1], plan.sizes
-        source, edge, table, _ = plan.tensors
+        source, edge, table, _, _ = plan.tensors
         assert x.coef is not None
         self.total = batch * sizes.rows
         self.tile: Tile = rows_tile(kind, n, m, self.total * sizes.width, x.src.dtype, x.src.device)
@@ -58,7 +60,9 @@ def forward(x: Operands, plan: Plan, places: torch.dtype | None) -> tuple[Tensor
     whole = plan.sizes.arity > 0  # a row holds all edges of its destination
     value = out if whole else x.src.new_empty((one.total, m), dtype=torch.float32)
     place = arg if whole else x.src.new_empty((one.total, m) if plan.maximum else (0,), dtype=torch.uint8)
-    if one.total:
+    if one.total and best_rows.fits(x, plan):
+        best_rows.forward(x, plan, value, place)
+    elif one.total:
         args = [*x, *one.index, value, place, *one.counts, terms]
         one.start(kernels.rows_forward, (one.tiles, cdiv(m, one.tile.columns)), args)
     if whole or not out.numel():
@@ -80,7 +84,10 @@ def backward(grad: Tensor, arg: Tensor, x: Operands, plan: Plan, wants: Sequence
     grads = x.gradients(wants)
     if any(wants[:3]):
         grads[:3] = _edge_gradients(grad, arg, x, plan, wants, grads)
-    return [*grads, _weight_gradient(grad, arg, x, plan) if wants[3] else None]
+    if not wants[3]:
+        return [*grads, None]
+    weight_gradient = winners.weights if winners.fits(x, plan, grad, arg) else _weight_gradient
+    return [*grads, weight_gradient(grad, arg, x, plan)]
 
 
 def _edge_gradients(
@@ -103,12 +110,16 @@ def _edge_gradients(
     by_block = x.src.new_empty(
         (blocks, batch, edges, terms) if want_coef else 0, dtype=coef.dtype if final and want_coef else torch.float32
     )
-    one.start(
-        kernels.rows_backward, (one.tiles, blocks),
-        [*x, *one.index, grad, arg, by_row, by_source, by_block, *one.counts, batch * edges],
-        T=terms, BT=min(power_of_two(terms), 16) if want_coef else power_of_two(terms),
-        NEED_DST=want_dst, NEED_SRC=want_src, ATOMIC=atomic(), NEED_COEF=want_coef,
-    )  # fmt: skip
+    if row_gradients.fits(x, plan, grad, arg):
+        outs = [out if want else None for out, want in zip((by_row, by_source, by_block), wants, strict=False)]
+        row_gradients.launch(grad, arg, x, plan, outs)
+    else:
+        one.start(
+            kernels.rows_backward, (one.tiles, blocks),
+            [*x, *one.index, grad, arg, by_row, by_source, by_block, *one.counts, batch * edges],
+            T=terms, BT=min(power_of_two(terms), 16) if want_coef else power_of_two(terms),
+            NEED_DST=want_dst, NEED_SRC=want_src, ATOMIC=atomic(), NEED_COEF=want_coef,
+        )  # fmt: skip
     if want_dst and not whole:
         segment_sum(by_row, None, plan.tensors[3], d_dst)
     if want_src:

@@ -1,0 +1,1 @@
+"""Messages in half precision with a matrix for each edge, by CUDA kernels, which NVRTC compiles."""

@@ -1,0 +1,93 @@
+"""CUDA kernels of messages in half precision: the values and gradients of a float64 loop, and of Triton's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fgnn.nn.backends.cuda import best_rows, row_gradients, winners
+from tests.nn.backends.triton.cases import Case, call, distance, draw, incidence_of, worst
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+BOUND = {torch.float16: 3e-3, torch.bfloat16: 2e-2}
+WIDE = Case(factors=300, arity=16, variables=257, n=64, m=64, terms=16)
+CASES = [
+    WIDE,
+    replace(WIDE, towards="variable"),
+    replace(WIDE, arity=4, terms=8),
+    replace(WIDE, arity=8, terms=5),
+    replace(WIDE, arity=9, n=32, m=24),
+    replace(WIDE, arity=17, activation="identity"),
+    replace(WIDE, arity=17, towards="variable", bounded=True),
+    replace(WIDE, arity=30, ragged=True, terms=16),
+    replace(WIDE, arity=200, ragged=True, factors=40, variables=400),  # more edges than slots
+    replace(WIDE, factors=900, arity=2, variables=5, towards="variable"),  # hubs
+    replace(WIDE, factors=50, q="own", batch=3),
+    replace(WIDE, factors=50, q="own", batch=3, ragged=True, towards="variable"),
+    replace(WIDE, factors=33, batch=5, arity=7),
+    replace(WIDE, n=128, m=200, factors=100),
+    replace(WIDE, n=8, m=8, terms=1),
+    replace(WIDE, n=200, m=72, terms=11, ragged=True),
+    replace(WIDE, per_edge=True, ragged=True),
+    replace(WIDE, kind="sum"),
+    replace(WIDE, kind="sum", ragged=True, arity=30, towards="variable", terms=7),
+]
+
+
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_value_and_gradients_match_float64(case: Case, dtype: torch.dtype) -> None:
+    # a near tie may go to another edge in half precision, but integers are exact
+    assert worst(replace(case, whole=True), "triton", dtype, "cuda") < BOUND[dtype]
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    yield monkeypatch
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_gradients_equal_those_of_sums_over_all_edges(
+    case: Case, dtype: torch.dtype, without: pytest.MonkeyPatch
+) -> None:
+    """With the winners of one forward kernel, both kinds of kernels sum the same terms."""
+    incidence = incidence_of(case, "cuda")
+    inputs = draw(case, incidence).to(dtype, "cuda")
+    without.setattr(best_rows, "fits", lambda x, plan: False)
+    value, found = call(case, incidence, inputs, "triton")
+    for module in (row_gradients, winners):
+        without.setattr(module, "fits", lambda *given: False)
+    same, wanted = call(case, incidence, inputs, "triton")
+    assert torch.equal(value, same)
+    for x, y in zip(found, wanted, strict=True):
+        assert distance(x, y.cpu().double()) < BOUND[dtype]
+
+
+@pytest.mark.usefixtures("deterministic")
+@pytest.mark.parametrize("case", [WIDE, CASES[1]], ids=str)
+def test_deterministic_gradients_are_bitwise_repeatable(case: Case) -> None:
+    incidence = incidence_of(case, "cuda")
+    inputs = draw(case, incidence).to(torch.bfloat16, "cuda")
+    _, first = call(case, incidence, inputs, "triton")
+    _, second = call(case, incidence, inputs, "triton")
+    assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+    assert worst(replace(case, whole=True), "triton", torch.bfloat16, "cuda") < BOUND[torch.bfloat16]
+
+
+def test_the_kernels_serve_these_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = []
+    for module in (best_rows, row_gradients, winners):
+        fits = module.fits
+        monkeypatch.setattr(module, "fits", lambda *given, fits=fits: served.append(fits(*given)) or served[-1])
+    incidence = incidence_of(WIDE, "cuda")
+    call(WIDE, incidence, draw(WIDE, incidence).to(torch.bfloat16, "cuda"), "triton")
+    hopper = torch.cuda.get_device_capability() == (9, 0)
+    assert served == [hopper, hopper, True]
