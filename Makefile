@@ -34,9 +34,10 @@ unit: env
 test-slow: env
 	$(PY) -m pytest -m "slow"
 
-# Needs no installation, so it also runs on a machine without network access.
+# Needs no installation, so it also runs on a machine without network access. With pytest-xdist, ARGS="-n 14" runs it in
+# that many processes.
 test-gpu:
-	PYTHONPATH=src $(PYTHON) -m pytest -m gpu -p no:cacheprovider
+	OMP_NUM_THREADS=1 PYTHONPATH=src:$(PYTHONPATH) $(PYTHON) -m pytest -m gpu -p no:cacheprovider -p no:benchmark $(ARGS)
 
 # Fault injection; results in benchmarks/results/faults.json. Takes about 15 minutes.
 faults: env
