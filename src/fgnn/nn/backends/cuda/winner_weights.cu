@@ -8,6 +8,7 @@ struct Memory {
     uint4 phi[3][2 * (SLOTS + 8)];
     Pipeline line;
 };
+static_assert(sizeof(Memory) == SHARED, "winners.py gives a block as much");
 
 // The operands of a column: γ φ (16 terms, 16 destinations) and h (16 destinations, 32).
 struct Operands {

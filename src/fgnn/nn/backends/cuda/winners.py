@@ -43,7 +43,8 @@ def weights(grad: Tensor, arg: Tensor, x: Operands, plan: Plan) -> Tensor:
     columns, blocks = cdiv(m, WIDE), cdiv(n, _INNER)
     splits = splits_of(columns * blocks, cdiv(total, _DESTINATIONS), x.weight.numel(), device)
     shares = x.src.new_empty((splits, terms, m, n), dtype=torch.float32)
-    binary = cuda_binary(KERNEL, options.defines(x, plan, arg.dtype), device.index, _THREADS, _SHARED, "8P8iP")
+    macros = (*options.defines(x, plan, arg.dtype), ("SHARED", _SHARED))
+    binary = cuda_binary(KERNEL, macros, device.index, _THREADS, _SHARED, "8P8iP")
     launch_cuda(
         binary, (splits, columns, blocks),
         [x.dst, x.src, x.coef, source, edge if edge.numel() else None, ptr, grad, arg, total, plan.sizes.destinations,
