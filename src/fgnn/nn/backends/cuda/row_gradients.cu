@@ -168,10 +168,10 @@ extern "C" __global__ void __launch_bounds__(128 * GROUPS, 1) row_gradients(Rows
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncthreads();
 
-    unsigned long long first = (unsigned long long)1 << 62 | (unsigned long long)64 << 32 | (unsigned long long)1 << 16 | base >> 4;
+    unsigned long long first = matrix_at(base);
     int units = (int)(((long long)x.total * W + 63) / 64);
     const int step = gridDim.x * GROUPS;
-    int unit = blockIdx.x + gridDim.x * (threadIdx.x / 128);
+    int unit = blockIdx.x * GROUPS + threadIdx.x / 128;
     long long begin = (long long)unit * 64 + threadIdx.x / 32 % 4 * 16;
     Edge mine = edge_at(x, begin + lane % 16);
     copy_src(src, x, mine.source);

@@ -80,3 +80,7 @@ __device__ __forceinline__ void multiply(float (&d)[32], const u32 (&a)[4], unsi
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
 }
 
+// How the matrix units find a matrix of 64 rows of 128 bytes, at a multiple of 1,024 bytes.
+__device__ __forceinline__ unsigned long long matrix_at(u32 address) {
+    return (unsigned long long)1 << 62 | (unsigned long long)64 << 32 | (unsigned long long)1 << 16 | address >> 4;
+}

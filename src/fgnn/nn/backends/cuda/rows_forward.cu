@@ -61,12 +61,12 @@ extern "C" __global__ void __launch_bounds__(128 * GROUPS, 1) rows_forward(Rows 
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncthreads();
 
-    unsigned long long first = (unsigned long long)1 << 62 | (unsigned long long)64 << 32 | (unsigned long long)1 << 16 | base >> 4;
+    unsigned long long first = matrix_at(base);
     int units = (int)(((long long)x.total * W + 127) / 128);
     int group = threadIdx.x / 128;
     if (group == GROUPS - 1) arrive(0);
-    for (int start = blockIdx.x; start < units; start += gridDim.x * GROUPS) {
-        int unit = start + gridDim.x * group;
+    for (int start = blockIdx.x * GROUPS; start < units; start += gridDim.x * GROUPS) {
+        int unit = start + group;
         long long begin = (long long)unit * 128 + threadIdx.x / 32 % 4 * 32;
         Edge edge = edge_at(x, begin + lane);
         {
