@@ -73,7 +73,7 @@ class CudaBinary:
 @cache
 def cuda_binary(
     source: CudaSource,
-    defines: tuple[tuple[str, str | int], ...],
+    defines: Defines,
     device: int,
     threads: int,
     shared: int,

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, in percent
 
 
@@ -33,6 +34,7 @@ class CudaSource:
         kernel: Its name.
         options: Of NVRTC.
         before: Files of the package that come before it.
+        own: Whether it uses instructions that only its very kind of GPU has, such as Hopper's matrix units.
     """
 
     package: str
@@ -40,6 +42,7 @@ class CudaSource:
     kernel: str
     options: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
+    own: bool = False
 
     def text(self) -> str:
         """The source."""
@@ -57,7 +60,7 @@ class CudaSource:
 @cache
 def _kernel(source: CudaSource, defines: tuple[tuple[str, str | int], ...], device: torch.device) -> CudaKernel:
     options = [*source.options, *(f"-D{name}={value}" for name, value in defines)]
-    return CudaKernel(source.text(), source.kernel, options, device)
+    return CudaKernel(source.text(), source.kernel, options, device, source.own)
 
 
 class CudaKernel:
@@ -68,13 +71,14 @@ class CudaKernel:
         name: The kernel.
         options: Of NVRTC, such as ``-DSIZE=4``.
         device: A GPU.
+        own: See :class:`CudaSource`.
     """
 
-    def __init__(self, source: str, name: str, options: Sequence[str], device: torch.device) -> None:
+    def __init__(self, source: str, name: str, options: Sequence[str], device: torch.device, own: bool = False) -> None:
         self.device = device
         major, minor = torch.cuda.get_device_capability(device)
-        own = "a" if major == 9 else ""  # Hopper's own instructions
-        binary = _compile(source, [f"--gpu-architecture=sm_{major}{minor}{own}", *options])
+        chip = f"sm_{major}{minor}{'a' if own else ''}"
+        binary = _compile(source, [f"--gpu-architecture={chip}", *options])
         self._driver = ctypes.CDLL("libcuda.so.1")
         self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
         self._allowed = -1
@@ -98,17 +102,27 @@ class CudaKernel:
         """Let blocks have this many bytes of dynamic shared memory, at least."""
         if shared <= self._allowed:
             return
+        with torch.cuda.device(self.device):
+            self._check(self._driver.cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED, shared))
+            if shared:  # as many blocks beside each other as fit
+                self._check(self._driver.cuFuncSetAttribute(self._function, _CARVEOUT, 100))
         self._allowed = shared
-        self._check(self._driver.cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED, shared))
-        if shared:  # as many blocks beside each other as fit
-            self._check(self._driver.cuFuncSetAttribute(self._function, _CARVEOUT, 100))
 
     def launch(self, x: int, y: int, z: int, threads: int, shared: int, stream: int, packed: Any) -> None:
         """Launch a grid with arguments that are packed as the driver reads them (its parameter ``extra``)."""
-        code = self._driver.cuLaunchKernel(
-            self._function, x, y, z, threads, 1, 1, shared, ctypes.c_void_p(stream), None, packed
-        )
+        args = (self._function, x, y, z, threads, 1, 1, shared, ctypes.c_void_p(stream), None, packed)
+        code = self._driver.cuLaunchKernel(*args)
+        if code == _NO_CONTEXT:  # of a new thread, which has not called anything of CUDA
+            self._enter()
+            code = self._driver.cuLaunchKernel(*args)
         self._check(code)
+
+    def _enter(self) -> None:
+        """Make the context that torch uses on this device the current one of this thread."""
+        number, context = ctypes.c_int(), ctypes.c_void_p()
+        self._check(self._driver.cuDeviceGet(ctypes.byref(number), self.device.index))
+        self._check(self._driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), number))
+        self._check(self._driver.cuCtxSetCurrent(context))
 
     def _check(self, code: int) -> None:
         if code:

@@ -46,8 +46,8 @@ __device__ __forceinline__ u32 relu2(u32 a) {
     return y;
 }
 
-// Two numbers from one that is half of a pair: the lower (0) or the upper (1).
-__device__ __forceinline__ u32 twice(u32 pair, int upper) { return __byte_perm(pair, 0, upper ? 0x3232 : 0x1010); }
+// The lower number of a pair, twice.
+__device__ __forceinline__ u32 twice(u32 pair) { return __byte_perm(pair, 0, 0x1010); }
 
 // 16 bytes of h = relu(dst + src)
 __device__ __forceinline__ uint4 hidden(uint4 x, uint4 y) {

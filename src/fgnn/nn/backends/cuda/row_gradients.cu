@@ -222,6 +222,8 @@ extern "C" __global__ void __launch_bounds__(128 * GROUPS, 1) row_gradients(Rows
         }
         __syncwarp();
         copy_src(src, x, next.source);
+#pragma unroll
+        for (int i = 0; i < 32; i++) dh[i / 16][i % 16] = live[i / 16] ? dh[i / 16][i % 16] : 0;
 #if RELU
 #pragma unroll
         for (int i = 0; i < 32; i++) dh[i / 16][i % 16] = to_float((u16)(h[i / 16][i % 16 / 2] >> i % 2 * 16)) > 0 ? dh[i / 16][i % 16] : 0;

@@ -18,7 +18,9 @@ from fgnn.nn.backends.triton.tile_sizes import cdiv, processors
 from fgnn.runtime.cuda_launch import cuda_binary, launch_cuda
 from fgnn.runtime.nvrtc import CudaSource
 
-KERNEL = CudaSource("fgnn.nn.backends.cuda", "row_gradients.cu", "row_gradients", before=("numbers.cu", "rows.cu"))
+KERNEL = CudaSource(
+    "fgnn.nn.backends.cuda", "row_gradients.cu", "row_gradients", before=("numbers.cu", "rows.cu"), own=True
+)
 _GROUPS = 3  # warpgroups of a block, as in the kernel
 _PLACES = 64  # of a warpgroup
 _WIDTHS = (4, 8, 16)
@@ -28,7 +30,13 @@ def fits(x: Operands, plan: Plan, grad: Tensor, arg: Tensor) -> bool:
     """Whether the kernel takes these operands."""
     if grad.dtype != x.src.dtype or (plan.maximum and arg.dtype not in PLACES):
         return False
-    return x.weight.shape[1] <= WIDE and options.fits_rows(x, plan, _WIDTHS, (grad, arg if plan.maximum else None))
+    given = grad, arg if plan.maximum else None
+    return x.weight.shape[1] <= WIDE and options.fits_rows(x, plan, _WIDTHS, _shared(x), given)
+
+
+def _shared(x: Operands) -> int:
+    """Bytes of shared memory of a block: W, and φ, its gradient and src of each warp's places."""
+    return 1024 + x.weight.shape[0] * WIDE * WIDE * 2 + 4 * _GROUPS * 3648
 
 
 def launch(grad: Tensor, arg: Tensor, x: Operands, plan: Plan, outs: Sequence[Tensor | None]) -> None:
@@ -48,8 +56,7 @@ def launch(grad: Tensor, arg: Tensor, x: Operands, plan: Plan, outs: Sequence[Te
             for pair in ((name, C_TYPES[dtype]), (f"{name}_FLOAT", int(dtype == torch.float32)))
         ),
     )
-    shared = 1024 + terms * WIDE * WIDE * 2 + 4 * _GROUPS * 3648
-    binary = cuda_binary(KERNEL, macros, device.index, 128 * _GROUPS, shared, ROWS + "5P")
+    binary = cuda_binary(KERNEL, macros, device.index, 128 * _GROUPS, _shared(x), ROWS + "5P")
     units = cdiv(x.src.shape[0] * plan.sizes.rows * width, _PLACES * _GROUPS)
     given = [grad, arg if plan.maximum else None, d_dst, d_src, d_coef]
     launch_cuda(binary, (min(units, processors(device)), 1, 1), [*options.row_arguments(x, plan), *given])

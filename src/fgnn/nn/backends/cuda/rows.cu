@@ -26,10 +26,10 @@ __device__ __forceinline__ Edge edge_at(const Rows& x, long long position) {
     int sample = e.row / x.rows, own = e.row - sample * x.rows, d = own, at = own * x.A + e.place;
     e.live = e.place < x.A;
     if (!x.A) {
-        d = x.table[own];
-        at = x.table[x.rows + own] + e.place;
-        e.live = at < x.table[2 * x.rows + own];
-        e.place += x.table[3 * x.rows + own];
+        const int* line = x.table + own;
+        d = *line, at = line[x.rows] + e.place;
+        e.live = at < line[2ll * x.rows];
+        e.place += line[3ll * x.rows];
     }
     if (!e.live) return e;
     e.source = sample * x.S + x.source[at], e.destination = sample * x.D + d;

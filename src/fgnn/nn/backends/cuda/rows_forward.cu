@@ -93,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(128 * GROUPS, 1) rows_forward(Rows 
             int source = __shfl_sync(~0u, edge.source, which), target = __shfl_sync(~0u, edge.destination, which);
             load_h(h[i / 2][i % 2], x, source, target, 16 * q);
         }
-        float sums[2][32];
+        float sums[2][32] = {};  // defined, or ptxas 12.8 runs the products one after another
         u32 a[2][4][4];
         take_turn(group);
         const int terms = unit < units ? x.T : 0;
@@ -101,8 +101,8 @@ extern "C" __global__ void __launch_bounds__(128 * GROUPS, 1) rows_forward(Rows 
         for (int t = 0; t < terms; t++) {
 #pragma unroll
             for (int k = 0; k < 2; k++) {
-                u32 one = twice(phi[t / 2 * 32 + 16 * k + r] >> t % 2 * 16, 0);
-                u32 two = twice(phi[t / 2 * 32 + 16 * k + r + 8] >> t % 2 * 16, 0);
+                u32 one = twice(phi[t / 2 * 32 + 16 * k + r] >> t % 2 * 16);
+                u32 two = twice(phi[t / 2 * 32 + 16 * k + r + 8] >> t % 2 * 16);
                 wait<1>();  // the product before the last has read a[k]
 #pragma unroll
                 for (int i = 0; i < 4; i++) {

@@ -15,7 +15,7 @@ from torch import Tensor
 from fgnn.nn.backends.cuda import options
 from fgnn.nn.backends.cuda.options import PLACES, WIDE
 from fgnn.nn.backends.triton.launch import Operands, Plan
-from fgnn.nn.backends.triton.tile_sizes import cdiv, splits_of
+from fgnn.nn.backends.triton.tile_sizes import cdiv, processors, splits_of
 from fgnn.runtime.cuda_launch import cuda_binary, launch_cuda
 from fgnn.runtime.nvrtc import CudaSource
 
@@ -24,14 +24,25 @@ _THREADS, _SHARED = 512, 134752  # bytes, of ``Memory`` in the kernel
 _DESTINATIONS = 16  # of a tile
 _INNER = 32  # columns of h of a block
 _EDGES = 8  # at a destination on average: with fewer, sums over all edges are faster
+_LONGEST = 8192  # edges of a destination: one block takes them all
 
 
 def fits(x: Operands, plan: Plan, grad: Tensor, arg: Tensor) -> bool:
-    """Whether the kernel takes these operands, and pays."""
-    if not plan.maximum or grad.dtype != x.src.dtype or arg.dtype not in PLACES:
+    """Whether the kernel takes these operands, and is faster than a sum over all edges.
+
+    In float16, gradients times φ leave the range of numbers too easily.
+    """
+    if not plan.maximum or grad.dtype != x.src.dtype or x.src.dtype == torch.float16 or arg.dtype not in PLACES:
         return False
-    many = plan.tensors[0].shape[0] >= _EDGES * plan.sizes.destinations
-    return many and options.fits(x, plan, (grad, arg))
+    return pays(x, plan) and options.fits(x, plan, _SHARED, (grad, arg))
+
+
+def pays(x: Operands, plan: Plan) -> bool:
+    """Whether there are enough tiles, and enough edges that have not won."""
+    sizes, (_, m, n) = plan.sizes, x.weight.shape
+    blocks = cdiv(x.src.shape[0] * sizes.destinations, _DESTINATIONS) * cdiv(m, WIDE) * cdiv(n, _INNER)
+    many = plan.tensors[0].shape[0] >= _EDGES * sizes.destinations
+    return many and sizes.longest <= _LONGEST and blocks >= processors(x.src.device)
 
 
 def weights(grad: Tensor, arg: Tensor, x: Operands, plan: Plan) -> Tensor:
