@@ -1,6 +1,6 @@
 // Gradients at nodes and at φ, of a maximum or a sum over rows of edges, on Hopper's matrix units. With g the gradient at
-// a message and P_τ = W_τᵀ g: dh = Σ_τ φ_τ P_τ and dφ_τ = P_τ · h. A warpgroup takes 64 places, and adds one P_τ between
-// the parts of the next product.
+// a message and P_τ = W_τᵀ g: dh = Σ_τ φ_τ P_τ and dφ_τ = P_τ · h. A warpgroup takes 64 places; while it adds one P_τ,
+// the next is computed.
 
 #define GROUPS 3  // warpgroups of a block
 
@@ -77,44 +77,36 @@ __device__ __forceinline__ void fill(uint4* w, const Rows& x) {
     }
 }
 
-// A sixteenth of k, from 16 i, of the product g W.
-__device__ __forceinline__ void add_part(float (&p)[32], const u32 (&g)[2][8], unsigned long long w, int i) {
-    u32 a[4] = {g[0][2 * i], g[1][2 * i], g[0][2 * i + 1], g[1][2 * i + 1]};
-    multiply(p, a, w + 2 * i, i > 0);
+__device__ __forceinline__ void begin_product(float (&p)[32], const u32 (&g)[2][8], unsigned long long w) {
+    fence();
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        u32 a[4] = {g[0][2 * i], g[1][2 * i], g[0][2 * i + 1], g[1][2 * i + 1]};
+        multiply(p, a, w + 2 * i, i > 0);
+    }
+    commit();
 }
 
-// dh += φ P and dφ = P · h, and between the parts of that the next product: a warp stands still until the matrix units take
-// a product from it. The four lanes of a row have 16 columns each.
-template <bool NEXT>
-__device__ __forceinline__ void add_product(
-    float (&dh)[2][16], const float (&p)[32], const u32 (&h)[2][8], const u32* phi, float* d_phi, int t,
-    float (&next)[32], const u32 (&g)[2][8], unsigned long long w) {
+// dh += φ P, and dφ = P · h; the four lanes of a row have 16 columns each. The sum is complete before P's registers are
+// written again: the compiler has moved additions beyond that.
+__device__ __forceinline__ void add_product(float (&dh)[2][16], const float (&p)[32], const u32 (&h)[2][8], const u32* phi, float* d_phi, int t) {
     int lane = threadIdx.x % 32, r = lane / 4;
-    float f[2], sums[2][2] = {};
-#pragma unroll
-    for (int half = 0; half < 2; half++) f[half] = to_float((u16)(phi[t / 2 * 16 + r + 8 * half] >> t % 2 * 16));
-    if (NEXT) fence();
-#pragma unroll
-    for (int part = 0; part < 4; part++) {
-        if (NEXT) add_part(next, g, w, part);
-#pragma unroll
-        for (int k = 0; k < 8; k++) {
-            int half = k / 4, i = 4 * part + k % 4;
-            float v = p[i / 2 * 4 + 2 * half + i % 2];
-            dh[half][i] += f[half] * v;
-            sums[half][i % 2] += v * to_float((u16)(h[half][i / 2] >> i % 2 * 16));
-        }
-    }
-    if (NEXT) commit();
-#if NEED_COEF
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        float sum = sums[half][0] + sums[half][1];
+        float f = to_float((u16)(phi[t / 2 * 16 + r + 8 * half] >> t % 2 * 16)), sums[2] = {};
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            float v = p[i / 2 * 4 + 2 * half + i % 2];
+            dh[half][i] += f * v;
+            sums[i % 2] += v * to_float((u16)(h[half][i / 2] >> i % 2 * 16));
+        }
+#if NEED_COEF
+        float sum = sums[0] + sums[1];
         sum += __shfl_xor_sync(~0u, sum, 1);
         sum += __shfl_xor_sync(~0u, sum, 2);
         if (lane % 4 == 0) d_phi[(r + 8 * half) * 17 + t] = sum;
-    }
 #endif
+    }
 }
 
 // Halve the columns of a lane: lanes that differ in this bit exchange them and keep the sum.
@@ -221,15 +213,12 @@ extern "C" __global__ void __launch_bounds__(128 * GROUPS, 1) row_gradients(Rows
         // What the next unit reads is on its way while this one is computed.
         Edge next = edge_at(x, begin + (long long)step * 64 + lane % 16);
         // Without a loop: the compiler would wait for products that run on in the next iteration.
-        fence();
-#pragma unroll
-        for (int i = 0; i < 4; i++) add_part(p[0], g, first, i);
-        commit();
+        begin_product(p[0], g, first);
 #pragma unroll
         for (int t = 0; t < TERMS; t++) {
-            wait<0>();
-            if (t + 1 < TERMS) add_product<true>(dh, p[t % 2], h, phi, d_phi, t, p[(t + 1) % 2], g, first + (t + 1) * 512);
-            else add_product<false>(dh, p[t % 2], h, phi, d_phi, t, p[(t + 1) % 2], g, first);
+            if (t + 1 < TERMS) begin_product(p[(t + 1) % 2], g, first + (t + 1) * 512), wait<1>();
+            else wait<0>();
+            add_product(dh, p[t % 2], h, phi, d_phi, t);
         }
         __syncwarp();
         copy_src(src, x, next.source);

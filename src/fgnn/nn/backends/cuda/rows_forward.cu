@@ -63,10 +63,10 @@ extern "C" __global__ void __launch_bounds__(128 * GROUPS, 1) rows_forward(Rows 
 
     unsigned long long first = matrix_at(base);
     int units = (int)(((long long)x.total * W + 127) / 128);
-    int last = (int)((long long)units * (blockIdx.x + 1) / gridDim.x), group = threadIdx.x / 128;
+    int group = threadIdx.x / 128;
     if (group == GROUPS - 1) arrive(0);
-    for (int start = (int)((long long)units * blockIdx.x / gridDim.x); start < last; start += GROUPS) {
-        int unit = start + group < last ? start + group : units;  // beyond the last there are no rows
+    for (int start = blockIdx.x * GROUPS; start < units; start += gridDim.x * GROUPS) {
+        int unit = start + group;
         long long begin = (long long)unit * 128 + threadIdx.x / 32 % 4 * 32;
         Edge edge = edge_at(x, begin + lane);
         {
@@ -115,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(128 * GROUPS, 1) rows_forward(Rows 
                 commit();
             }
         }
-        if (group < GROUPS - 1 || start + GROUPS < last) arrive((group + 1) % GROUPS);
+        if (group < GROUPS - 1 || start + gridDim.x * GROUPS < units) arrive((group + 1) % GROUPS);
         wait<0>();
 
         int warp_row = (int)(begin / W);
