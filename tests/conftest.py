@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.getoption("markexpr") != "gpu" or collection_path.suffix != ".py":
         return None
     return "mark.gpu" not in collection_path.read_text(encoding="utf-8") or None
+
+
+@pytest.fixture(autouse=True)
+def float32_products() -> Iterator[None]:
+    """Training on a GPU allows TF32 for the whole process: not for the tests that follow."""
+    yield
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.get_float32_matmul_precision() != "highest":
+        torch.set_float32_matmul_precision("highest")
 
 
 @pytest.fixture(scope="session")
