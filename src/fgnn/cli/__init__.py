@@ -154,6 +154,18 @@ def _stop_on_sigterm() -> None:
 
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, stop)
+        if sys.unraisablehook is sys.__unraisablehook__:
+            sys.unraisablehook = _stop_after_all
+
+
+def _stop_after_all(ignored: Any) -> None:
+    """Send a signal again that came while Python was freeing an object, where it ignores what is raised."""
+    if not issubclass(ignored.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(ignored)
+        return
+    again = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGTERM if _terminated else signal.SIGINT))
+    again.daemon = True
+    again.start()
 
 
 def _fail_usage(error: Any) -> NoReturn:
