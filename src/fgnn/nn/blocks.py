@@ -6,6 +6,7 @@ Each maps (graph, f, gs, edges) to (f, gs). Groups that no later layer reads are
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ from fgnn.nn.backends.torch.traced import reduce_segments
 from fgnn.nn.edge_features import EdgeFeatures
 from fgnn.nn.inputs import check_groups
 from fgnn.nn.layer import FGNNLayer
-from fgnn.nn.norm import NodeBatchNorm, Norm, make_norm
+from fgnn.nn.norm import NodeBatchNorm, Norm, batch_norms, make_norm
 from fgnn.nn.plain_modules import is_observed, is_plain, linear_weights
 
 Factors = Mapping[str, Tensor]  # features of the factors by group
@@ -42,21 +43,26 @@ class _Dense(nn.Sequential):
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Add ``residual`` to the result, if given.  # shape: (..., width_in) to (..., out)"""
+        if self.fused_norm(x):
+            return _normalised([self], [x], [residual])[0]
         first, *after = self
         weights = linear_weights(first)
         if weights is None:
             x = first(x)
         elif not after or is_plain(after[0], nn.ReLU):
             x, after = linear(x, *weights, relu=bool(after)), after[1:]
-        elif isinstance(after[0], NodeBatchNorm) and after[0].fused(x) and _at_most_relu(after[1:]):
-            # The fused norm also adds the bias, applies the ReLU and adds the residual: fewer passes over memory.
-            y: Tensor = after[0](linear(x, weights[0]), weights[1], relu=len(after) > 1, residual=residual)
-            return y
         else:
             x = linear(x, *weights)
         for part in after:
             x = part(x)
         return x if residual is None else residual + x
+
+    def fused_norm(self, x: Tensor) -> bool:
+        """Whether the norm after the linear layer also adds its bias, applies the ReLU and adds a residual to x."""
+        first, *after = self._modules.values()
+        if linear_weights(first) is None or not (after and isinstance(after[0], NodeBatchNorm)):
+            return False
+        return after[0].fused(x) and _at_most_relu(after[1:])
 
     @property
     def weights(self) -> tuple[Tensor, Tensor] | None:
@@ -69,6 +75,22 @@ class _Dense(nn.Sequential):
 def _at_most_relu(modules: Sequence[nn.Module | None]) -> bool:
     count = len(modules)  # Dynamo of torch 2.11 does not trace `not` of a tuple
     return count == 0 or (count == 1 and is_plain(modules[0], nn.ReLU))  # type: ignore[arg-type]
+
+
+def _normalised(layers: Sequence[_Dense], xs: Sequence[Tensor], residuals: Sequence[Tensor | None]) -> list[Tensor]:
+    """Layers with fused norms on several kinds of nodes, in the same launches."""
+    found: Any = [linear_weights(layer[0]) for layer in layers]
+    thetas, betas = zip(*found, strict=True)
+    norms: Any = [layer[1] for layer in layers]
+    return batch_norms(norms, linears(xs, thetas, None, relu=False), betas, residuals, relu=len(layers[0]) > 2)
+
+
+def _sharing_norms(layers: Sequence[nn.Module], xs: Sequence[Tensor]) -> list[_Dense]:
+    """These layers if all are plain, of the same parts, and have fused norms; else none."""
+    plain = [layer for layer in layers if isinstance(layer, _Dense) and is_plain(layer, _Dense)]
+    if len(layers) < 2 or len(plain) < len(layers) or len({len(layer._modules) for layer in plain}) > 1:
+        return []
+    return plain if all(layer.fused_norm(x) for layer, x in zip(plain, xs, strict=True)) else []
 
 
 def _add(layer: nn.Module, x: Tensor, residual: Tensor | None) -> Tensor:
@@ -144,6 +166,10 @@ class FC(nn.Module):
             new_f, *new = linears(
                 [f, *(gs[name] for name in names)], thetas, betas, relu=len(self.variable) > 1, residuals=after
             )
+            return new_f, dict(zip(names, new, strict=True))
+        given = [f, *(gs[name] for name in names)]
+        if normed := _sharing_norms(nodes, given):
+            new_f, *new = _normalised(normed, given, [to_f, *(to_gs.get(name) for name in names)])
             return new_f, dict(zip(names, new, strict=True))
         new_gs = {name: _add(self.factor[name], gs[name], to_gs.get(name)) for name in names}
         return _add(self.variable, f, to_f), new_gs

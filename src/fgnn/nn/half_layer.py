@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from fgnn.nn.edge_matrix import BasisMatrix, DenseMatrix, EdgeMatrix, TableMatri
 from fgnn.nn.edge_net import net_weights
 from fgnn.nn.functional import Activation, aggregate_messages, number_of_samples
 from fgnn.nn.message import Message, call_on_edges, in_parts
-from fgnn.nn.norm import NodeBatchNorm, Norm, make_norm
+from fgnn.nn.norm import NodeBatchNorm, Norm, batch_norms, make_norm
 from fgnn.nn.plain_modules import is_plain
 
 
@@ -114,20 +114,44 @@ class Output(nn.Module):
 
     def forward(self, x: Tensor, empty: Tensor | None) -> Tensor:
         """x (..., D, m), which is zero and stays zero where ``empty`` (D,)."""
-        if isinstance(self.norm, NodeBatchNorm) and self.norm.fused(x):
-            x = self.norm(x, self.bias, relu=self.activation is not None)
-        else:
-            x = x if self.bias is None else (x + self.bias).to(x.dtype)
-            x = x if self.norm is None else self.norm(x)
-            x = x if self.activation is None else x.relu()
+        if self.fused_norm(x):
+            return _normalised([self], [x], [empty])[0]
+        x = x if self.bias is None else (x + self.bias).to(x.dtype)
+        x = x if self.norm is None else self.norm(x)
+        x = x if self.activation is None else x.relu()
+        return self.masked(x, empty)
+
+    def masked(self, x: Tensor, empty: Tensor | None) -> Tensor:
+        """x, zero where ``empty`` if it was before, too."""
         if empty is None or (self.bias is None and self.norm is None):
             return x
         return x.masked_fill(empty.unsqueeze(-1), 0.0)
+
+    def fused_norm(self, x: Tensor) -> bool:
+        """Whether the norm also adds the bias and applies the ReLU."""
+        return isinstance(self.norm, NodeBatchNorm) and self.norm.fused(x)
 
     @property
     def fused(self) -> bool:
         """Whether the operation on a half-layer adds the bias and applies the ReLU itself."""
         return self.norm is None and is_plain(self, Output)
+
+
+def _normalised(outputs: Sequence[Output], xs: Sequence[Tensor], empties: Sequence[Tensor | None]) -> list[Tensor]:
+    """Outputs whose norms are fused, in the same launches."""
+    norms: Any = [one.norm for one in outputs]
+    relu = outputs[0].activation is not None
+    ys = batch_norms(norms, xs, [one.bias for one in outputs], [None] * len(xs), relu=relu)
+    return [one.masked(y, empty) for one, y, empty in zip(outputs, ys, empties, strict=True)]
+
+
+def _all_outputs(outputs: Sequence[Output], xs: Sequence[Tensor], empties: Sequence[Tensor | None]) -> list[Tensor]:
+    """The outputs of all groups, with their norms in the same launches where kernels serve them."""
+    if len(outputs) > 1 and all(is_plain(one, Output) for one in outputs):
+        alike = len({one.activation for one in outputs}) == 1
+        if alike and all(one.fused_norm(x) for one, x in zip(outputs, xs, strict=True)):
+            return _normalised(outputs, xs, empties)
+    return [one(x, empty) for one, x, empty in zip(outputs, xs, empties, strict=True)]
 
 
 class Sent(NamedTuple):
@@ -195,7 +219,7 @@ def _half(
         return ys
     if not inside:
         return _finish(ys, aggregation, outputs, ends)
-    return [output(y, _empty(end, y)) for output, y, end in zip(outputs, ys, ends, strict=True)]
+    return _all_outputs(outputs, ys, [_empty(end, y) for end, y in zip(ends, ys, strict=True)])
 
 
 def _read(x: Operands, f: Tensor | None) -> list[Tensor]:

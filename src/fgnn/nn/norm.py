@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -46,14 +47,9 @@ class NodeBatchNorm(nn.Module):
         self, x: Tensor, bias: Tensor | None = None, relu: bool = False, residual: Tensor | None = None
     ) -> Tensor:
         """σ(norm(x + bias)) + residual, where σ is ReLU or the identity.  # shape: (..., d), kept"""
+        if self.fused(x):
+            return batch_norms([self], [x], [bias], [residual], relu=relu)[0]
         rows = x.reshape(-1, x.shape[-1])
-        if self.fused(rows):
-            from fgnn.nn.backends.triton.batch_norm import batch_norm_relu
-
-            fits = residual is not None and residual.shape == x.shape and residual.dtype == x.dtype
-            rest = residual.reshape(rows.shape) if residual is not None and fits else None
-            y = batch_norm_relu(rows, self.norm, bias, relu=relu, residual=rest).reshape(x.shape)
-            return y if residual is None or fits else y + residual
         if bias is not None:
             rows = rows + bias
         norm = self.norm
@@ -73,6 +69,25 @@ class NodeBatchNorm(nn.Module):
         if not is_plain(self.norm, nn.BatchNorm1d) or self.norm.momentum is None or self.norm.weight is None:
             return False
         return choose_backend(device=x.device, dtype=x.dtype) == "triton"
+
+
+def batch_norms(
+    norms: Sequence[NodeBatchNorm], xs: Sequence[Tensor], biases: Sequence[Tensor | None],
+    residuals: Sequence[Tensor | None], *, relu: bool,
+) -> list[Tensor]:  # fmt: skip
+    """σ(norm(x + bias)) + residual of several kinds of nodes, all of which are ``fused``, in the same launches."""
+    from fgnn.nn.backends.triton.batch_norm import Normalised, batch_norm_relu
+
+    jobs, late = [], []
+    for norm, x, bias, residual in zip(norms, xs, biases, residuals, strict=True):
+        fits = residual is not None and residual.shape == x.shape and residual.dtype == x.dtype
+        rows = x.reshape(-1, x.shape[-1])
+        rest = residual.reshape(rows.shape) if residual is not None and fits else None
+        jobs.append(Normalised(rows, norm.norm, bias, rest))
+        late.append(None if fits else residual)
+    ys = batch_norm_relu(jobs, relu=relu)
+    shaped = [y.reshape(x.shape) for y, x in zip(ys, xs, strict=True)]
+    return [y if residual is None else y + residual for y, residual in zip(shaped, late, strict=True)]
 
 
 def make_norm(kind: Norm, width: int) -> nn.Module | None:

@@ -39,8 +39,16 @@ def linears(
         ys = linears(xs, weights, biases, relu=relu)
         return [r + y for r, y in zip(residuals, ys, strict=True)]
     fused, traced = have_kernels(xs[0]), compiled()
-    for x, weight in zip(xs, weights, strict=True):
-        fused = fused and fits(x, weight)
+    if fused:
+        fitting = [fits(x, weight) for x, weight in zip(xs, weights, strict=True)]
+        fused = all(fitting)
+        if any(fitting) and not (fused or traced or tracing()):
+            return [
+                linears(
+                    [xs[k]], [weights[k]], biases and [biases[k]], relu=relu, residuals=residuals and [residuals[k]]
+                )[0]
+                for k in range(len(xs))
+            ]  # fmt: skip
     if traced or (fused and not tracing()):
         call = DenseCall(len(xs), biases is not None, residuals is not None, relu, working_dtype(xs[0]), fused)
         features, parameters = [*xs, *(residuals or ())], [*weights, *(biases or ())]

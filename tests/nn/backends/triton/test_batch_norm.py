@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from importlib.metadata import version
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 import torch
@@ -132,3 +134,75 @@ def test_precision_is_kept_far_from_zero(device: str) -> None:
     with use_backend("triton"):
         y = mine(x).detach()
     assert float((y.double() - oracle(x.double()).detach()).abs().max()) < 1e-3
+
+
+GROUPS = {"pair": fgnn.FactorGroup([[0, 1], [1, 2]]), "triple": fgnn.FactorGroup([[0, 1, 2], [3, 4, 5], [6, 7, 8]])}
+
+
+def of_three_kinds(module: nn.Module, device: str, backend: str, used: slice) -> list[Tensor]:
+    """Results for variables and two groups, gradients through those that are ``used``, and buffers."""
+    torch.manual_seed(3)
+    graph = fgnn.FactorGraph(9, GROUPS).to(device)
+    f, pair, triple = (torch.randn(2, n, 5).to(device).requires_grad_() for n in (9, 2, 3))
+    module = copy.deepcopy(module).to(device)
+    edges = {name: torch.eye(size, device=device) for name, size in (("pair", 2), ("triple", 3))}
+    with use_backend(backend):
+        y, ys = module(graph, f, {"pair": pair, "triple": triple}, edges)
+    found = [y, *ys.values()]
+    wanted = [p for p in module.parameters() if p.requires_grad]
+    loss = torch.stack([x.sin().sum() for x in found[used]]).sum()
+    grads = torch.autograd.grad(loss, [f, pair, triple, *wanted], allow_unused=True)
+    zeros = [torch.zeros(()) if g is None else g for g in grads]
+    return [x.detach().cpu() for x in (*found, *zeros, *module.buffers())]
+
+
+@pytest.mark.parametrize("device", PLACES)
+@pytest.mark.parametrize("used", [slice(None), slice(1), slice(1, 3), slice(2, 3)], ids=str)
+@pytest.mark.parametrize("module", ["fc", "eps", "layer", "bias"])
+def test_kinds_of_nodes_share_launches(device: str, used: slice, module: str) -> None:
+    torch.manual_seed(0)
+    widths = {"pair": 5, "triple": 5}
+    net: nn.Module
+    if module == "layer":
+        net = fgnn.nn.FGNNLayer(
+            5, widths, {"pair": 2, "triple": 3}, 7, norm="batch", activation="relu", bias=True, q="table"
+        )
+    else:
+        fc = net = fgnn.nn.FC(5, widths, 7, norm="batch")
+        if module == "eps":  # another kind of job
+            fc.factor["triple"][1].norm.eps = 0.1
+        if module == "bias":  # batch normalisation without running statistics, for one kind
+            fc.factor["pair"][1].norm = nn.BatchNorm1d(7, track_running_stats=False)
+    mine, wanted = (of_three_kinds(net, device, backend, used) for backend in ("triton", "torch"))
+    for a, b in zip(mine, wanted, strict=True):
+        if a.shape == b.shape:
+            torch.testing.assert_close(a, b, atol=3e-5, rtol=1e-4)
+        else:  # the bias before a norm: exactly zero, or no gradient
+            assert not a.any()
+            assert not b.any()
+
+
+@pytest.mark.parametrize("device", PLACES)
+def test_three_kinds_take_three_launches_each_way(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fgnn.nn.backends.triton import batch_norm
+
+    names: list[str] = []
+    plain = batch_norm.launch
+
+    def counted(kernel: Any, *rest: Any) -> None:
+        names.append(kernel.fn.__name__)
+        plain(kernel, *rest)
+
+    monkeypatch.setattr(batch_norm, "launch", counted)
+    of_three_kinds(fgnn.nn.FC(5, {"pair": 5, "triple": 5}, 7, norm="batch"), device, "triton", slice(None))
+    there = ["statistics", "finish_statistics", "apply"]
+    assert names == [*there, "gradient_sums", "finish_gradient_sums", "apply_gradient"]
+
+
+@pytest.mark.parametrize("device", PLACES)
+def test_a_hooked_norm_is_called_and_the_others_are_fused(device: str) -> None:
+    fc = fgnn.nn.FC(5, {"pair": 5, "triple": 5}, 7, norm="batch").to(device)
+    seen: list[tuple[int, ...]] = []
+    fc.factor["pair"][1].norm.register_forward_hook(lambda module, args, y: seen.append(tuple(y.shape)))
+    of_three_kinds(fc, device, "triton", slice(None))
+    assert seen == [(4, 7)]

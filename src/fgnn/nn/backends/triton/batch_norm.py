@@ -1,97 +1,142 @@
-"""Batch normalisation of node features followed by ReLU, in one pass over the rows each way."""
+"""Batch normalisation followed by ReLU, of several kinds of nodes at once, in one pass over the rows each way."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from fgnn.nn.backends import differentiable
+from fgnn.nn.backends.triton.launch import four, in_turn
 from fgnn.nn.backends.triton.tile_sizes import block, cdiv, processors
 from fgnn.runtime.kernel_launch import constants, launch
 
 _SHARES = 128  # partial sums added per step: few steps, because each waits for memory
 
 
-def batch_norm_relu(
-    x: Tensor, norm: nn.BatchNorm1d, bias: Tensor | None, *, relu: bool, residual: Tensor | None = None
-) -> Tensor:
-    r"""Normalise x (R, d) over its rows as in training, apply σ, and add a residual r of the same shape and type:
+class Normalised(NamedTuple):
+    """One kind of nodes: x (R, d), its norm, a bias on x, and a residual of the same shape and type as x."""
+
+    x: Tensor
+    norm: nn.BatchNorm1d
+    bias: Tensor | None = None
+    residual: Tensor | None = None
+
+    @property
+    def running(self) -> list[Tensor | None]:
+        """The running statistics and the number of batches they are of; None where absent."""
+        mean, var, tracked = self.norm.running_mean, self.norm.running_var, self.norm.num_batches_tracked
+        return [mean, var, tracked] if mean is not None and var is not None else [None, None, None]
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What jobs must have in common to share a launch."""
+        norm, absent = self.norm, [t is None or t.dtype for t in (self.bias, self.residual, *self.running)]
+        return (self.x.shape[1], self.x.dtype, norm.eps, norm.momentum, norm.weight.dtype, norm.bias.dtype, *absent)
+
+
+def batch_norm_relu(jobs: Sequence[Normalised], *, relu: bool) -> list[Tensor]:
+    r"""Normalise x over its rows as in training, apply σ, and add the residual r:
 
     .. math:: y = \sigma\big(w \odot (x - \bar x) / \sqrt{\operatorname{var} x + \epsilon} + \beta\big) + r
 
-    A ``bias`` on x would cancel, so it only enters the running mean, and its gradient is exactly zero. Separate
-    operations would make more than twice as many passes over memory.
+    A bias on x would cancel, so it only enters the running mean, and its gradient is exactly zero. Separate operations
+    would make more than twice as many passes over memory.
     """
-    y: Tensor = _BatchNormRelu.apply(x, bias, norm.weight, norm.bias, residual, norm, relu)  # type: ignore[no-untyped-call]
-    return y
+    found: list[Tensor] = []
+    for part in in_turn([job.kind for job in jobs]):
+        some = jobs[part]
+        flat = [(job.x, job.bias, job.norm.weight, job.norm.bias, job.residual) for job in some]
+        operands = [x for each in zip(*flat, strict=True) for x in each]  # all x, then all biases, and so on
+        found += _BatchNormRelu.apply(some, relu, *operands)  # type: ignore[no-untyped-call]
+    return found
 
 
 class _BatchNormRelu(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        bias: Tensor | None,
-        weight: Tensor,
-        beta: Tensor,
-        residual: Tensor | None,
-        norm: nn.BatchNorm1d,
-        relu: bool,
-    ) -> Tensor:
+    def forward(ctx: Any, jobs: Sequence[Normalised], relu: bool, *operands: Tensor | None) -> tuple[Tensor, ...]:
         from fgnn.nn.backends.triton import batch_norm_kernels as kernels
 
-        given, x = x, x.contiguous()
-        rows, width = x.shape
-        one = _Launch(x)
-        mean, rstd = x.new_empty((2, width), dtype=torch.float32).unbind()
-        launch(kernels.statistics, one.by_share, [x, one.partial, rows, width, one.steps], one.options())
-        running = norm.running_mean is not None and norm.running_var is not None
-        tracked = norm.num_batches_tracked if running else None
-        running_mean, running_var = (norm.running_mean, norm.running_var) if running else (mean, rstd)
-        args = [x, one.partial, bias, mean, rstd, running_mean, running_var, tracked, rows, width, one.shares, norm.eps]
+        given, biases, weights, betas, added = _split(operands, len(jobs))
+        xs = [x.contiguous() for x in given]
+        residuals = [None if r is None else r.contiguous() for r in added]
+        one, norm = _Launch(xs), jobs[0].norm
+        stats = xs[0].new_empty((len(jobs), 2, one.width), dtype=torch.float32)  # means, and 1 / deviations
+        args = [*four(xs), *one.rows, one.partial, one.width, one.steps]
+        launch(kernels.statistics, one.by_share, args, one.options())
+        means, variances, counts = zip(*[job.running for job in jobs], strict=True)
+        args = [
+            *four(xs), *four(biases), *four(means), *four(variances), *four(counts), *one.rows, one.partial, stats,
+            one.width, one.shares, norm.eps, norm.momentum,
+        ]  # fmt: skip
         options = constants(
-            HAS_BIAS=bias is not None, RUNNING=running, TRACKED=tracked is not None, S=_SHARES, C=16, num_warps=4
-        )
-        launch(kernels.finish_statistics, (cdiv(width, 16),), [*args, norm.momentum], options)
-        y = torch.empty_like(x)
-        more = None if residual is None else residual.contiguous()
-        options = one.options(RELU=relu, HAS_RESIDUAL=residual is not None)
-        launch(kernels.apply, one.by_tile, [x, mean, rstd, weight, beta, more, y, rows, width], options)
-        ctx.save_for_backward(given, mean, rstd, weight, beta)
-        ctx.eps, ctx.relu, ctx.bias = norm.eps, relu, bias if bias is None else (bias.shape, bias.dtype)
-        return y
+            G=len(jobs), HAS_BIAS=biases[0] is not None, RUNNING=means[0] is not None, TRACKED=counts[0] is not None,
+            S=_SHARES, C=16, num_warps=4,
+        )  # fmt: skip
+        launch(kernels.finish_statistics, (cdiv(one.width, 16), len(jobs)), args, options)
+        ys = [torch.empty_like(x) for x in xs]
+        args = [*four(xs), *four(weights), *four(betas), *four(residuals), *four(ys), *one.rows, stats, one.width]
+        launch(kernels.apply, one.by_tile, args, one.options(RELU=relu, HAS_RESIDUAL=residuals[0] is not None))
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(stats, *given, *weights, *betas)
+        ctx.eps, ctx.relu = norm.eps, relu
+        ctx.biases = [None if bias is None else (bias.shape, bias.dtype) for bias in biases]
+        return tuple(ys)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        from fgnn.nn.backends.triton import batch_norm_kernels as kernels
-
-        x, mean, rstd, weight, beta = ctx.saved_tensors
-        d_residual = grad if ctx.needs_input_grad[4] else None
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        stats, *saved = ctx.saved_tensors
+        count, relu = len(grads), ctx.relu
+        wants = _split(ctx.needs_input_grad[2:], count)
+        jobs = list(zip(*_split(saved, count), strict=True))
+        found: list[Sequence[Tensor | None]] = [(None, None, None, None)] * count
+        live = {k: grad for k, grad in enumerate(grads) if grad is not None}
         if torch.is_grad_enabled():
-            d_bias = None if ctx.bias is None else x.new_zeros(ctx.bias[0], dtype=ctx.bias[1])
-            wants = [ctx.needs_input_grad[k] for k in (0, 2, 3)]
-            found = differentiable.gradients(partial(_plain, ctx.eps, ctx.relu), (x, weight, beta), wants, [grad])
-            return found[0], d_bias, *found[1:], d_residual, None, None
-        x, grad = x.contiguous(), grad.contiguous()
-        rows, width = x.shape
-        one = _Launch(x)
-        sums = x.new_empty((3, width), dtype=torch.float32)
-        inputs = grad, x, mean, rstd, weight, beta
-        args = [*inputs, one.partial, rows, width, one.steps]
-        launch(kernels.gradient_sums, one.by_share, args, one.options(RELU=ctx.relu))
-        args = [one.partial, sums, width, one.shares]
-        launch(kernels.finish_gradient_sums, (cdiv(width, 16),), args, constants(S=_SHARES, C=16, num_warps=4))
-        dx = None
-        if ctx.needs_input_grad[0]:
-            dx = torch.empty_like(x)
-            args = [*inputs, sums, dx, rows, width]
-            launch(kernels.apply_gradient, one.by_tile, args, one.options(RELU=ctx.relu))
-        d_bias = None if ctx.bias is None else sums[2].to(ctx.bias[1]).view(ctx.bias[0])
-        return dx, d_bias, sums[1].to(weight.dtype), sums[0].to(beta.dtype), d_residual, None, None
+            for k, grad in live.items():
+                x, size = jobs[k][0], ctx.biases[k]
+                want = [wants[0][k], wants[2][k], wants[3][k]]
+                first, *rest = differentiable.gradients(partial(_plain, ctx.eps, relu), jobs[k], want, [grad])
+                found[k] = first, None if size is None else x.new_zeros(size[0], dtype=size[1]), *rest
+        elif live:
+            some = stats if len(live) == count else torch.stack([stats[k] for k in live])
+            dxs, sums = _gradients([jobs[k] for k in live], list(live.values()), some, relu, any(wants[0]))
+            for k, dx, (beta, weight, bias) in zip(live, dxs, sums, strict=True):
+                size = ctx.biases[k]
+                d_bias = None if size is None else bias.to(size[1]).view(size[0])
+                found[k] = dx, d_bias, weight.to(jobs[k][1].dtype), beta.to(jobs[k][2].dtype)
+        d_residuals = [grad if want else None for grad, want in zip(grads, wants[4], strict=True)]
+        d_xs, d_biases, d_weights, d_betas = zip(*found, strict=True)
+        return None, None, *d_xs, *d_biases, *d_weights, *d_betas, *d_residuals
+
+
+def _gradients(
+    jobs: Sequence[tuple[Tensor, Tensor, Tensor]], grads: Sequence[Tensor], stats: Tensor, relu: bool, want_x: bool
+) -> tuple[list[Tensor | None], list[tuple[Tensor, Tensor, Tensor]]]:
+    """The gradients at each x, and those at each shift, scale and bias; jobs are x, the scale and the shift."""
+    from fgnn.nn.backends.triton import batch_norm_kernels as kernels
+
+    given, weights, betas = zip(*jobs, strict=True)
+    xs, ups = [x.contiguous() for x in given], [grad.contiguous() for grad in grads]
+    one = _Launch(xs)
+    sums = xs[0].new_empty((len(jobs), 3, one.width), dtype=torch.float32)
+    inputs = [*four(ups), *four(xs), *four(weights), *four(betas), *one.rows, stats]
+    launch(kernels.gradient_sums, one.by_share, [*inputs, one.partial, one.width, one.steps], one.options(RELU=relu))
+    options = constants(G=len(jobs), S=_SHARES, C=16, num_warps=4)
+    args = [one.partial, sums, one.width, one.shares]
+    launch(kernels.finish_gradient_sums, (cdiv(one.width, 16), len(jobs)), args, options)
+    dxs: list[Tensor | None] = [None] * len(jobs)
+    if want_x:
+        dxs = [torch.empty_like(x) for x in xs]
+        launch(kernels.apply_gradient, one.by_tile, [*inputs, *four(dxs), sums, one.width], one.options(RELU=relu))
+    return dxs, [(x[0], x[1], x[2]) for x in sums.unbind()]
+
+
+def _split(flat: Sequence[Any], count: int) -> list[Sequence[Any]]:
+    """Operands of all jobs: ``count`` of each sort."""
+    return [flat[k : k + count] for k in range(0, len(flat), count)]
 
 
 def _plain(eps: float, relu: bool, operands: Sequence[Tensor]) -> list[Tensor]:
@@ -106,17 +151,21 @@ def _plain(eps: float, relu: bool, operands: Sequence[Tensor]) -> list[Tensor]:
 class _Launch:
     """Tiles of about 4096 entries, in whole rows up to 128 columns, and the shares into which column sums are split."""
 
-    def __init__(self, x: Tensor) -> None:
-        rows, width = x.shape
-        columns = block(width, 128)
+    def __init__(self, xs: Sequence[Tensor]) -> None:
+        jobs, self.width = len(xs), xs[0].shape[1]
+        rows = [x.shape[0] for x in xs]
+        columns = block(self.width, 128)
         lines = max(8, 4096 // columns)
-        blocks, tiles = cdiv(width, columns), cdiv(rows, lines)
-        self.steps = cdiv(tiles, min(tiles, max(1, 4 * processors(x.device) // blocks)))  # tiles of a share
-        self.shares = cdiv(tiles, self.steps)
-        self.by_share, self.by_tile = (self.shares, blocks), (tiles, blocks)
-        self.partial = x.new_empty((self.shares, 2, width), dtype=torch.float32)
-        self.lines, self.columns = lines, columns
+        blocks, tiles = cdiv(self.width, columns), [cdiv(count, lines) for count in rows]
+        most = max(tiles)
+        # tiles of a share, as many of each job
+        self.steps = cdiv(most, min(most, max(1, 4 * processors(xs[0].device) // (blocks * jobs))))
+        self.shares = cdiv(most, self.steps)
+        self.by_share, self.by_tile = (self.shares * jobs, blocks), (sum(tiles), blocks)
+        self.partial = xs[0].new_empty((self.shares, jobs, 2, self.width), dtype=torch.float32)
+        self.rows = four(rows)
+        self._options = {"G": jobs, "R": lines, "C": columns, "num_warps": 4}
 
     def options(self, **more: bool) -> Mapping[str, Any]:
         """The compile-time arguments of a kernel over tiles."""
-        return constants(R=self.lines, C=self.columns, num_warps=4, **more)
+        return constants(**self._options, **more)

@@ -1,6 +1,7 @@
 """Kernels of batch normalisation followed by ReLU: column sums in shares, then one pass over the rows.
 
-Tiles have R rows and C columns. Shares are added up in a fixed order, without atomics, so results are deterministic.
+A launch serves G jobs of the same width, up to four. Tiles have R rows and C columns. Shares are added up in a fixed
+order, without atomics, so results are deterministic. Statistics are (G, 2, width): means and 1 / deviations.
 """
 
 # mypy: ignore-errors
@@ -11,6 +12,7 @@ import triton
 import triton.language as tl
 
 from fgnn.nn.backends.triton.edge_tile import larger
+from fgnn.nn.backends.triton.group_choice import group_of, pick
 
 
 @triton.jit
@@ -22,6 +24,13 @@ def tile_of(start, rows, column, width):
 
 
 @triton.jit
+def job_of(rows0, rows1, rows2, G: tl.constexpr, R: tl.constexpr):
+    """The job of a program over all tiles, and its tile there."""
+    return group_of(tl.program_id(0), tl.cdiv(rows0, R), tl.cdiv(rows1, R) if G > 2 else 0,
+                    tl.cdiv(rows2, R) if G > 3 else 0, G)  # fmt: skip
+
+
+@triton.jit
 def store_share(partial, first, second, column, width):
     """Write one share's two rows of column sums."""
     out = partial + tl.program_id(0) * 2 * width + column
@@ -30,14 +39,19 @@ def store_share(partial, first, second, column, width):
 
 
 @triton.jit
-def statistics(x, partial, rows, width, steps, R: tl.constexpr, C: tl.constexpr):
+def statistics(
+    x0, x1, x2, x3, rows0, rows1, rows2, rows3, partial, width, steps,
+    G: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
     """One share of Σ (x - x₀) and Σ (x - x₀)², with x₀ the first row for precision in columns far from zero."""
+    job, share = tl.program_id(0) % G, tl.program_id(0) // G
+    x, rows = pick(job, x0, x1, x2, x3, G), pick(job, rows0, rows1, rows2, rows3, G)
     column = tl.program_id(1) * C + tl.arange(0, C)
     origin = tl.load(x + column, mask=column < width, other=0.0).to(tl.float32)
     total = tl.zeros((R, C), tl.float32)
     square = tl.zeros((R, C), tl.float32)
     for step in tl.range(0, steps, num_stages=3):  # prefetch the next tiles
-        start = (tl.program_id(0) * steps + step) * R + tl.arange(0, R)
+        start = (share * steps + step) * R + tl.arange(0, R)
         at, live = tile_of(start, rows, column, width)
         v = tl.load(x + at, mask=live, other=0.0).to(tl.float32)
         v = tl.where(live, v - origin[None, :], 0.0)
@@ -47,14 +61,14 @@ def statistics(x, partial, rows, width, steps, R: tl.constexpr, C: tl.constexpr)
 
 
 @triton.jit
-def add_shares(partial, column, inside, width, shares, S: tl.constexpr, C: tl.constexpr):
-    """The two rows of column sums over all shares."""
+def add_shares(partial, column, inside, width, shares, G: tl.constexpr, S: tl.constexpr, C: tl.constexpr):
+    """The two rows of column sums over all shares of this program's job."""
     first = tl.zeros((S, C), tl.float32)
     second = tl.zeros((S, C), tl.float32)
     for s0 in range(0, shares, S):
         share = s0 + tl.arange(0, S)
         live = (share < shares)[:, None] & inside[None, :]
-        at = partial + share[:, None] * 2 * width + column[None, :]
+        at = partial + (share * G + tl.program_id(1))[:, None] * 2 * width + column[None, :]
         first += tl.load(at, mask=live, other=0.0)
         second += tl.load(at + width, mask=live, other=0.0)
     return tl.sum(first, 0), tl.sum(second, 0)
@@ -62,40 +76,48 @@ def add_shares(partial, column, inside, width, shares, S: tl.constexpr, C: tl.co
 
 @triton.jit
 def finish_statistics(
-    x, partial, bias, mean, rstd, running_mean, running_var, tracked, rows, width, shares, eps, momentum,
-    HAS_BIAS: tl.constexpr, RUNNING: tl.constexpr, TRACKED: tl.constexpr, S: tl.constexpr, C: tl.constexpr,
+    x0, x1, x2, x3, bias0, bias1, bias2, bias3, mean0, mean1, mean2, mean3, var0, var1, var2, var3,
+    tracked0, tracked1, tracked2, tracked3, rows0, rows1, rows2, rows3, partial, stats, width, shares, eps, momentum,
+    G: tl.constexpr, HAS_BIAS: tl.constexpr, RUNNING: tl.constexpr, TRACKED: tl.constexpr, S: tl.constexpr,
+    C: tl.constexpr,
 ):  # fmt: skip
-    """Mean and 1 / deviation of each column, the running statistics, and the number of batches they are of.
+    """Statistics of each column, the running ones (mean and var), and the number of batches they are of (tracked).
 
     The bias affects only the running mean.
     """
+    job = tl.program_id(1)
     column = tl.program_id(0) * C + tl.arange(0, C)
     inside = column < width
-    total, square = add_shares(partial, column, inside, width, shares, S, C)
+    rows = pick(job, rows0, rows1, rows2, rows3, G)
+    total, square = add_shares(partial, column, inside, width, shares, G, S, C)
     offset = total / rows
     variance = larger(square / rows - offset * offset, 0.0)
-    centre = tl.load(x + column, mask=inside, other=0.0).to(tl.float32) + offset
-    tl.store(mean + column, centre, mask=inside)
-    tl.store(rstd + column, 1.0 / tl.sqrt(variance + eps), mask=inside)
+    centre = tl.load(pick(job, x0, x1, x2, x3, G) + column, mask=inside, other=0.0).to(tl.float32) + offset
+    tl.store(stats + job * 2 * width + column, centre, mask=inside)
+    tl.store(stats + (job * 2 + 1) * width + column, 1.0 / tl.sqrt(variance + eps), mask=inside)
     if RUNNING:
         if HAS_BIAS:
-            centre += tl.load(bias + column, mask=inside, other=0.0)
-        old = tl.load(running_mean + column, mask=inside, other=0.0)
-        tl.store(running_mean + column, old + momentum * (centre - old), mask=inside)
-        old = tl.load(running_var + column, mask=inside, other=0.0)
+            centre += tl.load(pick(job, bias0, bias1, bias2, bias3, G) + column, mask=inside, other=0.0)
+        mean = pick(job, mean0, mean1, mean2, mean3, G) + column
+        old = tl.load(mean, mask=inside, other=0.0)
+        tl.store(mean, old + momentum * (centre - old), mask=inside)
+        var = pick(job, var0, var1, var2, var3, G) + column
+        old = tl.load(var, mask=inside, other=0.0)
         unbiased = variance * (rows / (rows - 1.0))
-        tl.store(running_var + column, old + momentum * (unbiased - old), mask=inside)
+        tl.store(var, old + momentum * (unbiased - old), mask=inside)
     if TRACKED:
         first = tl.program_id(0) == 0
+        tracked = pick(job, tracked0, tracked1, tracked2, tracked3, G)
         tl.store(tracked, tl.load(tracked, mask=first) + 1, mask=first)
 
 
 @triton.jit
-def columns_of(mean, rstd, weight, beta, column, inside):
+def columns_of(stats, weight, beta, column, width):
     """The mean, 1 / deviation, scale and shift of each column, shared by all rows."""
+    inside = column < width
     return (
-        tl.load(mean + column, mask=inside, other=0.0)[None, :],
-        tl.load(rstd + column, mask=inside, other=0.0)[None, :],
+        tl.load(stats + column, mask=inside, other=0.0)[None, :],
+        tl.load(stats + width + column, mask=inside, other=0.0)[None, :],
         tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)[None, :],
         tl.load(beta + column, mask=inside, other=0.0).to(tl.float32)[None, :],
     )
@@ -103,18 +125,25 @@ def columns_of(mean, rstd, weight, beta, column, inside):
 
 @triton.jit
 def apply(
-    x, mean, rstd, weight, beta, residual, y, rows, width,
-    RELU: tl.constexpr, HAS_RESIDUAL: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    x0, x1, x2, x3, weight0, weight1, weight2, weight3, beta0, beta1, beta2, beta3, residual0, residual1, residual2,
+    residual3, y0, y1, y2, y3, rows0, rows1, rows2, rows3, stats, width,
+    RELU: tl.constexpr, HAS_RESIDUAL: tl.constexpr, G: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """y = σ((x - mean) / deviation · weight + beta) + residual."""
+    job, tile = job_of(rows0, rows1, rows2, G, R)
+    weight = pick(job, weight0, weight1, weight2, weight3, G)
+    beta = pick(job, beta0, beta1, beta2, beta3, G)
     column = tl.program_id(1) * C + tl.arange(0, C)
-    centre, scale, w, b = columns_of(mean, rstd, weight, beta, column, column < width)
-    at, live = tile_of(tl.program_id(0) * R + tl.arange(0, R), rows, column, width)
-    v = tl.load(x + at, mask=live, other=0.0).to(tl.float32)
+    centre, scale, w, b = columns_of(stats + job * 2 * width, weight, beta, column, width)
+    rows = pick(job, rows0, rows1, rows2, rows3, G)
+    at, live = tile_of(tile * R + tl.arange(0, R), rows, column, width)
+    v = tl.load(pick(job, x0, x1, x2, x3, G) + at, mask=live, other=0.0).to(tl.float32)
     v = (v - centre) * scale * w + b
     if RELU:
         v = larger(v, 0.0)
+    y = pick(job, y0, y1, y2, y3, G)
     if HAS_RESIDUAL:
+        residual = pick(job, residual0, residual1, residual2, residual3, G)
         # rounded first, as with two separate operations
         v = v.to(y.dtype.element_ty).to(tl.float32) + tl.load(residual + at, mask=live, other=0.0).to(tl.float32)
     tl.store(y + at, v.to(y.dtype.element_ty), mask=live)
@@ -132,15 +161,22 @@ def upstream_of(dy, x, at, live, centre, scale, w, b, RELU: tl.constexpr):
 
 @triton.jit
 def gradient_sums(
-    dy, x, mean, rstd, weight, beta, partial, rows, width, steps, RELU: tl.constexpr, R: tl.constexpr, C: tl.constexpr
-):
+    dy0, dy1, dy2, dy3, x0, x1, x2, x3, weight0, weight1, weight2, weight3, beta0, beta1, beta2, beta3,
+    rows0, rows1, rows2, rows3, stats, partial, width, steps,
+    RELU: tl.constexpr, G: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
     """One share of Σ g and Σ g z: the gradients at beta and weight."""
+    job, share = tl.program_id(0) % G, tl.program_id(0) // G
+    x, dy = pick(job, x0, x1, x2, x3, G), pick(job, dy0, dy1, dy2, dy3, G)
+    weight = pick(job, weight0, weight1, weight2, weight3, G)
+    beta = pick(job, beta0, beta1, beta2, beta3, G)
     column = tl.program_id(1) * C + tl.arange(0, C)
-    centre, scale, w, b = columns_of(mean, rstd, weight, beta, column, column < width)
+    centre, scale, w, b = columns_of(stats + job * 2 * width, weight, beta, column, width)
+    rows = pick(job, rows0, rows1, rows2, rows3, G)
     first = tl.zeros((R, C), tl.float32)
     second = tl.zeros((R, C), tl.float32)
     for step in tl.range(0, steps, num_stages=3):  # prefetch the next tiles
-        start = (tl.program_id(0) * steps + step) * R + tl.arange(0, R)
+        start = (share * steps + step) * R + tl.arange(0, R)
         at, live = tile_of(start, rows, column, width)
         g, z = upstream_of(dy, x, at, live, centre, scale, w, b, RELU)
         first += g
@@ -149,27 +185,36 @@ def gradient_sums(
 
 
 @triton.jit
-def finish_gradient_sums(partial, sums, width, shares, S: tl.constexpr, C: tl.constexpr):
-    """Both sums over all shares, and zeros, (3, width)."""
+def finish_gradient_sums(partial, sums, width, shares, G: tl.constexpr, S: tl.constexpr, C: tl.constexpr):
+    """Both sums over all shares, and zeros, (G, 3, width)."""
     column = tl.program_id(0) * C + tl.arange(0, C)
     inside = column < width
-    first, second = add_shares(partial, column, inside, width, shares, S, C)
-    tl.store(sums + column, first, mask=inside)
-    tl.store(sums + width + column, second, mask=inside)
-    tl.store(sums + 2 * width + column, tl.zeros_like(first), mask=inside)
+    first, second = add_shares(partial, column, inside, width, shares, G, S, C)
+    out = sums + tl.program_id(1) * 3 * width + column
+    tl.store(out, first, mask=inside)
+    tl.store(out + width, second, mask=inside)
+    tl.store(out + 2 * width, tl.zeros_like(first), mask=inside)
 
 
 @triton.jit
 def apply_gradient(
-    dy, x, mean, rstd, weight, beta, sums, dx, rows, width, RELU: tl.constexpr, R: tl.constexpr, C: tl.constexpr
-):
+    dy0, dy1, dy2, dy3, x0, x1, x2, x3, weight0, weight1, weight2, weight3, beta0, beta1, beta2, beta3,
+    rows0, rows1, rows2, rows3, stats, dx0, dx1, dx2, dx3, sums, width,
+    RELU: tl.constexpr, G: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
     """dx = weight / deviation · (g - (Σ g + z Σ g z) / rows)."""
+    job, tile = job_of(rows0, rows1, rows2, G, R)
+    x, dy = pick(job, x0, x1, x2, x3, G), pick(job, dy0, dy1, dy2, dy3, G)
+    weight = pick(job, weight0, weight1, weight2, weight3, G)
+    beta = pick(job, beta0, beta1, beta2, beta3, G)
     column = tl.program_id(1) * C + tl.arange(0, C)
     inside = column < width
-    centre, scale, w, b = columns_of(mean, rstd, weight, beta, column, inside)
-    first = tl.load(sums + column, mask=inside, other=0.0)[None, :]
-    second = tl.load(sums + width + column, mask=inside, other=0.0)[None, :]
-    at, live = tile_of(tl.program_id(0) * R + tl.arange(0, R), rows, column, width)
+    centre, scale, w, b = columns_of(stats + job * 2 * width, weight, beta, column, width)
+    first = tl.load(sums + job * 3 * width + column, mask=inside, other=0.0)[None, :]
+    second = tl.load(sums + (job * 3 + 1) * width + column, mask=inside, other=0.0)[None, :]
+    rows = pick(job, rows0, rows1, rows2, rows3, G)
+    at, live = tile_of(tile * R + tl.arange(0, R), rows, column, width)
     g, z = upstream_of(dy, x, at, live, centre, scale, w, b, RELU)
     v = w * scale * (g - (first + z * second) / rows)
+    dx = pick(job, dx0, dx1, dx2, dx3, G)
     tl.store(dx + at, v.to(dx.dtype.element_ty), mask=live)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fgnn.nn.backends.triton.late_sum import LateSum
-from fgnn.nn.backends.triton.launch import JOBS, in_turn
+from fgnn.nn.backends.triton.launch import JOBS, four, in_turn
 from fgnn.nn.backends.triton.tile_sizes import block, cdiv, processors
 from fgnn.runtime.kernel_launch import constants, launch
 
@@ -65,9 +65,9 @@ def _forward(ends: Sequence[End], maximum: bool, relu: bool) -> list[tuple[Tenso
         HAS_EMPTY=empty is not None, R=lines, C=columns, num_warps=4,
     )  # fmt: skip
     args = [
-        *_four(given), *_four([end.bias for end in ends]), *_four([end.empty for end in ends]),
-        *_four([y for y, _ in found]), *_four([which for _, which in found]),
-        *_four(rows), *_four([x.shape[-2] for x in firsts]),
+        *four(given), *four([end.bias for end in ends]), *four([end.empty for end in ends]),
+        *four([y for y, _ in found]), *four([which for _, which in found]),
+        *four(rows), *four([x.shape[-2] for x in firsts]),
     ]  # fmt: skip
     launch(combine_forward, (sum([cdiv(count, lines) for count in rows]), cdiv(m, columns)), args, options)
     return found
@@ -91,14 +91,10 @@ def _backward(
         M=m, G=ends, P=stored, MAX=stored > 1, HAS_BIAS=has_bias, R=lines, C=columns, num_warps=4
     )  # fmt: skip
     args = [
-        *_four(grads), *_four(whiches), *_four([d for some in found for d in some]), *_four(rows), partial, steps,
+        *four(grads), *four(whiches), *four([d for some in found for d in some]), *four(rows), partial, steps,
     ]  # fmt: skip
     launch(combine_backward, (shares * ends, blocks), args, options)
     return [some * (parts // stored) for some in found], partial
-
-
-def _four(args: Sequence[Any]) -> list[Any]:
-    return [*args, *[None] * (JOBS - len(args))]
 
 
 def _tile(m: int) -> tuple[int, int]:

@@ -113,6 +113,11 @@ def in_turn(kinds: Sequence[Hashable]) -> Iterator[slice]:
             start = k
 
 
+def four(args: Sequence[Any]) -> list[Any]:
+    """The arguments of as many groups as a launch can serve: None for those that are absent."""
+    return [*args, *[None] * (JOBS - len(args))]
+
+
 def atomic() -> bool:
     """Whether kernels may add atomically, in an order that changes from run to run."""
     return not torch.are_deterministic_algorithms_enabled()
