@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fgnn.nn.backends import differentiable
+from fgnn.nn.backends.triton.joint_casts import join_casts
 from fgnn.nn.backends.triton.program import Program
 from fgnn.nn.backends.triton.tape import Operation, Place, Tape
 from fgnn.nn.call_key import describe, replaced
@@ -166,6 +167,7 @@ class ReplayedCall:
             leaves = [x.detach().requires_grad_(wanted) for x, wanted in zip(inputs, self._wanted, strict=True)]
             with Tape(leaves) as forward:
                 flat, self._nesting = tree_flatten(self._run(origin, self._aliases, leaves))
+            join_casts(forward, {p.data_ptr() for p in self._aliases.values()})
             self._random = any(isinstance(x, Operation) and _SEEDED in x.call.tags for x in forward.steps)
             results = [x for x in flat if isinstance(x, Tensor)]
             self._results = [_TENSOR if isinstance(x, Tensor) else x for x in flat]

@@ -41,7 +41,7 @@ def backward(
     found = []
     for layer, y, grad, want in zip(layers, ys, grads, wants, strict=True):
         x, weight, _ = _rounded(layer, dtype)
-        rows = grad.reshape(-1, grad.shape[-1])
+        rows = grad.to(dtype).reshape(-1, grad.shape[-1])
         if y is not None:
             rows = torch.ops.aten.threshold_backward(rows, y.reshape(rows.shape), 0)
         d_x = (rows @ weight).view(x.shape).to(layer.x.dtype) if want[0] else None

@@ -124,9 +124,9 @@ def atomic() -> bool:
 
 
 def source_gradient(buffer: Tensor, source: Tensor, d_src: Tensor) -> Tensor:
-    """The gradient at src from a `source_buffer` after the kernel has filled it."""
+    """The gradient at src from a `source_buffer` after the kernel has filled it, in float32 if that is the buffer."""
     if atomic() or not d_src.numel():
-        return buffer.to(d_src.dtype)
+        return buffer  # the kernel that reads it rounds it
     counts = torch.bincount(source, minlength=d_src.shape[1])
     segment_sum(buffer, torch.argsort(source, stable=True), torch.cat([counts.new_zeros(1), counts.cumsum(0)]), d_src)
     return d_src

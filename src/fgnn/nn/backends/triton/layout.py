@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,9 @@ _WIDEST = 64
 # From this many edges or nodes on, indices are int64.
 _INT32 = 2**31 - 1
 _WIDTHS = (4, 8, 16, 32)
+# Rows of destinations with the same number of edges that are kept for other groups of the same sizes: how many, for how
+# many groups.
+_MOST_ROWS, _MOST_KEPT = 1 << 18, 64
 Lists = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
@@ -115,23 +119,28 @@ def layout_of(incidence: Incidence, towards: Side, per_edge: bool = False) -> La
 
 
 def _make(incidence: Incidence, towards: Side, per_edge: bool) -> Layout:
-    edges = incidence.num_edges
+    edges, count = incidence.num_edges, incidence.num_destinations(towards)
     large = max(edges, incidence.num_factors, incidence.num_variables) >= _INT32
     small = torch.int64 if large else torch.int32
+    arity = incidence.arity if towards == "factor" else None
     if towards == "factor":
-        ptr, edge, other = incidence.factor_ptr, None, incidence.variable
-        sources, arity, longest = incidence.num_variables, incidence.arity, incidence.arity
+        edge, other, sources, longest = None, incidence.variable, incidence.num_variables, arity
     else:
-        ptr, edge = incidence.var_ptr, incidence.var_edge
-        other = incidence.factor[edge]
-        sources, arity, longest = incidence.num_factors, None, incidence.hints.max_degree
+        edge, sources, longest = incidence.var_edge, incidence.num_factors, incidence.hints.max_degree
+        other = edge // incidence.arity if incidence.arity else incidence.factor[edge]
+    device = incidence.variable.device
     if per_edge:
-        other = torch.arange(edges, device=ptr.device) if edge is None else edge
+        other = torch.arange(edges, device=device) if edge is None else edge
         sources = edges
-    count, empty = incidence.num_destinations(towards), ptr.new_empty(0, dtype=small)
-    width, rows = _shape_of_rows(ptr, edges, arity, longest is not None)
-    whole = arity is not None and width >= arity > 0
-    table, row_ptr = (empty, empty) if whole else _rows(ptr, width, rows)
+    empty = torch.empty(0, dtype=small, device=device)
+    if arity:
+        width, rows = _shape_of_even_rows(count, arity) if edges else (_WIDTHS[0], 0)
+        whole = width >= arity
+        ptr, table, row_ptr = _kept_rows(count, arity, width, 0 if whole else rows, small, device)
+    else:
+        ptr, whole = incidence.factor_ptr if edge is None else incidence.var_ptr, False
+        width, rows = _shape_of_rows(ptr, edges, longest is not None)
+        table, row_ptr = _rows(ptr, width, rows)
     if longest is None:
         longest = int(ptr.diff().max()) if count else 0
     return Layout(
@@ -145,26 +154,54 @@ def _make(incidence: Incidence, towards: Side, per_edge: bool) -> Layout:
         arity=longest if whole else 0,
         width=width,
         rows=rows,
-        table=table.to(small).contiguous(),
-        row_ptr=row_ptr.to(small).contiguous(),
+        table=empty if whole else table.to(small).contiguous(),
+        row_ptr=empty if whole else row_ptr.to(small).contiguous(),
         longest=longest,
     )
 
 
-def _shape_of_rows(ptr: Tensor, edges: int, arity: int | None, bounded: bool) -> tuple[int, int]:
+_kept: dict[tuple[Any, ...], tuple[Tensor, Tensor, Tensor]] = {}
+
+
+def _kept_rows(
+    count: int, arity: int, width: int, rows: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Where the edges of each of ``count`` destinations begin if all have ``arity``, their rows, and where these begin.
+
+    Graphs that are made at every step, such as those of nearest neighbours, have the same ones each time. What a CUDA
+    graph may read is never given up.
+    """
+    key = (count, arity, width, rows, dtype, device)
+    found = _kept.get(key)
+    if found is not None:
+        return found
+    with torch.inference_mode(False):
+        ptr = torch.arange(count + 1, device=device) * arity
+        table, row_ptr = _rows(ptr, width, rows)
+        found = ptr.to(dtype), table.to(dtype), row_ptr.to(dtype)
+    in_pool = device.type == "cuda" and torch.cuda.is_current_stream_capturing()  # of a graph, which reuses it
+    if max(rows, count) <= _MOST_ROWS and len(_kept) < _MOST_KEPT and not in_pool:
+        _kept[key] = found
+    return found
+
+
+def _shape_of_even_rows(count: int, arity: int) -> tuple[int, int]:
+    """The cheapest width of a row, and the number of rows, where all destinations have as many edges."""
+    whole = power_of_two(arity)
+    width = min(_WIDTHS, key=lambda w: _cost(w, -(-arity // w)))
+    if whole <= min(_WIDEST, _cost(width, -(-arity // width))):
+        return whole, count
+    return width, count * -(-arity // width)
+
+
+def _shape_of_rows(ptr: Tensor, edges: int, bounded: bool) -> tuple[int, int]:
     """The cheapest width of a row, and the number of rows.
 
-    With uniform arity or a bound on the degree, both follow from shapes, without host synchronisation.
+    With a bound on the degree, both follow from shapes, without host synchronisation.
     """
     count = ptr.numel() - 1
     if not edges:
         return _WIDTHS[0], 0
-    if arity:
-        whole = power_of_two(arity)
-        width = min(_WIDTHS, key=lambda w: _cost(w, -(-arity // w)))
-        if whole <= min(_WIDEST, _cost(width, -(-arity // width))):
-            return whole, count
-        return width, count * -(-arity // width)
     if bounded:
         # d destinations with n edges in all take at most (n + d (w - 1)) / w rows of width w
         width = min(_WIDTHS, key=lambda w: _cost(w, (edges + count * (w - 1)) // w))
@@ -186,6 +223,8 @@ def _rows(ptr: Tensor, width: int, rows: int) -> tuple[Tensor, Tensor]:
     row = torch.arange(rows, device=ptr.device)
     destination = (torch.searchsorted(row_ptr, row, right=True) - 1).clamp_max(max(count.numel() - 1, 0))
     before = (row - row_ptr[destination]) * width
-    start = ptr[destination] + before
-    stop = torch.minimum(start + width, ptr[destination + 1])
+    last = ptr[destination + 1]
+    # spare rows begin far beyond the last edge, which 32 bits may not hold
+    start = torch.minimum(ptr[destination] + before, last)
+    stop = torch.minimum(start + width, last)
     return torch.stack([destination, start, stop, before]), row_ptr

@@ -26,6 +26,13 @@ from fgnn.nn.backends.triton.straight_line import (
 from fgnn.nn.backends.triton.tape import Empty, Launch, Operation, Place, Tape, places_in
 
 _aten = torch.ops.aten
+# Functions that take half as long to call as the operators they stand for, given nothing but positional arguments.
+_FUNCTIONS = {
+    _aten.add.Tensor: torch.add, _aten.sub.Tensor: torch.sub, _aten.mul.Tensor: torch.mul, _aten.div.Tensor: torch.div,
+    _aten.floor_divide.default: torch.floor_divide, _aten.minimum.default: torch.minimum, _aten.mm.default: torch.mm,
+    _aten.cat.default: torch.cat, _aten.gather.default: torch.gather,
+    _aten._foreach_copy_.default: torch._foreach_copy_,
+}  # fmt: skip
 
 
 class Program:
@@ -146,7 +153,9 @@ class Program:
     def _shorter(self, step: Operation, tape: Tape) -> tuple[Any, list[Any], dict[str, Any]]:
         """The call, its arguments and options, of a function that is found sooner than an operator if there is one."""
         call, args, options = step.call, step.args, step.options
-        if call is _aten.sum.dim_IntList:
+        if call in _FUNCTIONS and not options:
+            call = _FUNCTIONS[call]
+        elif call is _aten.sum.dim_IntList:
             call = torch.sum
         elif call is _aten._to_copy.default and options.keys() == {"dtype"}:
             call, args, options = Tensor.to, [*args, options["dtype"], False, True], {}
