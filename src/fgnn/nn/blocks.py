@@ -171,8 +171,8 @@ class FC(nn.Module):
         if normed := _sharing_norms(nodes, given):
             new_f, *new = _normalised(normed, given, [to_f, *(to_gs.get(name) for name in names)])
             return new_f, dict(zip(names, new, strict=True))
-        new_gs = {name: _add(self.factor[name], gs[name], to_gs.get(name)) for name in names}
-        return _add(self.variable, f, to_f), new_gs
+        new_f = _add(self.variable, f, to_f)
+        return new_f, {name: _add(self.factor[name], gs[name], to_gs.get(name)) for name in names}
 
 
 class MLP(nn.Module):

@@ -64,7 +64,7 @@ class NodeBatchNorm(nn.Module):
     def fused(self, x: Tensor) -> bool:
         """Whether features such as x are normalised by a fused kernel, which also adds bias and residual."""
         one_row = x.numel() <= x.shape[-1]
-        if not self.training or one_row or tracing() or not is_plain(self, NodeBatchNorm):
+        if not (self.training and self.norm.training) or one_row or tracing() or not is_plain(self, NodeBatchNorm):
             return False
         if not is_plain(self.norm, nn.BatchNorm1d) or self.norm.momentum is None or self.norm.weight is None:
             return False

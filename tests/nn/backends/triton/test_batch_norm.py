@@ -158,7 +158,7 @@ def of_three_kinds(module: nn.Module, device: str, backend: str, used: slice) ->
 
 @pytest.mark.parametrize("device", PLACES)
 @pytest.mark.parametrize("used", [slice(None), slice(1), slice(1, 3), slice(2, 3)], ids=str)
-@pytest.mark.parametrize("module", ["fc", "eps", "layer", "bias"])
+@pytest.mark.parametrize("module", ["fc", "eps", "layer", "bias", "frozen", "untracked", "shared"])
 def test_kinds_of_nodes_share_launches(device: str, used: slice, module: str) -> None:
     torch.manual_seed(0)
     widths = {"pair": 5, "triple": 5}
@@ -173,6 +173,12 @@ def test_kinds_of_nodes_share_launches(device: str, used: slice, module: str) ->
             fc.factor["triple"][1].norm.eps = 0.1
         if module == "bias":  # batch normalisation without running statistics, for one kind
             fc.factor["pair"][1].norm = nn.BatchNorm1d(7, track_running_stats=False)
+        if module == "frozen":  # while the layer around it is trained
+            fc.factor["pair"][1].norm.eval()
+        if module == "untracked":
+            fc.factor["pair"][1].norm.track_running_stats = False
+        if module == "shared":
+            fc.factor["triple"][1] = fc.variable[1]
     mine, wanted = (of_three_kinds(net, device, backend, used) for backend in ("triton", "torch"))
     for a, b in zip(mine, wanted, strict=True):
         if a.shape == b.shape:
@@ -180,6 +186,20 @@ def test_kinds_of_nodes_share_launches(device: str, used: slice, module: str) ->
         else:  # the bias before a norm: exactly zero, or no gradient
             assert not a.any()
             assert not b.any()
+
+
+@pytest.mark.parametrize("device", PLACES)
+def test_batches_are_counted_wherever_their_number_is(device: str) -> None:
+    mine = NodeBatchNorm(3).to(device)
+    mine.norm.num_batches_tracked = torch.tensor(4)  # on the CPU
+    x = torch.randn(9, 3, device=device)
+    with use_backend("triton"):
+        mine(x)
+        assert int(mine.norm.num_batches_tracked) == 5
+        apart = torch.zeros(2, dtype=torch.int64, device=device)
+        mine.norm.num_batches_tracked = apart[1]  # at an address that kernels are not compiled for
+        mine(x)
+    assert apart.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("device", PLACES)

@@ -14,6 +14,7 @@ from fgnn.nn.backends.triton.launch import four, in_turn
 from fgnn.nn.backends.triton.tile_sizes import block, cdiv, processors
 from fgnn.runtime.kernel_launch import constants, launch
 
+_ALIGNED = 16  # bytes, as launches that can be repeated expect
 _SHARES = 128  # partial sums added per step: few steps, because each waits for memory
 
 
@@ -27,9 +28,12 @@ class Normalised(NamedTuple):
 
     @property
     def running(self) -> list[Tensor | None]:
-        """The running statistics and the number of batches they are of; None where absent."""
-        mean, var, tracked = self.norm.running_mean, self.norm.running_var, self.norm.num_batches_tracked
-        return [mean, var, tracked] if mean is not None and var is not None else [None, None, None]
+        """The running statistics and the number of batches they are of; None where absent or not for the kernel."""
+        norm, count = self.norm, self.norm.num_batches_tracked
+        if not norm.track_running_stats or norm.running_mean is None or norm.running_var is None:
+            return [None, None, None]
+        there = count is not None and count.device == self.x.device and not count.data_ptr() % _ALIGNED
+        return [norm.running_mean, norm.running_var, count if there else None]
 
     @property
     def kind(self) -> tuple[Any, ...]:
@@ -47,11 +51,16 @@ def batch_norm_relu(jobs: Sequence[Normalised], *, relu: bool) -> list[Tensor]:
     would make more than twice as many passes over memory.
     """
     found: list[Tensor] = []
-    for part in in_turn([job.kind for job in jobs]):
+    norms = [job.norm for job in jobs]  # one of two kinds of nodes takes two launches: each updates its statistics
+    for part in in_turn([(job.kind, norms[:k].count(job.norm)) for k, job in enumerate(jobs)]):
         some = jobs[part]
         flat = [(job.x, job.bias, job.norm.weight, job.norm.bias, job.residual) for job in some]
         operands = [x for each in zip(*flat, strict=True) for x in each]  # all x, then all biases, and so on
         found += _BatchNormRelu.apply(some, relu, *operands)  # type: ignore[no-untyped-call]
+    for job in jobs:
+        count = job.norm.num_batches_tracked
+        if job.norm.track_running_stats and count is not None and job.running[2] is None:
+            count.add_(1)
     return found
 
 
