@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
@@ -16,6 +17,12 @@ import torch
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, in percent
+# CUDA_ERROR_INVALID_IMAGE, _NO_BINARY_FOR_GPU and _UNSUPPORTED_PTX_VERSION: what NVRTC made is not for this driver
+_UNKNOWN_CODE = (200, 209, 222)
+
+
+class CompileError(RuntimeError):
+    """The compiler does not take a kernel, or the driver does not take what it made of it."""
 
 
 # Launches a kernel: blocks, threads of a block, bytes of dynamic shared memory, arguments as ctypes values.
@@ -81,12 +88,15 @@ class CudaKernel:
         binary = _compile(source, [f"--gpu-architecture={chip}", *options])
         self._driver = ctypes.CDLL("libcuda.so.1")
         self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
-        self._allowed = -1
-        with torch.cuda.device(device):
+        self._allowed, self._lock = -1, Lock()
+        self._load(binary, name)
+
+    def _load(self, binary: bytes, name: str) -> None:
+        with torch.cuda.device(self.device):
             if not torch.cuda.is_current_stream_capturing():
                 torch.cuda.synchronize()  # makes the context of this device current
-            self._check(self._driver.cuModuleLoadData(ctypes.byref(self._module), binary))
-            self._check(self._driver.cuModuleGetFunction(ctypes.byref(self._function), self._module, name.encode()))
+            self._call(self._driver.cuModuleLoadData, ctypes.byref(self._module), binary)
+            self._call(self._driver.cuModuleGetFunction, ctypes.byref(self._function), self._module, name.encode())
 
     def __call__(self, blocks: int, threads: int, shared: int, arguments: Sequence[Any]) -> None:
         """Launch on the current stream; arguments are ctypes values, ``shared`` counts bytes of dynamic memory."""
@@ -94,27 +104,30 @@ class CudaKernel:
         with torch.cuda.device(self.device):
             stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
             self.allow_shared(shared)
-            self._check(
-                self._driver.cuLaunchKernel(self._function, blocks, 1, 1, threads, 1, 1, shared, stream, pointers, None)
-            )
+            args = (self._function, blocks, 1, 1, threads, 1, 1, shared, stream, pointers, None)
+            self._call(self._driver.cuLaunchKernel, *args)
 
     def allow_shared(self, shared: int) -> None:
         """Let blocks have this many bytes of dynamic shared memory, at least."""
-        if shared <= self._allowed:
-            return
-        with torch.cuda.device(self.device):
-            self._check(self._driver.cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED, shared))
+        with self._lock, torch.cuda.device(self.device):
+            if shared <= self._allowed:
+                return
+            self._call(self._driver.cuFuncSetAttribute, self._function, _MAX_DYNAMIC_SHARED, shared)
             if shared:  # as many blocks beside each other as fit
-                self._check(self._driver.cuFuncSetAttribute(self._function, _CARVEOUT, 100))
-        self._allowed = shared
+                self._call(self._driver.cuFuncSetAttribute, self._function, _CARVEOUT, 100)
+            self._allowed = shared
 
     def launch(self, x: int, y: int, z: int, threads: int, shared: int, stream: int, packed: Any) -> None:
         """Launch a grid with arguments that are packed as the driver reads them (its parameter ``extra``)."""
         args = (self._function, x, y, z, threads, 1, 1, shared, ctypes.c_void_p(stream), None, packed)
-        code = self._driver.cuLaunchKernel(*args)
-        if code == _NO_CONTEXT:  # of a new thread, which has not called anything of CUDA
+        self._call(self._driver.cuLaunchKernel, *args)
+
+    def _call(self, function: Callable[..., int], *args: Any) -> None:
+        """Call a function of the driver."""
+        code = function(*args)
+        if code == _NO_CONTEXT:  # a new thread, which has not called anything of CUDA
             self._enter()
-            code = self._driver.cuLaunchKernel(*args)
+            code = function(*args)
         self._check(code)
 
     def _enter(self) -> None:
@@ -128,7 +141,8 @@ class CudaKernel:
         if code:
             text = ctypes.c_char_p()
             self._driver.cuGetErrorString(code, ctypes.byref(text))
-            raise RuntimeError(f"CUDA: {(text.value or b'unknown error').decode()}")
+            kind = CompileError if code in _UNKNOWN_CODE else RuntimeError
+            raise kind(f"CUDA: {(text.value or b'unknown error').decode()}")
 
 
 def can_compile() -> bool:
@@ -169,7 +183,7 @@ def _compile(source: str, options: Sequence[str]) -> bytes:
             library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
             log = ctypes.create_string_buffer(size.value)
             library.nvrtcGetProgramLog(program, log)
-            raise RuntimeError(f"NVRTC error {code}: {log.value.decode()}")
+            raise CompileError(f"NVRTC error {code}: {log.value.decode()}")
 
     check(library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None))
     try:

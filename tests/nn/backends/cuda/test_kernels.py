@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fgnn.nn.backends.cuda import best_rows, options, row_gradients, winners
+from fgnn.runtime.nvrtc import CompileError
 from tests.nn.backends.triton.cases import Case, call, distance, draw, incidence_of, worst
 
 pytestmark = [
@@ -117,7 +118,7 @@ def test_without_a_compiler_that_knows_the_instructions_triton_serves_and_says_s
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*given: object) -> None:
-        raise RuntimeError("NVRTC error 5: no such architecture")
+        raise CompileError("NVRTC error 5: no such architecture")
 
     monkeypatch.setattr(options, "CudaKernel", refuse)
     for cached in (options._capable, options._compiles):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fgnn.nn.backends.triton.launch import Operands, Plan
 from fgnn.runtime.cuda_launch import Defines
-from fgnn.runtime.nvrtc import CudaKernel, can_compile
+from fgnn.runtime.nvrtc import CompileError, CudaKernel, can_compile
 
 TERMS = 16  # values of τ, at most: the depth of a product
 WIDE = 64  # columns of a block
@@ -64,7 +64,7 @@ def _compiles(device: torch.device) -> bool:
     probe = _PROBE if _hopper(device) else ""
     try:
         CudaKernel(f'extern "C" __global__ void probe(float* x) {{ {probe} }}', "probe", (), device, _hopper(device))
-    except RuntimeError as error:
+    except CompileError as error:  # others, such as too little memory, may be gone at the next call
         reason = str(error).strip().splitlines()[0]
         warnings.warn(f"fgnn's CUDA kernels do not compile here, Triton's are used instead: {reason}", stacklevel=2)
         return False
