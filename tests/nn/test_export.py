@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.utils._pytree import tree_leaves
 
 from fgnn import FactorGraph, FactorGroup
-from fgnn.graph import EdgeTypes
+from fgnn.graph import EdgeTypes, by_handle
 from fgnn.nn import FGNNLayer, ResidualNetwork, aggregate_messages, build
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.choice import EdgeCall
@@ -95,6 +95,26 @@ def test_the_structure_may_be_fixed() -> None:
     program = exported(net, graph, inputs, fixed=True).module()
     torch.testing.assert_close(program(*inputs), net(graph, *inputs))
     assert not any(isinstance(x, torch._subclasses.FakeTensor) for x in graph.incidence("pair").__dict__.values())
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_module_keeps_its_graph_when_it_is_exported(strict: bool) -> None:
+    graph = uniform_graph()
+    net, inputs = setup(graph)
+    module = Fixed(net, graph)
+    wanted, degree = module(*inputs), graph.structure.variable_degree()
+    exported(net, graph, inputs, fixed=True, strict=strict)
+    torch.export.export(module, inputs, strict=strict)
+    assert module.graph is graph
+    assert graph.structure.variable_degree() is degree
+    torch.testing.assert_close(module(*inputs), wanted)
+
+
+def test_graphs_made_while_another_thread_exports_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.compiler, "_is_exporting_flag", True)
+    one, other = uniform_graph(), uniform_graph()
+    assert one.structure.handle != other.structure.handle
+    assert by_handle(other.structure.handle) is other.structure
 
 
 def check_in_onnx_runtime(net: nn.Module, graph: FactorGraph, inputs: tuple, fixed: bool, folder: Path) -> None:  # type: ignore[type-arg]

@@ -1,7 +1,7 @@
 """The bipartite structure of variables and factors, its batching, matching and conversion."""
 
 from fgnn.graph import pytree as pytree  # registers graphs as pytrees
-from fgnn.graph.derived import by_handle, tracing
+from fgnn.graph.derived import by_handle, exporting, tracing
 from fgnn.graph.edge_types import EdgeTypes
 from fgnn.graph.factor_graph import FactorGraph
 from fgnn.graph.group import FactorGroup
@@ -22,6 +22,7 @@ __all__ = [
     "Side",
     "Structure",
     "by_handle",
+    "exporting",
     "padded_width",
     "perfect_matching",
     "slots_by_target",

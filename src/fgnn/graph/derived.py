@@ -29,12 +29,22 @@ def tracing() -> bool:
     return forward_ad._current_level >= 0
 
 
+def exporting() -> bool:
+    """Whether ``torch.export`` traces, in whichever thread."""
+    return torch.compiler._is_exporting_flag
+
+
+# torch.compile calls it while tracing. Before torch 2.12 it takes ``torch.compiler.is_exporting()`` to be true.
+exporting._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Derived:
     """Base of the frozen objects that index tensors are compiled from.
 
     Attributes:
-        handle: An integer that identifies the object within this process; see :func:`by_handle`.
+        handle: An integer that identifies the object within this process; see :func:`by_handle`. -1 for what exists
+            only in a trace.
     """
 
     handle: int = field(init=False, repr=False)
@@ -42,10 +52,12 @@ class Derived:
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         self = super().__new__(cls)
-        exporting = torch.compiler.is_exporting()  # exported code uses no handles, and Dynamo traces no weak references
-        handle = -1 if exporting else next(_HANDLES)
+        # Exported code uses no handles, and Dynamo traces no weak references. Objects of other threads and those made
+        # while tensors alone are traced outlive the export.
+        traced = torch.compiler.is_dynamo_compiling() and exporting()
+        handle = -1 if traced else next(_HANDLES)
         object.__setattr__(self, "handle", handle)
-        if not exporting:
+        if not traced:
             _LIVE[handle] = self
         return self
 

@@ -33,20 +33,23 @@ def _flatten(graph: FactorGraph) -> tuple[list[Tensor], _GraphContext]:
     if "_skeleton" in graph.__dict__:
         leaves, context = graph.__dict__["_skeleton"]
         return leaves, context
+    tensors = graph_tensors(graph)
+    # What is derived from a graph while it is traced belongs to the trace. One of real tensors is the caller's own.
+    real = not torch.compiler.is_dynamo_compiling() and all(type(x) is Tensor for x in tensors)
     context = _GraphContext(
         graph.num_variables,
         tuple((name, group.offsets is not None) for name, group in graph.groups.items()),
         None if graph.variable_ptr is None else tuple(graph.factor_ptr or ()),
         graph.graph_size,
         tuple((name, h.max_degree, h.covers_all) for name, h in graph.structure.hints.items()),
-        None if torch.compiler.is_compiling() else ref(graph),
+        ref(graph) if real else None,
     )
-    return graph_tensors(graph), context
+    return tensors, context
 
 
 def _unflatten(leaves: Iterable[Any], context: _GraphContext) -> FactorGraph:
     tensors = list(leaves)
-    source = None if context.source is None else context.source()
+    source = None if context.source is None or torch.compiler.is_dynamo_compiling() else context.source()
     if source is not None and all(x is y for x, y in zip(tensors, graph_tensors(source), strict=True)):
         return source
     if not all(isinstance(x, Tensor) for x in tensors):  # torch also puts placeholders into trees

@@ -38,9 +38,9 @@ def describe(value: Any, tensors: list[Tensor]) -> Hashable:
     if isinstance(value, Tensor):
         raise Unknown(kind.__name__)
     if isinstance(value, FactorGraph):
-        return value.structure.handle
+        return _known(value.structure)
     if isinstance(value, Derived):
-        return value.handle
+        return _known(value)
     if isinstance(value, _PLAIN):
         return kind, value
     if isinstance(value, Mapping):
@@ -51,6 +51,12 @@ def describe(value: Any, tensors: list[Tensor]) -> Hashable:
         raise Unknown(kind.__name__)
     entries, _ = SUPPORTED_NODES[kind].flatten_fn(value)
     return kind, *[describe(entry, tensors) for entry in entries]
+
+
+def _known(value: Derived) -> Hashable:
+    if value.handle < 0:
+        raise Unknown("traced")
+    return value.handle
 
 
 def replaced(value: Any, tensors: Iterator[Tensor]) -> Any:

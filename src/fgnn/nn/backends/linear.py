@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fgnn.graph import tracing
+from fgnn.graph import exporting, tracing
 from fgnn.nn.backends.choice import choose_backend, working_dtype
 from fgnn.nn.backends.dense import DenseCall, dense, encode, sizes
 from fgnn.nn.backends.steps import Step, take
@@ -80,12 +80,3 @@ def have_kernels(x: Tensor) -> bool:
 def compiled() -> bool:
     """Whether a call is traced by ``torch.compile``, not by ``torch.export``."""
     return torch.compiler.is_compiling() and not exporting()
-
-
-def exporting() -> bool:
-    """Whether ``torch.export`` traces the call."""
-    return torch.compiler._is_exporting_flag
-
-
-# torch.compile calls it while tracing. Before torch 2.12 it takes ``torch.compiler.is_exporting()`` to be true.
-exporting._dynamo_marked_constant = True  # type: ignore[attr-defined]
