@@ -274,7 +274,7 @@ GRAPH = uniform_graph()
         (lambda: Data(GRAPH, y={"name": "text"}), "data.y['name'] as a tensor or numbers (got str)"),
         (lambda: collate([Data(GRAPH, y={"a": 1}), Data(GRAPH, y={"b": 1})]), "data.y of ['a'] in all samples (got"),
         (lambda: collate([Data(GRAPH, y={"a": 1}), Data(GRAPH, y=1)]), "['a'] in all samples (got () in sample 1)"),
-        (lambda: collate([Data(GRAPH), Data(GRAPH, y=1)], stack=True), "data.y None in all samples (got ()"),
+        (lambda: collate([Data(GRAPH), Data(GRAPH, y=1)], stack=True), "data.y none in all samples, as in"),
         (lambda: collate([]), "at least one sample"),
         (lambda: collate([sample(GRAPH), 3]), "fgnn.Data samples (got int as sample 1)"),  # type: ignore[list-item]
         (lambda: collate([Data(GRAPH, torch.zeros(7, 2)), Data(GRAPH, torch.zeros(7, 3))]), "data.f (·, 2)"),

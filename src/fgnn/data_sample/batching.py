@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, overload
 
 import torch
 from torch import Tensor
+from torch.utils.data._utils.collate import collate as default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from fgnn.data_sample.edge_forms import same_edges, serves_all_factors
+from fgnn.data_sample.empty_groups import with_groups
 from fgnn.data_sample.sample import Data
-from fgnn.data_sample.targets import join_targets
+from fgnn.data_sample.targets import join_targets, target_rows
 from fgnn.graph import EdgeTypes, FactorGraph
 from fgnn.nn.edge_features import EdgeFeatures
 
 
-def collate(samples: Sequence[Data], *, stack: bool = False) -> Data:
+@overload
+def collate(samples: Sequence[Data], *, stack: bool = ..., groups: Data | None = ...) -> Data: ...
+
+
+@overload
+def collate(samples: Sequence[Any], *, stack: bool = ..., groups: Data | None = ...) -> Any: ...
+
+
+def collate(samples: Sequence[Any], *, stack: bool = False, groups: Data | None = None) -> Any:
     """One batch of several samples, for ``torch.utils.data.DataLoader(dataset, collate_fn=fgnn.collate)``.
 
-    It is torch's default for samples, alone and as parts of tuples and dicts.
+    Samples may also be tuples and dicts of ``Data``, tensors and numbers, which are collated part by part as torch
+    does; ``collate`` is torch's default for the ``Data`` among them.
 
     Structures may differ: graphs are joined into one disconnected graph, and features are concatenated, so that f is
     (ΣN, d). ``fgnn.nn.GraphPool`` reduces variables to samples; ``batch.graph.batch_index()`` says which sample each
@@ -29,29 +41,42 @@ def collate(samples: Sequence[Data], *, stack: bool = False) -> Data:
         samples: The samples; a batch among them counts as its samples.
         stack: For samples of one structure, which they then share: f is (B, N, d), and layers compute what depends on
             the structure once instead of B times.
+        groups: A sample or a batch that has all groups. Those that no sample here has are added without factors, so
+            that every batch has the same groups and uses the same parameters.
     """
-    for k, sample in enumerate(samples):
-        if not isinstance(sample, Data):
-            raise ValueError(f"Expected fgnn.Data samples (got {type(sample).__name__} as sample {k})")  # noqa: TRY004
     if not samples:
         raise ValueError("Expected at least one sample to collate (got none)")
+    how: dict[Any, Any] = {**default_collate_fn_map, Data: partial(_collate, stack=stack, groups=groups)}
+    return default_collate(samples, collate_fn_map=how)
+
+
+def _collate(
+    given: Sequence[Data], *, stack: bool = False, groups: Data | None = None, collate_fn_map: Any = None
+) -> Data:
+    for k, sample in enumerate(given):
+        if not isinstance(sample, Data):
+            raise ValueError(f"Expected fgnn.Data samples (got {type(sample).__name__} as sample {k})")  # noqa: TRY004
     if stack:
-        return _stacked(samples)
+        batch = _stacked([one for sample in given for one in (sample.unbatch() if sample.stacked else [sample])])
+    else:
+        batch = _joined([one for sample in given for one in sample.unbatch()])
+    return batch if groups is None else with_groups(batch, groups)
+
+
+default_collate_fn_map[Data] = _collate
+
+
+def _joined(samples: Sequence[Data]) -> Data:
     graph = FactorGraph.concat([sample.graph for sample in samples])
+    targets = [sample.y for sample in samples]
     return Data(
         graph,
         _cat("f", [sample.f for sample in samples]),
         _cat_named("gs", samples, [dict(sample.gs) for sample in samples], graph),
         _cat_edges(samples, graph),
-        join_targets([sample.y for sample in samples], _cat_targets),
+        join_targets(targets, _cat),
+        target_rows(targets),
     )
-
-
-def _by_default(samples: Sequence[Data], *, collate_fn_map: Any = None) -> Data:
-    return collate(samples)
-
-
-default_collate_fn_map[Data] = _by_default
 
 
 def _stacked(samples: Sequence[Data]) -> Data:
@@ -73,30 +98,43 @@ def _stacked(samples: Sequence[Data]) -> Data:
         {name: _stack(f"gs[{name!r}]", [sample.gs[name] for sample in samples]) for name in first.gs},
         edges,
         join_targets([sample.y for sample in samples], _stack),
+        first.y_rows if all(sample.y_rows == first.y_rows for sample in samples) else None,
     )
 
 
 def _stack(what: str, parts: Sequence[Tensor | None]) -> Any:
-    shapes = [None if x is None else tuple(x.shape) for x in parts]
-    for k, shape in enumerate(shapes):
-        if shape != shapes[0]:
-            raise ValueError(f"Expected data.{what} {shapes[0]} in all samples (got {shape} in sample {k})")
+    _check_alike(what, dict(enumerate(parts)), by_row=False)
     return None if parts[0] is None else torch.stack([x for x in parts if x is not None])
 
 
-def _cat(what: str, parts: Sequence[Tensor | None]) -> Tensor | None:
-    first = parts[0]
-    for k, part in enumerate(parts):
-        one, other = (None if x is None else tuple(x.shape[1:]) for x in (first, part))
-        if one != other:
-            raise ValueError(
-                f"Expected data.{what} (·, {_tail(one)}) in all samples (got {_tail(other)} in sample {k})"
-            )
-    return None if first is None else torch.cat([x for x in parts if x is not None])
+def _cat(what: str, parts: Sequence[Tensor | None] | dict[int, Tensor | None]) -> Any:
+    """Concatenate the tensors of samples, numbered from 0 if not by their keys; numbers become a vector."""
+    numbered = parts if isinstance(parts, dict) else dict(enumerate(parts))
+    _check_alike(what, numbered, by_row=True)
+    tensors = [x for x in numbered.values() if x is not None]
+    return (torch.cat(tensors) if tensors[0].dim() else torch.stack(tensors)) if tensors else None
 
 
-def _tail(shape: tuple[int, ...] | None) -> str:
-    return "none" if shape is None else ", ".join(map(str, shape)) or "no width"
+def _check_alike(what: str, parts: dict[int, Tensor | None], *, by_row: bool) -> None:
+    """Refuse tensors of different dtypes, devices or shapes; ``by_row``, the number of rows may differ."""
+
+    def shape(x: Tensor | None) -> str:
+        if x is None or not x.dim():
+            return "none" if x is None else "a number"
+        return f"(·{''.join(f', {size}' for size in x.shape[1:])})" if by_row else str(tuple(x.shape))
+
+    def kind(x: Tensor | None) -> Any:
+        return None if x is None else (x.dim(), x.shape[1:] if by_row else x.shape, x.dtype, x.device)
+
+    begin = next(iter(parts))
+    first = parts[begin]
+    for k, x in parts.items():
+        if kind(x) == kind(first):
+            continue
+        one, other = shape(first), shape(x)
+        if one == other and x is not None and first is not None:
+            one, other = (f"{one} of {y.dtype} on {y.device}" for y in (first, x))
+        raise ValueError(f"Expected data.{what} {one} in all samples, as in sample {begin} (got {other} in sample {k})")
 
 
 def _cat_named(
@@ -108,7 +146,8 @@ def _cat_named(
         if not any(name in value for value in values):
             continue
         counts = (sample.graph.groups[name].num_factors if name in sample.graph.groups else 0 for sample in samples)
-        parts = [value.get(name) for value, count in zip(values, counts, strict=True) if count or name in value]
+        needed = enumerate(zip(values, counts, strict=True))
+        parts = {k: value.get(name) for k, (value, count) in needed if count or name in value}
         joined[name] = _cat(f"{what}[{name!r}]", parts)
     return joined
 
@@ -131,10 +170,3 @@ def _cat_edges(samples: Sequence[Data], graph: FactorGraph) -> dict[str, EdgeFea
         else:
             edges[name] = joined
     return edges
-
-
-def _cat_targets(what: str, targets: Sequence[Tensor | None]) -> Tensor | None:
-    scalars = [y for y in targets if y is not None and y.dim() == 0]
-    if len(scalars) == len(targets):
-        return torch.stack(scalars)
-    return _cat(what, [y if y is None or y.dim() else y.reshape(1) for y in targets])

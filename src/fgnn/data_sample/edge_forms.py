@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,10 +12,13 @@ from fgnn.graph import EdgeTypes, FactorGroup
 from fgnn.nn.edge_features import EdgeFeatures, flatten_edges
 
 
-def check_edges(name: str, t: EdgeFeatures, group: FactorGroup) -> None:
+def check_edges(name: str, t: Any, group: FactorGroup) -> None:
     """Raise a `ValueError` unless the features are those of the group's edges, in one of the forms."""
     if isinstance(t, Tensor):
         _flat(name, t, group)
+    elif not isinstance(t, EdgeTypes):
+        kind = type(t).__name__
+        raise ValueError(f"Expected data.edges[{name!r}] as a tensor or EdgeTypes (got {kind})")  # noqa: TRY004
     elif t.num_edges != group.num_edges:
         raise ValueError(f"Expected types of {group.num_edges} edges as data.edges[{name!r}] (got {t.num_edges})")
 
@@ -44,6 +48,14 @@ def serves_all_factors(t: EdgeFeatures, group: FactorGroup) -> bool:
     if isinstance(t, EdgeTypes) or group.arity is None or group.num_factors == 1:
         return False
     return t.shape[0] == group.arity and t.dim() == (2 if t.is_floating_point() else 1)
+
+
+def split_edges(name: str, t: EdgeFeatures, group: FactorGroup, sizes: Sequence[int]) -> Sequence[EdgeFeatures]:
+    """The features of consecutive edges, in the same form where that is possible."""
+    if serves_all_factors(t, group):
+        return [t] * len(sizes)
+    parts = torch.split(by_edge(name, t, group), list(sizes))
+    return [EdgeTypes.known(x, t.num_types, len(x)) for x in parts] if isinstance(t, EdgeTypes) else parts
 
 
 def same_edges(one: EdgeFeatures, other: EdgeFeatures) -> bool:

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import GetAttrKey, register_pytree_node
 
-from fgnn.data_sample.edge_forms import by_edge, by_sample, check_edges, map_edges
+from fgnn.data_sample.edge_forms import by_edge, by_sample, check_edges, map_edges, split_edges
 from fgnn.data_sample.targets import as_targets, map_targets, split_targets, targets_text
 from fgnn.graph import EdgeTypes, FactorGraph
 from fgnn.models.map.featurise import featurise
 from fgnn.nn.edge_features import EdgeFeatures
+from fgnn.nn.inputs import kind_of
 from fgnn.pgm import GraphicalModel
 
 
@@ -30,6 +31,8 @@ class Data:
             as integers (E,), (C, A) or (A,) or as ``EdgeTypes``.
         y: Targets of any shape, or several as a dict by name. A batch concatenates them along the first axis, so that
             targets of variables (N, ...) become (ΣN, ...); numbers become (G,).
+        y_rows: In a joined batch, the rows of ``y`` that each sample has (None: a number), a list or a dict of them by
+            name; ``collate`` sets it. It is not used for targets of another length.
 
     Example:
         >>> from fgnn import FactorGroup
@@ -43,12 +46,16 @@ class Data:
     gs: Mapping[str, Tensor] = field(default_factory=dict)
     edges: Mapping[str, EdgeFeatures] = field(default_factory=dict)
     y: Any = None
+    y_rows: Any = None
 
     def __post_init__(self) -> None:
         graph: Any = self.graph
         if not isinstance(graph, FactorGraph):
             kind = type(graph).__name__
             raise ValueError(f"Expected a FactorGraph as data.graph (got {kind}); see Data.from_model for models")  # noqa: TRY004
+        for what, named in (("gs", self.gs), ("edges", self.edges)):
+            if not isinstance(named, Mapping):
+                raise ValueError(f"Expected data.{what} as a dict by group (got {kind_of(named)})")  # noqa: TRY004
         self.__dict__.update(gs=dict(self.gs), edges=dict(self.edges), y=as_targets(self.y))
         groups = self.graph.groups
         for what, named in (("gs", self.gs), ("edges", self.edges)):
@@ -83,7 +90,16 @@ class Data:
     @property
     def num_graphs(self) -> int:
         """The number of samples in a batch."""
-        return self.f.shape[0] if self.f is not None and self.f.dim() == 3 else self.graph.num_graphs
+        return self.graph.num_graphs if self.stacked is None else self.stacked
+
+    @property
+    def stacked(self) -> int | None:
+        """B, the number of samples that share the structure, where features are (B, ...); else None."""
+        sizes = [x.shape[0] for x in (self.f, *self.gs.values()) if x is not None and x.dim() == 3]
+        if not sizes:
+            groups = self.graph.groups
+            sizes = [t.shape[0] for name, t in self.edges.items() if by_sample(name, t, groups[name])]  # type: ignore[union-attr]
+        return sizes[0] if sizes else None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Data:
         """The same sample in other tensors."""
@@ -96,6 +112,7 @@ class Data:
             {name: change(g) for name, g in self.gs.items()},
             {name: map_edges(t, change) for name, t in self.edges.items()},
             map_targets(self.y, change),
+            self.y_rows,
         )
 
     def to(self, *args: Any, **kwargs: Any) -> Data:
@@ -115,6 +132,22 @@ class Data:
 
         return self._mapped(self.graph if device is None else self.graph.to(device, non_blocking), moved)
 
+    def cpu(self) -> Data:
+        """The same sample on the CPU."""
+        return self.to("cpu")
+
+    def cuda(self, device: Any = None, non_blocking: bool = False) -> Data:
+        """The same sample on a GPU, by default the current one."""
+        return self.to("cuda" if device is None else torch.device(device), non_blocking=non_blocking)
+
+    def clone(self) -> Data:
+        """The same sample with copies of its features and targets."""
+        return self._mapped(self.graph, Tensor.clone)
+
+    def detach(self) -> Data:
+        """The same sample with features and targets that record no gradients."""
+        return self._mapped(self.graph, Tensor.detach)
+
     def pin_memory(self) -> Data:
         """The same sample in page-locked memory; ``DataLoader(pin_memory=True)`` calls it."""
         return self.map(Tensor.pin_memory)
@@ -132,17 +165,24 @@ class Data:
         return {name: by_edge(name, t, self.graph.groups[name]) for name, t in self.edges.items()}
 
     def unbatch(self) -> list[Data]:
-        """The samples of a batch; targets with one row for each sample or for each variable are split too."""
-        if self.f is not None and self.f.dim() == 3:
-            return [self._sample(k) for k in range(self.f.shape[0])]
+        """The samples of a batch.
+
+        Targets are split by ``y_rows``; in a batch that :func:`collate` did not make, they have one row for each
+        variable or for each sample.
+        """
+        if self.stacked is not None:
+            return [self._sample(k) for k in range(self.stacked)]
         graphs = self.graph.unbatch()
+        if graphs[0] is self.graph:
+            return [self]
         variables = [graph.num_variables for graph in graphs]
-        factors = {name: [graph.groups[name].num_factors for graph in graphs] for name in self.graph.groups}
-        sizes = {name: [graph.groups[name].num_edges for graph in graphs] for name in self.graph.groups}
         fs = [None] * len(graphs) if self.f is None else torch.split(self.f, variables)
-        gs = {name: torch.split(g, factors[name]) for name, g in self.gs.items()}
-        edges = {name: torch.split(t, sizes[name]) for name, t in self.edge_rows().items()}
-        y = split_targets(self.y, variables)
+        gs = {name: torch.split(g, [graph.groups[name].num_factors for graph in graphs]) for name, g in self.gs.items()}
+        edges = {}
+        for name, t in self.edges.items():
+            sizes = [graph.groups[name].num_edges for graph in graphs]
+            edges[name] = split_edges(name, t, self.graph.groups[name], sizes)
+        y = split_targets(self.y, self.y_rows, variables)
         return [
             Data(graph, fs[k], {name: parts[k] for name, parts in gs.items()},
                  {name: parts[k] for name, parts in edges.items()}, y[k])
@@ -150,14 +190,17 @@ class Data:
         ]  # fmt: skip
 
     def _sample(self, k: int) -> Data:
-        def one(x: Tensor | None) -> Tensor | None:
-            return None if x is None else x[k]
+        def target(y: Tensor) -> Tensor:
+            if not y.dim() or y.shape[0] != self.stacked:
+                raise ValueError(f"Expected data.y of shape ({self.stacked}, ...) to unbatch (got {tuple(y.shape)})")
+            return y[k]
 
         edges = {}
         for name, t in self.edges.items():
             edges[name] = t[k] if isinstance(t, Tensor) and by_sample(name, t, self.graph.groups[name]) else t
+        f = self.f[k] if self.f is not None and self.f.dim() == 3 else self.f
         gs = {name: g[k] if g.dim() == 3 else g for name, g in self.gs.items()}
-        return Data(self.graph, one(self.f), gs, edges, map_targets(self.y, one))
+        return Data(self.graph, f, gs, edges, map_targets(self.y, target), self.y_rows)
 
     def to_hetero_data(self) -> Any:
         """PyG ``HeteroData`` with ``x``, ``edge_attr`` and ``y``, which PyG's own loader can batch."""
@@ -192,7 +235,7 @@ class Data:
         return cls(from_networkx(graph), *networkx_features(graph), y=graph.graph.get("y"))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Data, (self.graph, self.f, self.gs, self.edges, self.y)
+        return Data, (self.graph, self.f, self.gs, self.edges, self.y, self.y_rows)
 
     def __repr__(self) -> str:
         parts = [] if self.f is None else [f"f {tuple(self.f.shape)}"]
@@ -218,16 +261,16 @@ torch.serialization.add_safe_globals([Data])
 _PARTS = ("graph", "f", "gs", "edges", "y")
 
 
-def _unflatten(parts: Any, _: None) -> Data:
+def _unflatten(parts: Any, y_rows: Any) -> Data:
     data = Data.__new__(Data)  # leaves may be placeholders
-    data.__dict__.update(zip(_PARTS, parts, strict=True))
+    data.__dict__.update(zip(_PARTS, parts, strict=True), y_rows=y_rows)
     return data
 
 
 register_pytree_node(
     Data,
-    lambda data: ([getattr(data, name) for name in _PARTS], None),
+    lambda data: ([getattr(data, name) for name in _PARTS], data.y_rows),
     _unflatten,
     serialized_type_name="fgnn.Data",
-    flatten_with_keys_fn=lambda data: ([(GetAttrKey(name), getattr(data, name)) for name in _PARTS], None),
+    flatten_with_keys_fn=lambda data: ([(GetAttrKey(name), getattr(data, name)) for name in _PARTS], data.y_rows),
 )

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 Targets = Tensor | dict[str, Tensor] | None
+Rows = list[int | None]  # of each sample in a batch of targets; None for a number
+TargetRows = Rows | dict[str, Rows] | None
 
 
 def as_targets(y: Any) -> Targets:
@@ -52,18 +54,41 @@ def join_targets(targets: Sequence[Targets], join: Callable[[str, Sequence[Tenso
     return {name: value for name, value in joined.items() if value is not None}
 
 
-def split_targets(y: Targets, variables: Sequence[int]) -> list[Targets]:
-    """The targets of each sample, if they have one row for each sample or for each variable; else all for each."""
+def target_rows(targets: Sequence[Targets]) -> TargetRows:
+    """The rows that each sample has in the joined targets."""
+    first = targets[0]
+    if isinstance(first, dict):
+        named: Any = targets
+        return {name: _rows([y[name] for y in named]) for name in first}
+    return None if first is None else _rows(targets)
+
+
+def _rows(targets: Sequence[Any]) -> Rows:
+    return [y.shape[0] if y.dim() else None for y in targets]
+
+
+def split_targets(y: Targets, rows: TargetRows, variables: Sequence[int]) -> list[Targets]:
+    """The targets of each sample, by their rows; where these are not known, one for each variable or each sample."""
     if isinstance(y, dict):
-        parts = {name: _split(value, variables) for name, value in y.items()}
-        return [{name: rows[k] for name, rows in parts.items()} for k in range(len(variables))]
-    return [None] * len(variables) if y is None else [*_split(y, variables)]
+        known = rows if isinstance(rows, dict) else {}
+        parts = {name: _split(f"data.y[{name!r}]", value, known.get(name), variables) for name, value in y.items()}
+        return [{name: values[k] for name, values in parts.items()} for k in range(len(variables))]
+    known_rows = rows if isinstance(rows, list) else None
+    return [None] * len(variables) if y is None else [*_split("data.y", y, known_rows, variables)]
 
 
-def _split(y: Tensor, variables: Sequence[int]) -> Sequence[Tensor]:
-    if not y.dim() or y.shape[0] not in (len(variables), sum(variables)):
-        return [y] * len(variables)
-    return torch.split(y, list(variables)) if y.shape[0] == sum(variables) else y.unbind()
+def _split(what: str, y: Tensor, rows: Rows | None, variables: Sequence[int]) -> Sequence[Tensor]:
+    count = y.shape[0] if y.dim() else None
+    sizes = [1 if size is None else size for size in rows or ()]
+    if rows is not None and len(rows) == len(variables) and sum(sizes) == count:
+        parts = torch.split(y, sizes)
+        return [part[0] if size is None else part for part, size in zip(parts, rows, strict=True)]
+    if count == sum(variables):
+        return torch.split(y, list(variables))
+    if count == len(variables):
+        return y.unbind()
+    expected = f"a row for each of {len(variables)} samples or {sum(variables)} variables"
+    raise ValueError(f"Expected {what} with {expected}, or data.y_rows, to unbatch (got {tuple(y.shape)})")
 
 
 def targets_text(y: Targets) -> list[str]:

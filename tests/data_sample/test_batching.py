@@ -1,0 +1,154 @@
+"""Batches give back the samples they were made of, and name samples that do not fit."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+from torch.utils.data import DataLoader
+
+from fgnn import Data, FactorGraph, FactorGroup, collate
+from fgnn.graph import EdgeTypes
+
+ONE = FactorGraph(1, {})
+TWO = FactorGraph(2, {"pair": FactorGroup([[0, 1]])})
+THREE = FactorGraph(3, {"pair": FactorGroup([[0, 1], [1, 2]])})
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [
+        (torch.zeros(1, 4), torch.ones(1, 4)),  # a row for each sample
+        (torch.zeros(3), torch.ones(2)),  # three rows of two variables, and two of three
+        (torch.zeros(0, 2), torch.ones(5, 2)),  # as many rows as variables together
+        (torch.zeros(1), torch.ones(1)),
+        (torch.tensor(0.0), torch.tensor(1.0)),
+        ({"a": torch.zeros(1, 2), "b": torch.tensor(1)}, {"a": torch.ones(4, 2), "b": torch.tensor(2)}),
+        (None, None),
+    ],
+)
+@pytest.mark.parametrize("graphs", [(TWO, THREE), (ONE, ONE)])
+def test_targets_of_any_rows_come_back(graphs: tuple[FactorGraph, ...], targets: tuple[Any, ...]) -> None:
+    samples = [Data(graph, y=y) for graph, y in zip(graphs, targets, strict=True)]
+    file = io.BytesIO()
+    torch.save(collate(samples), file)
+    file.seek(0)
+    batch = torch.load(file, weights_only=True)
+    for made in (batch, collate([batch]), collate([collate(samples[:1]), samples[1]]), batch.to("cpu").clone(),
+                 tree_map(lambda x: x, batch)):  # fmt: skip
+        for one, given in zip(made.unbatch(), samples, strict=True):
+            assert str(one.y) == str(given.y)
+
+
+def test_a_sample_is_a_batch_of_itself() -> None:
+    data = Data(THREE, y=torch.zeros(1, 4))
+    assert data.unbatch() == [data]
+
+
+def test_targets_of_other_batches_have_a_row_for_each_sample_or_variable() -> None:
+    batch = collate([Data(TWO, y=torch.zeros(4)), Data(THREE, y=torch.zeros(4))])
+    assert [one.y.shape for one in replace(batch, y=torch.zeros(5)).unbatch()] == [(2,), (3,)]
+    assert [one.y.shape for one in replace(batch, y=torch.zeros(2)).unbatch()] == [(), ()]
+    with pytest.raises(ValueError, match=r"data.y with a row for each of 2 samples or 5 variables.*\(got \(3,\)\)"):
+        replace(batch, y=torch.zeros(3)).unbatch()
+
+
+def stacked(edges: Tensor | EdgeTypes) -> Data:
+    f = torch.randn(2, 3, 1)
+    return Data(THREE, f, {"pair": torch.randn(2, 2)}, {"pair": edges}, y=torch.tensor([1.0, 2.0]))
+
+
+@pytest.mark.parametrize(
+    "edges", [torch.randn(2, 2, 2, 5), torch.eye(2), torch.tensor([0, 1]), EdgeTypes(torch.tensor([0, 1, 1, 0]), 2)]
+)
+def test_stacked_batches_are_collated_as_their_samples(edges: Tensor | EdgeTypes) -> None:
+    batch = stacked(edges)
+    alone = batch.unbatch()
+    joined = collate([batch, alone[0]])
+    assert (batch.num_graphs, joined.num_graphs) == (2, 3)
+    assert joined.y.tolist() == [1, 2, 1]
+    assert torch.equal(joined.unbatch()[1].f, alone[1].f)  # type: ignore[arg-type]
+    assert type(collate([joined, joined]).edges["pair"]) is type(edges)
+    again = collate([batch, alone[1]], stack=True)
+    assert again.f is not None
+    assert again.f.shape == (3, 3, 1)
+
+
+def test_samples_may_differ_in_edge_features_alone() -> None:
+    batch = Data(THREE, torch.zeros(3, 1), edges={"pair": torch.randn(4, 2, 2, 5)})
+    assert batch.num_graphs == len(batch.unbatch()) == 4
+
+
+def test_targets_of_a_stacked_batch_have_a_row_for_each_sample() -> None:
+    with pytest.raises(ValueError, match=r"data.y of shape \(2, ...\) to unbatch \(got \(3,\)\)"):
+        replace(stacked(torch.eye(2)), y=torch.zeros(3)).unbatch()
+
+
+def test_parts_of_tuples_and_dicts_are_collated() -> None:
+    data = Data(THREE, torch.zeros(3, 1))
+    batch, (numbers, named) = collate([(data, (k, {"z": torch.ones(2), "d": data})) for k in range(3)])
+    assert batch.num_graphs == named["d"].num_graphs == 3
+    assert numbers.tolist() == [0, 1, 2]
+    assert named["z"].shape == (3, 2)
+    loader: Any = DataLoader([(data, 1)] * 4, batch_size=2, collate_fn=partial(collate, stack=True))  # type: ignore[arg-type]
+    assert all(one.f.shape == (2, 3, 1) for one, _ in loader)
+
+
+def lacking() -> Data:
+    return Data(TWO, gs={"pair": torch.zeros(1, 2)})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: [Data(TWO, y=1.0), Data(TWO, y=[1.0])], "data.y a number in all samples, as in sample 0 (got (·) in"),
+        (lambda: [Data(TWO, y={"e": [1.0]}), Data(TWO, y={"e": 1.0})], "data.y['e'] (·) in all samples"),
+        (lambda: [Data(TWO, y=1.0), Data(TWO, y=1)], "a number of torch.float32 on cpu in all samples"),
+        (lambda: [Data(TWO, torch.ones(2, 1)), Data(TWO, torch.ones(2, 1).double())], "torch.float64 on cpu in"),
+        (lambda: [Data(TWO, torch.ones(2, 1)), Data(TWO)], "(·, 1) in all samples, as in sample 0 (got none"),
+        (lambda: [Data(ONE), lacking(), Data(TWO)], "gs['pair'] (·, 2) in all samples, as in sample 1 (got none in"),
+    ],
+)  # fmt: skip
+def test_samples_that_differ_are_named(make: Callable[[], list[Data]], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        collate(make())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Data(TWO, gs=torch.zeros(1, 2)), "data.gs as a dict by group (got tensor of shape (1, 2))"),  # type: ignore[arg-type]
+        (lambda: Data(TWO, edges=[1]), "data.edges as a dict by group (got list)"),  # type: ignore[arg-type]
+        (lambda: Data(TWO, edges={"pair": [1]}), "data.edges['pair'] as a tensor or EdgeTypes (got list)"),  # type: ignore[dict-item]
+    ],
+)  # fmt: skip
+def test_features_by_group_are_dicts_of_tensors(make: Callable[[], Data], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make()
+
+
+def test_samples_are_copied_and_detached() -> None:
+    data = Data(THREE, torch.zeros(3, 1, requires_grad=True), y=1.0)
+    copy = data.clone()
+    assert copy.f is not None
+    assert copy.f.requires_grad
+    assert copy.f is not data.f
+    assert copy.graph is data.graph
+    assert not data.detach().f.requires_grad  # type: ignore[union-attr]
+    assert data.cpu().graph is THREE
+
+
+@pytest.mark.gpu
+def test_samples_go_to_the_current_gpu_and_back() -> None:
+    data = Data(THREE, torch.zeros(3, 1), y=1.0)
+    for moved in (data.cuda(), data.cuda(0, non_blocking=True), data.cuda("cuda:0")):
+        assert moved.y.device == moved.graph.device == torch.device("cuda", 0)
+        assert moved.cpu().y == 1
