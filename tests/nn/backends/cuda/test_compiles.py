@@ -12,6 +12,7 @@ import pytest
 
 from fgnn.nn.backends.cuda import best_rows, row_gradients, winners
 from fgnn.runtime.nvrtc import CudaSource
+from tests.nn.backends.cuda.hazards import hazards
 
 pytestmark = [
     pytest.mark.slow,
@@ -48,7 +49,8 @@ def flags(k: int) -> dict[str, str | int]:
 @pytest.mark.parametrize("k", range(0, 32, 3))
 def test_rows_forward(tmp_path: Path, width: int, k: int) -> None:
     wide: dict[str, str | int] = {"VALUE": "float", "VALUE_FLOAT": 1} if k % 2 else {"VALUE_FLOAT": 0}
-    compiled(best_rows.KERNEL, tmp_path, {**SHORT, **flags(k), "MAX": 1, "W": width, **wide})
+    binary, _ = compiled(best_rows.KERNEL, tmp_path, {**SHORT, **flags(k), "MAX": 1, "W": width, **wide})
+    assert not hazards(disassembled(binary))
 
 
 @pytest.mark.parametrize(("maximum", "coef"), product([0, 1], [0, 1]))
@@ -58,8 +60,10 @@ def test_row_gradients(tmp_path: Path, width: int, terms: int, k: int, maximum: 
     macros = {**SHORT, **flags(k), **outs, "MAX": maximum, "W": width, "TERMS": terms}
     binary, _ = compiled(row_gradients.KERNEL, tmp_path, macros)
     # 32 for dh and 32 for dφ: ptxas 13.0 has moved such additions beyond the product that overwrites what they read
-    added = disassembled(binary).count("FFMA")
+    code = disassembled(binary)
+    added = code.count("FFMA")
     assert added >= terms * (64 if coef else 32), f"{macros}: {added} additions"
+    assert not hazards(code)
 
 
 def disassembled(binary: Path) -> str:
