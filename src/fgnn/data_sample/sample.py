@@ -203,9 +203,13 @@ class Data:
         return Data(self.graph, f, gs, edges, map_targets(self.y, target), self.y_rows)
 
     def to_hetero_data(self) -> Any:
-        """PyG ``HeteroData`` with ``x``, ``edge_attr`` and ``y``, which PyG's own loader can batch."""
-        from fgnn.graph.convert import to_hetero_data
+        """PyG ``HeteroData`` with ``x``, ``edge_attr`` and ``y``, for PyG's loader; a batch is PyG's batch."""
+        from fgnn.graph.convert import hetero_batch, to_hetero_data
 
+        self._check_joined()
+        samples = self.unbatch()
+        if samples[0] is not self:
+            return hetero_batch(samples)
         data = to_hetero_data(self.graph, self.f, self.gs, self.edge_rows())
         if self.y is not None:
             data.y = self.y
@@ -213,15 +217,22 @@ class Data:
 
     @classmethod
     def from_hetero_data(cls, data: Any) -> Data:
-        """The inverse of :meth:`to_hetero_data`, also of a batch made by PyG's loader."""
-        from fgnn.graph.convert import from_hetero_data, hetero_features
+        """The inverse of :meth:`to_hetero_data`, also of a batch made by PyG's loader, where numbers are rows."""
+        from fgnn.graph.convert import from_hetero_data, hetero_features, target_rows
 
-        return cls(from_hetero_data(data), *hetero_features(data), y=getattr(data, "y", None))
+        graph = from_hetero_data(data)
+        return cls(graph, *hetero_features(data), y=getattr(data, "y", None), y_rows=target_rows(data))
+
+    def _check_joined(self) -> None:
+        if self.stacked is not None:
+            got = f"{self.stacked} stacked ones"
+            raise ValueError(f"Expected one sample or joined samples to convert (got {got}); convert data.unbatch()")
 
     def to_networkx(self) -> Any:
-        """A networkx graph with ``x`` at nodes, ``edge_attr`` at edges and ``y`` at the graph."""
+        """A networkx graph with ``x`` at nodes, ``edge_attr`` at edges and ``y`` at the graph; a batch is one graph."""
         from fgnn.graph.convert import to_networkx
 
+        self._check_joined()
         graph = to_networkx(self.graph, self.f, self.gs, self.edge_rows())
         if self.y is not None:
             graph.graph["y"] = self.y

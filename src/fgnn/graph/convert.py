@@ -141,11 +141,20 @@ def to_hetero_data(
     return data
 
 
+def hetero_batch(samples: Sequence[Any]) -> Any:
+    """PyG's batch of graphs or samples, with ``batch`` and ``ptr`` for each node type."""
+    return need("torch_geometric.data").Batch.from_data_list([one.to_hetero_data() for one in samples])
+
+
 def from_hetero_data(data: Any) -> FactorGraph:
     """Read (group, relation, "variable") edge types; edges are sorted by factor, stably.
 
     A batch that PyG's loader made is a batch of graphs here too.
     """
+    if "variable" not in getattr(data, "node_types", ()):
+        expected = 'HeteroData with a node type "variable" and one for each group'
+        pairs = 'FactorGraph(data.num_nodes, {"edge": FactorGroup(data.edge_index.T)}) is a graph of pairs'
+        raise ValueError(f"Expected {expected} (got {type(data).__name__}); {pairs}")
     groups: dict[str, FactorGroup] = {}
     for kind in data.edge_types:
         name, _, target = kind
@@ -153,7 +162,10 @@ def from_hetero_data(data: Any) -> FactorGraph:
             raise ValueError(f'Expected edge types (group, relation, "variable") (got {kind})')
         if name in groups:
             raise ValueError(f"Expected one edge type for each group (got two for {name!r})")
-        factor, variable = data[kind].edge_index
+        index = data[kind].edge_index
+        if index.dim() != 2 or index.shape[0] != 2:
+            raise ValueError(f"Expected edge_index of {kind} of shape (2, E) (got {tuple(index.shape)})")
+        factor, variable = index
         order = torch.argsort(factor, stable=True)
         counts = torch.bincount(factor, minlength=int(data[name].num_nodes))
         sizes = sorted(set(counts.tolist()))
@@ -179,6 +191,16 @@ def hetero_features(data: Any) -> Features:
         if store.get("edge_attr") is not None:
             edges[name] = store.edge_attr[torch.argsort(store.edge_index[0], stable=True)]
     return data["variable"].get("x"), gs, edges
+
+
+def target_rows(data: Any) -> Any:
+    """The rows of ``y`` of each sample, where PyG has batched them: a list, or a dict of them by name."""
+    if not isinstance(data, need("torch_geometric.data").Batch):
+        return None
+    ends = data._slice_dict.get("y")
+    if isinstance(ends, Mapping):
+        return {name: ptr.diff().tolist() for name, ptr in ends.items()}
+    return None if ends is None else ends.diff().tolist()
 
 
 def _check_names(graph: FactorGraph) -> None:

@@ -244,10 +244,11 @@ class FactorGraph:
         return from_networkx(graph)
 
     def to_hetero_data(self) -> Any:
-        """A PyG ``HeteroData`` with node types "variable" and one per group."""
-        from fgnn.graph.convert import to_hetero_data
+        """A PyG ``HeteroData`` with node types "variable" and one per group; concatenated graphs are PyG's batch."""
+        from fgnn.graph.convert import hetero_batch, to_hetero_data
 
-        return to_hetero_data(self)
+        graphs = self.unbatch()
+        return to_hetero_data(self) if graphs[0] is self else hetero_batch(graphs)
 
     @classmethod
     def from_hetero_data(cls, data: Any) -> FactorGraph:

@@ -127,9 +127,11 @@ class FactorGroup:
         twice = key[1:] == key[:-1]
         if bool(twice.any()):
             pair = int(key[1:][twice][0])
+            index = self.num_factors == 2 and (self.arity or 0) > 2
             raise ValueError(
                 f"Expected each variable at most once in a scope "
                 f"(got variable {pair % num_variables} twice in factor {pair // num_variables} of group {name!r})"
+                f"{'; of an edge_index (2, E), give FactorGroup(edge_index.T)' if index else ''}"
             )
 
 
