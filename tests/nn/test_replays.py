@@ -6,6 +6,7 @@ import copy
 import gc
 import pickle
 import weakref
+from collections import OrderedDict
 from collections.abc import Iterator
 from types import MethodType
 from typing import Any
@@ -31,6 +32,7 @@ class Layers(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second, self.unused = nn.Linear(8, 16), nn.Linear(16, 8), nn.Linear(2, 2)
+        self.square = nn.Parameter(torch.randn(8, 8))
         self.scale, self.calls = 1.0, 0
 
     @replays.replays
@@ -40,8 +42,15 @@ class Layers(nn.Module):
         y = self.second(hidden) + x
         for entry in (more or {}).values():
             y = y + entry
-        y = torch.add(y, hidden[:, :8], alpha=self.scale)
+        y = torch.add(y, hidden[:, :8], alpha=self.scale) * (1 + self.square.sum(1))
         return y, {"hidden": hidden, "sum": hidden.detach().sum(0)}, 7
+
+
+class Doubled(nn.Linear):
+    """Another kind of module with the same attributes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
 
 
 def calls(net: nn.Module) -> int:
@@ -211,13 +220,27 @@ def test_modes_may_alternate(often: Layers, device: str) -> None:
         torch.testing.assert_close(one, same_one)
 
 
-@pytest.mark.parametrize("change", ["number", "data", "module", "frozen", "hook", "forward", "mode"])
+@pytest.mark.parametrize(
+    "change",
+    ["number", "data", "layout", "rows", "table", "module", "kind", "frozen", "hook", "hooks", "forward", "mode"],
+)
 def test_a_change_of_the_module_is_noticed(often: Layers, device: str, change: str) -> None:
     seen: list[int] = []
     if change == "number":
         often.scale = 3.0
     elif change == "data":
         often.first.weight.data = often.first.weight.data * 2
+    elif change == "layout":
+        often.square.data = often.square.data.t()
+    elif change == "rows":
+        often.square.data = often.square.data[:1]
+    elif change == "table":
+        doubled = {name: nn.Parameter(2 * p.detach()) for name, p in often.first._parameters.items() if p is not None}
+        often.first.__dict__["_parameters"] = doubled
+    elif change == "kind":
+        often.first.__class__ = Doubled
+    elif change == "hooks":
+        often.first.__dict__["_forward_hooks"] = OrderedDict({0: lambda *_: seen.append(1)})
     elif change == "module":
         often.second = nn.Linear(16, 8).to(device)
     elif change == "frozen":
@@ -236,7 +259,7 @@ def test_a_change_of_the_module_is_noticed(often: Layers, device: str, change: s
             y.sum().backward()
             found.append([y.detach(), *gradients(module)])
         same(*found)
-    assert len(seen) == 8 * (change == "hook")
+    assert len(seen) == 8 * change.startswith("hook")
 
 
 def test_parameters_that_change_before_backward_are_refused(often: Layers, device: str) -> None:

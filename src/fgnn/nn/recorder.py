@@ -92,7 +92,7 @@ class _Recent(NamedTuple):
     key: Hashable
     modes: Hashable
     device: torch.device
-    state: list[Any] | None
+    state: list[Any]
     call: Call
 
 
@@ -157,16 +157,16 @@ class Recorder:
         except Unknown:
             return None
         recent = self._recent
-        if recent is not None and self._is_like(recent, key):
+        if recent is not None and self._is_like(recent, key, module):
             return recent.call
         if not self._often(key):
             return None
         devices = {x.device for x in tensors}
-        if len(devices) != 1 or not self._can_replay(device := devices.pop(), module):
+        state = self._look(device := devices.pop(), module) if len(devices) == 1 else None
+        if state is None or self._state is None:
             return None
-        assert self._state is not None
-        now, state = modes(device.type), self._state.look()
-        whole = key, now, self._state.training()
+        now = modes(device.type)
+        whole = key, now, self._state.training(state)
         call = self._calls.get(whole)
         if call is None:
             call = self._record(whole, module, args, kwargs)
@@ -176,11 +176,13 @@ class Recorder:
             self._recent = _Recent(key, now, device, state, call)
         return call
 
-    def _is_like(self, recent: _Recent, key: Hashable) -> bool:
+    def _is_like(self, recent: _Recent, key: Hashable, module: nn.Module) -> bool:
         """Whether a call is replayed like the one before: the usual case, which takes less time to find out."""
         if key != recent.key or self._state is None or _seen_by_others(recent.device):
             return False
-        return modes(recent.device.type) == recent.modes and self._state.is_as(recent.state)
+        if modes(recent.device.type) != recent.modes:
+            return False
+        return self._state.is_as(self._state.look(module), recent.state)
 
     def _often(self, key: Hashable) -> bool:
         """Whether calls with such arguments were seen often enough."""
@@ -192,20 +194,24 @@ class Recorder:
         self._seen[key] = count + 1
         return count == _WARM_UP
 
-    def _can_replay(self, device: torch.device, module: nn.Module) -> bool:
+    def _look(self, device: torch.device, module: nn.Module) -> list[Any] | None:
+        """What a recording of the module depends on; None if its calls cannot be replayed now."""
         if device.type not in self.form.kinds or _seen_by_others(device):
-            return False
+            return None
         if self._state is None:
             if not self.form.accepts(module):
-                return False
+                return None
             self._state = ModuleState(module)
-        if not self._state.holds():  # begin again
+        found = self._state.look(module)
+        if found is None:
+            return None
+        if not self._state.holds(found):  # begin again
             self._calls.clear()
             self._seen.clear()
             self._changes += 1
             self._state = self._recent = None
-            return False
-        return self._state.devices <= {device} and not self._state.hooked()
+            return None
+        return found if self._state.devices <= {device} else None
 
     def _record(self, key: Hashable, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         if len(self._calls) >= self.keep:
