@@ -8,13 +8,15 @@ import pickle
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
+from threading import Event, Thread, current_thread
 from types import MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.utils._pytree import register_pytree_node
 from torch.utils.checkpoint import checkpoint
 
 from fgnn.nn import record, replays, use_backend
@@ -60,7 +62,7 @@ def calls(net: nn.Module) -> int:
 
 @pytest.fixture(autouse=True)
 def _kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(replays, "_known", lambda module: True)
+    monkeypatch.setattr(replays, "LAUNCHES", replays.LAUNCHES._replace(accepts=callable))  # any module
     with use_backend("triton"):  # on a CPU only then
         yield
 
@@ -582,3 +584,136 @@ def test_derivatives_may_be_taken_forward(often: Layers, device: str) -> None:
     (expected,) = torch.autograd.grad(often(x.requires_grad_())[0].sum(), x)
     assert tangent is not None
     assert torch.allclose(tangent.sum(), expected.sum(), rtol=1e-4)
+
+
+class Exact(nn.Module):
+    """A product that autocast must not round, and one that it rounds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    @replays.replays
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        object.__setattr__(self, "_calls", getattr(self, "_calls", 0) + 1)
+        with torch.autocast(x.device.type, enabled=False):
+            exact = x @ self.linear.weight
+        return exact, self.linear(x)
+
+
+@pytest.mark.parametrize("backward_too", [False, True])
+def test_autocast_rounds_once(device: str, backward_too: bool) -> None:
+    net = Exact().to(device)
+    other = plain(net)
+    for seed in range(6):
+        found = []
+        for module in (net, other):
+            with torch.autocast(device, torch.bfloat16):
+                exact, rounded = module(points(device, seed))
+                loss = exact.square().sum() + rounded.float().sum()
+                inside = backward_too and seed > 2 and module is net  # what is replayed has its dtypes
+                if inside:
+                    loss.backward()
+            if not inside:
+                loss.backward()
+            assert exact.dtype == torch.float32
+            assert rounded.dtype == torch.bfloat16
+            found.append([exact, rounded, *gradients(module)])
+        assert all(torch.equal(one, two) for one, two in zip(*found, strict=True) if one is not None)
+    assert calls(net) == 3
+
+
+def test_results_may_be_numbers(device: str) -> None:
+    class Losses(Simple):
+        @replays.replays
+        def forward(self, x: Tensor, other: Tensor | None = None) -> Any:
+            object.__setattr__(self, "_calls", getattr(self, "_calls", 0) + 1)
+            y = self.linear(x)
+            return y.square().mean(), y.detach().amax(), x.new_zeros(()), y.abs().sum() * 2
+
+    net = Losses(None).to(device)
+    other = plain(net)
+    for seed in range(6):
+        found = []
+        for module in (net, other):
+            mean, most, zero, total = module(points(device, seed))
+            (mean * 3 + total).backward()
+            found.append([mean.detach(), most, zero.clone(), total.detach(), *gradients(module)])
+            zero.add_(1.0)
+        same(*found)
+    assert calls(net) == 3
+
+
+def test_a_module_may_return_nothing(device: str) -> None:
+    net = Simple(lambda y, _: None).to(device)
+    net.forward = MethodType(Simple.forward, net)  # type: ignore[method-assign]
+    for seed in range(6):
+        assert net(points(device, seed)) is None
+    assert calls(net) == 3
+
+
+class Pair(NamedTuple):
+    """Features with a name for each."""
+
+    one: Tensor
+    two: Tensor
+
+
+class Scaled:
+    """A tensor and a number, which is the context of the pytree."""
+
+    def __init__(self, x: Tensor, scale: Any) -> None:
+        self.x, self.scale = x, scale
+
+
+register_pytree_node(Scaled, lambda s: ([s.x], s.scale), lambda leaves, scale: Scaled(*leaves, scale))
+
+
+def test_arguments_may_be_named_tuples(device: str) -> None:
+    class Adds(Simple):
+        @replays.replays
+        def forward(self, x: Tensor, other: Any = None) -> Tensor:
+            object.__setattr__(self, "_calls", getattr(self, "_calls", 0) + 1)
+            return x + other.one + 2 * other.two
+
+    net = Adds(None)
+    for seed in range(5):
+        x, y = points(device, seed), points(device, seed + 1)
+        assert torch.equal(net(x, Pair(x, y)), x + x + 2 * y)
+    assert calls(net) == 3
+
+
+def test_arguments_of_other_kinds_are_told_apart_by_their_context(device: str) -> None:
+    class Scales(Simple):
+        @replays.replays
+        def forward(self, x: Tensor, other: Any = None) -> Tensor:
+            object.__setattr__(self, "_calls", getattr(self, "_calls", 0) + 1)
+            return x + other.x * (other.scale if isinstance(other.scale, float) else other.scale[0])
+
+    net, x = Scales(None), points(device, 0)
+    for scale in (2.0, [3.0], 5.0, [7.0], torch.tensor([9.0], device=device)):
+        for _ in range(5):
+            assert torch.equal(net(x, Scaled(x, scale)), x + x * (scale if isinstance(scale, float) else scale[0]))
+    assert calls(net) == 4 * 3 + 5
+
+
+def test_a_module_is_not_recorded_while_another_thread_runs_it(device: str) -> None:
+    inside, leave = Event(), Event()
+
+    def after(y: Tensor, _: Any) -> Tensor:
+        if current_thread() is other:
+            inside.set()
+            assert leave.wait(10)
+        return y
+
+    net = Simple(after).to(device)
+    other = Thread(target=lambda: net(points(device, 0, rows=3)))
+    other.start()
+    assert inside.wait(10)
+    for seed in range(5):
+        net(points(device, seed))
+    assert not len(net.__dict__["launches"])
+    leave.set()
+    other.join()
+    net(points(device, 5))
+    assert len(net.__dict__["launches"]) == 1

@@ -14,6 +14,7 @@ from fgnn.graph.derived import Derived
 from fgnn.nn.backends.choice import forced_backend
 
 _PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
+_EXACTLY = frozenset(_PLAIN)
 
 
 class Unknown(Exception):
@@ -25,32 +26,30 @@ def describe(value: Any, tensors: list[Tensor]) -> Hashable:
 
     A graph or ``EdgeTypes`` is recognised by identity.
     """
-    kind = type(value)
+    kind: Any = type(value)
     if kind is Tensor or kind is torch.nn.Parameter:
         tensors.append(value)
         return value.shape, value.dtype, value.device, value.requires_grad
-    if kind is dict:
-        return tuple([(name, describe(entry, tensors)) for name, entry in value.items()])
-    if kind is tuple or kind is list:
-        return kind, *[describe(entry, tensors) for entry in value]
-    if kind in _PLAIN:
+    if kind in _EXACTLY:
         return kind, value
-    if isinstance(value, Tensor):
-        raise Unknown(kind.__name__)
+    if isinstance(value, tuple | list):
+        return kind, *[describe(entry, tensors) for entry in value]
+    if kind is dict or isinstance(value, Mapping):
+        return tuple([(name, describe(entry, tensors)) for name, entry in value.items()])
     if isinstance(value, FactorGraph):
         return _known(value.structure)
     if isinstance(value, Derived):
         return _known(value)
     if isinstance(value, _PLAIN):
         return kind, value
-    if isinstance(value, Mapping):
-        return tuple([(name, describe(entry, tensors)) for name, entry in value.items()])
-    if isinstance(value, tuple | list):
-        return kind, *[describe(entry, tensors) for entry in value]
-    if kind not in SUPPORTED_NODES:
+    if kind not in SUPPORTED_NODES:  # other tensors too
         raise Unknown(kind.__name__)
-    entries, _ = SUPPORTED_NODES[kind].flatten_fn(value)
-    return kind, *[describe(entry, tensors) for entry in entries]
+    entries, context = SUPPORTED_NODES[kind].flatten_fn(value)
+    inside: list[Tensor] = []
+    about = describe(context, inside)
+    if inside:  # which a recording would keep
+        raise Unknown(kind.__name__)
+    return kind, about, *[describe(entry, tensors) for entry in entries]
 
 
 def _known(value: Derived) -> Hashable:
@@ -68,7 +67,8 @@ def replaced(value: Any, tensors: Iterator[Tensor]) -> Any:
     if isinstance(value, Mapping):
         return {name: replaced(entry, tensors) for name, entry in value.items()}
     if isinstance(value, tuple | list):
-        return type(value)(replaced(entry, tensors) for entry in value)
+        make = getattr(type(value), "_make", type(value))  # named tuples take their fields one by one
+        return make([replaced(entry, tensors) for entry in value])
     node = SUPPORTED_NODES[type(value)]
     entries, context = node.flatten_fn(value)
     return node.unflatten_fn([replaced(entry, tensors) for entry in entries], context)

@@ -22,6 +22,8 @@ _FAILURES = 3  # after this many, a module is no longer recorded
 _CHANGES = 100  # after this many new parameters, too
 _COUNTED = 64  # kinds of calls that are counted
 
+NOT_REPLAYED: Any = object()  # the module has to compute its result
+
 
 class Origin(NamedTuple):
     """A call as it is written."""
@@ -39,7 +41,7 @@ class Call(Protocol):
         """Whether its last results may still be differentiated and no other call may be replayed."""
 
     def __call__(self, inputs: list[Tensor], origin: Origin) -> Any:
-        """The results for other inputs of the same shapes; None if it does not stand for this call.
+        """The results for other inputs of the same shapes; ``NOT_REPLAYED`` if it does not stand for this call.
 
         ``origin`` is what the module was called with, which contains the inputs.
         """
@@ -116,7 +118,9 @@ class Recorder:
         self._last: Call | None = None  # replayed last
         self._recent: _Recent | None = None
         self._shared: dict[Any, Any] = {}
-        self._lock, self._making = Lock(), False
+        # ``_recording`` is held while the module has other tensors for its parameters, and to change ``_running``, the
+        # number of threads inside its own forward.
+        self._lock, self._recording, self._running = Lock(), Lock(), 0
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -129,18 +133,30 @@ class Recorder:
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The module's result: replayed, or its own forward."""
-        # Another thread's call waits only while the module is being recorded, with other tensors for its parameters.
-        wait = self._making and not is_recording()
-        if self._failures < _FAILURES and self._changes < _CHANGES and self._lock.acquire(blocking=wait):
+        if self._failures >= _FAILURES or self._changes >= _CHANGES:
+            return self.form.plain(module, *args, **kwargs)
+        if self._lock.acquire(blocking=False):
             try:
                 tensors: list[Tensor] = []
                 call = self._find(module, args, kwargs, tensors)
-                found = None if call is None else call(tensors, Origin(module, args, kwargs))
-                if found is not None:
-                    return found
+                found = NOT_REPLAYED if call is None else call(tensors, Origin(module, args, kwargs))
             finally:
                 self._lock.release()
-        return self.form.plain(module, *args, **kwargs)
+            if found is not NOT_REPLAYED:
+                return found
+        return self._plain(module, args, kwargs)
+
+    def _plain(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The module's own forward, after a recording that another thread makes."""
+        if is_recording():
+            return self.form.plain(module, *args, **kwargs)
+        with self._recording:
+            self._running += 1
+        try:
+            return self.form.plain(module, *args, **kwargs)
+        finally:
+            with self._recording:
+                self._running -= 1
 
     def _find(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
@@ -214,18 +230,18 @@ class Recorder:
         return found if self._state.devices <= {device} else None
 
     def _record(self, key: Hashable, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        if len(self._calls) >= self.keep:
-            self._calls.popitem(last=False)
-        self._recent = None
-        try:
-            self._making = True
-            with recording():
-                self._calls[key] = self.form.record(module, args, kwargs, self._shared)
-        except RuntimeError as error:
-            self.reason = str(error).splitlines()[0]
-            self._failures += 1
-        finally:
-            self._making = False
+        with self._recording:
+            if self._running:
+                return None
+            if len(self._calls) >= self.keep:
+                self._calls.popitem(last=False)
+            self._recent = None
+            try:
+                with recording():
+                    self._calls[key] = self.form.record(module, args, kwargs, self._shared)
+            except RuntimeError as error:
+                self.reason = str(error).splitlines()[0]
+                self._failures += 1
         return self._calls.get(key)
 
 

@@ -15,12 +15,13 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fgnn.nn.backends import differentiable
+from fgnn.nn.backends.choice import no_autocast
 from fgnn.nn.backends.triton.joint_casts import join_casts
 from fgnn.nn.backends.triton.program import Program
 from fgnn.nn.backends.triton.tape import Operation, Place, Tape
 from fgnn.nn.call_key import describe, replaced
 from fgnn.nn.recorded_call import restored
-from fgnn.nn.recorder import Origin, recording
+from fgnn.nn.recorder import NOT_REPLAYED, Origin, recording
 
 _ALIGNED = 16  # bytes, as the kernels expect
 _SEEDED = torch.Tag.nondeterministic_seeded
@@ -68,7 +69,7 @@ class ReplayedCall:
             self._fits = self._forward.fits_here()  # and later: the current device is among the modes of a call
             self._constant = [k for k, carries in enumerate(self._carries) if not carries]
             self._shared = [k for k in range(len(self._carries)) if k not in self._forward.alone]
-            self._single = self._nesting.is_leaf() and self._results == [_TENSOR]
+            self._single = self._nesting.is_leaf() and self._results[0] is _TENSOR
             try:
                 with torch.no_grad():
                     self._forward(placed)
@@ -76,9 +77,9 @@ class ReplayedCall:
                 raise RuntimeError(str(error)) from error
 
     def __call__(self, inputs: Sequence[Tensor], origin: Origin) -> Any:
-        """The results for other inputs of the same shapes; None if the module has to compute them."""
+        """The results for other inputs of the same shapes; ``NOT_REPLAYED`` if the module has to compute them."""
         if not (self._all_used and self._fits):
-            return None
+            return NOT_REPLAYED
         placed = [x if x.is_contiguous() and not x.data_ptr() % _ALIGNED else _placed(x) for x in inputs]
         found: list[Any]
         if self._backward is not None:
@@ -97,8 +98,7 @@ class ReplayedCall:
 
     def run(self, inputs: Sequence[Tensor]) -> tuple[list[Tensor], _Saved]:
         """The results, and what their backward pass reads."""
-        found, count = self._forward(inputs), len(self._carries)
-        assert found is not None
+        found, count = self._replay(self._forward, inputs), len(self._carries)
         kept = found[count:]
         del found[count:]
         # Results are the caller's, other objects than what is kept: either may be all that is alive of the two.
@@ -118,7 +118,14 @@ class ReplayedCall:
                     placed.append(zeros.contiguous())
                 else:
                     placed.append(up if up.is_contiguous() and not up.data_ptr() % _ALIGNED else _placed(up))
-        found = self._backward([*inputs, *saved.kept, *placed])
+        return self._replay(self._backward, [*inputs, *saved.kept, *placed])
+
+    def _replay(self, program: Program, operands: Sequence[Tensor]) -> list[Any]:
+        if torch.is_autocast_enabled(self._autocast[0]):  # what was recorded contains its conversions
+            with no_autocast(program.where):
+                found = program(operands)
+        else:
+            found = program(operands)
         assert found is not None
         return found
 
@@ -172,7 +179,7 @@ class ReplayedCall:
             results = [x for x in flat if isinstance(x, Tensor)]
             self._results = [_TENSOR if isinstance(x, Tensor) else x for x in flat]
             self._carries = [x.requires_grad for x in results]
-            self._zeros = [x.new_zeros(1).expand(x.shape) if x.requires_grad else None for x in results]
+            self._zeros = [x.new_zeros(()).expand(x.shape) if x.requires_grad else None for x in results]
             if not any(self._carries):
                 return _program(forward, results), None
             ups = [None if zeros is None else zeros.contiguous() for zeros in self._zeros]

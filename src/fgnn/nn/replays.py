@@ -86,8 +86,4 @@ def _plain(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return forward.__wrapped__(module, *args, **kwargs)
 
 
-def _accepts(module: nn.Module) -> bool:
-    return _known(module)
-
-
-LAUNCHES = Form(_record, _plain, ("cuda", "cpu"), _accepts)
+LAUNCHES = Form(_record, _plain, ("cuda", "cpu"), _known)
