@@ -40,6 +40,6 @@ def forward(x: Operands, plan: Plan, value: Tensor, place: Tensor) -> None:
         ("VALUE_FLOAT", int(value.element_size() == 4)),
     )
     binary = cuda_binary(KERNEL, macros, device.index, 128 * _GROUPS, _shared(x), ROWS + "2P")
-    units, columns = cdiv(x.src.shape[0] * plan.sizes.rows * width, _PLACES * _GROUPS), cdiv(m, WIDE)
+    units, columns = cdiv(x.src.shape[0] * plan.sizes.rows * width, _PLACES), cdiv(m, WIDE)
     blocks = min(units, max(1, processors(device) // columns))
     launch_cuda(binary, (blocks, columns, 1), [*options.row_arguments(x, plan), value, place])

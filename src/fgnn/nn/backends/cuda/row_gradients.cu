@@ -2,8 +2,6 @@
 // a message and P_τ = W_τᵀ g: dh = Σ_τ φ_τ P_τ and dφ_τ = P_τ · h. A warpgroup takes 64 places; while it adds one P_τ,
 // the next is computed.
 
-#define GROUPS 3  // warpgroups of a block
-
 struct Gradients {
     const u16* grad;
     const ARG* arg;
@@ -170,12 +168,11 @@ extern "C" __global__ void __launch_bounds__(128 * GROUPS, 1) row_gradients(Rows
 
     unsigned long long first = matrix_at(base);
     int units = (int)(((long long)x.total * W + 63) / 64);
-    const int step = gridDim.x * GROUPS;
-    int unit = blockIdx.x * GROUPS + threadIdx.x / 128;
-    long long begin = (long long)unit * 64 + threadIdx.x / 32 % 4 * 16;
-    Edge mine = edge_at(x, begin + lane % 16);
+    int group = threadIdx.x / 128, own = threadIdx.x / 32 % 4 * 16;
+    int unit = unit_of(0, group, units);
+    Edge mine = edge_at(x, (long long)unit * 64 + own + lane % 16);
     copy_src(src, x, mine.source);
-    for (; unit < units; unit += step, begin += (long long)step * 64) {
+    for (int start = gridDim.x * GROUPS; unit < units; start += gridDim.x * GROUPS) {
         {
             u32 f[4] = {};
             int half = lane / 16;
@@ -211,7 +208,8 @@ extern "C" __global__ void __launch_bounds__(128 * GROUPS, 1) row_gradients(Rows
 #pragma unroll
         for (int k = 0; k < 2; k++) finish_h(h[k], src, x, r + 8 * k, to[k], q);
         // What the next unit reads is on its way while this one is computed.
-        Edge next = edge_at(x, begin + (long long)step * 64 + lane % 16);
+        int after = unit_of(start, group, units);
+        Edge next = edge_at(x, (long long)after * 64 + own + lane % 16);
         // Without a loop: the compiler would wait for products that run on in the next iteration.
         begin_product(p[0], g, first);
 #pragma unroll
@@ -259,8 +257,8 @@ extern "C" __global__ void __launch_bounds__(128 * GROUPS, 1) row_gradients(Rows
 #endif
         }
 #endif
-        if (y.d_dst) sum_rows(dh, x, y.d_dst, (int)(begin / W), q);
-        mine = next;
+        if (y.d_dst) sum_rows(dh, x, y.d_dst, (int)(((long long)unit * 64 + own) / W), q);
+        mine = next, unit = after;
     }
     copied();  // of a unit that is not there
 }

@@ -57,6 +57,6 @@ def launch(grad: Tensor, arg: Tensor, x: Operands, plan: Plan, outs: Sequence[Te
         ),
     )
     binary = cuda_binary(KERNEL, macros, device.index, 128 * _GROUPS, _shared(x), ROWS + "5P")
-    units = cdiv(x.src.shape[0] * plan.sizes.rows * width, _PLACES * _GROUPS)
+    units = cdiv(x.src.shape[0] * plan.sizes.rows * width, _PLACES)
     given = [grad, arg if plan.maximum else None, d_dst, d_src, d_coef]
     launch_cuda(binary, (min(units, processors(device)), 1, 1), [*options.row_arguments(x, plan), *given])

@@ -4,12 +4,20 @@
 // The order of the columns that are summed over is free, and so is that of the results: a thread has 16 in a row.
 
 #define WIDE 64
+#define GROUPS 3  // warpgroups of a block
 
 struct Rows {
     const u16 *dst, *src, *coef, *weight;
     const int *source, *edge, *table;
     int rows, total, D, S, E, N, M, T, A;
 };
+
+// The tile of a warpgroup in the round of tiles from ``start``. Those of a block are neighbours, which share nodes in the
+// cache; the last round, if it is not full, is shared out among all blocks.
+__device__ __forceinline__ int unit_of(int start, int group, int units) {
+    bool full = start + (int)gridDim.x * GROUPS <= units;
+    return start + (full ? blockIdx.x * GROUPS + group : blockIdx.x + gridDim.x * group);
+}
 
 // The edge at a place: the rows of its nodes and of φ, and where it is among the edges of its destination.
 struct Edge {

@@ -3,7 +3,6 @@
 //
 // The order of h's columns is free: a thread loads 16 of them in a row, and W's columns are put in the same order.
 
-#define GROUPS 3  // warpgroups of a block
 #define LEAST __int_as_float(0xff800000)
 
 struct Best {
@@ -63,10 +62,10 @@ extern "C" __global__ void __launch_bounds__(128 * GROUPS, 1) rows_forward(Rows 
 
     unsigned long long first = matrix_at(base);
     int units = (int)(((long long)x.total * W + 127) / 128);
-    int group = threadIdx.x / 128;
+    int group = threadIdx.x / 128, round = gridDim.x * GROUPS;
     if (group == GROUPS - 1) arrive(0);
-    for (int start = blockIdx.x * GROUPS; start < units; start += gridDim.x * GROUPS) {
-        int unit = start + group;
+    for (int start = 0; unit_of(start, 0, units) < units; start += round) {
+        int unit = unit_of(start, group, units);
         long long begin = (long long)unit * 128 + threadIdx.x / 32 % 4 * 32;
         Edge edge = edge_at(x, begin + lane);
         {
@@ -96,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(128 * GROUPS, 1) rows_forward(Rows 
         float sums[2][32] = {};  // defined, or ptxas 12.8 runs the products one after another
         u32 a[2][4][4];
         take_turn(group);
-        const int terms = unit < units ? x.T : 0;
+        const int terms = __any_sync(~0u, unit < units) ? x.T : 0;  // shows the compiler that a warp does not part
 #pragma unroll 1
         for (int t = 0; t < terms; t++) {
 #pragma unroll
@@ -115,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(128 * GROUPS, 1) rows_forward(Rows 
                 commit();
             }
         }
-        if (group < GROUPS - 1 || start + gridDim.x * GROUPS < units) arrive((group + 1) % GROUPS);
+        if (group < GROUPS - 1 || unit_of(start + round, 0, units) < units) arrive((group + 1) % GROUPS);
         wait<0>();
 
         int warp_row = (int)(begin / W);
