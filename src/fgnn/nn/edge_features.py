@@ -39,8 +39,10 @@ def flatten_edges(
     )
 
 
-def edge_types(t: EdgeFeatures | None, incidence: Incidence, num_types: int) -> EdgeTypes | Tensor:
-    """The types of the edges, from types or one-hot features.
+def edge_types(
+    t: EdgeFeatures | None, incidence: Incidence, num_types: int, name: str = "edge features"
+) -> EdgeTypes | Tensor:
+    """The types of the edges, from types or one-hot features; ``name`` is what an error calls them.
 
     A tensor is read and sorted at every call, with host synchronisation; ``EdgeTypes`` are checked and sorted once.
 
@@ -50,22 +52,30 @@ def edge_types(t: EdgeFeatures | None, incidence: Incidence, num_types: int) -> 
     if isinstance(t, EdgeTypes):
         if t.num_types != num_types or t.num_edges != incidence.num_edges:
             raise ValueError(
-                f"Expected {num_types} types for {incidence.num_edges} edges (got {t.num_types} for {t.num_edges})"
+                f"Expected {name} of {num_types} types for {incidence.num_edges} edges "
+                f"(got {t.num_types} for {t.num_edges})"
             )
         return t
     if t is None:
         if num_types != 1:
-            raise ValueError(f"Expected edge types 0 to {num_types - 1} (got none)")
+            raise ValueError(f"Expected {name}, types 0 to {num_types - 1} (got none)")
         return incidence.one_type
     if t.dtype.is_floating_point:
-        one_hot, by_position = flatten_edges(t, incidence, num_types)
+        one_hot, by_position = flatten_edges(t, incidence, num_types, name)
         types = one_hot.argmax(-1)
         if bool((nn.functional.one_hot(types, num_types) != one_hot).any()):
-            raise ValueError("Expected one-hot edge features or integer types for q='table' (got other values)")
+            raise ValueError(f"Expected {name} one-hot, or integer types, for q='table' (got other values)")
     else:
-        flat, by_position = flatten_edges(t, incidence, None)
+        flat, by_position = flatten_edges(t, incidence, None, name)
         types = flat.long()
     if by_position or types.dim() == 2:
-        EdgeTypes(types.reshape(-1), num_types)  # checks the range
+        _checked(types.reshape(-1), num_types, name)
         return types
-    return EdgeTypes(types, num_types).prepare()
+    return _checked(types, num_types, name).prepare()
+
+
+def _checked(types: Tensor, num_types: int, name: str) -> EdgeTypes:
+    try:
+        return EdgeTypes(types, num_types)
+    except ValueError as error:
+        raise ValueError(f"{error} in {name}") from None

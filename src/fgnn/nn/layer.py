@@ -16,10 +16,10 @@ from fgnn.nn.backends.fork import fork
 from fgnn.nn.backends.steps import under_way
 from fgnn.nn.direction import FactorToVariable, VariableToFactor, all_to_factors
 from fgnn.nn.edge_features import EdgeFeatures
-from fgnn.nn.edge_matrix import BasisMatrix, DenseMatrix, EdgeMatrix, Form, make_edge_matrix
+from fgnn.nn.edge_matrix import BasisMatrix, DenseMatrix, EdgeMatrix, Form, TableMatrix, make_edge_matrix
 from fgnn.nn.functional import Activation
 from fgnn.nn.half_layer import EdgeMessages, Output
-from fgnn.nn.inputs import Widths, check_groups, check_inputs, check_kinds, signature
+from fgnn.nn.inputs import Widths, check_inputs, check_kinds, check_sizes, signature
 from fgnn.nn.message import Message
 from fgnn.nn.norm import Norm
 from fgnn.nn.plain_modules import is_plain
@@ -43,7 +43,7 @@ class FGNNLayer(nn.Module):
         factor_in: Length of g_c by group; 0 for a group without factor features.
         edge_in: Length of t_ci by group, for ``q="table"`` the number of types; 0 or missing: no edge features.
         out: Length of the new f_i, and of the new g_c unless ``factor_out`` says otherwise.
-        q: The form of Q: "dense", "basis" or "table".
+        q: The form of Q: "dense", "basis", "table", or "cosine" of the position in the scope, without edge features.
         aggregate: "max", "sum", "mean", "softmax" or "softmax(γ)", where softmax is log Σ exp(γ·) / γ.
         schedule: "sequential" feeds the new g to FV, "parallel" reads the old g in both.
         factor_out: Length of the new g_c, for all groups or by group.
@@ -80,14 +80,10 @@ class FGNNLayer(nn.Module):
         q_options: Mapping[str, Any] | None = None,
         variables_only: bool = False,
     ) -> None:
-        edge_in = edge_in or {}
-        for what, groups in (("factor_in", factor_in), ("edge_in", edge_in)):
-            check_groups(what, groups)
+        edge_in = {} if edge_in is None else edge_in
+        check_sizes(variable_in, factor_in, edge_in, hidden, out=out, width=width)
         if isinstance(factor_out, Mapping) and set(factor_out) != set(factor_in):
             raise ValueError(f"Expected factor_out for the groups {list(factor_in)} (got {list(factor_out)})")
-        unknown = set(edge_in) - set(factor_in)
-        if unknown:
-            raise ValueError(f"Expected edge features for the groups {list(factor_in)} only (got {sorted(unknown)})")
         after: dict[str, Any] = {"aggregate": aggregate, "bias": bias, "norm": norm, "activation": activation}
         vf, fv = {}, {}
         for name, length in factor_in.items():
@@ -136,7 +132,7 @@ class FGNNLayer(nn.Module):
     def forward(
         self,
         graph: FactorGraph,
-        f: Tensor | None,
+        f: Tensor | None = None,
         gs: Mapping[str, Tensor] | None = None,
         edges: Mapping[str, EdgeFeatures] | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -188,6 +184,7 @@ class FGNNLayer(nn.Module):
             max([m.variable_in for m in messages.values() if isinstance(m, Message)], default=0),
             {name: m.factor_in if isinstance(m, Message) else 0 for name, m in messages.items()},
             {name: q.edge_in if type(q) in (BasisMatrix, DenseMatrix) else None for name, q in matrices.items()},
+            {name: q.terms for name, q in matrices.items() if type(q) is TableMatrix},
         )
         return widths, next((p.dtype for p in self.parameters() if p.is_floating_point()), None)
 

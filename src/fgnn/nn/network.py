@@ -16,8 +16,9 @@ from fgnn.nn.backends.triton.ahead import compile_ahead
 from fgnn.nn.blocks import DR, FC, GlobalPooling, Res, in_steps, run_layers
 from fgnn.nn.edge_features import EdgeFeatures
 from fgnn.nn.edge_matrix import Form
+from fgnn.nn.inputs import Widths, check_inputs, check_kinds, check_sizes
 from fgnn.nn.layer import FGNNLayer, Schedule
-from fgnn.nn.norm import Norm
+from fgnn.nn.norm import Norm, make_norm
 from fgnn.nn.notation import Item, NotationError, parse, to_text
 from fgnn.nn.replays import replays
 from fgnn.nn.summary import count_parameters, lines_html
@@ -31,8 +32,15 @@ class Network(nn.Module):
         layers: One module for each item of it.
     """
 
-    def __init__(self, items: Sequence[Item], layers: Sequence[nn.Module], lines: Sequence[tuple[str, ...]]) -> None:
+    def __init__(
+        self,
+        items: Sequence[Item],
+        layers: Sequence[nn.Module],
+        lines: Sequence[tuple[str, ...]],
+        widths: Widths | None = None,
+    ) -> None:
         super().__init__()
+        self._widths = widths  # of the inputs
         self.items = tuple(items)
         self.layers = nn.ModuleList(layers)
         self._lines = tuple(lines)
@@ -57,14 +65,19 @@ class Network(nn.Module):
     def forward(
         self,
         graph: FactorGraph,
-        f: Tensor,
+        f: Tensor | None = None,
         gs: Mapping[str, Tensor] | None = None,
         edges: Mapping[str, EdgeFeatures] | None = None,
     ) -> Tensor:
         """Scores of the variables.  # shape: (B?, N, out)"""
-        if isinstance(f, Tensor) and f.is_cuda and not tracing():
-            self._compile_ahead(graph, f, gs or {}, edges)
-        return run_layers(self.layers, graph, f, gs or {}, edges)[0]
+        gs, edges = {} if gs is None else gs, {} if edges is None else edges
+        check_kinds(graph, f, gs, edges)
+        if self._widths is not None and type(self.layers[0]) is FC:  # FGNN layers check what they read themselves
+            dtype = next((p.dtype for p in self.parameters() if p.is_floating_point()), None)
+            check_inputs(graph, f, gs, edges, self._widths, dtype)
+        if f is not None and f.is_cuda and not tracing():
+            self._compile_ahead(graph, f, gs, edges)
+        return run_layers(self.layers, graph, f, gs, edges)[0]  # type: ignore[arg-type]
 
     def _compile_ahead(self, graph: FactorGraph, f: Tensor, gs: Any, edges: Any) -> None:
         """Compile the kernels of the first call of a kind, if nothing else happens in it that is seen from outside."""
@@ -118,11 +131,14 @@ def build(
         variable_in, factor_in, edge_in: Lengths of the input features; see ``FGNNLayer``.
         num_classes: What ``N`` stands for.
         q, aggregate, schedule, width, hidden, q_options: As in ``FGNNLayer``, for every FGNN layer.
-        norm: "batch", "layer" or None, after every layer but the last.
+        norm: "batch", "layer", "rms" or None, after every layer but the last.
 
     Raises:
         NotationError: A mistake in the notation, with line and column.
     """
+    edge_in = {} if edge_in is None else edge_in
+    check_sizes(variable_in, factor_in, edge_in, hidden, num_classes=num_classes, width=width)
+    make_norm(norm, 1)  # refuses unknown names also where no layer has a norm
     items = parse(notation)
     uses_classes = any(item.argument == "N" for item in _flat(items))
     if uses_classes and num_classes is None:
@@ -132,10 +148,10 @@ def build(
     common: dict[str, Any] = {
         "q": q, "aggregate": aggregate, "schedule": schedule, "hidden": hidden, "q_options": q_options,
     }  # fmt: skip
-    builder = _Builder(notation, edge_in or {}, num_classes, norm, width, common, tuple(factor_in))
+    builder = _Builder(notation, edge_in, num_classes, norm, width, common, tuple(factor_in))
     widths = _Widths(variable_in, dict(factor_in))
     layers, _ = builder.sequence(items, widths, factors_read=False, last=True, depth=0)
-    return Network(items, layers, builder.lines)
+    return Network(items, layers, builder.lines, Widths(variable_in, dict(factor_in), dict.fromkeys(factor_in)))
 
 
 @dataclass(frozen=True)

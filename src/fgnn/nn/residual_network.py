@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fgnn.graph import FactorGraph
 from fgnn.nn.edge_features import EdgeFeatures
-from fgnn.nn.inputs import Widths, check_inputs, check_kinds
+from fgnn.nn.inputs import Widths, check_inputs, check_kinds, check_sizes
 from fgnn.nn.norm import RMSNorm
 from fgnn.nn.residual import ResidualFGNNLayer
 from fgnn.nn.summary import module_html
@@ -58,6 +58,7 @@ class ResidualNetwork(nn.Module):
         supervise: bool = False,
     ) -> None:
         super().__init__()
+        check_sizes(variable_in, factor_in, {}, out=out, width=width, layers=layers, repeat=repeat, bases=bases)
         arities = {name: (arity or {}).get(name) for name in factor_in}
         self.embed_variables = _embedding(variable_in, width)
         self.embed_factors = nn.ModuleDict({name: _embedding(length, width) for name, length in factor_in.items()})
@@ -75,17 +76,19 @@ class ResidualNetwork(nn.Module):
     def forward(
         self,
         graph: FactorGraph,
-        f: Tensor,
-        gs: Mapping[str, Tensor],
+        f: Tensor | None = None,
+        gs: Mapping[str, Tensor] | None = None,
         edges: Mapping[str, EdgeFeatures] | None = None,
     ) -> Tensor:
         """Scores of the variables; edge features are not read.  # shape: (R?, B?, N, out)"""
+        gs = {} if gs is None else gs
         check_kinds(graph, f, gs, {})
         check_inputs(graph, f, gs, {}, self._widths, next(self.parameters()).dtype)
         first = self.layers[0]
         if isinstance(first, ResidualFGNNLayer):
             first.prepare(graph)  # not inside a compiled layer
         # Autocast would round what the layers add up: scores that differ by a thousandth are equal in bf16.
+        assert f is not None
         with torch.autocast(f.device.type, enabled=False):
             f = self.embed_variables(f)
             gs = {name: self.embed_factors[name](gs[name]) for name in graph.groups}

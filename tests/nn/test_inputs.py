@@ -1,0 +1,123 @@
+"""Inputs that a network cannot read are named: the tensor, the group, and what would fit."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fgnn import Data, FactorGraph, FactorGroup
+from fgnn.graph import EdgeTypes
+from fgnn.nn import FGNNLayer, ResidualNetwork, build
+
+GRAPH = FactorGraph(3, {"pair": FactorGroup([[0, 1], [1, 2]])})
+F, GS, EDGES = torch.ones(3, 1), {"pair": torch.ones(2, 2)}, {"pair": torch.eye(2)}
+SIZES: dict[str, Any] = {"variable_in": 1, "factor_in": {"pair": 2}, "edge_in": {"pair": 2}}
+
+
+def modules() -> dict[str, nn.Module]:
+    return {
+        "network": build("FGNN(4) - FGNN(2)", **SIZES),
+        "FC first": build("FC(4) - FGNN(2)", **SIZES),
+        "layer": FGNNLayer(1, {"pair": 2}, {"pair": 2}, 4),
+        "residual": ResidualNetwork(1, {"pair": 2}, width=4, layers=1),
+    }
+
+
+@pytest.mark.parametrize("kind", modules())
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((Data(GRAPH, F, GS, EDGES),), "FactorGraph as graph (got Data); call it with *data.inputs"),
+        ((GRAPH, F, GS["pair"]), "gs as a dict by group (got tensor of shape (2, 2))"),
+        ((GRAPH, F.double(), GS, EDGES), "f in the layer's torch.float32 (got torch.float64)"),
+        ((GRAPH, F.long(), GS, EDGES), "f in floating point (got torch.int64)"),
+        ((GRAPH, torch.ones(3, 4), GS, EDGES), "f of shape (3, 1) or (B, 3, 1), the features of the variables"),
+        ((GRAPH, F, {"pair": torch.ones(2, 3)}, EDGES), "gs['pair'] of shape (2, 2) or (B, 2, 2), the"),
+        ((GRAPH, F), "gs['pair'] of shape (2, 2) or (B, 2, 2), the features of the factors of group 'pair' (got none)"),
+        ((GRAPH, torch.ones(2, 3, 1), {"pair": torch.ones(4, 2, 2)}, EDGES), "in all features (got f of 2, gs['pair']"),
+        ((GRAPH, F.to("meta"), GS, EDGES), "f on cpu, where the graph is (got meta); graph.to(device), or data.to"),
+        ((GRAPH, F, {"pair": GS["pair"].to("meta")}, EDGES), "gs['pair'] on cpu, where the graph is (got meta)"),
+        ((GRAPH.to("meta"), F, GS, EDGES), "f on meta, where the graph is (got cpu)"),
+    ],
+)  # fmt: skip
+def test_inputs_that_do_not_fit_are_named(kind: str, args: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        modules()[kind](*args)
+
+
+@pytest.mark.parametrize("q", ["basis", "dense"])
+@pytest.mark.parametrize(
+    ("edges", "message"),
+    [
+        (torch.eye(2).double(), "edges['pair'] in the layer's torch.float32 (got torch.float64)"),
+        (torch.eye(2).long(), "edges['pair'] in floating point (got torch.int64); use .float()"),
+        (torch.eye(2, device="meta"), "edges['pair'] on cpu, where the graph is (got meta)"),
+        (torch.ones(3, 4, 2), "samples in all features (got f of 2, edges['pair'] of 3)"),
+    ],
+)
+def test_edge_features_that_do_not_fit_are_named(q: Any, edges: torch.Tensor, message: str) -> None:
+    layer = FGNNLayer(1, {"pair": 2}, {"pair": 2}, 4, q=q)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        layer(GRAPH, torch.ones(2, 3, 1), GS, {"pair": edges})
+
+
+@pytest.mark.parametrize(
+    ("edges", "message"),
+    [
+        (None, "edges['pair'], types 0 to 1 (got none)"),
+        ([0, 1], "edges['pair'] as a tensor or EdgeTypes (got list)"),
+        (torch.ones(5, 2), "edges['pair'] of shape (C, A, 2) or (E, 2)"),
+        (torch.zeros(5).long(), "edges['pair'] of shape (C, A) or (E)"),
+        (torch.tensor([0, 2]), "edge types 0 to 1 (got 2) in edges['pair']"),
+        (torch.tensor([0, 1, 0, -1]), "edge types 0 to 1 (got -1) in edges['pair']"),
+        (torch.ones(2, 2), "edges['pair'] one-hot, or integer types"),
+        (EdgeTypes(torch.tensor([0, 1, 2]), 3), "edges['pair'] of 2 types for 4 edges (got 3 for 3)"),
+    ],
+)
+def test_edge_types_that_do_not_fit_are_named(edges: Any, message: str) -> None:
+    layer = FGNNLayer(1, {"pair": 2}, {"pair": 2}, 4, q="table")
+    with pytest.raises(ValueError, match=re.escape(message)):
+        layer(GRAPH, F, GS, {} if edges is None else {"pair": edges})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"variable_in": "1"}, "variable_in as an integer of at least 0 (got '1')"),
+        ({"variable_in": -1}, "variable_in as an integer of at least 0 (got -1)"),
+        ({"factor_in": ["pair"]}, "factor_in as a dict by group (got list)"),
+        ({"factor_in": {"pair": GS["pair"]}}, "factor_in['pair'] as an integer of at least 0 (got tensor"),
+        ({"edge_in": {"pair": 1.5}}, "edge_in['pair'] as an integer of at least 0 (got 1.5)"),
+        ({"edge_in": {"ring": 1}}, "groups ['pair'] only (got ['ring'])"),
+        ({"width": 0}, "width as an integer of at least 1 (got 0)"),
+        ({"hidden": 3}, "hidden as a list of widths (got int)"),
+        ({"hidden": (4, 0)}, "every width in hidden as an integer of at least 1 (got 0)"),
+        ({"num_classes": "3"}, "num_classes as an integer of at least 1 (got '3')"),
+        ({"norm": "bn"}, "norm among ['batch', 'layer', 'rms', None] (got 'bn')"),
+    ],
+)  # fmt: skip
+def test_arguments_of_build_are_named(sizes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        build("FGNN(2)", **SIZES | sizes)
+
+
+@pytest.mark.parametrize(("name", "value"), [("out", "2"), ("width", -1), ("layers", 0), ("bases", 0)])
+def test_arguments_of_a_residual_network_are_named(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} as an integer of at least 1"):
+        ResidualNetwork(1, {"pair": 2}, **{name: value})
+
+
+@pytest.mark.gpu
+def test_a_graph_left_on_the_cpu_is_named_after_a_call_that_fits() -> None:
+    data = Data(GRAPH, F, GS, EDGES)
+    for module in modules().values():
+        module(*data.inputs)
+        moved = data.to("cuda")
+        module.cuda()
+        module(*moved.inputs)
+        with pytest.raises(ValueError, match=r"f on cpu, where the graph is \(got cuda:0\)"):
+            module(GRAPH, *moved.inputs[1:])
