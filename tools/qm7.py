@@ -31,6 +31,7 @@ from fgnn.errors import InputError, need
 from fgnn.files import atomic_write
 from fgnn.nn import GraphPool, build, count_parameters
 from fgnn.runtime.environment import environment
+from fgnn.runtime.progress import ProgressBar
 
 ELEMENTS = {"H": 0.31, "C": 0.76, "N": 0.71, "O": 0.66, "S": 1.05}  # covalent radii in ångström
 RINGS = range(3, 9)  # sizes of rings that are factors
@@ -203,9 +204,20 @@ def make_split(samples: Sequence[fgnn.Data], seed: int) -> Split:
 
 
 def train_network(
-    net: nn.Module, split: Split, *, epochs: int, batch_size: int, lr: float, seed: int, device: str = "cpu"
+    net: nn.Module,
+    split: Split,
+    *,
+    epochs: int,
+    batch_size: int,
+    lr: float,
+    seed: int,
+    device: str = "cpu",
+    name: str = "",
 ) -> dict[str, Any]:
-    """Train with Adam and a cosine schedule; the error on the test molecules after the best epoch on validation."""
+    """Train with Adam and a cosine schedule; the error on the test molecules after the best epoch on validation.
+
+    ``name`` begins the lines of progress.
+    """
     generator = torch.Generator().manual_seed(seed)
     loader: DataLoader[fgnn.Data] = DataLoader(
         split.train,  # type: ignore[arg-type]
@@ -221,6 +233,7 @@ def train_network(
     optimiser = torch.optim.Adam(net.parameters(), lr=lr)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, lr, total_steps=max(epochs * len(loader), 1))
     best, started = {"validation": float("inf"), "test": float("inf"), "epoch": 0.0}, time.perf_counter()
+    bar = ProgressBar(name, wait=True)
     for epoch in range(1, epochs + 1):
         net.train()
         for samples in loader:
@@ -233,6 +246,9 @@ def train_network(
         errors = {name: _mae(net, batches) * split.scale for name, batches in held_out.items()}
         if errors["validation"] < best["validation"]:
             best = {**errors, "epoch": epoch}
+        left = (time.perf_counter() - started) / epoch * (epochs - epoch)
+        bar.update(f"epoch {epoch} of {epochs}, {errors['validation']:.2f} kcal/mol on validation", epoch, epochs, left)
+    bar.close()
     return {**best, "seconds": time.perf_counter() - started, "parameters": count_parameters(net)}
 
 
@@ -267,10 +283,12 @@ class Job:
             split = make_split(torch.load(self.samples, weights_only=True), self.seed)
         torch.manual_seed(self.seed)
         net = sized(NETWORKS[self.network], self.parameters)
+        name = f"{self.network}, seed {self.seed}"
         row = train_network(
-            net, split, epochs=self.epochs, batch_size=self.batch_size, lr=self.lr, seed=self.seed, device=self.device
-        )
-        print(f"{self.network}, seed {self.seed}: {row['test']:.2f} kcal/mol on test", flush=True)
+            net, split, epochs=self.epochs, batch_size=self.batch_size, lr=self.lr, seed=self.seed, device=self.device,
+            name=name,
+        )  # fmt: skip
+        print(f"{name}: {row['test']:.2f} kcal/mol on test", flush=True)
         sizes = [len(part) for part in (split.train, split.validation, split.test)]
         return {"network": self.network, "seed": self.seed, **row, "linear": split.linear_mae, "molecules": sizes}
 

@@ -97,12 +97,18 @@ def test_edge_types_that_do_not_fit_are_named(edges: Any, message: str) -> None:
         ({"hidden": 3}, "hidden as a list of widths (got int)"),
         ({"hidden": (4, 0)}, "every width in hidden as an integer of at least 1 (got 0)"),
         ({"num_classes": "3"}, "num_classes as an integer of at least 1 (got '3')"),
+        ({"aggregate": 3}, "aggregation among ['max', 'sum', 'mean', 'softmax'] (got 3)"),
         ({"norm": "bn"}, "norm among ['batch', 'layer', 'rms', None] (got 'bn')"),
     ],
 )  # fmt: skip
 def test_arguments_of_build_are_named(sizes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         build("FGNN(2)", **SIZES | sizes)
+
+
+def test_notation_is_text() -> None:
+    with pytest.raises(ValueError, match=r"notation as text \(got list\)"):
+        build(["FGNN(2)"], **SIZES)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("name", "value"), [("out", "2"), ("width", -1), ("layers", 0), ("bases", 0)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from fgnn.errors import InputError
+from fgnn.runtime.progress import ProgressBar
 from tools.qm7 import NETWORKS, Job, Molecule, make_split, read_molecules, sized, to_sample, train_network
 
 
@@ -62,18 +64,22 @@ def test_bad_archives_are_named(tmp_path: Path, files: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_networks_of_equal_size_train(name: str) -> None:
+def test_networks_of_equal_size_train(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("torch_geometric")
     samples = [
         to_sample(Molecule(m.symbols, m.positions, k * 1.0)) for k in range(10) for m in [ring(3 + k % 6, "C", 1.4)]
     ]
     split = make_split(samples * 3, seed=0)
     assert (len(split.train), len(split.validation), len(split.test)) == (24, 3, 3)
+    monkeypatch.setattr("tools.qm7.ProgressBar", partial(ProgressBar, every=0.0))
     torch.manual_seed(0)
     net = sized(NETWORKS[name], 20_000)
-    result = train_network(net, split, epochs=2, batch_size=8, lr=1e-3, seed=0)
+    result = train_network(net, split, epochs=2, batch_size=8, lr=1e-3, seed=0, name=name)
     assert abs(result["parameters"] - 20_000) < 2_000
     assert np.isfinite(result["test"])
+    assert f"{name}: epoch 2 of 2" in capsys.readouterr().err
 
 
 @pytest.mark.slow  # starts a process

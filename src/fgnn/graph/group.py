@@ -86,6 +86,9 @@ class FactorGroup:
         """The same scopes on another device."""
         return self.map(lambda x: x.to(device, non_blocking=non_blocking))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FactorGroup, (self.scopes, self.offsets)
+
     def factor_ptr(self) -> Tensor:
         """Where the edges of each factor begin and the last ones end.  # shape: (C + 1,)"""
         if self.offsets is not None:
@@ -133,6 +136,10 @@ class FactorGroup:
                 f"(got variable {pair % num_variables} twice in factor {pair // num_variables} of group {name!r})"
                 f"{'; of an edge_index (2, E), give FactorGroup(edge_index.T)' if index else ''}"
             )
+
+
+# torch.load(..., weights_only=True) may construct groups: the constructor checks what it is given.
+torch.serialization.add_safe_globals([FactorGroup])
 
 
 def segment_index(ptr: Tensor, count: int) -> Tensor:

@@ -37,7 +37,7 @@ class Aggregation:
         """Read ``"max"``, ``"sum"``, ``"mean"``, ``"softmax"`` or ``"softmax(5)"``."""
         if isinstance(given, Aggregation):
             return given
-        softmax = re.fullmatch(r"softmax\(\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*\)", given)
+        softmax = re.fullmatch(r"softmax\(\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*\)", str(given))
         if softmax:
             return cls("softmax", float(softmax[1]))
         return cls(given)  # type: ignore[arg-type]

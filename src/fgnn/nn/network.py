@@ -16,7 +16,7 @@ from fgnn.nn.backends.triton.ahead import compile_ahead
 from fgnn.nn.blocks import DR, FC, GlobalPooling, Res, in_steps, run_layers
 from fgnn.nn.edge_features import EdgeFeatures
 from fgnn.nn.edge_matrix import Form
-from fgnn.nn.inputs import Widths, check_inputs, check_kinds, check_sizes
+from fgnn.nn.inputs import Widths, check_inputs, check_kinds, check_sizes, kind_of
 from fgnn.nn.layer import FGNNLayer, Schedule
 from fgnn.nn.norm import Norm, make_norm
 from fgnn.nn.notation import Item, NotationError, parse, to_text
@@ -136,6 +136,8 @@ def build(
     Raises:
         NotationError: A mistake in the notation, with line and column.
     """
+    if not isinstance(notation, str):
+        raise ValueError(f"Expected the notation as text (got {kind_of(notation)})")  # noqa: TRY004
     edge_in = {} if edge_in is None else edge_in
     check_sizes(variable_in, factor_in, edge_in, hidden, num_classes=num_classes, width=width)
     make_norm(norm, 1)  # refuses unknown names also where no layer has a norm
