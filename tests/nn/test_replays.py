@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fgnn.nn import record, replays, use_backend
 from fgnn.nn.backends.triton.program import Program
+from fgnn.nn.norm import RMSNorm
 from fgnn.nn.recorder import Recorder
 
 GPU = pytest.param(
@@ -468,6 +469,86 @@ def test_a_tensor_of_python_numbers_is_a_constant(device: str) -> None:
         return y * torch.tensor(5.0, device=device) * torch.tensor(7.0, device=device) + again
 
     compare(Simple(after).to(device), device)
+
+
+def test_a_tensor_of_python_numbers_is_new_at_every_call(device: str) -> None:
+    class Makes(Simple):
+        @replays.replays
+        def forward(self, x: Tensor, other: Tensor | None = None) -> Any:
+            object.__setattr__(self, "_calls", getattr(self, "_calls", 0) + 1)
+            total = torch.tensor([1.0, 2.0])
+            total += 1.0
+            return x * 2, total, torch.tensor(3.0)
+
+    net = Makes(None)
+    for seed in range(6):
+        _, total, three = net(points(device, seed))
+        assert [*total.tolist(), float(three)] == [2.0, 3.0, 3.0]
+        total.zero_()
+        three.zero_()
+    assert calls(net) == 3
+
+
+def test_rms_norms_are_replayed(device: str) -> None:
+    norm = RMSNorm(8)
+    net = Simple(lambda y, _: norm(y)).to(device)
+    norm.to(device)
+    compare(net, device)
+    assert calls(net) == 3
+
+
+def test_parameters_are_rounded_together_under_autocast(device: str) -> None:
+    """Also one with two roles, and not a buffer that is written to in between."""
+
+    class Rounds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+            self.third = nn.Linear(8, 8)
+            self.third.weight = self.first.weight
+            self.register_buffer("seen", torch.zeros(8, 8))
+
+        @replays.replays
+        def forward(self, x: Tensor) -> Tensor:
+            object.__setattr__(self, "_calls", getattr(self, "_calls", 0) + 1)
+            y = nn.functional.linear(self.first(x), self.seen)
+            self.seen.add_(1.0)
+            y = nn.functional.linear(self.second(y) + self.first(x), self.seen)
+            found: Tensor = self.third(y).float()
+            return found
+
+    net = Rounds().to(device)
+    other = plain(net)
+    for seed in range(6):
+        found = []
+        for module in (net, other):
+            with torch.autocast(device, torch.bfloat16):
+                y = module(points(device, seed))
+            y.square().sum().backward()
+            with torch.no_grad():
+                for p in module.parameters():
+                    p.mul_(0.9)
+            found.append([y.detach(), module.seen.clone(), *gradients(module)])
+        for one, two in zip(*found, strict=True):  # a weight's gradients are added in float32, elsewhere rounded first
+            torch.testing.assert_close(one, two, rtol=0.02, atol=0.02 * float(two.abs().max()))
+    assert calls(net) == 3
+    (call,) = net.__dict__["launches"]._calls.values()
+    assert [step[1] for step in call._forward.steps].count(torch._foreach_copy_) == 1
+
+
+def test_a_module_that_writes_to_its_parameters_is_not_recorded(device: str) -> None:
+    class Shrinks(Simple):
+        @replays.replays
+        def forward(self, x: Tensor, other: Tensor | None = None) -> Tensor:
+            with torch.no_grad():
+                self.linear.weight.view(-1).mul_(0.5)
+            y: Tensor = self.linear(x)
+            return y
+
+    net = Shrinks(None).to(device)
+    other = plain(net)
+    for seed in range(6):
+        assert torch.equal(net(points(device, seed)), other(points(device, seed)))
 
 
 def test_the_same_tensor_may_be_given_twice(device: str) -> None:

@@ -172,7 +172,7 @@ class ReplayedCall:
         """The programs of the forward and the backward pass."""
         with torch.set_grad_enabled(self._grad), torch.autograd.set_multithreading_enabled(False):
             leaves = [x.detach().requires_grad_(wanted) for x, wanted in zip(inputs, self._wanted, strict=True)]
-            with Tape(leaves) as forward:
+            with Tape(leaves, constant=self._aliases.values()) as forward:
                 flat, self._nesting = tree_flatten(self._run(origin, self._aliases, leaves))
             join_casts(forward, {p.data_ptr() for p in self._aliases.values()})
             self._random = any(isinstance(x, Operation) and _SEEDED in x.call.tags for x in forward.steps)

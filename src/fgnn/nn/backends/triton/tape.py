@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
@@ -75,6 +75,7 @@ class Tape(TorchDispatchMode):
     Args:
         operands: What the pass reads.
         before: The tape of an earlier pass, whose operands and allocations are the first operands of this one.
+        constant: Tensors that the pass may not write to: it raises ``RuntimeError`` before it would.
 
     Attributes:
         fixed: The numbers of the buffers that are neither operands nor allocated: the same at every call.
@@ -83,8 +84,11 @@ class Tape(TorchDispatchMode):
             frees its memory while it is recorded. So a tensor is in the last buffer at its address.
     """
 
-    def __init__(self, operands: Sequence[Tensor | None], before: Tape | None = None) -> None:
+    def __init__(
+        self, operands: Sequence[Tensor | None], before: Tape | None = None, constant: Iterable[Tensor] = ()
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._constant = {_storage(x) for x in constant if x.numel()}
         self.operands = 0
         self.steps: list[Empty | Operation | Launch] = []
         self.buffers: list[Tensor | None] = []
@@ -135,13 +139,22 @@ class Tape(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call an operation of torch and record it."""
-        out = func(*args, **(kwargs or {}))
-        if self.paused or self.refused:
-            return out
-        if func in _CONSTANT:
-            self.fixed.add(self._add(out))
-            return out
+        if self.paused:
+            return func(*args, **(kwargs or {}))
         in_place = func._schema.is_mutable
+        if in_place and not self._constant.isdisjoint(_storage(x) for x in _tensors(args[:1])):
+            raise RuntimeError(f"Expected a pass that leaves its parameters as they are (got {func})")
+        out = func(*args, **(kwargs or {}))
+        if self.refused:
+            return out
+        if next(_tensors([args, *(kwargs or {}).values(), out]), None) is None:  # follows from numbers, like a dtype
+            return out
+        if func in _CONSTANT:  # copied, as the pass or the caller may write to what it got
+            numbers = out.clone()
+            self.fixed.add(self._add(numbers))
+            place = self.place(numbers)
+            self.steps.append(Operation(_aten.clone.default, [place], {}, [self._add(out, _without_numbers(out))]))
+            return out
         outs = list(out) if isinstance(out, tuple | list) else [] if out is None else [out]
         if in_place and all(_is_given(x, args) for x in outs):
             outs = []
@@ -220,12 +233,18 @@ def places_in(x: Any) -> Iterator[Place]:
             yield from places_in(y)
 
 
+def _tensors(x: Any) -> Iterator[Tensor]:
+    """All tensors among the arguments of an operation."""
+    if isinstance(x, Tensor):
+        yield x
+    elif isinstance(x, tuple | list):
+        for y in x:
+            yield from _tensors(y)
+
+
 def _is_given(x: Any, args: Any) -> bool:
     """Whether a result lies in the memory of an argument."""
-    return any(
-        _is_given(x, y) if isinstance(y, tuple | list) else isinstance(y, Tensor) and _share_memory([x], y)
-        for y in args
-    )
+    return any(_share_memory([x], y) for y in _tensors(args))
 
 
 def _without_numbers(x: Tensor) -> Tensor:
@@ -234,8 +253,11 @@ def _without_numbers(x: Tensor) -> Tensor:
 
 def _share_memory(outs: Sequence[Any], x: Tensor) -> bool:
     """Whether an operation returned views of its first argument alone."""
-    own = x.untyped_storage().data_ptr()
-    return all(isinstance(y, Tensor) and y.untyped_storage().data_ptr() == own for y in outs)
+    return all(isinstance(y, Tensor) and _storage(y) == _storage(x) for y in outs)
+
+
+def _storage(x: Tensor) -> int:
+    return x.untyped_storage().data_ptr()
 
 
 def _span(x: Tensor) -> int:
