@@ -126,7 +126,7 @@ class Incidence(Derived):
         """Where the edges of each variable begin in ``var_edge``, and the last end.  # shape: (N + 1,)"""
         ordered = self._by_variable[0]  # counting would wait for a device
         ends = torch.arange(self.num_variables + 1, device=ordered.device, dtype=ordered.dtype)
-        return torch.searchsorted(ordered, ends)
+        return torch.searchsorted(ordered, ends, out_int32=ordered.dtype == torch.int32)
 
     def num_destinations(self, towards: Side) -> int:
         """C towards the factors, N towards the variables."""

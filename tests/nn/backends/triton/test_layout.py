@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fgnn.graph import EdgeTypes, FactorGroup, Hints, Incidence, Side
-from fgnn.nn.backends.triton.layout import Layout, layout_of
+from fgnn.nn.backends.triton.layout import Layout, _rows, _shape_of_rows, layout_of
 
 SIDES: tuple[Side, Side] = ("factor", "variable")
 
@@ -53,6 +53,22 @@ def test_every_edge_is_visited_once_and_in_order(arity: int, side: Side, bounded
     assert visited(layout) == [list(range(a, b)) for a, b in zip(ptr.tolist(), ptr.tolist()[1:], strict=False)]
     assert layout.longest >= int(incidence.degree(side).max())
     assert layout_of(incidence, side) is layout
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+@pytest.mark.parametrize("degrees", [[9], [0], [0, 5, 0, 23, 8, 0], [2**27, 3]])
+def test_degrees_may_differ_by_much(degrees: list[int], bounded: bool) -> None:
+    edges = sum(degrees)
+    ptr = torch.tensor([0, *degrees]).cumsum(0)
+    width, rows = _shape_of_rows(ptr, edges, bounded)
+    table, row_ptr = _rows(ptr.int(), width, rows)
+    assert table.dtype == row_ptr.dtype == torch.int32
+    assert row_ptr.diff().tolist() == [-(-degree // width) for degree in degrees]
+    destination, start, stop, before = table.long()
+    assert torch.equal(destination.bincount(weights=stop - start, minlength=len(degrees)).long(), ptr.diff())
+    full = start < stop
+    assert torch.equal((start - ptr[destination])[full], before[full])
+    assert torch.equal(stop[full][:-1], start[full][1:])  # one after another
 
 
 @pytest.mark.parametrize("side", SIDES)

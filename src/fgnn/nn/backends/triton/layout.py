@@ -126,7 +126,7 @@ def _make(incidence: Incidence, towards: Side, per_edge: bool) -> Layout:
     if towards == "factor":
         edge, other, sources, longest = None, incidence.variable, incidence.num_variables, arity
     else:
-        edge, sources, longest = incidence.var_edge, incidence.num_factors, incidence.hints.max_degree
+        edge, sources, longest = incidence.var_edge.to(small), incidence.num_factors, incidence.hints.max_degree
         other = edge // incidence.arity if incidence.arity else incidence.factor[edge]
     device = incidence.variable.device
     if per_edge:
@@ -140,6 +140,7 @@ def _make(incidence: Incidence, towards: Side, per_edge: bool) -> Layout:
     else:
         ptr, whole = incidence.factor_ptr if edge is None else incidence.var_ptr, False
         width, rows = _shape_of_rows(ptr, edges, longest is not None)
+        ptr = ptr.to(small if rows * width < 2**31 else torch.int64)  # which holds where spare rows would begin
         table, row_ptr = _rows(ptr, width, rows)
     if longest is None:
         longest = int(ptr.diff().max()) if count else 0
@@ -218,13 +219,13 @@ def _cost(width: int, rows: float) -> float:
 
 def _rows(ptr: Tensor, width: int, rows: int) -> tuple[Tensor, Tensor]:
     """Split each destination's edges into rows of at most ``width``; (4, rows) and (D + 1,). Spare rows are empty."""
-    count = (ptr.diff() + width - 1) // width
-    row_ptr = torch.cat([count.new_zeros(1), count.cumsum(0)])
-    row = torch.arange(rows, device=ptr.device)
-    destination = (torch.searchsorted(row_ptr, row, right=True) - 1).clamp_max(max(count.numel() - 1, 0))
+    if not rows:
+        return ptr.new_zeros(4, 0), torch.zeros_like(ptr)
+    row_ptr = ((ptr.diff(prepend=ptr[:1]) + (width - 1)) // width).cumsum(0, dtype=ptr.dtype)
+    row = torch.arange(rows, device=ptr.device, dtype=ptr.dtype)
+    destination = torch.searchsorted(row_ptr[1:-1], row, right=True, out_int32=ptr.dtype == torch.int32)
+    first, last = ptr.unfold(0, 2, 1)[destination].unbind(1)
     before = (row - row_ptr[destination]) * width
-    last = ptr[destination + 1]
-    # spare rows begin far beyond the last edge, which 32 bits may not hold
-    start = torch.minimum(ptr[destination] + before, last)
+    start = torch.minimum(first + before, last)  # spare rows begin beyond the last edge
     stop = torch.minimum(start + width, last)
     return torch.stack([destination, start, stop, before]), row_ptr
