@@ -47,7 +47,7 @@ def float32_products() -> Iterator[None]:
     """Training on a GPU allows TF32 for the whole process: not for the tests that follow."""
     yield
     torch = sys.modules.get("torch")
-    if torch is not None and torch.get_float32_matmul_precision() != "highest":
+    if torch is not None and torch.backends.cuda.matmul.fp32_precision == "tf32":
         torch.set_float32_matmul_precision("highest")
 
 

@@ -12,6 +12,7 @@ from torch.utils._pytree import SUPPORTED_NODES
 from fgnn.graph import FactorGraph
 from fgnn.graph.derived import Derived
 from fgnn.nn.backends.choice import forced_backend
+from fgnn.runtime.float32 import allows_tf32
 
 _PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
 _EXACTLY = frozenset(_PLAIN)
@@ -82,7 +83,7 @@ def modes(kind: str) -> Hashable:
         torch.is_grad_enabled(),
         torch.get_autocast_dtype(kind) if autocast else None,
         torch.are_deterministic_algorithms_enabled(),
-        torch.get_float32_matmul_precision(),
+        allows_tf32(),
         forced_backend(),
         device,
         torch._C._cuda_getCurrentRawStream(device) if kind == "cuda" else None,

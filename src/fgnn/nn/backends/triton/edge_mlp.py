@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fgnn.nn.backends.triton.tile_sizes import block, cdiv, processors
+from fgnn.runtime.float32 import allows_tf32
 from fgnn.runtime.kernel_launch import constants, launch
 from fgnn.runtime.triton_support import power_of_two
 
@@ -63,7 +64,7 @@ def backward(grad: Tensor, t: Tensor, w1: Tensor, b1: Tensor, w2: Tensor) -> tup
 
 
 def _options(t: Tensor, w1: Tensor, w2: Tensor, dtype: torch.dtype) -> Mapping[str, Any]:
-    precision = "tf32" if dtype != torch.float32 or torch.get_float32_matmul_precision() != "highest" else "ieee"
+    precision = "tf32" if dtype != torch.float32 or allows_tf32() else "ieee"
     return constants(
         D=t.shape[1], H=w1.shape[0], BD=block(t.shape[1], _WIDEST), BT=block(w2.shape[0], _WIDEST), BE=_EDGES,
         PREC=precision, num_warps=4,

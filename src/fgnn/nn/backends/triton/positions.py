@@ -15,6 +15,7 @@ from torch import Tensor
 from fgnn.nn.backends.triton.late_sum import LateSum
 from fgnn.nn.backends.triton.launch import JOBS, in_turn
 from fgnn.nn.backends.triton.tile_sizes import block, cdiv
+from fgnn.runtime.float32 import allows_tf32
 from fgnn.runtime.kernel_launch import launch
 
 _WIDEST = 64
@@ -113,8 +114,7 @@ def _backward(
 def _sizes(groups: Sequence[Positions]) -> tuple[tuple[int, ...], int, int, int, str]:
     lengths = tuple([group.t.shape[1] for group in groups])
     most = max([group.t.shape[0] for group in groups])
-    exact = torch.get_float32_matmul_precision() == "highest"
-    return lengths, most, groups[0].net[0].shape[0], groups[0].weight.shape[0], "tf32x3" if exact else "tf32"
+    return lengths, most, groups[0].net[0].shape[0], groups[0].weight.shape[0], "tf32" if allows_tf32() else "tf32x3"
 
 
 @cache

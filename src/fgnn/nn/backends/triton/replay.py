@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fgnn.nn.backends.triton.program import Program
 from fgnn.nn.backends.triton.tape import Place, Tape
+from fgnn.runtime.float32 import allows_tf32
 from fgnn.runtime.kernel_launch import local
 
 _MOST = 256  # programs in a dict
@@ -66,4 +67,4 @@ def replayed(
 
 def arithmetic() -> tuple[Any, ...]:
     """The settings of torch that passes depend on, for their keys."""
-    return torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
+    return allows_tf32(), torch.are_deterministic_algorithms_enabled()

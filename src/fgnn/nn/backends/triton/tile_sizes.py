@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fgnn.runtime.float32 import allows_tf32
 from fgnn.runtime.triton_support import power_of_two
 
 # Most entries of the buffer for partial sums of dW.
@@ -51,7 +52,7 @@ def precision_of(dtype: torch.dtype) -> str:
     """
     if dtype != torch.float32:
         return "ieee"
-    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    return "tf32" if allows_tf32() else "tf32x3"
 
 
 @cache
