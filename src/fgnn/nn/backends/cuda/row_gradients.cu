@@ -154,6 +154,10 @@ __device__ __forceinline__ void sum_rows(float (&dh)[2][16], const Rows& x, DST*
 #endif
 }
 
+__device__ __forceinline__ void add4(float* to, float4 v) {
+    asm volatile("red.global.add.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w));
+}
+
 extern "C" __global__ void __launch_bounds__(128 * GROUPS, 1) row_gradients(Rows x, Gradients y) {
     extern __shared__ uint4 memory[];  // W (T, 64, 64), then of each warp φ, (8, 16) pairs, dφ, (16, 17), and src
     u32 base = ((u32)__cvta_generic_to_shared(memory) + 1023) & ~1023u;
@@ -163,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(128 * GROUPS, 1) row_gradients(Rows
     uint4* src = (uint4*)(phi + 400);
     int lane = threadIdx.x % 32, r = lane / 4, q = lane % 4;
     fill(w, x);
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    written_for_products();
     __syncthreads();
 
     unsigned long long first = matrix_at(base);
@@ -236,7 +240,7 @@ extern "C" __global__ void __launch_bounds__(128 * GROUPS, 1) row_gradients(Rows
                     if (!live[k] || 16 * q + i >= x.N) continue;
                     float4 v = make_float4(dh[k][i], dh[k][i + 1], dh[k][i + 2], dh[k][i + 3]);
 #if ATOMIC
-                    asm volatile("red.global.add.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(out + i), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w));
+                    add4(out + i, v);
 #else
                     *(float4*)(out + i) = v;
 #endif

@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(128 * GROUPS, 1) rows_forward(Rows 
         for (int k = 0; k < 4; k++)
             ((u32*)(w + t * 512 + m * 8 + ((n / 2 % 8 + k) ^ (m & 7))))[n / 16] = word[k];
     }
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    written_for_products();
     __syncthreads();
 
     unsigned long long first = matrix_at(base);
