@@ -16,7 +16,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fgnn.nn.backends import differentiable
 from fgnn.nn.backends.choice import no_autocast
-from fgnn.nn.backends.triton.joint_casts import join_casts
+from fgnn.nn.backends.triton.constants import fold_constants
+from fgnn.nn.backends.triton.joint_steps import join_steps
 from fgnn.nn.backends.triton.program import Program
 from fgnn.nn.backends.triton.tape import Operation, Place, Tape
 from fgnn.nn.call_key import describe, replaced
@@ -174,9 +175,10 @@ class ReplayedCall:
             leaves = [x.detach().requires_grad_(wanted) for x, wanted in zip(inputs, self._wanted, strict=True)]
             with Tape(leaves, constant=self._aliases.values()) as forward:
                 flat, self._nesting = tree_flatten(self._run(origin, self._aliases, leaves))
-            join_casts(forward, {p.data_ptr() for p in self._aliases.values()})
             self._random = any(isinstance(x, Operation) and _SEEDED in x.call.tags for x in forward.steps)
             results = [x for x in flat if isinstance(x, Tensor)]
+            fold_constants(forward, results)
+            join_steps(forward, inputs[0].device, {p.data_ptr() for p in self._aliases.values()})
             self._results = [_TENSOR if isinstance(x, Tensor) else x for x in flat]
             self._carries = [x.requires_grad for x in results]
             self._zeros = [x.new_zeros(()).expand(x.shape) if x.requires_grad else None for x in results]
@@ -189,6 +191,7 @@ class ReplayedCall:
                     [x for x in (*leaves, *self._aliases.values()) if x.requires_grad],
                     [up for up in ups if up is not None], allow_unused=True,
                 )  # fmt: skip
+            join_steps(backward, inputs[0].device)
             rest = iter(grads)
             given = [next(rest) if wanted else None for wanted in self._wanted]
             first, second = _programs(forward, backward, results, [*given, *rest], self._carries)

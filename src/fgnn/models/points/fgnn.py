@@ -106,7 +106,9 @@ class PointFGNN(nn.Module):
         f = features.reshape(clouds * points, -1)
         index = neighbours(xyz, self.k)
         near = xyz.gather(1, index.reshape(clouds, -1, 1).expand(-1, -1, 3)).view(clouds, points, -1, 3)
-        t = (xyz[:, :, None] - near) / self.reach  # shape: (B, P, k + 1, 3), point minus neighbour
+        t = xyz[:, :, None] - near  # shape: (B, P, k + 1, 3), point minus neighbour
+        if self.reach != 1:
+            t = t / self.reach
         scores: Tensor = self.network(neighbour_graph(index), f, {GROUP: f}, {GROUP: t.flatten(0, 1)})
         return scores.reshape(clouds, points, self.classes)
 

@@ -28,7 +28,8 @@ from fgnn.infer.probability import chain_launch
 from fgnn.models.points.fgnn import PointFGNN
 from fgnn.nn import FGNNLayer, use_backend
 from fgnn.nn.backends.linear import linears
-from fgnn.nn.backends.triton import layout
+from fgnn.nn.backends.triton import joint_launch, layout
+from fgnn.nn.backends.triton.tape import Operation, Place, contiguous
 from fgnn.points import knn_gpu, sampling
 from tests.nn.backends.triton.absent_gpu import absent_gpu
 from tests.nn.backends.triton.cases import Case, call, draw, incidence_of
@@ -136,6 +137,19 @@ def points_network(dtype: torch.dtype) -> None:
     y.float().mean().backward()
 
 
+def joint_steps() -> Calls:
+    """Small steps of recorded passes, several in a launch."""
+    for shape in ((40, 656), (1, 7)):
+        yield f"sums of {shape}", partial(joined, joint_launch.sums, torch.ops.aten.sum.dim_IntList, shape, SINGLE)
+    for shape, dtype in product(((30, 64), (7,)), (SINGLE, HALF, torch.float16)):
+        yield f"additions of {shape}", partial(joined, joint_launch.additions, torch.ops.aten.add.Tensor, shape, dtype)
+
+
+def joined(join: Callable[..., Any], operation: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x = Place(0, 0, shape, contiguous(shape), dtype)
+    join(torch.device("cpu"), [Operation(operation, [x, x], {}, [k]) for k in (1, 2, 3)])
+
+
 def point_clouds() -> Calls:
     """Neighbours and samples of points."""
     for k, exclude in product((1, 16, 32), (False, True)):
@@ -187,7 +201,7 @@ def main() -> None:
     """Compile everything; with ``--table``, print what each kernel takes."""
     here = patch.object(fused_flooding, "can_launch", lambda device: True)
     with absent_gpu() as gpu, here, patch.object(relax, "fused_of", Fused.of):
-        for group in (aggregations(), layers(), point_clouds(), inference()):
+        for group in (aggregations(), layers(), joint_steps(), point_clouds(), inference()):
             for gpu.call, run in group:
                 run()
     binaries = list(gpu.binaries.values())

@@ -23,7 +23,7 @@ from fgnn.nn.backends.triton.straight_line import (
     Whole,
     straight_line,
 )
-from fgnn.nn.backends.triton.tape import Empty, Launch, Operation, Place, Tape, places_in
+from fgnn.nn.backends.triton.tape import Empty, Operation, Place, Step, Tape, contiguous, uses
 
 _aten = torch.ops.aten
 # Functions that take half as long to call as the operators they stand for, given nothing but positional arguments.
@@ -31,7 +31,7 @@ _FUNCTIONS = {
     _aten.add.Tensor: torch.add, _aten.sub.Tensor: torch.sub, _aten.mul.Tensor: torch.mul, _aten.div.Tensor: torch.div,
     _aten.floor_divide.default: torch.floor_divide, _aten.minimum.default: torch.minimum, _aten.mm.default: torch.mm,
     _aten.cat.default: torch.cat, _aten.gather.default: torch.gather,
-    _aten._foreach_copy_.default: torch._foreach_copy_,
+    _aten._foreach_copy_.default: torch._foreach_copy_, _aten._foreach_zero_.default: torch._foreach_zero_,
 }  # fmt: skip
 
 
@@ -71,16 +71,16 @@ class Program:
             alone = [end for end in ends[joint_from:] if end and end.buffer not in self.begins]
             ends = [*ends[:joint_from], *alone]
         escape = {end.buffer for end in ends if end is not None}
-        uses = _uses(tape.steps)
+        used = _lives(tape.steps)
         lives = [
-            Lifetime(k, size, *uses[k]) for k, size in tape.allocated.items() if k not in escape | self.begins.keys()
+            Lifetime(k, size, *used[k]) for k, size in tape.allocated.items() if k not in escape | self.begins.keys()
         ]
         begins, self.sizes[0] = plan(lives)
         self.begins |= {k: (len(tape.buffers), begin) for k, begin in begins.items()}
         self.steps: list[tuple[Any, ...]] = []
         for now, step in enumerate(tape.steps):
             self._append(step, tape)
-            done = [k for k in made - escape if uses[k][1] == now and k not in self.begins]
+            done = [k for k in made - escape if used[k][1] == now and k not in self.begins]
             self.steps += [(FREE, k) for k in done]
         self.results: list[Any] = [None if end is None else self._moved(end, tape) for end in ends]
         if self.together is not None:
@@ -109,7 +109,7 @@ class Program:
             if isinstance(end, Place):
                 _, _, shape, dtype = self.steps[allocated[buffer]]
                 same = dtype == end.dtype and math.prod(shape) == math.prod(end.shape)
-                if buffer in read or not same or end.stride != _contiguous(end.shape):
+                if buffer in read or not same or end.stride != contiguous(end.shape):
                     continue
                 self.steps[allocated[buffer]] = (ALLOCATE, buffer, end.shape, dtype)
                 self.results[slot] = Whole(buffer)
@@ -133,7 +133,7 @@ class Program:
             for end in last
         ]  # fmt: skip
 
-    def _append(self, step: Empty | Operation | Launch, tape: Tape) -> None:
+    def _append(self, step: Step, tape: Tape) -> None:
         if isinstance(step, Empty):
             if step.buffer not in self.begins:
                 self.steps.append((ALLOCATE, *step))
@@ -159,18 +159,9 @@ class Program:
             call = torch.sum
         elif call is _aten._to_copy.default and options.keys() == {"dtype"}:
             call, args, options = Tensor.to, [*args, options["dtype"], False, True], {}
-        elif call is _aten.new_zeros.default and self._is_here(args[0].buffer, tape):  # it needs no view of that tensor
-            given = {name: x for name, x in options.items() if x is not None}
-            call, options = torch.zeros, {"dtype": args[0].dtype, "device": self.where, **given}
-            args = args[1:]
+        elif call is _aten.zeros.default:
+            call = torch.zeros
         return call, self._moved(args, tape), options
-
-    def _is_here(self, buffer: int, tape: Tape) -> bool:
-        """Whether a buffer is known to be on the device of the first operand."""
-        x = tape.buffers[buffer]
-        if x is not None and not x.is_meta:
-            return x.device == self.where
-        return buffer in tape.allocated or buffer in self.begins or buffer in self.slots
 
     def _moved(self, x: Any, tape: Tape | None = None) -> Any:
         """Places where what is part of another buffer is; with ``tape`` the number of a buffer that is given whole."""
@@ -203,11 +194,6 @@ def _whole(place: Place, tape: Tape) -> Place | Whole:
     return Whole(place.buffer) if same and not place.offset else place
 
 
-def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a tensor of its own."""
-    return torch.empty(tuple(shape), device="meta").stride()
-
-
 def _buffers_in(x: Any) -> Iterator[int]:
     """The buffers among the arguments of an operation."""
     if isinstance(x, list):
@@ -217,16 +203,10 @@ def _buffers_in(x: Any) -> Iterator[int]:
         yield x.buffer if isinstance(x, Place) else int(x)
 
 
-def _uses(steps: Sequence[Empty | Operation | Launch]) -> dict[int, tuple[int, int]]:
+def _lives(steps: Sequence[Step]) -> dict[int, tuple[int, int]]:
     """For each buffer the first and the last step that uses it."""
-    uses: dict[int, tuple[int, int]] = {}
+    lives: dict[int, tuple[int, int]] = {}
     for now, step in enumerate(steps):
-        if isinstance(step, Launch):
-            used = [place.buffer for _, place in step.places]
-        elif isinstance(step, Operation):
-            used = step.buffers + [place.buffer for place in places_in(step.args)]
-        else:
-            used = [step.buffer]
-        for k in used:
-            uses[k] = uses[k][0] if k in uses else now, now
-    return uses
+        for k in uses(step):
+            lives[k] = lives[k][0] if k in lives else now, now
+    return lives

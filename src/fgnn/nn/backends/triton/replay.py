@@ -13,6 +13,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from fgnn.nn.backends.triton.copies import merge_copies
+from fgnn.nn.backends.triton.joint_steps import join_steps
 from fgnn.nn.backends.triton.program import Program
 from fgnn.nn.backends.triton.tape import Place, Tape
 from fgnn.runtime.float32 import allows_tf32
@@ -57,11 +59,14 @@ def replayed(
     try:
         with Tape(operands) as tape:
             results = list(run())
+        refused = bool(tape.refused) or any(x is not None and not x.numel() for x in results)
+        if not refused:
+            join_steps(tape, cast(Tensor, operands[0]).device)
     except torch.OutOfMemoryError:
         programs[at] = _ATTEMPTS
         return list(run()), None
-    refused = bool(tape.refused) or any(x is not None and not x.numel() for x in results)
-    programs[at] = program + 1 if refused else Program(tape, results, joint_from)
+    parts = {} if refused else merge_copies(tape, {tape.place(x).buffer for x in results if x is not None})
+    programs[at] = program + 1 if refused else Program(tape, results, joint_from, parts)
     return results, None
 
 

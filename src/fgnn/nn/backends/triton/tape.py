@@ -18,6 +18,7 @@ _ALLOCATE = {
     _aten.empty.memory_format, _aten.empty_strided.default, _aten.empty_like.default, _aten.new_empty.default,
     _aten.new_empty_strided.default,
 }  # fmt: skip
+_ZEROS = {_aten.zeros.default, _aten.new_zeros.default, _aten.zeros_like.default}
 # A tensor made of Python numbers, the same at every call.
 _CONSTANT = {_aten.lift_fresh.default, _aten.lift.default}
 # Operations that read values, or whose results have a shape that depends on values.
@@ -69,6 +70,9 @@ class Launch(NamedTuple):
     places: list[tuple[int, Place]]
 
 
+Step = Empty | Operation | Launch
+
+
 class Tape(TorchDispatchMode):
     """Records the steps of a pass inside the block.
 
@@ -90,7 +94,7 @@ class Tape(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._constant = {_storage(x) for x in constant if x.numel()}
         self.operands = 0
-        self.steps: list[Empty | Operation | Launch] = []
+        self.steps: list[Step] = []
         self.buffers: list[Tensor | None] = []
         self._spans: list[tuple[int, int]] = []
         self.fixed: set[int] = set()
@@ -164,9 +168,13 @@ class Tape(TorchDispatchMode):
             self.steps.append(Empty(self._add(out, _without_numbers(out)), tuple(out.shape), out.dtype))
             return out
         if not (in_place and outs) and _can_be_repeated(func, args, kwargs or {}, outs):
-            given = self._described(list(args))
+            given, options = self._described(list(args)), kwargs or {}
+            if func in _ZEROS and out.is_contiguous():
+                func, given, options = _aten.zeros.default, [[*out.shape]], {"dtype": out.dtype, "device": out.device}
+            elif func is _aten._to_copy.default and out.device == args[0].device and out.stride() == args[0].stride():
+                options = {"dtype": out.dtype}
             made = [self._add(x, _without_numbers(x)) for x in outs]
-            self.steps.append(Operation(func, given, kwargs or {}, made))
+            self.steps.append(Operation(func, given, options, made))
         else:
             self.refused = str(func)
         return out
@@ -208,6 +216,15 @@ class Tape(TorchDispatchMode):
         return len(self.buffers) - 1
 
 
+def uses(step: Step) -> set[int]:
+    """The buffers that a step makes, reads or writes."""
+    if isinstance(step, Empty):
+        return {step.buffer}
+    if isinstance(step, Launch):
+        return {place.buffer for _, place in step.places}
+    return {*step.buffers, *[place.buffer for place in places_in(step.args)]}
+
+
 def _can_be_repeated(func: Any, args: Any, options: Any, outs: Sequence[Any]) -> bool:
     """Whether the results and where they lie follow from the shapes and numbers of the arguments."""
     unknown = _UNKNOWN & set(func.tags) and not _selects_rows(func, args)
@@ -231,6 +248,11 @@ def places_in(x: Any) -> Iterator[Place]:
     elif isinstance(x, list):
         for y in x:
             yield from places_in(y)
+
+
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a tensor of its own."""
+    return torch.empty(tuple(shape), device="meta").stride()
 
 
 def _tensors(x: Any) -> Iterator[Tensor]:
