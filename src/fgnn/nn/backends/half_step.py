@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -55,6 +55,12 @@ def decode(
         relu == "1", empty, _DTYPES[int(dtype)], backend, None if keep == "-1" else _KEPT[int(keep)],
         packed=backend == "torch",
     )  # fmt: skip
+
+
+def programs_of(handle: int) -> dict[Any, Any]:
+    """Where passes keep what they did on the edges, or for the types, with this handle."""
+    programs: dict[Any, Any] = _alive(handle).derived("programs", dict)
+    return programs
 
 
 def mask_of(held: Structure | Incidence) -> Tensor | None:

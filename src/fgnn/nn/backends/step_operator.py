@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fgnn.nn.backends import dense, half_step
 from fgnn.nn.backends.triton.ahead import compile_once
+from fgnn.nn.backends.triton.replay import arithmetic, replayed
 
 _KINDS: dict[str, Any] = {"half": half_step, "dense": dense}
 
@@ -81,7 +82,7 @@ def _values(line: _Line, tensors: Sequence[Any], results: Sequence[Any]) -> list
 def operator(tensors: list[Tensor], numbers: list[int], gammas: list[float], text: str) -> list[Tensor]:
     run = partial(_run, tensors, numbers, gammas, text, True)
     compile_once(text, tensors[0].device, run)
-    return run()
+    return _replayed(("forward", text), numbers, gammas, tensors, run)
 
 
 @operator.register_fake
@@ -95,8 +96,22 @@ def operator_backward(
     numbers: list[int], gammas: list[float], text: str,
 ) -> list[Tensor]:  # fmt: skip
     run = partial(_run_backward, grads, given, tensors, outputs, wants, numbers, gammas, text)
-    compile_once(("backward", *given, *wants, text), tensors[0].device, run)
-    return run()
+    kind = "backward", *given, *wants, text
+    compile_once(kind, tensors[0].device, run)
+    return _replayed(kind, numbers, gammas, [*grads, *tensors, *outputs], run)
+
+
+def _replayed(
+    kind: tuple[Any, ...], numbers: Sequence[int], gammas: Sequence[float], operands: list[Tensor], run: Any
+) -> list[Tensor]:
+    """What ``run`` returns; where kernels run, their launches are repeated from the third call of a kind on."""
+    text: str = kind[-1]
+    held = [numbers[k] for line in _parse(text).lines for k in line.held if k >= 0]
+    if not held or " triton " not in text:
+        found: list[Tensor] = run()
+        return found
+    programs = half_step.programs_of(held[0])  # with the index tensors that they read
+    return replayed(programs, (*kind, *numbers, *gammas, *arithmetic()), operands, run)[0]
 
 
 def _run_backward(

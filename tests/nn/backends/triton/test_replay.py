@@ -436,4 +436,4 @@ def test_compiled_steps_follow_the_weights(where: str, monkeypatch: pytest.Monke
         for one, other in zip(*found, strict=True):
             torch.testing.assert_close(one, other, rtol=0.01, atol=0.01 * float(other.abs().max()))
         trained.change()
-    assert replays
+    assert replays == 2 * 3  # from the third step on, one program each way for both layers
