@@ -56,6 +56,19 @@ class Doubled(nn.Linear):
         return 2 * super().forward(x)
 
 
+class Activated(nn.Module):
+    """A small network with an activation of torch's."""
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(8, 16), activation, nn.GroupNorm(4, 16), nn.Linear(16, 3), nn.Softmax(-1))
+
+    @replays.replays
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.net(x)
+        return y
+
+
 def calls(net: nn.Module) -> int:
     """How often the module's own code ran."""
     return int(net.__dict__.get("_calls", 0))
@@ -797,4 +810,22 @@ def test_a_module_is_not_recorded_while_another_thread_runs_it(device: str) -> N
     leave.set()
     other.join()
     net(points(device, 5))
+    assert len(net.__dict__["launches"]) == 1
+
+
+@pytest.mark.parametrize("activation", [nn.GELU("tanh"), nn.SiLU(), nn.LeakyReLU(0.3), nn.Softplus()], ids=str)
+def test_activations_and_norms_of_torch_are_replayed(
+    activation: nn.Module, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replays, "LAUNCHES", replays.LAUNCHES._replace(accepts=lambda m: replays._known(m.net)))
+    torch.manual_seed(0)
+    net = Activated(activation).to(device)
+    other = plain(net)
+    for seed in range(5):
+        found = []
+        for one in (net, other):
+            y = one(points(device, seed))
+            y.square().sum().backward()
+            found.append([y.detach(), *gradients(one)])
+        same(*found)
     assert len(net.__dict__["launches"]) == 1

@@ -17,8 +17,9 @@ from fgnn.nn.replayed_call import ReplayedCall
 F = TypeVar("F", bound=Callable[..., Any])
 _NAME = "launches"  # of the attribute
 _KNOWN = (
-    nn.Linear, nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ReLU, nn.Identity, nn.BatchNorm1d, nn.LayerNorm,
-    nn.Dropout,
+    nn.Linear, nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Identity, nn.BatchNorm1d, nn.LayerNorm, nn.RMSNorm,
+    nn.GroupNorm, nn.Dropout, nn.ReLU, nn.GELU, nn.SiLU, nn.Mish, nn.ELU, nn.LeakyReLU, nn.Sigmoid, nn.Tanh,
+    nn.Softplus, nn.Softmax,
 )  # fmt: skip
 
 
