@@ -147,6 +147,17 @@ def test_large_sums_and_sums_of_many_shares_stay_as_they_are(device: str, monkey
     assert calls(program).count("sum") == 2
 
 
+@needs_triton
+@on_device
+def test_what_is_not_aligned_stays_as_it_is(device: str) -> None:
+    row = torch.arange(9.0, device=device)[1:]  # the same at every call
+
+    def make(x: Tensor, y: Tensor) -> list[Tensor | None]:
+        return [x + row, y + row, x + y]
+
+    assert calls(replay(make, [(8,), (8,)], device)).count("add") == 3
+
+
 @given(
     steps=st.lists(
         st.tuples(

@@ -55,8 +55,8 @@ def join_steps(tape: Tape, device: torch.device, constant: Collection[int] = ())
         Kind(partial(_zeros, device), partial(_filled, tape), all_at_once, early=True),
     ]
     if why_unavailable(device) is None:
-        kinds.append(Kind(_sum, partial(joint_launch.sums, device), joint_launch.SUMS))
-        kinds.append(Kind(_addition, partial(joint_launch.additions, device), joint_launch.ADDITIONS))
+        kinds.append(Kind(partial(_sum, tape), partial(joint_launch.sums, device), joint_launch.SUMS))
+        kinds.append(Kind(partial(_addition, tape), partial(joint_launch.additions, device), joint_launch.ADDITIONS))
     for kind in kinds:
         tape.steps = _joined(tape.steps, kind)
 
@@ -148,16 +148,16 @@ def _filled(tape: Tape, steps: Sequence[Operation]) -> list[Step]:
 # ---- sums of shares, and of two gradients
 
 
-def _sum(step: Operation) -> Hashable:
+def _sum(tape: Tape, step: Operation) -> Hashable:
     """Sums over the first axis, of few rows, in float32."""
     if step.call is not _aten.sum.dim_IntList or step.options or step.args[1:] != [[0]]:
         return None
     x = step.args[0]
     fits = x.dtype == torch.float32 and len(x.shape) > 1 and 0 < x.shape[0] <= _MOST_SHARES
-    return "sum" if fits and _is_readable(x) else None
+    return "sum" if fits and _is_readable(tape, x) else None
 
 
-def _addition(step: Operation) -> Hashable:
+def _addition(tape: Tape, step: Operation) -> Hashable:
     """Sums of two tensors of the same shape: their dtype."""
     if step.call is not _aten.add.Tensor or step.options or len(step.args) != 2:
         return None
@@ -165,9 +165,12 @@ def _addition(step: Operation) -> Hashable:
     if not (isinstance(a, Place) and isinstance(b, Place) and a.shape == b.shape and a.dtype == b.dtype):
         return None
     small = math.prod(a.shape) <= _MOST_ENTRIES and a.dtype in _FLOATS
-    return a.dtype if small and _is_readable(a) and _is_readable(b) else None
+    return a.dtype if small and _is_readable(tape, a) and _is_readable(tape, b) else None
 
 
-def _is_readable(x: Place) -> bool:
+def _is_readable(tape: Tape, x: Place) -> bool:
     """Whether kernels can read a tensor: contiguous, aligned, with numbers."""
-    return bool(math.prod(x.shape)) and x.stride == contiguous(x.shape) and x.offset % _ALIGNED == 0
+    buffer = tape.buffers[x.buffer]
+    begin = 0 if buffer is None or buffer.is_meta else buffer.data_ptr()  # what is allocated is aligned
+    aligned = (begin + x.offset) % _ALIGNED == 0
+    return aligned and math.prod(x.shape) > 0 and x.stride == contiguous(x.shape)
