@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fgnn.nn.backends import dense, half_step
+from fgnn.nn.backends.choice import no_autocast
 from fgnn.nn.backends.triton.ahead import compile_once
 from fgnn.nn.backends.triton.replay import arithmetic, replayed
 
@@ -111,7 +112,8 @@ def _replayed(
         found: list[Tensor] = run()
         return found
     programs = half_step.programs_of(held[0])  # with the index tensors that they read
-    return replayed(programs, (*kind, *numbers, *gammas, *arithmetic()), operands, run)[0]
+    with no_autocast(operands[0].device):  # what is repeated contains its conversions
+        return replayed(programs, (*kind, *numbers, *gammas, *arithmetic()), operands, run)[0]
 
 
 def _run_backward(
