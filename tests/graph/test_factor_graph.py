@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -23,6 +24,12 @@ def test_scopes_may_be_a_table_or_lists() -> None:
         assert group.offsets is None
         assert group.lists() == [[0, 1], [1, 2]]
         assert group.scopes.dtype == torch.long
+
+
+def test_scopes_may_come_from_an_iterator() -> None:
+    for scopes in (zip([0, 1], [1, 2], strict=True), (scope for scope in [[0, 1], [1, 2]]), pairwise(range(3))):
+        assert FactorGroup(scopes).lists() == [[0, 1], [1, 2]]
+    assert FactorGroup(map(range, [1, 3])).lists() == [[0], [0, 1, 2]]
 
 
 def test_ragged_scopes() -> None:
@@ -49,6 +56,7 @@ def test_no_factors_and_empty_scopes_are_fine() -> None:
         (lambda: FactorGroup([[0.5, 1.0]]), "Expected integer scopes (got torch.float32)"),
         (lambda: FactorGroup(torch.zeros(3, dtype=torch.long)), "Expected scopes of shape (C, A)"),
         (lambda: FactorGroup([0, 1]), "Expected a list of scopes, each a list of variables (got 0 for one)"),
+        (lambda: FactorGroup(None), "Expected scopes as a table (C, A) or a list of lists of variables (got NoneType)"),
         (lambda: FactorGroup.ragged(torch.zeros(3), torch.tensor([0, 3])), "Expected integer scopes"),
         (
             lambda: FactorGroup.ragged(torch.arange(3), torch.tensor([0, 2])),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,8 @@ class FactorGroup:
     """Factors of one type, each joined to the variables of its scope :math:`s(c)`.
 
     Args:
-        scopes: (C, A) integers, row c the variables of factor c; or a list of lists, whose lengths may differ; or,
-            with ``offsets``, all scopes end to end, (E,).
+        scopes: (C, A) integers, row c the variables of factor c; or any iterable of lists, whose lengths may differ;
+            or, with ``offsets``, all scopes end to end, (E,).
         offsets: (C + 1,), where each scope begins and the last one ends; None if all scopes have the same length.
 
     Edges are the pairs (c, i) with i in s(c), numbered factor by factor in the order of the scopes.
@@ -31,7 +31,7 @@ class FactorGroup:
 
     def __init__(
         self,
-        scopes: Tensor | NDArray[Any] | Sequence[Sequence[int]],
+        scopes: Tensor | NDArray[Any] | Iterable[Sequence[int]],
         offsets: Tensor | NDArray[Any] | Sequence[int] | None = None,
     ) -> None:
         if offsets is None and not isinstance(scopes, Tensor | np.ndarray):
@@ -165,8 +165,12 @@ def _check_offsets(variables: Tensor, offsets: Tensor) -> None:
         )
 
 
-def _from_lists(scopes: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor | None]:
-    """A list of scopes as a table if all have the same length, else end to end with offsets."""
+def _from_lists(given: Any) -> tuple[Tensor, Tensor | None]:
+    """Scopes as a table if all have the same length, else end to end with offsets."""
+    if not isinstance(given, Iterable):
+        kind = type(given).__name__
+        raise ValueError(f"Expected scopes as a table (C, A) or a list of lists of variables (got {kind})")  # noqa: TRY004
+    scopes = list(given)  # an iterator can be read only once
     for scope in scopes:
         if not isinstance(scope, Sequence | np.ndarray | Tensor):
             raise ValueError(f"Expected a list of scopes, each a list of variables (got {scope!r} for one)")  # noqa: TRY004
@@ -183,7 +187,7 @@ def _tensor(values: list[Any]) -> Tensor:
     return tensor if tensor.numel() else tensor.long()
 
 
-def _integers(values: Tensor | NDArray[Any] | Sequence[Any], what: str) -> Tensor:
+def _integers(values: Any, what: str) -> Tensor:
     tensor = values if isinstance(values, Tensor) else torch.as_tensor(values)
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
         raise ValueError(f"Expected integer {what} (got {tensor.dtype})")
