@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 import torch
 
@@ -52,6 +55,56 @@ def test_graphs_of_one_node_type_are_refused_with_a_way_out() -> None:
             convert(data)
         with pytest.raises(ValueError, match=r"got HeteroData"):
             convert(pyg.HeteroData())
+
+
+KIND = ("c", "in", "variable")
+
+
+def hetero(index: Any, nodes: dict[str, Any], **features: Any) -> Any:
+    data = pyg.HeteroData()
+    data["variable"].num_nodes = 4
+    data["c"].update(nodes)
+    data[KIND].update({"edge_index": index, **features})
+    return data
+
+
+def test_factors_are_counted_by_their_features() -> None:
+    found = Data.from_hetero_data(hetero(torch.tensor([[0, 0], [0, 1]], dtype=torch.int32), {"x": torch.ones(3, 1)}))
+    assert found.graph.groups["c"].lists() == [[0, 1], [], []]
+    assert found.gs["c"].shape == (3, 1)
+
+
+INDEX = torch.tensor([[0, 0, 1], [0, 1, 1]])
+COUNT = {"num_nodes": 2}
+ROWS = "with a row for each of 3 edges"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (hetero(INDEX, COUNT, edge_attr=torch.ones(5, 2)), f"edge_attr of {KIND} {ROWS} (got (5, 2))"),
+        (hetero(INDEX, COUNT, edge_attr=torch.ones(2, 2)), f"edge_attr of {KIND} {ROWS} (got (2, 2))"),
+        (hetero(INDEX, COUNT, edge_attr=torch.tensor(1)), f"edge_attr of {KIND} {ROWS} (got ())"),
+        (hetero(INDEX + 2, COUNT), f"factors 0 to 1 in edge_index of {KIND}, as data['c'] has 2 (got 2)"),
+        (hetero(INDEX - 1, COUNT), f"factors 0 to 1 in edge_index of {KIND}, as data['c'] has 2 (got -1)"),
+        (hetero(INDEX, {"num_nodes": 0}), f"no factors in edge_index of {KIND}, as data['c'] has 0 (got 0)"),
+        (hetero(INDEX.float(), COUNT), f"edge_index of {KIND} in integers (got torch.float32)"),
+        (hetero(INDEX.tolist(), COUNT), f"edge_index of {KIND} as a tensor of shape (2, E) (got list)"),
+        (hetero(None, COUNT), f"edge_index of {KIND} as a tensor of shape (2, E) (got NoneType)"),
+        (hetero(INDEX, {}), "data['c'].num_nodes, or features data['c'].x to count (got neither)"),
+    ],
+)  # fmt: skip
+def test_sizes_that_disagree_are_named(data: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Data.from_hetero_data(data)
+
+
+def test_variables_must_be_counted_too() -> None:
+    data = pyg.HeteroData()
+    data["variable"].name, data["c"].num_nodes = "v", 1
+    data[KIND].edge_index = torch.tensor([[0], [0]])
+    with pytest.raises(ValueError, match=r"data\['variable'\].num_nodes, or .*got neither"):
+        FactorGraph.from_hetero_data(data)
 
 
 def test_transposed_edges_are_named() -> None:

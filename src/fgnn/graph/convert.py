@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -162,12 +163,9 @@ def from_hetero_data(data: Any) -> FactorGraph:
             raise ValueError(f'Expected edge types (group, relation, "variable") (got {kind})')
         if name in groups:
             raise ValueError(f"Expected one edge type for each group (got two for {name!r})")
-        index = data[kind].edge_index
-        if index.dim() != 2 or index.shape[0] != 2:
-            raise ValueError(f"Expected edge_index of {kind} of shape (2, E) (got {tuple(index.shape)})")
-        factor, variable = index
+        factor, variable = _edge_index(data, kind)
         order = torch.argsort(factor, stable=True)
-        counts = torch.bincount(factor, minlength=int(data[name].num_nodes))
+        counts = torch.bincount(factor, minlength=_num_nodes(data, name))
         sizes = sorted(set(counts.tolist()))
         if len(sizes) == 1:
             groups[name] = FactorGroup(variable[order].reshape(counts.numel(), sizes[0]))
@@ -175,10 +173,38 @@ def from_hetero_data(data: Any) -> FactorGraph:
             groups[name] = FactorGroup(variable[order], torch.cat([counts.new_zeros(1), counts.cumsum(0)]))
     ptr = data["variable"].get("ptr")
     if ptr is None:
-        return FactorGraph(int(data["variable"].num_nodes), groups)
+        return FactorGraph(_num_nodes(data, "variable"), groups)
     sizes = sorted(set(ptr.diff().tolist()))
     factor_ptr = {name: data[name].ptr for name in groups}
     return FactorGraph(int(ptr[-1]), groups, ptr, factor_ptr, sizes[0] if len(sizes) == 1 else None)
+
+
+def _edge_index(data: Any, kind: tuple[str, str, str]) -> Tensor:
+    """The edges of one type, (2, E), of factors that exist."""
+    index, what = data[kind].get("edge_index"), f"edge_index of {kind}"
+    if not isinstance(index, Tensor):
+        raise ValueError(f"Expected {what} as a tensor of shape (2, E) (got {type(index).__name__})")  # noqa: TRY004
+    if index.dim() != 2 or index.shape[0] != 2:
+        raise ValueError(f"Expected {what} of shape (2, E) (got {tuple(index.shape)})")
+    if index.dtype.is_floating_point or index.dtype.is_complex or index.dtype == torch.bool:
+        raise ValueError(f"Expected {what} in integers (got {index.dtype})")
+    count = _num_nodes(data, kind[0])
+    wrong = index[0][(index[0] < 0) | (index[0] >= count)]
+    if wrong.numel():
+        exist = f"factors 0 to {count - 1}" if count else "no factors"
+        raise ValueError(f"Expected {exist} in {what}, as data[{kind[0]!r}] has {count} (got {int(wrong[0])})")
+    return index.long()
+
+
+def _num_nodes(data: Any, kind: str) -> int:
+    count = None
+    if kind in data.node_types:
+        with warnings.catch_warnings():  # PyG warns where it cannot tell
+            warnings.simplefilter("ignore")
+            count = data[kind].num_nodes
+    if count is None:
+        raise ValueError(f"Expected data[{kind!r}].num_nodes, or features data[{kind!r}].x to count (got neither)")
+    return int(count)
 
 
 def hetero_features(data: Any) -> Features:
@@ -189,7 +215,11 @@ def hetero_features(data: Any) -> Features:
         if data[name].get("x") is not None:
             gs[name] = data[name].x
         if store.get("edge_attr") is not None:
-            edges[name] = store.edge_attr[torch.argsort(store.edge_index[0], stable=True)]
+            rows, count = store.edge_attr, store.edge_index.shape[1]
+            if not isinstance(rows, Tensor) or not rows.dim() or rows.shape[0] != count:
+                got = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
+                raise ValueError(f"Expected edge_attr of {kind} with a row for each of {count} edges (got {got})")
+            edges[name] = rows[torch.argsort(store.edge_index[0], stable=True)]
     return data["variable"].get("x"), gs, edges
 
 
