@@ -87,6 +87,34 @@ def test_samples_may_differ_in_edge_features_alone() -> None:
     assert batch.num_graphs == len(batch.unbatch()) == 4
 
 
+@pytest.mark.parametrize(
+    ("f", "g", "t", "message"),
+    [
+        ((2, 3, 1), (3, 2, 1), (4, 1), "data.f of shape (2, 3, 1) and data.gs['pair'] of shape (3, 2, 1)"),
+        ((3, 3, 1), (2, 2, 1), (4, 1), "data.f of shape (3, 3, 1) and data.gs['pair'] of shape (2, 2, 1)"),
+        ((1, 3, 1), (2, 2, 1), (5, 4, 1), "data.gs['pair'] of shape (2, 2, 1) and data.edges['pair'] of shape (5,"),
+        ((2, 3, 1), (2, 1), (5, 2, 2, 1), "data.f of shape (2, 3, 1) and data.edges['pair'] of shape (5, 2, 2, 1)"),
+    ],
+)
+def test_numbers_of_samples_that_disagree_are_named(f: Any, g: Any, t: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"number of samples in all features, or 1 (got {message}")):
+        Data(THREE, torch.ones(f), {"pair": torch.ones(g)}, {"pair": torch.ones(t)})
+
+
+@pytest.mark.parametrize(
+    ("f", "g", "t"),
+    [((1, 3, 1), (2, 2, 1), (4, 1)), ((2, 3, 1), (1, 2, 1), (1, 4, 1)), ((3, 1), (1, 2, 1), (2, 2, 2, 1))],
+)
+def test_features_with_a_leading_one_belong_to_every_sample(f: Any, g: Any, t: Any) -> None:
+    batch = Data(THREE, torch.randn(f), {"pair": torch.randn(g)}, {"pair": torch.randn(t)}, y=[0, 1])
+    assert batch.num_graphs == len(batch.unbatch()) == 2
+    for k, one in enumerate(batch.unbatch()):
+        assert one.f is not None
+        assert torch.equal(one.f, batch.f.expand(2, 3, 1)[k])  # type: ignore[union-attr]
+        assert torch.equal(one.gs["pair"], batch.gs["pair"].expand(2, 2, 1)[k])
+        assert (one.y, one.stacked) == (k, None)
+
+
 def test_targets_of_a_stacked_batch_have_a_row_for_each_sample() -> None:
     with pytest.raises(ValueError, match=r"data.y of shape \(2, ...\) to unbatch \(got \(3,\)\)"):
         replace(stacked(torch.eye(2)), y=torch.zeros(3)).unbatch()

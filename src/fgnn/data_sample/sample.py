@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import GetAttrKey, register_pytree_node
 
 from fgnn.data_sample.edge_forms import by_edge, by_sample, check_edges, map_edges, split_edges
+from fgnn.data_sample.stacked import count_stacked, stacked_shapes
 from fgnn.data_sample.targets import as_targets, map_targets, split_targets, targets_text
 from fgnn.graph import EdgeTypes, FactorGraph
 from fgnn.models.map.featurise import featurise
@@ -68,6 +69,7 @@ class Data:
             _check_rows(f"data.gs[{name!r}]", g, groups[name].num_factors)
         for name, t in self.edges.items():
             check_edges(name, t, groups[name])
+        count_stacked(stacked_shapes(*self.inputs))
 
     @classmethod
     def from_model(cls, model: GraphicalModel, y: Any = None, **options: Any) -> Data:
@@ -95,11 +97,7 @@ class Data:
     @property
     def stacked(self) -> int | None:
         """B, the number of samples that share the structure, where features are (B, ...); else None."""
-        sizes = [x.shape[0] for x in (self.f, *self.gs.values()) if x is not None and x.dim() == 3]
-        if not sizes:
-            groups = self.graph.groups
-            sizes = [t.shape[0] for name, t in self.edges.items() if by_sample(name, t, groups[name])]  # type: ignore[union-attr]
-        return sizes[0] if sizes else None
+        return count_stacked(stacked_shapes(*self.inputs))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Data:
         """The same sample in other tensors."""
@@ -195,11 +193,14 @@ class Data:
                 raise ValueError(f"Expected data.y of shape ({self.stacked}, ...) to unbatch (got {tuple(y.shape)})")
             return y[k]
 
+        def own(x: Tensor) -> Tensor:
+            return x[k if x.shape[0] > 1 else 0]
+
         edges = {}
         for name, t in self.edges.items():
-            edges[name] = t[k] if isinstance(t, Tensor) and by_sample(name, t, self.graph.groups[name]) else t
-        f = self.f[k] if self.f is not None and self.f.dim() == 3 else self.f
-        gs = {name: g[k] if g.dim() == 3 else g for name, g in self.gs.items()}
+            edges[name] = own(t) if isinstance(t, Tensor) and by_sample(name, t, self.graph.groups[name]) else t
+        f = own(self.f) if self.f is not None and self.f.dim() == 3 else self.f
+        gs = {name: own(g) if g.dim() == 3 else g for name, g in self.gs.items()}
         return Data(self.graph, f, gs, edges, map_targets(self.y, target), self.y_rows)
 
     def to_hetero_data(self) -> Any:
