@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 
 from fgnn import Data, FactorGraph, FactorGroup, collate
 from fgnn.graph import EdgeTypes
+from fgnn.nn import FGNNLayer
 
 ONE = FactorGraph(1, {})
 TWO = FactorGraph(2, {"pair": FactorGroup([[0, 1]])})
@@ -113,6 +114,26 @@ def test_features_with_a_leading_one_belong_to_every_sample(f: Any, g: Any, t: A
         assert torch.equal(one.f, batch.f.expand(2, 3, 1)[k])  # type: ignore[union-attr]
         assert torch.equal(one.gs["pair"], batch.gs["pair"].expand(2, 2, 1)[k])
         assert (one.y, one.stacked) == (k, None)
+
+
+@pytest.mark.parametrize("edges", [torch.eye(2), torch.tensor([0, 1]), EdgeTypes(torch.tensor([0, 1, 1, 0]), 2)])
+def test_samples_that_share_all_features_stay_apart(edges: Tensor | EdgeTypes) -> None:
+    samples = [Data(THREE, edges={"pair": edges}, y=float(k)) for k in range(3)]
+    batch = collate(samples, stack=True)
+    assert batch.num_graphs == 3
+    for one, given in zip(batch.unbatch(), samples, strict=True):
+        assert one.y == given.y
+        assert torch.equal(one.edge_rows()["pair"], given.edge_rows()["pair"])
+    q = "basis" if isinstance(edges, Tensor) and edges.is_floating_point() else "table"
+    layer = FGNNLayer(0, {"pair": 0}, {"pair": 2}, 4, q=q)  # type: ignore[arg-type]
+    torch.testing.assert_close(layer(*batch.inputs)[0], torch.stack([layer(*one.inputs)[0] for one in samples]))
+
+
+def test_samples_without_features_are_joined_instead() -> None:
+    samples = [Data(THREE, y=float(k)) for k in range(3)]
+    with pytest.raises(ValueError, match=r"features f, gs or edges .* \(got none in 3 samples\); .*stack=False"):
+        collate(samples, stack=True)
+    assert collate(samples).num_graphs == 3
 
 
 def test_targets_of_a_stacked_batch_have_a_row_for_each_sample() -> None:

@@ -88,18 +88,21 @@ def _stacked(samples: Sequence[Data]) -> Data:
         if set(sample.gs) != set(first.gs) or set(sample.edges) != set(first.edges):
             raise ValueError(f"Expected features of the same groups in all samples (got {sample} as sample {k})")
 
+    f = _stack("f", [sample.f for sample in samples])
+    gs = {name: _stack(f"gs[{name!r}]", [sample.gs[name] for sample in samples]) for name in first.gs}
+    y = join_targets([sample.y for sample in samples], _stack)
+    if f is None and not gs and not first.edges:
+        got = f"none in {len(samples)} samples"
+        raise ValueError(f"Expected features f, gs or edges in samples to stack (got {got}); join them, stack=False")
+    shared = {name for name, t in first.edges.items() if all(same_edges(sample.edges[name], t) for sample in samples)}
+    if f is None and not gs and len(shared) == len(first.edges):
+        shared = set()  # features alone tell how many samples there are
     edges: dict[str, EdgeFeatures] = {}
     for name, t in first.edges.items():
-        same = all(same_edges(sample.edges[name], t) for sample in samples)
-        edges[name] = t if same else _stack(f"edges[{name!r}]", [sample.edge_rows()[name] for sample in samples])
-    return Data(
-        first.graph,
-        _stack("f", [sample.f for sample in samples]),
-        {name: _stack(f"gs[{name!r}]", [sample.gs[name] for sample in samples]) for name in first.gs},
-        edges,
-        join_targets([sample.y for sample in samples], _stack),
-        first.y_rows if all(sample.y_rows == first.y_rows for sample in samples) else None,
-    )
+        rows = None if name in shared else [sample.edge_rows()[name] for sample in samples]
+        edges[name] = t if rows is None else _stack(f"edges[{name!r}]", rows)
+    y_rows = first.y_rows if all(sample.y_rows == first.y_rows for sample in samples) else None
+    return Data(first.graph, f, gs, edges, y, y_rows)
 
 
 def _stack(what: str, parts: Sequence[Tensor | None]) -> Any:
