@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fgnn import FactorGraph, FactorGroup
+from fgnn import Data, FactorGraph, FactorGroup
 from tests.nn.graphs import graphs
 
 
@@ -50,6 +52,19 @@ def test_groups_of_other_arity_become_ragged() -> None:
     whole = FactorGraph.concat([a, b])
     assert whole.groups["f"].arity is None
     assert whole.groups["f"].lists() == [[0, 1], [1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("graphs", "message"),
+    [
+        ([Data(FactorGraph(1, {}))], r"FactorGraph as graph 0 \(got Data\); fgnn.collate joins samples"),
+        ([FactorGraph(1, {}), None], r"FactorGraph as graph 1 \(got NoneType\)"),
+        (FactorGraph(1, {}), r"list of graphs to concatenate \(got FactorGraph\)"),
+    ],
+)
+def test_only_graphs_are_concatenated(graphs: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FactorGraph.concat(graphs)
 
 
 def test_nothing_cannot_be_concatenated() -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,6 +66,11 @@ def test_no_factors_and_empty_scopes_are_fine() -> None:
         (lambda: FactorGroup.ragged(torch.arange(3), torch.tensor([0, 2, 1, 3])), "Expected offsets that rise"),
         (lambda: FactorGroup.ragged(torch.zeros(2, 2).long(), torch.tensor([0, 4])), "Expected ragged scopes as"),
         (lambda: FactorGraph(-1, {}), "Expected num_variables >= 0 (got -1)"),
+        (lambda: FactorGraph("3", {}), "Expected num_variables as an integer (got '3')"),  # type: ignore[arg-type]
+        (lambda: FactorGraph(4.0, {}), "Expected num_variables as an integer (got 4.0)"),  # type: ignore[arg-type]
+        (lambda: FactorGraph(True, {}), "Expected num_variables as an integer (got True)"),
+        (lambda: FactorGraph(np.float64(4), {}), "Expected num_variables as an integer (got np.float64(4.0))"),
+        (lambda: FactorGraph(torch.tensor(4.0), {}), "Expected num_variables as an integer (got tensor(4.))"),
         (
             lambda: FactorGraph(3, {"p": FactorGroup([[0, 1], [2, 3]])}),
             "Expected variables 0 to 2 in group 'p' (got 3 in the scope of factor 1)",
@@ -84,6 +90,11 @@ def test_no_factors_and_empty_scopes_are_fine() -> None:
 def test_what_is_wrong_is_named(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         make()
+
+
+@pytest.mark.parametrize("count", [np.int64(4), np.uint8(4), torch.tensor(4)])
+def test_any_kind_of_integer_counts_variables(count: Any) -> None:
+    assert type(FactorGraph(count, {}).num_variables) is int
 
 
 def test_graphs_do_not_change() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fgnn.drawing import Sketch, States
+from fgnn.graph.given import groups_by_name, number_of_variables
 from fgnn.graph.group import FactorGroup, segment_index
 from fgnn.graph.incidence import Hints, Incidence
 from fgnn.graph.structure import Structure
@@ -55,23 +56,11 @@ class FactorGraph:
     structure: Structure = field(init=False, repr=False)
 
     def __post_init__(self, validate: bool, hints: Mapping[str, Hints] | None) -> None:
-        if self.num_variables < 0:
-            raise ValueError(f"Expected num_variables >= 0 (got {self.num_variables})")
-        groups: Any = self.groups
-        if not isinstance(groups, Mapping):
-            kind = type(groups).__name__
-            raise ValueError(f"Expected groups by name, as {{'pair': FactorGroup(scopes)}} (got a {kind})")  # noqa: TRY004
+        object.__setattr__(self, "num_variables", number_of_variables(self.num_variables))
+        object.__setattr__(self, "groups", groups_by_name(self.groups))
         for name, group in self.groups.items():
-            if not name:
-                raise ValueError("Expected a name for every group (got an empty one)")
-            if not isinstance(group, FactorGroup):
-                raise ValueError(f"Expected a FactorGroup for group {name!r} (got {type(group).__name__})")  # noqa: TRY004
             if validate:
                 group.check(self.num_variables, name)
-        devices = {group.device for group in self.groups.values()}
-        if len(devices) > 1:
-            raise ValueError(f"Expected all groups on one device (got {sorted(map(str, devices))})")
-        object.__setattr__(self, "groups", dict(self.groups))
         object.__setattr__(self, "structure", Structure(self.num_variables, self.groups, hints=hints or {}))
 
     @property
@@ -190,9 +179,7 @@ class FactorGraph:
 
         A group that a graph lacks is empty there. Concatenate features along the node axis.
         """
-        if not graphs:
-            raise ValueError("Expected at least one graph to concatenate (got none)")
-        flat = [piece for graph in graphs for piece in graph.unbatch()]
+        flat = [piece for graph in _listed(graphs) for piece in graph.unbatch()]
         device = next((graph.device for graph in flat if graph.groups), torch.device("cpu"))
         variable_ptr = _ptr([graph.num_variables for graph in flat], device)
         starts = variable_ptr.tolist()
@@ -299,6 +286,20 @@ def restore_graph(
 
 # What torch.load(..., weights_only=True) may call to restore a graph.
 torch.serialization.add_safe_globals([restore_graph])
+
+
+def _listed(given: Any) -> list[FactorGraph]:
+    """Graphs to concatenate, at least one."""
+    if not isinstance(given, Iterable):
+        raise ValueError(f"Expected a list of graphs to concatenate (got {type(given).__name__})")  # noqa: TRY004
+    graphs = list(given)
+    for k, graph in enumerate(graphs):
+        if not isinstance(graph, FactorGraph):
+            kind = type(graph).__name__
+            raise ValueError(f"Expected a FactorGraph as graph {k} (got {kind}); fgnn.collate joins samples")  # noqa: TRY004
+    if not graphs:
+        raise ValueError("Expected at least one graph to concatenate (got none)")
+    return graphs
 
 
 def _join(groups: list[FactorGroup]) -> FactorGroup:
