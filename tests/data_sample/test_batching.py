@@ -184,6 +184,23 @@ def test_features_by_group_are_dicts_of_tensors(make: Callable[[], Data], messag
         make()
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: collate([Data(TWO)], groups=TWO), "(fgnn.Data) with all groups as groups (got FactorGraph)"),  # type: ignore[call-overload]
+        (lambda: collate([Data(TWO)], groups=["pair"]), "(fgnn.Data) with all groups as groups (got list)"),  # type: ignore[call-overload]
+        (lambda: collate(Data(TWO)), "a list of samples to collate (got Data)"),  # type: ignore[call-overload]
+        (lambda: collate({"a": Data(TWO)}), "a list of samples to collate (got dict)"),  # type: ignore[call-overload]
+        (lambda: collate(None), "a list of samples to collate (got NoneType)"),  # type: ignore[call-overload]
+        (lambda: collate([(TWO, 1)] * 2), "(got FactorGraph); give fgnn.Data(graph)"),
+        (lambda: next(iter(DataLoader([{"graph": TWO}] * 2))), "(got FactorGraph); give fgnn.Data(graph)"),  # type: ignore[arg-type]
+    ],
+)  # fmt: skip
+def test_what_cannot_be_collated_is_named(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make()
+
+
 def test_samples_are_copied_and_detached() -> None:
     data = Data(THREE, torch.zeros(3, 1, requires_grad=True), y=1.0)
     copy = data.clone()

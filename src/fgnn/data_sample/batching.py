@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, overload
 
@@ -44,10 +44,19 @@ def collate(samples: Sequence[Any], *, stack: bool = False, groups: Data | None 
         groups: A sample or a batch that has all groups. Those that no sample here has are added without factors, so
             that every batch has the same groups and uses the same parameters.
     """
-    if not samples:
-        raise ValueError("Expected at least one sample to collate (got none)")
+    _check_arguments(samples, groups)
     how: dict[Any, Any] = {**default_collate_fn_map, Data: partial(_collate, stack=stack, groups=groups)}
     return default_collate(samples, collate_fn_map=how)
+
+
+def _check_arguments(samples: Any, groups: Any) -> None:
+    if isinstance(samples, Mapping) or not hasattr(samples, "__getitem__"):
+        raise ValueError(f"Expected a list of samples to collate (got {type(samples).__name__})")
+    if not len(samples):
+        raise ValueError("Expected at least one sample to collate (got none)")
+    if groups is not None and not isinstance(groups, Data):
+        kind = type(groups).__name__
+        raise ValueError(f"Expected a sample or a batch (fgnn.Data) with all groups as groups (got {kind})")
 
 
 def _collate(
@@ -63,7 +72,11 @@ def _collate(
     return batch if groups is None else with_groups(batch, groups)
 
 
-default_collate_fn_map[Data] = _collate
+def _refuse_graphs(given: Sequence[FactorGraph], *, collate_fn_map: Any = None) -> Any:
+    raise ValueError("Expected fgnn.Data, tensors and numbers in samples (got FactorGraph); give fgnn.Data(graph)")
+
+
+default_collate_fn_map |= {Data: _collate, FactorGraph: _refuse_graphs}
 
 
 def _joined(samples: Sequence[Data]) -> Data:
