@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from fgnn import Data, FactorGraph, FactorGroup, collate
 from fgnn.graph import EdgeTypes
-from fgnn.nn import build
+from fgnn.nn import FGNNLayer, build
 
 PAIR, RAGGED = [[0, 1], [1, 2]], [[0, 1, 2], [0, 1]]
 
@@ -52,6 +53,30 @@ def test_every_parameter_gets_a_gradient_from_every_batch(aggregate: str, norm: 
         batch = collate([sample(*groups)] * 2, groups=ALL)
         net(batch.graph, batch.f, batch.gs, {k: t for k, t in batch.edges.items() if k != "kind"}).sum().backward()
         assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
+
+
+@pytest.mark.parametrize(
+    "none",
+    [
+        FactorGroup([]),
+        *(FactorGroup(torch.empty(0, A).long()) for A in (2, 3)),
+        FactorGroup(torch.empty(0).long(), [0]),
+    ],
+)
+@pytest.mark.parametrize("t", [torch.eye(2), torch.tensor([0, 1])])
+def test_features_by_position_fit_a_group_without_factors(none: FactorGroup, t: Tensor) -> None:
+    atom = Data(FactorGraph(1, {"pair": none}), torch.ones(1, 1), edges={"pair": t}, y=1.0)
+    chain = Data(FactorGraph(3, {"pair": FactorGroup(PAIR)}), torch.ones(3, 1), edges={"pair": t}, y=2.0)
+    q: Any = "basis" if t.is_floating_point() else "table"
+    layer = FGNNLayer(1, {"pair": 0}, {"pair": 2}, 4, q=q)
+    apart = [layer(*one.inputs)[0] for one in (atom, chain)]
+    for samples in ([atom, chain], [chain, atom], [atom, atom]):
+        batch = collate(samples)
+        assert [one.num_graphs for one in (batch, collate([batch, *batch.unbatch()]))] == [2, 4]
+        wanted = torch.cat([apart[0 if one is atom else 1] for one in samples])
+        torch.testing.assert_close(layer(*batch.inputs)[0], wanted)
+    assert [one.num_graphs for one in (collate([atom] * 2, stack=True), collate([atom], groups=chain))] == [2, 1]
+    assert collate([chain], groups=atom).edges["pair"] is not None
 
 
 def test_groups_that_the_example_lacks_are_named() -> None:

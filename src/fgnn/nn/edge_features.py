@@ -31,6 +31,8 @@ def flatten_edges(
             return t, False
         if arity is not None and tuple(lead) == (arity,):
             return t, True
+        if not factors and len(lead) == 1:  # by position in scopes of any length, as there are none
+            return t[:0], False
     end = "" if width is None else f", {width}"
     shapes = [f"(E{end})"] if arity is None else [f"(C, A{end})", f"(E{end})", f"(A{end})"]
     sizes = f"E = {edges}" + ("" if arity is None else f", C = {factors}, A = {arity}")
