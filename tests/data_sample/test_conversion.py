@@ -34,6 +34,13 @@ def test_concatenated_graphs_are_a_batch_of_pyg() -> None:
     assert [g.num_variables for g in FactorGraph.from_hetero_data(data).unbatch()] == [2, 3]
 
 
+def test_batches_of_pyg_whose_samples_lack_a_group_are_refused() -> None:
+    data = pyg.Batch.from_data_list([graph.to_hetero_data() for graph in (THREE, TWO, THREE)])
+    for convert in (FactorGraph.from_hetero_data, Data.from_hetero_data):
+        with pytest.raises(ValueError, match=r"group 'ring' each \(got 2 of 3\); fgnn.collate"):
+            convert(data)
+
+
 def test_targets_by_name_keep_their_rows() -> None:
     batch = collate([Data(TWO, y={"a": torch.ones(3), "b": 1.0})] * 2)
     found = Data.from_hetero_data(batch.to_hetero_data())

@@ -176,6 +176,10 @@ def from_hetero_data(data: Any) -> FactorGraph:
         return FactorGraph(_num_nodes(data, "variable"), groups)
     sizes = sorted(set(ptr.diff().tolist()))
     factor_ptr = {name: data[name].ptr for name in groups}
+    for name, own in factor_ptr.items():
+        if len(own) != len(ptr):  # PyG has not counted the samples without it, and joined wrong variables
+            got = f"{len(own) - 1} of {len(ptr) - 1}"
+            raise ValueError(f"Expected samples with the group {name!r} each (got {got}); fgnn.collate joins others")
     return FactorGraph(int(ptr[-1]), groups, ptr, factor_ptr, sizes[0] if len(sizes) == 1 else None)
 
 
