@@ -18,7 +18,9 @@ from fgnn.nn.module_state import ModuleState
 from fgnn.nn.plain_modules import globally_hooked
 
 _WARM_UP = 2  # plain calls before a recording: they compile kernels and build index tensors
-_FAILURES = 3  # after this many, a module is no longer recorded
+_FAILURES = 3  # after this many, a kind of call is no longer recorded
+_MOST_FAILURES = 24  # and after this many, none
+_PRICE, _CREDIT = 20, 640  # replays that pay for giving a recording up, and how many are given in advance
 _CHANGES = 100  # after this many new parameters, too
 _COUNTED = 64  # kinds of calls that are counted
 
@@ -113,7 +115,8 @@ class Recorder:
         self._owner: Callable[[], nn.Module | None] | None = None
         self._calls: OrderedDict[Hashable, Call] = OrderedDict()
         self._seen: Counter[Hashable] = Counter()
-        self._failures = self._changes = 0
+        self._failures: Counter[Hashable] = Counter()
+        self._changes, self._credit = 0, _CREDIT
         self._state: ModuleState | None = None
         self._last: Call | None = None  # replayed last
         self._recent: _Recent | None = None
@@ -133,7 +136,7 @@ class Recorder:
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The module's result: replayed, or its own forward."""
-        if self._failures >= _FAILURES or self._changes >= _CHANGES:
+        if self._changes >= _CHANGES or self._failures.total() >= _MOST_FAILURES:
             return self.form.plain(module, *args, **kwargs)
         if self._lock.acquire(blocking=False):
             try:
@@ -174,6 +177,7 @@ class Recorder:
             return None
         recent = self._recent
         if recent is not None and self._is_like(recent, key, module):
+            self._credit += 1
             return recent.call
         if not self._often(key):
             return None
@@ -187,6 +191,7 @@ class Recorder:
         if call is None:
             call = self._record(whole, module, args, kwargs)
         if call is not None:
+            self._credit += 1
             self._calls.move_to_end(whole)
             self._last = call
             self._recent = _Recent(key, now, device, state, call)
@@ -231,17 +236,24 @@ class Recorder:
 
     def _record(self, key: Hashable, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         with self._recording:
-            if self._running:
+            if self._running or self._failures[key] >= _FAILURES:
                 return None
             if len(self._calls) >= self.keep:
+                if self._credit < _PRICE:  # kinds of calls that take turns would be recorded over and over
+                    return None
+                self._credit -= _PRICE
                 self._calls.popitem(last=False)
             self._recent = None
             try:
                 with recording():
                     self._calls[key] = self.form.record(module, args, kwargs, self._shared)
-            except RuntimeError as error:
+            except torch.OutOfMemoryError as error:  # the next call may have enough
                 self.reason = str(error).splitlines()[0]
-                self._failures += 1
+            except (
+                Exception
+            ) as error:  # whatever it is: the module's own forward raises it again, if it is the caller's
+                self.reason = (str(error) or type(error).__name__).splitlines()[0]
+                self._failures[key] += 1
         return self._calls.get(key)
 
 

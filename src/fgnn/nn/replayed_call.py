@@ -6,12 +6,15 @@ at a time. Here nothing is kept: a call behaves as the module does, without the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import repeat
 from operator import attrgetter
+from threading import RLock
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fgnn.nn.backends import differentiable
@@ -52,21 +55,23 @@ class ReplayedCall:
         describe((origin.args, origin.kwargs), inputs)
         kind, module = inputs[0].device.type, origin.module
         self._grad, self._all_used, self._random = torch.is_grad_enabled(), True, False
+        self._unreached: list[int] = []
         self._autocast = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
         named = dict(module.named_parameters())
-        own = {x.untyped_storage().data_ptr() for x in (*named.values(), *module.buffers())}
+        own = {x.untyped_storage().data_ptr() for x in (*named.values(), *module.buffers()) if x.numel()}
         if any(x.untyped_storage().data_ptr() in own for x in inputs):
             raise RuntimeError("Expected inputs that are no parameters of the module (got one that is)")
         self._aliases = {name: p.detach().requires_grad_(p.requires_grad and self._grad) for name, p in named.items()}
         self._names = [name for name, p in named.items() if p.requires_grad and self._grad]
-        self._parameters = [named[name] for name in self._names]
         self._wanted = [x.requires_grad and self._grad for x in inputs]
         placed: list[Tensor] = []
         for x in inputs:  # one that is given twice may be two others the next time
-            again = any(x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr() for y in placed)
+            again = any(x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr() for y in placed if y.numel())
             placed.append(x.clone(memory_format=torch.contiguous_format) if again else _placed(x))
         with torch.autocast(kind, enabled=False), restored(module, placed):
             self._forward, self._backward = self._record(origin, placed)
+            self._parameters = [named[name] for name in self._names]
+            self._training = [m.training for m in module.modules()]
             self._fits = self._forward.fits_here()  # and later: the current device is among the modes of a call
             self._constant = [k for k, carries in enumerate(self._carries) if not carries]
             self._shared = [k for k in range(len(self._carries)) if k not in self._forward.alone]
@@ -84,7 +89,9 @@ class ReplayedCall:
         placed = [x if x.is_contiguous() and not x.data_ptr() % _ALIGNED else _placed(x) for x in inputs]
         found: list[Any]
         if self._backward is not None:
-            found = [*_apply(self, origin, *placed, *self._parameters)]
+            for k in self._unreached:  # autograd would call their hooks, with no gradient
+                placed[k] = placed[k].detach()
+            found = [*_apply(self, _without_tensors(origin), *placed, *self._parameters)]
         elif self._grad:
             with torch.no_grad():
                 found = self.run(placed)[0]
@@ -147,7 +154,7 @@ class ReplayedCall:
             found = self._run(origin, dict(zip(self._names, flat[count:], strict=True)), flat[:count])
             return [x for x in tree_flatten(found)[0] if isinstance(x, Tensor)]
 
-        with recording(), restored(origin.module, ()):
+        with _one_at_a_time, recording(), restored(origin.module, ()), _in_modes(origin.module, self._training):
             return differentiable.gradients(plain, [*inputs, *self._parameters], wants, ups)
 
     def _run(self, origin: Origin, parameters: dict[str, Tensor], inputs: Sequence[Tensor]) -> Any:
@@ -194,7 +201,11 @@ class ReplayedCall:
             join_steps(backward, inputs[0].device)
             rest = iter(grads)
             given = [next(rest) if wanted else None for wanted in self._wanted]
-            first, second = _programs(forward, backward, results, [*given, *rest], self._carries)
+            own = dict(zip(self._names, rest, strict=True))
+            self._names = [name for name, grad in own.items() if grad is not None]
+            self._unreached = [k for k, wanted in enumerate(self._wanted) if wanted and given[k] is None]
+            at = [*given, *[own[name] for name in self._names]]
+            first, second = _programs(forward, backward, results, at, self._carries)
             # Running statistics belong to the forward pass alone, and the next one may come before this backward pass.
             used = backward.used
             read = [x for k, x in enumerate(second.fixed) if x is not None and k in used]
@@ -204,6 +215,30 @@ class ReplayedCall:
 
 _version = attrgetter("_version")
 _TENSOR = object()  # stands for a tensor among the results
+
+
+_HOLE = torch.empty(0)  # where a tensor was
+_one_at_a_time = RLock()  # modules that have other tensors for their parameters
+
+
+def _without_tensors(origin: Origin) -> Origin:
+    """A call without its tensors: the caller may change its dicts, or keep results in them."""
+    args, kwargs = replaced((origin.args, origin.kwargs), repeat(_HOLE))
+    return Origin(origin.module, args, kwargs)
+
+
+@contextmanager
+def _in_modes(module: nn.Module, training: Sequence[bool]) -> Iterator[None]:
+    """The modes in which a call was recorded."""
+    modules = list(module.modules())
+    before = [m.training for m in modules]
+    for m, mode in zip(modules, training, strict=True):
+        m.training = mode
+    try:
+        yield
+    finally:
+        for m, mode in zip(modules, before, strict=True):
+            m.training = mode
 
 
 def _placed(x: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from itertools import chain
 from typing import Any, TypeVar, cast
 
 import torch
@@ -16,6 +17,7 @@ from fgnn.nn.replayed_call import ReplayedCall
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NAME = "launches"  # of the attribute
+_KEEP = 32  # recordings of a module; they hold index tensors and constants, no activations
 _KNOWN = (
     nn.Linear, nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Identity, nn.BatchNorm1d, nn.LayerNorm, nn.RMSNorm,
     nn.GroupNorm, nn.Dropout, nn.ReLU, nn.GELU, nn.SiLU, nn.Mish, nn.ELU, nn.LeakyReLU, nn.Sigmoid, nn.Tanh,
@@ -34,12 +36,12 @@ def replays(forward: F) -> F:
 
     @wraps(forward)
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if tracing() or is_recording() or not _on_gpu(args) or _saved_elsewhere():
+        if tracing() or is_recording() or not _on_gpu(args, kwargs) or _saved_elsewhere():
             return forward(self, *args, **kwargs)
         try:
             recorder = self.__dict__[_NAME]
         except KeyError:
-            recorder = self.__dict__[_NAME] = Recorder(LAUNCHES)
+            recorder = self.__dict__[_NAME] = Recorder(LAUNCHES, _KEEP)
         return forward(self, *args, **kwargs) if recorder is None else recorder(self, args, kwargs)
 
     return cast(F, call)
@@ -58,8 +60,8 @@ def switch_on(module: nn.Module) -> None:
             del one.__dict__[_NAME]
 
 
-def _on_gpu(args: tuple[Any, ...]) -> bool:
-    for x in args:
+def _on_gpu(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    for x in chain(args, kwargs.values()):
         if isinstance(x, Tensor):
             return x.is_cuda or forced_backend() == "triton"
     return False

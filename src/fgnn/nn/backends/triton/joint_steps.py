@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Hashable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -54,7 +55,8 @@ def join_steps(tape: Tape, device: torch.device, constant: Collection[int] = ())
         Kind(partial(_cast, tape, None), casts, all_at_once),
         Kind(partial(_zeros, device), partial(_filled, tape), all_at_once, early=True),
     ]
-    if why_unavailable(device) is None:
+    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    if why_unavailable(device) is None and not capturing:  # to prepare a kernel launches it
         kinds.append(Kind(partial(_sum, tape), partial(joint_launch.sums, device), joint_launch.SUMS))
         kinds.append(Kind(partial(_addition, tape), partial(joint_launch.additions, device), joint_launch.ADDITIONS))
     for kind in kinds:
@@ -73,7 +75,11 @@ def _joined(steps: Sequence[Step], kind: Kind) -> list[Step]:
         del touched[key]
         if kind.early:
             some.reverse()
-        slot += some if len(some) == 1 else kind.join(some)
+        if len(some) > 1:
+            with suppress(Exception):  # a kernel that cannot be compiled here; the steps do without it
+                slot += kind.join(some)
+                return
+        slot += some
 
     for step in reversed(steps) if kind.early else steps:
         used = uses(step)

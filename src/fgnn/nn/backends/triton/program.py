@@ -168,7 +168,8 @@ class Program:
         if isinstance(x, Place):
             if x.buffer in self.begins:
                 buffer, start = self.begins[x.buffer]
-                return x._replace(buffer=buffer, offset=start + x.offset)
+                there = x._replace(buffer=buffer, offset=start + x.offset)
+                return there if buffer == x.buffer else self._moved(there)  # which may be part of another
             return x if tape is None else _whole(x, tape)
         return [self._moved(y, tape) for y in x] if isinstance(x, list) else x
 
