@@ -101,3 +101,30 @@ def test_mistakes_are_named() -> None:
 def test_heads_name_what_does_not_fit(call: Callable[[FactorGraph, Tensor], object], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         call(ragged_graph(), torch.zeros(8, 2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("joined", [False, True])
+def test_one_structure_is_pooled_by_attention_in_generated_code_with_threads(joined: bool) -> None:
+    graph = FactorGraph.concat([ragged_graph()]) if joined else ragged_graph()
+    head, x = GraphHead(3, 2, pool="attention"), torch.randn(8, 3, requires_grad=True)
+    wanted = torch.autograd.grad(head(graph, x).square().sum(), x)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        torch._dynamo.reset()
+        found = torch.autograd.grad(torch.compile(head)(graph, x).square().sum(), x)
+    finally:
+        torch.set_num_threads(threads)
+    torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("how", ["sum", "attention"])
+def test_sizes_may_be_symbols_and_mistakes_are_named_with_numbers(how) -> None:  # type: ignore[no-untyped-def]
+    for module in (GraphPool(how, 3 if how == "attention" else None), GraphHead(3, 1, pool=how)):
+        fast, x = torch.compile(module, backend="eager", fullgraph=True, dynamic=True), torch.randn(8, 3)
+        torch._dynamo.reset()
+        torch.testing.assert_close(fast(ragged_graph(), x), module(ragged_graph(), x))
+        torch._dynamo.reset()
+        with pytest.raises(Exception, match=r"\(\.\.\., 8, [3d]\).*\(got \(7, 3\)\)"):
+            fast(ragged_graph(), x[:7])

@@ -14,6 +14,7 @@ from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.torch.traced import reduce_segments
 from fgnn.nn.inputs import check_features, check_groups, check_kinds
 from fgnn.nn.message import Message, call_on_edges, in_parts
+from fgnn.nn.shape_text import shape_text
 
 Pooling = Literal["sum", "mean", "max", "attention"]
 
@@ -57,10 +58,11 @@ class GraphPool(nn.Module):
         if group is not None and group not in graph.groups:
             raise ValueError(f"Expected a group among {list(graph.groups)} (got {group!r})")
         count = graph.num_variables if group is None else graph.groups[group].num_factors
-        if x is None or x.dim() < 2 or x.shape[-2] != count or self.width not in (None, x.shape[-1]):
+        fits = x is not None and x.dim() >= 2 and x.shape[-2] == count
+        if not fits or (self.width is not None and x.shape[-1] != self.width):
             what = "variables" if group is None else f"factors of group {group!r}"
-            got = "none" if x is None else tuple(x.shape)
-            raise ValueError(f"Expected features (..., {count}, {self.width or 'd'}) of the {what} to pool (got {got})")
+            expected = f"features (..., {int(count)}, {'d' if self.width is None else int(self.width)})"
+            raise ValueError(f"Expected {expected} of the {what} to pool (got {shape_text(x)})")
 
     def _reduce(self, x: Tensor, index: Tensor, graphs: int) -> Tensor:
         """(..., nodes, d) to (..., graphs, d), by sums in float32 or better: in bfloat16, 256 + 1 is 256."""
@@ -70,9 +72,11 @@ class GraphPool(nn.Module):
         if self.score is not None:
             weights = self.score(given).to(x.dtype)
             largest = reduce_segments(weights.detach(), index, graphs, Aggregation("max"))
-            weights = (weights - largest.index_select(-2, index)).exp()
+            # Not index_select: torch.compile with threads cannot generate its gradient for a single sum.
+            where = index.unsqueeze(-1).expand(weights.shape)
+            weights = (weights - largest.gather(-2, where)).exp()
             total = reduce_segments(weights, index, graphs, Aggregation("sum"))
-            return reduce_segments(x * weights / total.index_select(-2, index), index, graphs, Aggregation("sum"))
+            return reduce_segments(x * weights / total.gather(-2, where), index, graphs, Aggregation("sum"))
         pooled = reduce_segments(x, index, graphs, Aggregation("max" if self.how == "max" else "sum"))
         if self.how == "sum":
             return pooled
@@ -115,8 +119,8 @@ class GraphHead(nn.Module):
         """Scores (G, out) or (B, out) from features of the variables."""
         check_kinds(graph, f, {}, {}, "the arguments are (graph, f)")
         n, d = graph.num_variables, self.width
-        if f is None or f.dim() < 2 or f.shape[-2:] != (n, d):
-            raise ValueError(f"Expected f of shape (..., {n}, {d}) (got {'none' if f is None else tuple(f.shape)})")
+        if f is None or f.dim() < 2 or f.shape[-2] != n or f.shape[-1] != d:
+            raise ValueError(f"Expected f of shape (..., {int(n)}, {int(d)}) (got {shape_text(f)})")
         scores: Tensor = self.mlp(self.pool(graph, f))
         return scores
 
