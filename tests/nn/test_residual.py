@@ -218,6 +218,36 @@ def test_one_compilation_serves_all_layers_and_graphs() -> None:
     assert len(compilations) == 1
 
 
+@pytest.mark.parametrize("called", [False, True])
+def test_a_compiled_network_takes_structures_that_it_has_not_seen(called: bool) -> None:
+    """Ragged ones and joined batches too, whether or not something is derived from them yet."""
+    net, _ = _network(layers=1)
+    torch._dynamo.reset()
+    compilations = []
+
+    def backend(module: torch.fx.GraphModule, example: list[Tensor]) -> object:
+        compilations.append(module)
+        return module.forward
+
+    fast, weight = torch.compile(net, backend=backend, dynamic=True, fullgraph=True), net.layers[0].update.inner.weight
+    for count in (2, 3, 5, 7):
+        graph, other = (FactorGraph.concat([ragged_graph()] * count) for _ in range(2))
+        f, gs, _ = features(graph, 2, {"any": 1, "pair": 4}, {"any": 1, "pair": 1}, dtype=torch.float32)
+        expected, found = net(graph if called else other, f, gs), fast(graph, f, gs)
+        torch.testing.assert_close(found, expected)
+        gradients = [torch.autograd.grad(x.square().sum(), weight)[0] for x in (found, expected)]
+        torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
+    assert len(compilations) <= 2
+
+
+def test_a_compiled_layer_names_the_shapes_that_do_not_fit() -> None:
+    torch._dynamo.reset()
+    fast = torch.compile(_layer(uniform_graph()), backend="eager", dynamic=True, fullgraph=True)
+    gs = {name: torch.randn(group.num_factors, WIDTH) for name, group in uniform_graph().groups.items()}
+    with pytest.raises(Exception, match=rf"\(7, {WIDTH}\) or .* variables \(got \(5, {WIDTH}\)\)"):
+        fast(uniform_graph(), torch.randn(5, WIDTH), gs)
+
+
 def test_autocast_keeps_the_residual_stream_in_float32() -> None:
     net, inputs = _network(layers=2)
     kinds = []

@@ -78,6 +78,10 @@ class Derived:
         value: T = self._derived[name]
         return value
 
+    def made(self, name: Hashable) -> Any:
+        """The value called ``name`` if it has been made, else None."""
+        return self._derived.get(name)
+
     def recent(self, name: Hashable, key: Hashable, make: Callable[[], T], keep: int = 4) -> T:
         """The value for ``key``, made by ``make`` unless it is among the ``keep`` values used last under ``name``.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from fgnn.graph import EdgeTypes, FactorGraph, Incidence, Side
+from fgnn.graph import EdgeTypes, FactorGraph, Incidence, Side, exporting
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.choice import EdgeCall
 from fgnn.nn.backends.torch.slots import Slots, relu_sum, variables_to_slots
@@ -17,6 +17,7 @@ from fgnn.nn.edge_matrix import CosineMatrix
 from fgnn.nn.inputs import check_groups
 from fgnn.nn.norm import RMSNorm
 from fgnn.nn.plain_modules import is_observed
+from fgnn.nn.shape_text import shape_text
 
 # The arity that first weights are scaled for where factors may have any.
 _TYPICAL_ARITY = 8
@@ -60,10 +61,10 @@ class _ToFactors(nn.Module):
 
     def _incoming(self, incidence: Incidence, f: Tensor) -> Tensor:
         """The sum of messages.  # shape: (B, N, d) -> (B, C, 2d)"""
-        if torch.compiler.is_exporting():
+        slots = _slots(incidence)
+        if slots is None:
             phi, weight, call = _by_edge(self.matrix, incidence, "factor")
             return aggregate_traced(f.index_select(1, incidence.variable), None, phi, weight, call)
-        slots = Slots.of(incidence)
         runs = slots.slots_by_run(variables_to_slots(f, slots))
         parts = [
             nn.functional.linear(x, at.permute(1, 0, 2).flatten(1))  # at: (A, 2d, d)
@@ -89,12 +90,12 @@ class _ToVariables(nn.Module):
 
     def _incoming(self, incidence: Incidence, own: Tensor, g: Tensor) -> Tensor:
         """The sum over edges of what the factor sends and the variable's own part, after ReLU.  # shape: (B, N, d)"""
-        if torch.compiler.is_exporting():
+        slots = _slots(incidence)
+        if slots is None:
             phi, weight, call = _by_edge(self.matrix, incidence, "variable")
             sent = edge_products(g.index_select(1, incidence.group().factor_index()), phi, weight, call)
             messages = (sent + own.index_select(1, incidence.variable)).relu()
             return reduce_segments(messages, incidence.variable, incidence.num_variables, call.aggregation)
-        slots = Slots.of(incidence)
         parts = []
         for at, x in zip(_matrices(self.matrix, incidence, slots), slots.to_runs(g), strict=True):
             sent = nn.functional.linear(x, at.flatten(0, 1))  # at: (A, d, d)
@@ -102,8 +103,18 @@ class _ToVariables(nn.Module):
         return relu_sum(parts[0] if len(parts) == 1 else torch.cat(parts, 1), own, slots)
 
 
+def _slots(incidence: Incidence) -> Slots | None:
+    """The slots of a group's edges; None where sums over edges serve, because code that is traced cannot make them.
+
+    Exported code reads the scopes as inputs. Compiled code uses slots that are there before it is called.
+    """
+    if exporting():
+        return None
+    return Slots.made(incidence) if torch.compiler.is_compiling() else Slots.of(incidence)
+
+
 def _by_edge(q: nn.Module, incidence: Incidence, towards: Side) -> tuple[Tensor | None, Tensor, EdgeCall]:
-    """φ (E, T) or None, W (T, m, n), and a sum over edges, for an exported program, whose scopes are inputs."""
+    """φ (E, T) or None, W (T, m, n), and a sum over edges, for code without slots."""
     coefficients, weight = q(None, incidence)
     types, phi = (coefficients, None) if isinstance(coefficients, EdgeTypes) else (None, coefficients)
     return phi, weight, EdgeCall(incidence, towards, False, Aggregation("sum"), types, None)
@@ -191,8 +202,8 @@ class ResidualFGNNLayer(nn.Module):
 
     def prepare(self, graph: FactorGraph) -> None:
         """Make all tensors that are derived from the graph now (before compiling or capturing a layer)."""
-        if torch.compiler.is_exporting():
-            return  # the scopes are not known
+        if torch.compiler.is_compiling():
+            return  # the scopes may not be known
         for name in graph.groups:
             self._check_group(name)
             incidence, matrix = graph.incidence(name), getattr(self.to_factors[name], "matrix", None)
@@ -214,8 +225,8 @@ class ResidualFGNNLayer(nn.Module):
 
     def _check_shape(self, x: Tensor, count: int, what: str) -> None:
         if x.dim() not in (2, 3) or tuple(x.shape[-2:]) != (count, self.width):
-            d = self.width
-            raise ValueError(f"Expected ({count}, {d}) or (B, {count}, {d}) for the {what} (got {tuple(x.shape)})")
+            fits = f"{int(count)}, {self.width})"
+            raise ValueError(f"Expected ({fits} or (B, {fits} for the {what} (got {shape_text(x)})")
 
     def extra_repr(self) -> str:
         return f"width={self.width}"

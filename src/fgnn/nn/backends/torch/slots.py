@@ -43,6 +43,12 @@ class Slots:
         return incidence.derived("slots", lambda: cls._make(incidence))
 
     @classmethod
+    def made(cls, incidence: Incidence) -> Slots | None:
+        """The slots if they have been made."""
+        slots: Slots | None = incidence.made("slots")
+        return slots
+
+    @classmethod
     def _make(cls, incidence: Incidence) -> Slots:
         order = rank = None
         variable = incidence.variable
