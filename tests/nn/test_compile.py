@@ -114,6 +114,15 @@ def test_changes_of_a_layer_are_seen_after_the_first_call() -> None:
         torch.testing.assert_close(before, wanted)
 
 
+def test_messages_of_several_layers_need_no_call_before() -> None:
+    graph = ragged_graph()
+    widths = dict.fromkeys(graph.groups, 3)
+    f, gs, _ = features(graph, 2, widths, widths, dtype=torch.float32)
+    layer = FGNNLayer(2, widths, dict.fromkeys(graph.groups, 0), 4, hidden=(5,))
+    fast = compiled(layer, [])
+    torch.testing.assert_close(fast(ragged_graph(), f, gs)[0], layer(graph, f, gs)[0])
+
+
 @pytest.mark.slow
 def test_features_without_samples_are_shared_by_all() -> None:
     graph = uniform_graph()

@@ -5,7 +5,7 @@ from fgnn.graph.derived import by_handle, exporting, tracing
 from fgnn.graph.edge_types import EdgeTypes
 from fgnn.graph.factor_graph import FactorGraph
 from fgnn.graph.group import FactorGroup
-from fgnn.graph.incidence import Block, Hints, Incidence, Side
+from fgnn.graph.incidence import Block, Hints, Incidence, Side, TracedIncidence
 from fgnn.graph.matching import Matching, perfect_matching
 from fgnn.graph.padded import PaddedIncidence, padded_width, slots_by_target
 from fgnn.graph.structure import Structure
@@ -21,6 +21,7 @@ __all__ = [
     "PaddedIncidence",
     "Side",
     "Structure",
+    "TracedIncidence",
     "by_handle",
     "exporting",
     "padded_width",

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, fields
 from itertools import count
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 from weakref import WeakValueDictionary
 
 import torch
@@ -49,12 +49,14 @@ class Derived:
 
     handle: int = field(init=False, repr=False)
     _derived: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
+    # Whether torch.compile may trace the making of objects of this class, which then have no handle.
+    _in_trace: ClassVar[bool] = False
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         self = super().__new__(cls)
         # Exported code uses no handles, and Dynamo traces no weak references. Objects of other threads and those made
         # while tensors alone are traced outlive the export.
-        traced = torch.compiler.is_dynamo_compiling() and exporting()
+        traced = torch.compiler.is_dynamo_compiling() and (cls._in_trace or exporting())
         handle = -1 if traced else next(_HANDLES)
         object.__setattr__(self, "handle", handle)
         if not traced:

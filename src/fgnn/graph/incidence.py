@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -72,15 +72,16 @@ class Incidence(Derived):
     hints: Hints = field(default_factory=Hints)
     one_type: EdgeTypes = field(init=False, repr=False)
     _places: EdgeTypes | None = field(init=False, repr=False)
+    _types: ClassVar[type[EdgeTypes]] = EdgeTypes
 
     def __post_init__(self) -> None:
         edges, arity, device = self.num_edges, self.arity, self.variable.device
-        one = EdgeTypes.known(lambda: torch.zeros(edges, dtype=torch.long, device=device), 1, edges)
+        one = self._types.known(lambda: torch.zeros(edges, dtype=torch.long, device=device), 1, edges)
         places = None
         if arity is not None:
             # A compiled layer names them by handle, so they must be there before the first call.
             most = max(arity, 1)
-            places = EdgeTypes.known(lambda: torch.arange(edges, device=device) % most, most, edges)
+            places = self._types.known(lambda: torch.arange(edges, device=device) % most, most, edges)
         object.__setattr__(self, "one_type", one)
         object.__setattr__(self, "_places", places)
 
@@ -94,9 +95,14 @@ class Incidence(Derived):
         """E."""
         return self.variable.shape[0]
 
-    @cached_property
+    @property
     def factor(self) -> Tensor:
         """c of each edge, non-decreasing.  # shape: (E,)"""
+        # torch.compile cannot trace the lock of a cached property.
+        return self.group().factor_index() if tracing() else self._factor
+
+    @cached_property
+    def _factor(self) -> Tensor:
         return self.group().factor_index()
 
     @cached_property
@@ -202,7 +208,7 @@ class Incidence(Derived):
     def _ragged_positions(self) -> EdgeTypes:
         place = torch.arange(self.num_edges, device=self.variable.device) - self.factor_ptr[self.factor]
         longest = int(self.degree("factor").max()) if self.num_factors else 0
-        return EdgeTypes.known(place, max(longest, 1), self.num_edges)
+        return self._types.known(place, max(longest, 1), self.num_edges)
 
     def prepare(self) -> Incidence:
         """Compute the index tensors now, before compiling or recording a network."""
@@ -212,6 +218,17 @@ class Incidence(Derived):
         self.positions.prepare()
         self.one_type.prepare()
         return self
+
+
+class _TracedTypes(EdgeTypes):
+    _in_trace = True
+
+
+class TracedIncidence(Incidence):
+    """Edges that code traced by ``torch.compile`` makes for itself. They have no handle, so plain operations serve."""
+
+    _in_trace = True
+    _types = _TracedTypes
 
 
 def _blocks(ptr: Tensor, edge: Tensor | None) -> tuple[Block, ...]:

@@ -1,4 +1,4 @@
-"""Factor graphs and edge types as pytrees, so that ``torch.export``, ``torch.func`` and CUDA graphs accept them."""
+"""Graphs, groups and edge types as pytrees, so that ``torch.export``, ``torch.func`` and CUDA graphs accept them."""
 
 from __future__ import annotations
 
@@ -89,6 +89,19 @@ def _load(dumped: list[Any]) -> _GraphContext:
     return _GraphContext(count, pairs, names, size, tuple((name, most, covers) for name, most, covers in hints))
 
 
+def _flatten_group(group: FactorGroup) -> tuple[list[Tensor], bool]:
+    return [group.scopes, *(() if group.offsets is None else (group.offsets,))], group.offsets is not None
+
+
+def _flatten_group_with_names(group: FactorGroup) -> tuple[list[tuple[Any, Tensor]], bool]:
+    leaves, ragged = _flatten_group(group)
+    return [(MappingKey(name), leaf) for name, leaf in zip(("scopes", "offsets"), leaves, strict=False)], ragged
+
+
+def _unflatten_group(leaves: Iterable[Any], ragged: bool) -> FactorGroup:
+    return FactorGroup.known(*leaves)
+
+
 def _flatten_types(types: EdgeTypes) -> tuple[list[Tensor], int]:
     return [types.index], types.num_types
 
@@ -111,6 +124,13 @@ register_pytree_node(
     to_dumpable_context=_dump,
     from_dumpable_context=_load,
     flatten_with_keys_fn=_flatten_with_names,
+)
+register_pytree_node(
+    FactorGroup,
+    _flatten_group,
+    _unflatten_group,
+    serialized_type_name="fgnn.FactorGroup",
+    flatten_with_keys_fn=_flatten_group_with_names,
 )
 register_pytree_node(
     EdgeTypes,

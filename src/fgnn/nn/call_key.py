@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import SUPPORTED_NODES
 
-from fgnn.graph import FactorGraph
+from fgnn.graph import FactorGraph, FactorGroup
 from fgnn.graph.derived import Derived
 from fgnn.nn.backends.choice import forced_backend
 from fgnn.runtime.float32 import allows_tf32
@@ -43,7 +43,7 @@ def describe(value: Any, tensors: list[Tensor]) -> Hashable:
         return _known(value)
     if isinstance(value, _PLAIN):
         return kind, value
-    if kind not in SUPPORTED_NODES:  # other tensors too
+    if kind not in SUPPORTED_NODES or kind is FactorGroup:  # other tensors too; scopes are no inputs of a recording
         raise Unknown(kind.__name__)
     entries, context = SUPPORTED_NODES[kind].flatten_fn(value)
     inside: list[Tensor] = []

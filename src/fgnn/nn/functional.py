@@ -64,7 +64,7 @@ def aggregate_messages(
     types, phi = (coefficients, None) if isinstance(coefficients, EdgeTypes) else (None, coefficients)
     batch = number_of_samples([x for x in (a, b, phi) if x is not None])
     dtype, relu = working_dtype(a), activation == "relu"
-    if tracing() and not compiled():
+    if tracing() and (not compiled() or incidence.handle < 0):
         a, (b, phi) = a.to(dtype), (None if x is None else x.to(dtype) for x in (b, phi))
         with torch.autocast(a.device.type, enabled=False):
             return aggregate_traced(a, b, phi, weight, EdgeCall(incidence, towards, relu, aggregation, types, batch))

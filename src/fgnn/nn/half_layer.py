@@ -182,7 +182,8 @@ def _half(
     ends: Sequence[Incidence | Structure],
 ) -> list[Tensor]:  # fmt: skip
     """One output for each of ``ends``: the destinations of a group, or of all groups."""
-    called = tracing() and not compiled()  # every operation is followed
+    # Every operation is followed, or the trace itself makes the edges, for which no operator can ask by handle.
+    called = tracing() and (not compiled() or any(x.incidence.handle < 0 for x in sent))
     if called or not all(is_plain(x.messages, EdgeMessages) for x in sent):
         parts = [x.messages(x.incidence, f, x.g, x.t, towards, aggregation) for x in sent]
         return _finish(parts, aggregation, outputs, ends)

@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor, nn
 
-from fgnn.graph import FactorGroup, Incidence, tracing
+from fgnn.graph import FactorGroup, Incidence, TracedIncidence, tracing
 from fgnn.nn.aggregate import Aggregation, finish
 from fgnn.nn.backends.torch.reduce import reduce_edges
+from fgnn.nn.backends.torch.traced import reduce_segments
 from fgnn.nn.direction import VariableToFactor
 from fgnn.nn.edge_features import EdgeFeatures, flatten_edges
 from fgnn.nn.edge_matrix import EdgeMatrix, Form, make_edge_matrix
@@ -31,7 +33,7 @@ def adjacency(neighbours: object) -> Incidence:
         order = "the arguments are (neighbours, f, e)"
         raise ValueError(f"Expected neighbours as a FactorGroup (got {kind_of(neighbours)}); {order}")  # noqa: TRY004
     elif tracing():
-        edges = Incidence.of(neighbours, neighbours.num_factors)
+        edges = TracedIncidence.of(neighbours, neighbours.num_factors)
     else:
         found = _edges.get(neighbours)
         edges = _listed(neighbours) if found is None else found
@@ -53,6 +55,13 @@ def _listed(neighbours: FactorGroup) -> Incidence:
                 f"Expected neighbours 0 to {count - 1} (got {int(flat[wrong[0]])} in the list of node {node})"
             )
     return Incidence.of(neighbours, count)
+
+
+def _places(edges: Incidence) -> Tensor:
+    """The place of each edge in its list, of lists of equal length."""
+    if not tracing():
+        return edges.positions.index
+    return torch.arange(edges.num_edges, device=edges.variable.device) % max(edges.arity or 0, 1)
 
 
 class MPNNLayer(nn.Module):
@@ -140,10 +149,17 @@ class MessagePassing(nn.Module):
         check_features("f", "nodes", f, incidence.num_factors, f.shape[-1], f.dtype)
         if e is not None:
             e, by_place = flatten_edges(e, incidence, int(e.shape[-1]))
-            e = e[incidence.positions.index] if by_place else e
+            e = e.index_select(-2, _places(incidence)) if by_place else e
         messages = self.message(f.index_select(-2, incidence.factor), f.index_select(-2, incidence.variable), e)
-        # With arg=True the gradient of a maximum goes to its first edge.
-        total, _ = reduce_edges(messages.movedim(-2, 0), incidence, "factor", self.aggregation, arg=True)
         degree = incidence.degree("factor") if self.aggregation.kind == "mean" else None
-        m = finish(total.movedim(0, -2), degree, incidence.empty_factors(), self.aggregation)
+        m = finish(self._total(messages, incidence), degree, incidence.empty_factors(), self.aggregation)
         return m if self.update is None else self.update(f, m)
+
+    def _total(self, messages: Tensor, incidence: Incidence) -> Tensor:
+        """The aggregate at each node, the identity element without edges; the gradient of a maximum is its first's."""
+        if tracing():  # blocks by degree would read the scopes
+            exact = messages.to(torch.promote_types(messages.dtype, torch.float32))
+            total = reduce_segments(exact, incidence.factor, incidence.num_factors, self.aggregation)
+            return total.to(messages.dtype)
+        total, _ = reduce_edges(messages.movedim(-2, 0), incidence, "factor", self.aggregation, arg=True)
+        return total.movedim(0, -2)

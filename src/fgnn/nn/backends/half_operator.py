@@ -101,7 +101,7 @@ def isolated_variables(structure: Structure, like: Tensor) -> Tensor | None:
 
 def empty_factors(incidence: Incidence, like: Tensor) -> Tensor | None:
     """``incidence.empty_factors()``, likewise.  # shape: (C,)"""
-    if incidence.arity or not compiled():
+    if incidence.arity or not compiled() or incidence.handle < 0:
         return incidence.empty_factors()
     mask: Tensor = _empty(like, incidence.handle, incidence.num_factors)
     return mask
