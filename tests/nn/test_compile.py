@@ -211,3 +211,24 @@ def test_generated_code_gives_the_same() -> None:
     for batch in (13, 19, 33):
         f, gs, edges = features(graph, 2, widths, widths, batch=batch, dtype=torch.float32)
         torch.testing.assert_close(fast(graph, f, gs, edges), net(graph, f, gs, edges), rtol=1e-4, atol=1e-5)
+
+
+def test_transforms_inside_compiled_code_are_followed() -> None:
+    """The operator of compiled code knows no batching rule: plain operations serve inside a transform, and only there."""
+    graph = uniform_graph()
+    widths = dict.fromkeys(graph.groups, 3)
+    net = build("FGNN(4) - FC(4) - FGNN(2)", variable_in=2, factor_in=widths)
+    f, gs, _ = features(graph, 2, widths, widths, batch=3, dtype=torch.float32)
+    gs = {name: g[0] for name, g in gs.items()}
+
+    def scores(x: Tensor) -> Tensor:
+        found: Tensor = net(graph, x, gs)
+        return found
+
+    def called(x: Tensor) -> tuple[Tensor, ...]:
+        slopes = torch.func.vmap(torch.func.grad(lambda one: scores(one).square().sum()))(x)
+        return torch.func.vmap(scores)(x), slopes, scores(x[0])
+
+    graphs: list[torch.fx.GraphModule] = []
+    torch.testing.assert_close(compiled(called, graphs)(f), called(f))  # type: ignore[arg-type]
+    assert [names(one).count("fgnn.steps.default") for one in graphs] == [1]

@@ -1,7 +1,7 @@
 """The bipartite structure of variables and factors, its batching, matching and conversion."""
 
 from fgnn.graph import pytree as pytree  # registers graphs as pytrees
-from fgnn.graph.derived import by_handle, exporting, tracing
+from fgnn.graph.derived import by_handle, exporting, tracing, transformed
 from fgnn.graph.edge_types import EdgeTypes
 from fgnn.graph.factor_graph import FactorGraph
 from fgnn.graph.group import FactorGroup
@@ -28,4 +28,5 @@ __all__ = [
     "perfect_matching",
     "slots_by_target",
     "tracing",
+    "transformed",
 ]

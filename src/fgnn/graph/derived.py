@@ -24,9 +24,18 @@ def tracing() -> bool:
 
     Such calls must neither keep derived tensors nor branch on their values.
     """
-    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+    if torch.compiler.is_compiling() or transformed():
         return True
     return forward_ad._current_level >= 0
+
+
+def transformed() -> bool:
+    """Whether a transform of ``torch.func`` is under way, also while ``torch.compile`` traces one."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+# torch.compile enters and leaves transforms as it traces them, and guards those that it is called in.
+transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def exporting() -> bool:

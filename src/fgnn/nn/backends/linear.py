@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fgnn.graph import exporting, tracing
+from fgnn.graph import exporting, tracing, transformed
 from fgnn.nn.backends.choice import choose_backend, working_dtype
 from fgnn.nn.backends.dense import DenseCall, dense, encode, sizes
 from fgnn.nn.backends.steps import Step, take
@@ -78,5 +78,5 @@ def have_kernels(x: Tensor) -> bool:
 
 
 def compiled() -> bool:
-    """Whether a call is traced by ``torch.compile``, not by ``torch.export``."""
-    return torch.compiler.is_compiling() and not exporting()
+    """Whether a call is traced by ``torch.compile``, not by ``torch.export``, nor inside ``torch.func``'s transforms."""
+    return torch.compiler.is_compiling() and not exporting() and not transformed()
