@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from fgnn import FactorGraph, FactorGroup
 from fgnn.graph import EdgeTypes
@@ -214,7 +215,7 @@ def test_generated_code_gives_the_same() -> None:
 
 
 def test_transforms_inside_compiled_code_are_followed() -> None:
-    """The operator of compiled code knows no batching rule: plain operations serve inside a transform, and only there."""
+    """The operator of compiled code knows no batching rule, so plain operations serve, and only inside a transform."""
     graph = uniform_graph()
     widths = dict.fromkeys(graph.groups, 3)
     net = build("FGNN(4) - FC(4) - FGNN(2)", variable_in=2, factor_in=widths)
@@ -232,3 +233,16 @@ def test_transforms_inside_compiled_code_are_followed() -> None:
     graphs: list[torch.fx.GraphModule] = []
     torch.testing.assert_close(compiled(called, graphs)(f), called(f))  # type: ignore[arg-type]
     assert [names(one).count("fgnn.steps.default") for one in graphs] == [1]
+
+
+def test_checkpoints_inside_compiled_code() -> None:
+    net, (graph, f, gs, edges) = built("FGNN(4) - Res[FC(4) - FGNN(4) - FC(4)] - GlobalPooling - FGNN(2)")
+
+    def called(x: Tensor) -> Tensor:
+        found: Tensor = checkpoint(net, graph, x, gs, edges, use_reentrant=False)
+        return found
+
+    f.requires_grad_()
+    fast = torch.compile(called, backend="aot_eager", fullgraph=True)
+    found, wanted = (torch.autograd.grad(call(f).square().sum(), f) for call in (fast, called))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)

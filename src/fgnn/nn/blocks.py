@@ -15,7 +15,7 @@ from fgnn.graph import FactorGraph, tracing
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.fork import fork
 from fgnn.nn.backends.linear import compiled, linear, linears
-from fgnn.nn.backends.steps import finish, recording, start
+from fgnn.nn.backends.steps import finish, recording, start, within_operator
 from fgnn.nn.backends.torch.reduce import reduce_edges
 from fgnn.nn.backends.torch.traced import reduce_segments
 from fgnn.nn.edge_features import EdgeFeatures
@@ -283,6 +283,7 @@ def _run_compiled(
     """The same in compiled code, where consecutive layers that consist of steps are one operator."""
     # Plain operations serve features of which some have no axis for samples.
     alike = isinstance(f, Tensor) and all(isinstance(g, Tensor) and g.dim() == f.dim() for g in gs.values())
+    alike = alike and not within_operator()
     for layer in layers:
         steps = alike and in_steps(layer)
         if steps and not recording():

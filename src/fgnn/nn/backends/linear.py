@@ -78,5 +78,5 @@ def have_kernels(x: Tensor) -> bool:
 
 
 def compiled() -> bool:
-    """Whether a call is traced by ``torch.compile``, not by ``torch.export``, nor inside ``torch.func``'s transforms."""
+    """Whether ``torch.compile`` traces a call, ``torch.export`` does not, and no transform of ``torch.func`` is on."""
     return torch.compiler.is_compiling() and not exporting() and not transformed()

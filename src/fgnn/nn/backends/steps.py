@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from contextlib import suppress
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -119,6 +120,22 @@ _open: list[Recording] = []
 def recording() -> bool:
     """Whether steps are being recorded."""
     return len(_open) > 0
+
+
+def within_operator() -> bool:
+    """Whether the body of an operator, such as that of ``torch.utils.checkpoint``, is traced: it records no steps.
+
+    What is outside of such a body, as the list of recordings is, must not be changed in it.
+    """
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    with suppress(AttributeError):  # an inner part of torch; without it, checkpoints need a graph break
+        tracer: Any = InstructionTranslator.current_tx().output.current_tracer
+        return tracer.parent is not None
+    return False
+
+
+within_operator._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def start() -> None:
