@@ -84,6 +84,45 @@ def test_edge_types_that_do_not_fit_are_named(edges: Any, message: str) -> None:
         layer(GRAPH, F, GS, {} if edges is None else {"pair": edges})
 
 
+ONE = FactorGraph(2, {"pair": FactorGroup([[0, 1]])})
+
+
+def test_an_integer_one_hot_is_not_read_as_types_of_other_axes() -> None:
+    layer = FGNNLayer(1, {"pair": 2}, {"pair": 2}, 4, q="table")
+    f, gs, one_hot = torch.ones(2, 1), {"pair": torch.ones(1, 2)}, torch.eye(2).long()
+    expected = "edges['pair'] as integer types or as a floating-point one-hot (got int64 of shape (2, 2), which"
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        layer(ONE, f, gs, {"pair": one_hot})
+    assert layer(ONE, f, gs, {"pair": one_hot.float()})[0].shape == (2, 4)
+    assert layer(ONE, f, gs, {"pair": torch.tensor([[0, 1], [0, 0]])})[0].shape == (2, 2, 4)  # types of two samples
+    with pytest.raises(ValueError, match=r"edges\['pair'\] of shape .* \(got \(1, 2, 2, 2\)\).*use \.float\(\)"):
+        FGNNLayer(1, {"pair": 2}, {"pair": 2}, 4, q="table")(GRAPH, F, GS, {"pair": torch.zeros(1, 2, 2, 2).long()})
+
+
+def test_features_by_position_have_no_axis_for_samples() -> None:
+    layer = FGNNLayer(1, {"pair": 2}, {"pair": 2}, 4)
+    with pytest.raises(
+        ValueError, match=re.escape("with B in front, or (A, 2) without B, for all factors and samples alike, where")
+    ):
+        layer(GRAPH, F, GS, {"pair": torch.ones(3, 2, 2)})
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "message"),
+    [
+        (torch.zeros(4).long(), torch.tensor([0, 0, 0, 5]), "edge types 0 to 1 (got 5) in edges['pair']"),
+        (torch.eye(2), torch.ones(2, 2), "edges['pair'] one-hot, or integer types"),
+        (EdgeTypes(torch.zeros(4).long(), 2), EdgeTypes(torch.zeros(3).long(), 3), "edges['pair'] of 2 types for 4"),
+    ],
+)
+def test_wrong_types_are_named_after_a_call_that_fits_too(good: Any, bad: Any, message: str) -> None:
+    layer = FGNNLayer(1, {"pair": 2}, {"pair": 2}, 4, q="table")
+    for _ in range(2):
+        layer(GRAPH, F, GS, {"pair": good})
+        with pytest.raises(ValueError, match=re.escape(message)):
+            layer(GRAPH, F, GS, {"pair": bad})
+
+
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal
+
 from torch import Tensor, nn
 
 from fgnn.graph import EdgeTypes, FactorGroup, Incidence
@@ -19,26 +22,62 @@ def flatten_edges(
     Returns:
         (E, ·) or (B, E, ·) and False; or (A, ·) and True.
     """
-    edges, arity, factors = group.num_edges, group.arity, group.num_factors
     lead = t.shape if width is None else t.shape[:-1]
     tail = () if width is None else (int(t.shape[-1]),)
-    if width is None or (t.dim() and t.shape[-1] == width):
-        if tuple(lead) == (edges,):
-            return t, False
-        if arity is not None and tuple(lead[-2:]) == (factors, arity) and len(lead) in (2, 3):
-            return t.reshape(*lead[:-2], edges, *tail), False
-        if len(lead) == 2 and lead[1] == edges:
-            return t, False
-        if arity is not None and tuple(lead) == (arity,):
-            return t, True
-        if not factors and len(lead) == 1:  # by position in scopes of any length, as there are none
-            return t[:0], False
-    end = "" if width is None else f", {width}"
-    shapes = [f"(E{end})"] if arity is None else [f"(C, A{end})", f"(E{end})", f"(A{end})"]
-    sizes = f"E = {edges}" + ("" if arity is None else f", C = {factors}, A = {arity}")
+    form = _form(lead, group) if width is None or (t.dim() and t.shape[-1] == width) else None
+    if form == "scopes":
+        return t.reshape(*lead[:-2], group.num_edges, *tail), False
+    if form == "nothing":
+        return t[:0], False
+    if form is not None:
+        return t, form == "positions"
     raise ValueError(
-        f"Expected {name} of shape {' or '.join(shapes)}, or with B in front, where {sizes} (got {tuple(t.shape)})"
+        f"Expected {name} {_forms(group, width)} (got {tuple(t.shape)}){_AS_TYPES if width is None else ''}"
     )
+
+
+def _form(
+    lead: Sequence[int], group: Incidence | FactorGroup
+) -> Literal["edges", "scopes", "positions", "nothing"] | None:
+    """What these axes stand for: (B?, E), (B?, C, A) or (A,), also of scopes that are not there; None if for no such."""
+    edges, arity, factors = group.num_edges, group.arity, group.num_factors
+    if tuple(lead) == (edges,):
+        return "edges"
+    if arity is not None and tuple(lead[-2:]) == (factors, arity) and len(lead) in (2, 3):
+        return "scopes"
+    if len(lead) == 2 and lead[1] == edges:
+        return "edges"
+    if arity is not None and tuple(lead) == (arity,):
+        return "positions"
+    return "nothing" if not factors and len(lead) == 1 else None
+
+
+_AS_TYPES = "; integers are types, use .float() for features"
+
+
+def _forms(group: Incidence | FactorGroup, width: int | None) -> str:
+    """The shapes that edge features may have, for an error."""
+    edges, arity, factors = group.num_edges, group.arity, group.num_factors
+    end = "" if width is None else f", {width}"
+    if arity is None:
+        return f"of shape (E{end}), or with B in front, where E = {edges}"
+    sizes = f"E = {edges}, C = {factors}, A = {arity}"
+    either = f"of shape (C, A{end}) or (E{end}) or one of these with B in front"
+    return f"{either}, or (A{end}) without B, for all factors and samples alike, where {sizes}"
+
+
+def check_integers(t: Tensor, group: Incidence, num_types: int, name: str) -> None:
+    """Refuse integers that are a one-hot of the types as well as types, by their shape and their values."""
+    one_hot = t.dim() > 1 and t.shape[-1] == num_types and _form(t.shape[:-1], group)
+    if not one_hot or _form(t.shape, group) is None:
+        return
+    rows = t.long()
+    if bool(((rows == 1).sum(-1) == 1).all()) and bool(((rows == 0) | (rows == 1)).all()):
+        got = f"{str(t.dtype).removeprefix('torch.')} of shape {tuple(t.shape)}"
+        raise ValueError(
+            f"Expected {name} as integer types or as a floating-point one-hot (got {got}, which may be both); "
+            f"use .float() for a one-hot, EdgeTypes(types.flatten(), {num_types}) for types of all edges"
+        )
 
 
 def edge_types(

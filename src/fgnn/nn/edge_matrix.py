@@ -171,7 +171,8 @@ class TableMatrix(EdgeMatrix):
     """One matrix for each of K edge types; t is a type, or one-hot.
 
     Types are integers (E,), (C, A) or, by position, (A,), which are read at every call; or ``EdgeTypes``, which are
-    checked and sorted once.
+    checked and sorted once. Compiled and exported code does not read values: there a one-hot with other values is not
+    refused but weights the matrices.
     """
 
     def __init__(self, types: int, rows: int, columns: int) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.graph import EdgeTypes, FactorGraph, tracing
-from fgnn.nn.edge_features import edge_types, flatten_edges
+from fgnn.nn.edge_features import check_integers, edge_types, flatten_edges
 
 _ORDER = "the arguments are (graph, f, gs, edges)"
 
@@ -71,9 +71,15 @@ def signature(graph: FactorGraph, f: Any, gs: Any, edges: Any) -> tuple[Any, ...
         graph.structure.handle,
         None if f is None else (f.shape, f.dtype, f.device),
         *((name, g.shape, g.dtype, g.device) for name, g in gs.items()),
-        *((name, (t.shape, t.dtype, t.device) if isinstance(t, Tensor) else None) for name, t in edges.items()),
+        *((name, _kind_of_edges(t)) for name, t in edges.items()),
         torch.is_autocast_enabled("cpu" if f is None else f.device.type),
     )
+
+
+def _kind_of_edges(t: Any) -> tuple[Any, ...] | None:
+    if isinstance(t, Tensor):
+        return t.shape, t.dtype, t.device
+    return (t.num_types, t.num_edges) if isinstance(t, EdgeTypes) else None
 
 
 def check_kinds(graph: Any, f: Any, gs: Any, edges: Any, order: str = _ORDER) -> None:
@@ -142,7 +148,11 @@ def _check_types(what: str, t: Any, graph: FactorGraph, group: str, num_types: i
     if not (t is None or isinstance(t, Tensor | EdgeTypes)):
         raise ValueError(f"Expected {what} as a tensor or EdgeTypes (got {kind_of(t)})")
     if tracing():  # the values are not known
+        if isinstance(t, Tensor):
+            flatten_edges(t, graph.incidence(group), num_types if t.is_floating_point() else None, what)
         return
+    if isinstance(t, Tensor) and t.is_cpu and not t.is_floating_point():
+        check_integers(t, graph.incidence(group), num_types, what)
     edge_types(t, graph.incidence(group), num_types, what)
 
 

@@ -56,8 +56,8 @@ class FGNNLayer(nn.Module):
 
     Shapes:
         f (N, variable_in) or (B, N, variable_in); gs by group (C, factor_in) or with B; edges by group (C, A, edge_in)
-        or (E, edge_in), with a leading B where samples differ, or (A, edge_in), the same for every factor. Returns
-        f (B?, N, out) and gs (B?, C, factor_out).
+        or (E, edge_in), with a leading B where samples differ, or (A, edge_in), the same for every factor and sample.
+        Returns f (B?, N, out) and gs (B?, C, factor_out).
     """
 
     def __init__(
@@ -139,6 +139,14 @@ class FGNNLayer(nn.Module):
         """New variable features, and new factor features by group."""
         gs, edges = {} if gs is None else gs, {} if edges is None else edges
         self._check(graph, f, gs, edges)
+        if tracing():
+            return self._halves(graph, f, gs, edges)
+        try:
+            return self._halves(graph, f, gs, edges)
+        except ValueError as error:  # of values, which are read at every call
+            raise self._named(error, graph, f, gs, edges) from None
+
+    def _halves(self, graph: FactorGraph, f: Any, gs: Any, edges: Any) -> tuple[Tensor, dict[str, Tensor]]:
         new_gs: dict[str, Tensor] = {}
         again = f
         if len(self.variable_to_factor):
@@ -168,6 +176,15 @@ class FGNNLayer(nn.Module):
             check_inputs(graph, f, gs, edges, widths, dtype)
         if not traced:
             self._checked = signature(graph, f, gs, edges)
+
+    def _named(self, error: ValueError, graph: FactorGraph, f: Any, gs: Any, edges: Any) -> ValueError:
+        """The same error in the words of the checks, which know the groups."""
+        self._checked = None
+        try:
+            self._check(graph, f, gs, edges)
+        except ValueError as named:
+            return named
+        return error
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         self._checked = None  # the parameters may get another dtype
