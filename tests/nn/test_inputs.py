@@ -107,6 +107,15 @@ def test_features_by_position_have_no_axis_for_samples() -> None:
         layer(GRAPH, F, GS, {"pair": torch.ones(3, 2, 2)})
 
 
+@pytest.mark.parametrize("options", [{}, {"q": "table"}, {"q": "cosine"}])
+def test_edge_features_of_a_layer_without_them_are_named(options: Any) -> None:
+    expected = "no edge features for group 'pair', whose edge_in is 0 (got edges['pair'], tensor of shape (4, 1))"
+    layer = FGNNLayer(1, {"pair": 2}, {}, 4, **options)
+    layer(GRAPH, F, GS)
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        layer(GRAPH, F, GS, {"pair": torch.ones(4, 1)})
+
+
 @pytest.mark.parametrize(
     ("good", "bad", "message"),
     [

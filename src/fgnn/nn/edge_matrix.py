@@ -275,7 +275,9 @@ def make_edge_matrix(form: Form, edge_in: int, rows: int, columns: int, **option
             raise ValueError(f"Expected no edge features for q='cosine' (got edge_in {edge_in})")
         return CosineMatrix(rows, columns, **options)
     if edge_in == 0:
-        return TableMatrix(1, rows, columns)
+        shared = TableMatrix(1, rows, columns)
+        shared.edge_in = 0
+        return shared
     return _FORMS[form](edge_in, rows, columns, **options)
 
 

@@ -18,7 +18,7 @@ _ORDER = "the arguments are (graph, f, gs, edges)"
 
 @dataclass(frozen=True)
 class Widths:
-    """The features that a layer reads: lengths of f_i and, by group, of g_c (0: none) and t_ci (None: any).
+    """The features that a layer reads: lengths of f_i and, by group, of g_c (0: none) and t_ci (0: none, None: any).
 
     ``types`` are the numbers of edge types, by group, where those choose Q.
     """
@@ -121,7 +121,11 @@ def check_inputs(
         length, what = widths.edges[name], f"edges[{name!r}]"
         if name in widths.types:
             _check_types(what, other, graph, name, widths.types[name])
-        if length is None:
+        if length == 0 and other is not None:
+            raise ValueError(
+                f"Expected no edge features for group {name!r}, whose edge_in is 0 (got {what}, {kind_of(other)})"
+            )
+        if not length:
             continue
         if not isinstance(other, Tensor):
             kind = "none" if other is None else kind_of(other)

@@ -16,7 +16,7 @@ from fgnn.nn.backends.fork import fork
 from fgnn.nn.backends.steps import under_way
 from fgnn.nn.direction import FactorToVariable, VariableToFactor, all_to_factors
 from fgnn.nn.edge_features import EdgeFeatures
-from fgnn.nn.edge_matrix import BasisMatrix, DenseMatrix, EdgeMatrix, Form, TableMatrix, make_edge_matrix
+from fgnn.nn.edge_matrix import BasisMatrix, CosineMatrix, DenseMatrix, EdgeMatrix, Form, TableMatrix, make_edge_matrix
 from fgnn.nn.functional import Activation
 from fgnn.nn.half_layer import EdgeMessages, Output
 from fgnn.nn.inputs import Widths, check_inputs, check_kinds, check_sizes, signature
@@ -200,8 +200,8 @@ class FGNNLayer(nn.Module):
         widths = Widths(
             max([m.variable_in for m in messages.values() if isinstance(m, Message)], default=0),
             {name: m.factor_in if isinstance(m, Message) else 0 for name, m in messages.items()},
-            {name: q.edge_in if type(q) in (BasisMatrix, DenseMatrix) else None for name, q in matrices.items()},
-            {name: q.terms for name, q in matrices.items() if type(q) is TableMatrix},
+            {name: _edge_in(q) for name, q in matrices.items()},
+            {name: q.terms for name, q in matrices.items() if type(q) is TableMatrix and q.edge_in},
         )
         return widths, next((p.dtype for p in self.parameters() if p.is_floating_point()), None)
 
@@ -233,3 +233,11 @@ class FGNNLayer(nn.Module):
 
     def extra_repr(self) -> str:
         return f"schedule={self.schedule}"
+
+
+def _edge_in(q: Any) -> int | None:
+    """The length of t_ci that a Q reads, 0 for none; None if it has types, or is a module of the user's."""
+    if type(q) in (BasisMatrix, DenseMatrix):
+        return int(q.edge_in)
+    shared = type(q) is CosineMatrix or (type(q) is TableMatrix and not q.edge_in)
+    return 0 if shared else None
