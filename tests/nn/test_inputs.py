@@ -22,6 +22,10 @@ def modules() -> dict[str, nn.Module]:
     return {
         "network": build("FGNN(4) - FGNN(2)", **SIZES),
         "FC first": build("FC(4) - FGNN(2)", **SIZES),
+        "Input and FC first": build("Input - FC(4) - FGNN(2)", **SIZES),
+        "Res first": build("Res[DR(0.2)] - FGNN(2)", **SIZES),
+        "DR first": build("DR(0.2) - FC(4) - FGNN(2)", **SIZES),
+        "GlobalPooling first": build("GlobalPooling - FGNN(2)", **SIZES),
         "layer": FGNNLayer(1, {"pair": 2}, {"pair": 2}, 4),
         "residual": ResidualNetwork(1, {"pair": 2}, width=4, layers=1),
     }
@@ -152,6 +156,14 @@ def test_wrong_types_are_named_after_a_call_that_fits_too(good: Any, bad: Any, m
 def test_arguments_of_build_are_named(sizes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         build("FGNN(2)", **SIZES | sizes)
+
+
+@pytest.mark.parametrize("first", ["FC(4)", "DR(0.2)", "GlobalPooling", "Input - FC(4)", "Res[DR(0.2)]"])
+def test_networks_on_variables_without_features_begin_with_fgnn(first: str) -> None:
+    with pytest.raises(ValueError, match=r"column \d+: Expected FGNN first .* variable_in 0 \(got "):
+        build(f"{first} - FGNN(2)", **SIZES | {"variable_in": 0})
+    net = build("Input - FGNN(4) - FC(2)", **SIZES | {"variable_in": 0})
+    assert net(GRAPH, None, GS, EDGES).shape == (3, 2)
 
 
 def test_notation_is_text() -> None:

@@ -121,7 +121,7 @@ def test_groups_of_any_arity_share_parameters() -> None:
 @pytest.mark.parametrize(
     ("graph", "sizes", "match"),
     [
-        (uniform_graph(), {"pair": (4, 3)}, "groups"),
+        (uniform_graph(), {"pair": (4, 3)}, r"gs\['triple'\] of shape \(5, 3\) .*\(got none\)"),
         (FactorGraph(2, {"odd": FactorGroup([[0]])}), {"odd": (1, 3)}, "'odd'"),
         (uniform_graph(), {"pair": (4, 2), "triple": (5, 3)}, r"\(4, 2\)"),
     ],
@@ -130,6 +130,43 @@ def test_wrong_features_are_refused(graph: FactorGraph, sizes: dict[str, tuple[i
     layer = ResidualFGNNLayer(WIDTH, {"pair": 2, "triple": 3})
     with pytest.raises(ValueError, match=match):
         layer(graph, torch.zeros(graph.num_variables, WIDTH), {name: torch.zeros(size) for name, size in sizes.items()})
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda graph, f, gs: (f, graph, gs), "Expected a FactorGraph as graph"),
+        (lambda graph, f, gs: (graph, gs, f), r"Expected f, .*\(got dict\)"),
+        (lambda graph, f, gs: (graph, f.double(), gs), r"Expected f in the layer's torch.float32"),
+        (lambda graph, f, gs: (graph, f.expand(2, 7, 3), {k: g.expand(3, *g.shape) for k, g in gs.items()}), "f of 2"),
+        (lambda graph, f, gs: (graph, f[:, :2], gs), r"f of shape \(7, 3\) .*got \(7, 2\)"),
+    ],
+)
+def test_a_layer_names_what_does_not_fit(change: Any, match: str) -> None:
+    graph = uniform_graph()
+    layer = ResidualFGNNLayer(WIDTH, {"pair": 2, "triple": 3})
+    gs = {name: torch.randn(group.num_factors, WIDTH) for name, group in graph.groups.items()}
+    for _ in range(2):
+        layer(graph, torch.randn(7, WIDTH), gs)
+        with pytest.raises(ValueError, match=match):
+            layer(*change(graph, torch.randn(7, WIDTH), gs))
+
+
+def test_arities_that_do_not_fit_are_named() -> None:
+    with pytest.raises(ValueError, match=r"arities of the groups \['pair'\] only \(got \['pairs'\]\)"):
+        ResidualNetwork(3, {"pair": 2}, {"pairs": 2}, width=8, layers=1)
+    for arity, got in ((3, "2"), (2, "scopes of several lengths")):
+        scopes = [[0, 1], [1, 2]] if arity == 3 else [[0, 1], [0, 1, 2]]
+        graph = FactorGraph(3, {"pair": FactorGroup(scopes)})
+        net = ResidualNetwork(3, {"pair": 2}, {"pair": arity}, width=8, layers=1)
+        with pytest.raises(ValueError, match=rf"group 'pair' of arity {arity}, .* \(got {got}\)"):
+            net(graph, torch.randn(3, 3), {"pair": torch.randn(2, 2)})
+
+
+@pytest.mark.parametrize(("variable_in", "factor_in"), [(0, 2), (2, 0)])
+def test_a_network_needs_features_of_all_nodes(variable_in: int, factor_in: int) -> None:
+    with pytest.raises(ValueError, match=r"_in.* as an integer of at least 1 \(got 0\); features may be constant"):
+        ResidualNetwork(variable_in, {"pair": factor_in}, width=8, layers=1)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def flatten_edges(
 def _form(
     lead: Sequence[int], group: Incidence | FactorGroup
 ) -> Literal["edges", "scopes", "positions", "nothing"] | None:
-    """What these axes stand for: (B?, E), (B?, C, A) or (A,), also of scopes that are not there; None if for no such."""
+    """What these axes stand for: (B?, E), (B?, C, A) or (A,), also without any factors; None if for no such."""
     edges, arity, factors = group.num_edges, group.arity, group.num_factors
     if tuple(lead) == (edges,):
         return "edges"

@@ -177,6 +177,7 @@ class TableMatrix(EdgeMatrix):
 
     def __init__(self, types: int, rows: int, columns: int) -> None:
         super().__init__(types, rows, columns, types)
+        self.reads_types = True  # not where it stands for edges without features
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -276,7 +277,7 @@ def make_edge_matrix(form: Form, edge_in: int, rows: int, columns: int, **option
         return CosineMatrix(rows, columns, **options)
     if edge_in == 0:
         shared = TableMatrix(1, rows, columns)
-        shared.edge_in = 0
+        shared.reads_types = False
         return shared
     return _FORMS[form](edge_in, rows, columns, **options)
 

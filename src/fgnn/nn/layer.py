@@ -13,13 +13,13 @@ from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.choice import choose_backend, working_dtype
 from fgnn.nn.backends.combine import MOST
 from fgnn.nn.backends.fork import fork
-from fgnn.nn.backends.steps import under_way
+from fgnn.nn.checked import Checked
 from fgnn.nn.direction import FactorToVariable, VariableToFactor, all_to_factors
 from fgnn.nn.edge_features import EdgeFeatures
 from fgnn.nn.edge_matrix import BasisMatrix, CosineMatrix, DenseMatrix, EdgeMatrix, Form, TableMatrix, make_edge_matrix
 from fgnn.nn.functional import Activation
 from fgnn.nn.half_layer import EdgeMessages, Output
-from fgnn.nn.inputs import Widths, check_inputs, check_kinds, check_sizes, signature
+from fgnn.nn.inputs import Widths, check_sizes
 from fgnn.nn.message import Message
 from fgnn.nn.norm import Norm
 from fgnn.nn.plain_modules import is_plain
@@ -29,7 +29,7 @@ from fgnn.nn.summary import module_html
 Schedule = Literal["sequential", "parallel"]
 
 
-class FGNNLayer(nn.Module):
+class FGNNLayer(Checked):
     r"""Variable-to-Factor, then Factor-to-Variable (Alg. 1), with separate parameters for each group:
 
     .. math::
@@ -119,7 +119,6 @@ class FGNNLayer(nn.Module):
             raise ValueError(
                 f"Expected the same groups in both directions (got {list(vf)} and {list(fv.edge_messages)})"
             )
-        self._checked: tuple[Any, ...] | None = None  # of the last call
         self.schedule = schedule
         self.variables_only = variables_only
         self.variable_to_factor = nn.ModuleDict(dict(vf))
@@ -159,38 +158,7 @@ class FGNNLayer(nn.Module):
             read, new_gs = dict(zip(new_gs, first, strict=True)), dict(zip(new_gs, second, strict=True))
         return self.factor_to_variable(graph, again, read, edges), {} if self.variables_only else new_gs
 
-    def _check(self, graph: FactorGraph, f: Any, gs: Any, edges: Any) -> None:
-        """Check the inputs at the first call with their structure, shapes and dtypes."""
-        traced = tracing()
-        if traced and under_way():  # the layers before have computed what this one reads
-            return
-        if not (traced or self._checked is None):
-            try:
-                if self._checked == signature(graph, f, gs, edges):
-                    return
-            except AttributeError:  # an argument of another kind, which the checks name
-                pass
-        check_kinds(graph, f, gs, edges)
-        widths, dtype = self._reads()
-        if widths.factors:  # not if a module of the user's stands for both halves
-            check_inputs(graph, f, gs, edges, widths, dtype)
-        if not traced:
-            self._checked = signature(graph, f, gs, edges)
-
-    def _named(self, error: ValueError, graph: FactorGraph, f: Any, gs: Any, edges: Any) -> ValueError:
-        """The same error in the words of the checks, which know the groups."""
-        self._checked = None
-        try:
-            self._check(graph, f, gs, edges)
-        except ValueError as named:
-            return named
-        return error
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        self._checked = None  # the parameters may get another dtype
-        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-
-    def _reads(self) -> tuple[Widths, torch.dtype | None]:
+    def _reads(self) -> tuple[Widths | None, torch.dtype | None]:
         """The lengths of the features that the layer reads, and its dtype; any lengths where M is no `Message`."""
         halves: Any = self.variable_to_factor  # in a sequential layer, the other half reads the new g
         parts = {name: getattr(half, "edge_messages", half) for name, half in halves.items()}
@@ -201,9 +169,10 @@ class FGNNLayer(nn.Module):
             max([m.variable_in for m in messages.values() if isinstance(m, Message)], default=0),
             {name: m.factor_in if isinstance(m, Message) else 0 for name, m in messages.items()},
             {name: _edge_in(q) for name, q in matrices.items()},
-            {name: q.terms for name, q in matrices.items() if type(q) is TableMatrix and q.edge_in},
+            {name: q.terms for name, q in matrices.items() if type(q) is TableMatrix and q.reads_types},
         )
-        return widths, next((p.dtype for p in self.parameters() if p.is_floating_point()), None)
+        known = widths if widths.factors else None  # a module of the user's stands for both halves
+        return known, next((p.dtype for p in self.parameters() if p.is_floating_point()), None)
 
     def in_steps(self) -> bool:
         """Whether the layer consists of two half-layers alone, which compiled code takes as steps.
@@ -239,5 +208,5 @@ def _edge_in(q: Any) -> int | None:
     """The length of t_ci that a Q reads, 0 for none; None if it has types, or is a module of the user's."""
     if type(q) in (BasisMatrix, DenseMatrix):
         return int(q.edge_in)
-    shared = type(q) is CosineMatrix or (type(q) is TableMatrix and not q.edge_in)
+    shared = type(q) is CosineMatrix or (type(q) is TableMatrix and not q.reads_types)
     return 0 if shared else None

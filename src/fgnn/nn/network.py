@@ -14,9 +14,10 @@ from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.choice import working_dtype
 from fgnn.nn.backends.triton.ahead import compile_ahead
 from fgnn.nn.blocks import DR, FC, GlobalPooling, Res, in_steps, run_layers
+from fgnn.nn.checked import Checked
 from fgnn.nn.edge_features import EdgeFeatures
 from fgnn.nn.edge_matrix import Form
-from fgnn.nn.inputs import Widths, check_inputs, check_kinds, check_sizes, kind_of
+from fgnn.nn.inputs import Widths, check_kinds, check_sizes, kind_of
 from fgnn.nn.layer import FGNNLayer, Schedule
 from fgnn.nn.norm import Norm, make_norm
 from fgnn.nn.notation import Item, NotationError, parse, to_text
@@ -24,7 +25,7 @@ from fgnn.nn.replays import replays
 from fgnn.nn.summary import count_parameters, lines_html
 
 
-class Network(nn.Module):
+class Network(Checked):
     """A sequence of layers, as :func:`build` makes it.
 
     Attributes:
@@ -71,13 +72,16 @@ class Network(nn.Module):
     ) -> Tensor:
         """Scores of the variables.  # shape: (B?, N, out)"""
         gs, edges = {} if gs is None else gs, {} if edges is None else edges
-        check_kinds(graph, f, gs, edges)
-        if self._widths is not None and type(self.layers[0]) is FC:  # FGNN layers check what they read themselves
-            dtype = next((p.dtype for p in self.parameters() if p.is_floating_point()), None)
-            check_inputs(graph, f, gs, edges, self._widths, dtype)
+        if type(self.layers[0]) is FGNNLayer:  # which checks the rest, and edge features too
+            check_kinds(graph, f, gs, edges)
+        else:
+            self._check(graph, f, gs, edges)
         if f is not None and f.is_cuda and not tracing():
             self._compile_ahead(graph, f, gs, edges)
         return run_layers(self.layers, graph, f, gs, edges)[0]  # type: ignore[arg-type]
+
+    def _reads(self) -> tuple[Widths | None, torch.dtype | None]:
+        return self._widths, next((p.dtype for p in self.parameters() if p.is_floating_point()), None)
 
     def _compile_ahead(self, graph: FactorGraph, f: Tensor, gs: Any, edges: Any) -> None:
         """Compile the kernels of the first call of a kind, if nothing else happens in it that is seen from outside."""
@@ -213,6 +217,9 @@ class _Builder:
         norm, activation = (None, None) if final else (self.norm, "relu")
         if item.name == "Input":
             return _Input(), widths
+        if item.name != "FGNN" and not widths.variable:
+            what = f"Expected FGNN first where variables have no features, variable_in 0 (got {item})"
+            raise NotationError(what, self.text, item.at)
         if item.name == "DR":
             return DR(float(item.argument or 0)), _Widths(widths.variable, carried)
         if item.name == "GlobalPooling":

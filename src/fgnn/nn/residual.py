@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +13,12 @@ from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.choice import EdgeCall
 from fgnn.nn.backends.torch.slots import Slots, relu_sum, variables_to_slots
 from fgnn.nn.backends.torch.traced import aggregate_traced, edge_products, reduce_segments
+from fgnn.nn.checked import Checked
 from fgnn.nn.edge_features import EdgeFeatures
 from fgnn.nn.edge_matrix import CosineMatrix
-from fgnn.nn.inputs import check_groups
+from fgnn.nn.inputs import Widths, check_groups
 from fgnn.nn.norm import RMSNorm
 from fgnn.nn.plain_modules import is_observed
-from fgnn.nn.shape_text import shape_text
 
 # The arity that first weights are scaled for where factors may have any.
 _TYPICAL_ARITY = 8
@@ -139,7 +140,7 @@ def _matrices(q: nn.Module, incidence: Incidence, slots: Slots) -> list[Tensor]:
     return found
 
 
-class ResidualFGNNLayer(nn.Module):
+class ResidualFGNNLayer(Checked):
     r"""An FGNN layer (Alg. 1, sequential) with sums and residual updates, where :math:`\hat x` is x after an RMS norm:
 
     .. math::
@@ -165,8 +166,8 @@ class ResidualFGNNLayer(nn.Module):
 
     def __init__(self, width: int, arity: Mapping[str, int | None], bases: int = 8) -> None:
         super().__init__()
-        self.width = width
         check_groups("arity", arity)
+        self.width, self._arity = width, dict(arity)
         terms = {name: bases if a is None else min(bases, a) for name, a in arity.items()}
         self.to_factors_norm, self.to_variables_norm = RMSNorm(width), RMSNorm(width)
         self.to_factors = nn.ModuleDict(
@@ -183,7 +184,7 @@ class ResidualFGNNLayer(nn.Module):
         edges: Mapping[str, EdgeFeatures] | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """New variable features, and new factor features by group."""
-        self._check(graph, f, gs)
+        self._check(graph, f, gs, {})
         batched = f.dim() == 3 or any(gs[name].dim() == 3 for name in graph.groups)
         f = f if f.dim() == 3 else f.unsqueeze(0)
         incidences = {name: graph.incidence(name) for name in graph.groups}
@@ -204,29 +205,29 @@ class ResidualFGNNLayer(nn.Module):
         """Make all tensors that are derived from the graph now (before compiling or capturing a layer)."""
         if torch.compiler.is_compiling():
             return  # the scopes may not be known
+        self._check_arities(graph)
         for name in graph.groups:
-            self._check_group(name)
             incidence, matrix = graph.incidence(name), getattr(self.to_factors[name], "matrix", None)
             for _, arity in Slots.of(incidence).runs:
                 if isinstance(matrix, CosineMatrix):
                     matrix.cosines(incidence, arity)
 
-    def _check_group(self, name: str) -> None:
-        if name not in self.to_factors:
-            raise ValueError(f"Expected groups among {list(self.to_factors)} in the graph (got {name!r})")
+    def _reads(self) -> tuple[Widths, torch.dtype]:
+        lengths = dict.fromkeys(self._arity, self.width)
+        return Widths(self.width, lengths, dict.fromkeys(self._arity)), self.update.inner.weight.dtype
 
-    def _check(self, graph: FactorGraph, f: Tensor, gs: Mapping[str, Tensor]) -> None:
-        self._check_shape(f, graph.num_variables, "variables")
+    def _check(self, graph: FactorGraph, f: Any, gs: Any, edges: Any) -> None:
+        super()._check(graph, f, gs, edges)
+        self._check_arities(graph)
+
+    def _check_arities(self, graph: FactorGraph) -> None:
         for name, group in graph.groups.items():
-            self._check_group(name)
-            if name not in gs:
-                raise ValueError(f"Expected factor features of all groups {list(graph.groups)} (got {list(gs)})")
-            self._check_shape(gs[name], group.num_factors, f"factors of group {name!r}")
-
-    def _check_shape(self, x: Tensor, count: int, what: str) -> None:
-        if x.dim() not in (2, 3) or tuple(x.shape[-2:]) != (count, self.width):
-            fits = f"{int(count)}, {self.width})"
-            raise ValueError(f"Expected ({fits} or (B, {fits} for the {what} (got {shape_text(x)})")
+            if name not in self._arity:
+                raise ValueError(f"Expected groups among {list(self._arity)} in the graph (got {name!r})")
+            arity = self._arity[name]
+            if arity is not None and group.arity != arity and group.num_edges:
+                got = "scopes of several lengths" if group.arity is None else group.arity
+                raise ValueError(f"Expected group {name!r} of arity {arity}, as the layer was made for (got {got})")
 
     def extra_repr(self) -> str:
         return f"width={self.width}"

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from fgnn.graph import FactorGraph
+from fgnn.nn.checked import Checked
 from fgnn.nn.edge_features import EdgeFeatures
-from fgnn.nn.inputs import Widths, check_inputs, check_kinds, check_sizes
+from fgnn.nn.inputs import Widths, check_groups, check_sizes
 from fgnn.nn.norm import RMSNorm
 from fgnn.nn.residual import ResidualFGNNLayer
 from fgnn.nn.summary import module_html
@@ -18,7 +19,7 @@ from fgnn.nn.summary import module_html
 _SUPERVISE_EVERY = 4
 
 
-class ResidualNetwork(nn.Module):
+class ResidualNetwork(Checked):
     r"""An embedding of all nodes, L residual FGNN layers, and a read-out :math:`R\, \hat f_i + r` of the variables.
 
     Args:
@@ -59,7 +60,17 @@ class ResidualNetwork(nn.Module):
     ) -> None:
         super().__init__()
         check_sizes(variable_in, factor_in, {}, out=out, width=width, layers=layers, repeat=repeat, bases=bases)
-        arities = {name: (arity or {}).get(name) for name in factor_in}
+        for what, length in (("variable_in", variable_in), *((f"factor_in[{k!r}]", d) for k, d in factor_in.items())):
+            if not length:
+                raise ValueError(
+                    f"Expected {what} as an integer of at least 1 (got 0); features may be constant, all 1"
+                )
+        arity = {} if arity is None else arity
+        check_groups("arity", arity)
+        unknown = sorted(set(arity) - set(factor_in))
+        if unknown:
+            raise ValueError(f"Expected arities of the groups {list(factor_in)} only (got {unknown})")
+        arities = {name: arity.get(name) for name in factor_in}
         self.embed_variables = _embedding(variable_in, width)
         self.embed_factors = nn.ModuleDict({name: _embedding(length, width) for name, length in factor_in.items()})
         self.layers = nn.ModuleList(ResidualFGNNLayer(width, arities, bases) for _ in range(layers))
@@ -82,8 +93,7 @@ class ResidualNetwork(nn.Module):
     ) -> Tensor:
         """Scores of the variables; edge features are not read.  # shape: (R?, B?, N, out)"""
         gs = {} if gs is None else gs
-        check_kinds(graph, f, gs, {})
-        check_inputs(graph, f, gs, {}, self._widths, next(self.parameters()).dtype)
+        self._check(graph, f, gs, {})
         first = self.layers[0]
         if isinstance(first, ResidualFGNNLayer):
             first.prepare(graph)  # not inside a compiled layer
@@ -98,6 +108,9 @@ class ResidualNetwork(nn.Module):
             if n == depth or (self.training and self.supervise and n % _SUPERVISE_EVERY == 0):
                 scores.append(self.read(f))
         return torch.stack(scores) if len(scores) > 1 else scores[0]
+
+    def _reads(self) -> tuple[Widths, torch.dtype]:
+        return self._widths, next(self.parameters()).dtype
 
     def read(self, f: Tensor) -> Tensor:
         """The scores of variables with features f.  # shape: (..., width) -> (..., out)"""
