@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fgnn import FactorGraph
-from fgnn.nn import FGNNLayer, build
+from fgnn.nn import FGNNLayer, GlobalPooling, build
 from tests.nn.graphs import features, graphs, ragged_graph, uniform_graph
 
 GROUPS = {"type0": 3, "type1": 3, "type2": 3}
@@ -79,3 +79,22 @@ def test_cpu_and_gpu_agree(q: str, aggregate: str) -> None:
     torch.testing.assert_close(there.cpu(), here, rtol=1e-10, atol=1e-10)
     for name in made:
         torch.testing.assert_close(made_there[name].cpu(), made[name], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("q", ["dense", "basis", "table"])
+@pytest.mark.parametrize("aggregate", ["max", "sum", "mean", "softmax"])
+@pytest.mark.parametrize("graph", [uniform_graph(), ragged_graph()], ids=["uniform", "ragged"])
+def test_a_batch_without_samples_gives_none_and_zero_gradients(graph: FactorGraph, q: str, aggregate: str) -> None:
+    sizes = dict.fromkeys(graph.groups, 3)
+    f, gs, edges = features(graph, 2, sizes, sizes, batch=0, types=q == "table")
+    layer = FGNNLayer(2, sizes, sizes, 4, q=q, aggregate=aggregate, bias=True).double()  # type: ignore[arg-type]
+    new_f, new_gs = layer(graph, f.requires_grad_(), gs, edges)
+    assert new_f.shape == (0, graph.num_variables, 4)
+    (new_f.sum() + sum(g.sum() for g in new_gs.values())).backward()
+    assert f.grad is not None
+    assert all(p.grad is not None and not p.grad.any() for p in layer.parameters())
+
+
+def test_pooling_of_no_samples() -> None:
+    for graph in (uniform_graph(), FactorGraph.concat([uniform_graph(), ragged_graph()])):
+        assert GlobalPooling()(graph, torch.zeros(0, graph.num_variables, 3), {})[0].shape[-1] == 6

@@ -177,6 +177,32 @@ def test_arguments_of_a_residual_network_are_named(name: str, value: Any) -> Non
         ResidualNetwork(1, {"pair": 2}, **{name: value})
 
 
+def test_features_on_the_meta_device_are_named_after_a_call_that_fits() -> None:
+    layer = FGNNLayer(1, {"pair": 2}, {}, 4)
+    layer(GRAPH, F, GS)
+    with pytest.raises(ValueError, match="f on cpu, where the graph is \\(got meta\\)"):
+        layer(GRAPH, F.to("meta"), GS)
+    with pytest.raises(ValueError, match="graph on a device that holds its scopes"):
+        layer.to("meta")(GRAPH.to("meta"), F.to("meta"), {"pair": GS["pair"].to("meta")})
+
+
+@pytest.mark.parametrize("q", ["table", "basis", "cosine"])
+@pytest.mark.parametrize("aggregate", ["max", "sum", "mean"])
+def test_layers_do_not_read_the_default_device(q: Any, aggregate: str) -> None:
+    edges = {} if q == "cosine" else {"pair": torch.tensor([[0, 1], [1, 1]])}
+    edges = {name: torch.eye(2)[t] for name, t in edges.items()}
+    graph = FactorGraph(3, {"pair": FactorGroup([[0, 1], [1, 2]])})  # nothing is derived from it yet
+    layer = FGNNLayer(1, {"pair": 2}, {} if q == "cosine" else {"pair": 2}, 4, q=q, aggregate=aggregate)
+    expected = layer(GRAPH, F, GS, edges)[0]
+    torch.set_default_device("meta")
+    try:
+        found = layer(graph, F, GS, edges)[0]
+        found.sum().backward()
+    finally:
+        torch.set_default_device(None)
+    torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.gpu
 def test_a_graph_left_on_the_cpu_is_named_after_a_call_that_fits() -> None:
     data = Data(GRAPH, F, GS, EDGES)

@@ -249,7 +249,7 @@ class GlobalPooling(nn.Module):
     def forward(self, graph: FactorGraph, f: Tensor, gs: Factors, edges: Edges = None) -> Features:
         """Variables twice as long, factors unchanged."""
         size = graph.num_variables if graph.variable_ptr is None else graph.graph_size
-        if f.shape[-2] == 0:
+        if f.numel() == 0:
             return torch.cat([f, f], dim=-1), dict(gs)
         if size:
             rows = f.view(*f.shape[:-2], -1, size, f.shape[-1])

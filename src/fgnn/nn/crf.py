@@ -168,5 +168,5 @@ def log_prob_each(samples: Sequence[tuple[CRF, Tensor, Tensor]]) -> Tensor:
     for members in by_graph.values():
         x, unary = torch.stack([samples[s][1] for s in members]), torch.stack([samples[s][2] for s in members])
         parts.append(samples[members[0]][0].log_prob(x, unary))
-    order = torch.tensor([s for members in by_graph.values() for s in members]).argsort()
+    order = torch.tensor([s for members in by_graph.values() for s in members], device="cpu").argsort()
     return torch.cat(parts)[order.to(parts[0].device)] if parts else torch.zeros(0)

@@ -72,7 +72,7 @@ def signature(graph: FactorGraph, f: Any, gs: Any, edges: Any) -> tuple[Any, ...
         None if f is None else (f.shape, f.dtype, f.device),
         *((name, g.shape, g.dtype, g.device) for name, g in gs.items()),
         *((name, _kind_of_edges(t)) for name, t in edges.items()),
-        torch.is_autocast_enabled("cpu" if f is None else f.device.type),
+        _autocast("cpu" if f is None else f.device.type),
     )
 
 
@@ -80,6 +80,10 @@ def _kind_of_edges(t: Any) -> tuple[Any, ...] | None:
     if isinstance(t, Tensor):
         return t.shape, t.dtype, t.device
     return (t.num_types, t.num_edges) if isinstance(t, EdgeTypes) else None
+
+
+def _autocast(kind: str) -> bool:
+    return kind != "meta" and torch.is_autocast_enabled(kind)  # torch refuses to say for devices without autocast
 
 
 def check_kinds(graph: Any, f: Any, gs: Any, edges: Any, order: str = _ORDER) -> None:
@@ -146,6 +150,8 @@ def _check_devices(graph: FactorGraph, f: Tensor | None, gs: Mapping[str, Tensor
         if graph.groups and isinstance(x, Tensor) and x.device != graph.device:
             how = "graph.to(device), or data.to(device), moves it"
             raise ValueError(f"Expected {name} on {graph.device}, where the graph is (got {x.device}); {how}")
+    if graph.groups and graph.device.type == "meta":
+        raise ValueError("Expected a graph on a device that holds its scopes (got meta)")
 
 
 def _check_types(what: str, t: Any, graph: FactorGraph, group: str, num_types: int) -> None:
@@ -177,7 +183,7 @@ def check_features(name: str, what: str, x: Tensor | None, count: int, width: in
 def _check_dtype(name: str, x: Tensor, dtype: Any) -> None:
     if not x.is_floating_point():
         raise ValueError(f"Expected {name} in floating point (got {x.dtype}); use .float()")
-    if dtype is not None and x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
+    if dtype is not None and x.dtype != dtype and not _autocast(x.device.type):
         raise ValueError(f"Expected {name} in the layer's {dtype} (got {x.dtype}); use .to({dtype}), or autocast")
 
 

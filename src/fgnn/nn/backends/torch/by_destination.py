@@ -135,6 +135,8 @@ def _row_blocks(inputs: EdgeInputs) -> Iterator[_RowBlock]:
     """All destinations with edges, in chunks."""
     batch, phi = inputs.batch, inputs.coefficients
     terms, width, inner = inputs.weight.shape
+    if not batch:  # sums over no samples are zero
+        return
     for block in inputs.call.incidence.blocks(inputs.call.towards):
         each = batch * (2 * block.width * (width + inner) + 2 * max(width, terms) * (inner + terms))
         for rows in cut(block.rows, _LARGER * limit(phi.device) // each):

@@ -198,5 +198,5 @@ def project_max(inputs: EdgeInputs, arg: bool) -> tuple[Tensor, Tensor | None]:
             values[cs, bs] = messages.amax(1)
             continue
         values[cs, bs], place = first_max(messages, spend=True)
-        edges[cs, bs] = place.add_(torch.arange(es.start, es.stop, arity).view(-1, 1, 1))
+        edges[cs, bs] = place.add_(torch.arange(es.start, es.stop, arity, device=place.device).view(-1, 1, 1))
     return values, edges

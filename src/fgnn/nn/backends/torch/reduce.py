@@ -113,7 +113,7 @@ def first_max(rows: Tensor, *, spend: bool = False) -> tuple[Tensor, Tensor]:
     if rows.is_cpu and not rows.requires_grad and 1 < width < 256:
         # torch's max with indices is scalar code on the CPU; this is vectorised and several times faster.
         values = rows.amax(1)
-        back = torch.arange(width, 0, -1, dtype=rows.dtype).view(1, -1, *(1,) * (rows.dim() - 2))
+        back = torch.arange(width, 0, -1, dtype=rows.dtype, device=rows.device).view(1, -1, *(1,) * (rows.dim() - 2))
         # Comparing in place gives 1 and 0 in the rows' own dtype, the only vectorised form.
         last = (rows if spend else rows.clone()).eq_(values.unsqueeze(1)).mul_(back).amax(1)
         return values, (width - last.long()).clamp_max_(width - 1)  # NaN equals nothing

@@ -60,7 +60,7 @@ def tiles(incidence: Incidence, types: EdgeTypes, towards: Side, size: int) -> l
 def _cut(incidence: Incidence, towards: Side, size: int) -> Iterator[tuple[Tensor, list[tuple[Block, Tensor]]]]:
     """The edges of each tile, and its blocks with the places of their edges among them."""
     some: list[Block] = []
-    everything = torch.arange(max(incidence.num_edges, incidence.num_destinations(towards)))
+    everything = torch.arange(max(incidence.num_edges, incidence.num_destinations(towards)), device="cpu")
     for block in incidence.blocks(towards):
         edges = everything[: incidence.num_edges].view(block.rows, -1) if block.edges is None else block.edges.cpu()
         to = everything[: block.rows] if block.destinations is None else block.destinations.cpu()
@@ -82,7 +82,7 @@ def _numbered(blocks: Sequence[Block]) -> tuple[Tensor, list[tuple[Block, Tensor
     for block in blocks:
         assert block.edges is not None
         if block.padding is None:
-            live, number = block.edges.flatten(), torch.arange(block.edges.numel())
+            live, number = block.edges.flatten(), torch.arange(block.edges.numel(), device="cpu")
         else:  # padding repeats an edge, and its place
             own = ~block.padding.cpu().flatten()
             live, number = block.edges.flatten()[own], own.cumsum(0) - 1
@@ -98,7 +98,7 @@ def _tile(edges: Tensor, blocks: Sequence[tuple[Block, Tensor]], incidence: Inci
     # Short integers are sorted in one pass or two.
     order = torch.from_numpy(np.argsort(kinds.astype(np.min_scalar_type(types.num_types)), kind="stable"))
     rank = torch.empty_like(order)
-    rank[order] = torch.arange(len(order))
+    rank[order] = torch.arange(len(order), device="cpu")
     own = tuple(
         replace(block, destinations=to.to(device), edges=rank[places].to(device))
         for block, places in blocks
