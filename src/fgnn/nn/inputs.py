@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fgnn.graph import EdgeTypes, FactorGraph, tracing
 from fgnn.nn.edge_features import check_integers, edge_types, flatten_edges
+from fgnn.nn.shape_text import shape_text
 
 _ORDER = "the arguments are (graph, f, gs, edges)"
 
@@ -175,8 +176,9 @@ def check_features(name: str, what: str, x: Tensor | None, count: int, width: in
     if x is None and not width:
         return
     if x is None or (not _fits(x, count, width) if width else x.dim() not in (2, 3) or x.shape[-2] != count):
-        expected = f"{name} of shape ({count}, {width}) or (B, {count}, {width}), the features of the {what}"
-        raise ValueError(f"Expected {expected} (got {'none' if x is None else tuple(x.shape)}){hint}")
+        own = f"{int(count)}, {int(width)}"  # numbers, where code is traced with symbols
+        expected = f"{name} of shape ({own}) or (B, {own}), the features of the {what}"
+        raise ValueError(f"Expected {expected} (got {shape_text(x)}){hint}")
     _check_dtype(name, x, dtype)
 
 
@@ -188,4 +190,4 @@ def _check_dtype(name: str, x: Tensor, dtype: Any) -> None:
 
 
 def kind_of(x: Any) -> str:
-    return f"tensor of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+    return f"tensor of shape {shape_text(x)}" if isinstance(x, Tensor) else type(x).__name__
