@@ -31,6 +31,16 @@ def test_mlp_is_fc_after_fc() -> None:
         MLP(5, {}, [])
 
 
+@pytest.mark.parametrize("block", [FC(5, {"pair": 6}, 7), MLP(5, {"pair": 6}, [8, 3])], ids=["FC", "MLP"])
+def test_features_of_other_lengths_are_named(block: torch.nn.Module) -> None:
+    with pytest.raises(ValueError, match=r"Expected f of length 5 \(got \(4, 3, 6\)\)"):
+        block(GRAPH, torch.randn(4, 3, 6), GS)
+    with pytest.raises(ValueError, match=r"Expected gs\['pair'\] of length 6 \(got \(4, 2, 5\)\)"):
+        block(GRAPH, F, {"pair": torch.randn(4, 2, 5)})
+    with pytest.raises(ValueError, match=r"variable_in as an integer of at least 1 \(got 0\)"):
+        FC(0, {"pair": 6}, 7)
+
+
 def test_res_adds_its_input() -> None:
     body = FC(5, {"pair": 6}, 5)
     body.factor["pair"][0] = torch.nn.Linear(6, 6)

@@ -19,7 +19,7 @@ from fgnn.nn.backends.steps import finish, recording, start, within_operator
 from fgnn.nn.backends.torch.reduce import reduce_edges
 from fgnn.nn.backends.torch.traced import reduce_segments
 from fgnn.nn.edge_features import EdgeFeatures
-from fgnn.nn.inputs import check_groups
+from fgnn.nn.inputs import check_sizes
 from fgnn.nn.layer import FGNNLayer
 from fgnn.nn.norm import NodeBatchNorm, Norm, batch_norms, make_norm
 from fgnn.nn.plain_modules import is_observed, is_plain, linear_weights
@@ -127,7 +127,10 @@ class FC(nn.Module):
         super().__init__()
         if activation not in (None, "relu"):
             raise ValueError(f"Expected activation 'relu' or None (got {activation!r})")
-        check_groups("factor_in", factor_in)
+        check_sizes(variable_in, factor_in, {}, out=out)
+        if not variable_in:
+            raise ValueError("Expected variable_in as an integer of at least 1 (got 0)")
+        self.factor_in, self.variable_in = dict(factor_in), variable_in
         self.variable = _Dense(variable_in, out, norm, activation)
         self.factor = nn.ModuleDict(
             {name: _Dense(width, out, norm, activation) for name, width in factor_in.items() if width}
@@ -158,6 +161,12 @@ class FC(nn.Module):
         """New features of all nodes, plus ``residual`` if given."""
         to_f, to_gs = residual if residual is not None else (None, {})
         names = [name for name in gs if name in self.factor]
+        if f.shape[-1] != self.variable_in:
+            raise ValueError(f"Expected f of length {self.variable_in} (got {tuple(f.shape)})")
+        for name in names:
+            if gs[name].shape[-1] != self.factor_in[name]:
+                got = tuple(gs[name].shape)
+                raise ValueError(f"Expected gs[{name!r}] of length {self.factor_in[name]} (got {got})")
         nodes = [self.variable, *(self.factor[name] for name in names)]
         weights = self._weights(nodes)
         if weights is not None:
