@@ -103,6 +103,16 @@ def test_an_integer_one_hot_is_not_read_as_types_of_other_axes() -> None:
         FGNNLayer(1, {"pair": 2}, {"pair": 2}, 4, q="table")(GRAPH, F, GS, {"pair": torch.zeros(1, 2, 2, 2).long()})
 
 
+def test_types_of_scopes_may_look_like_a_one_hot_unless_it_is_that_of_the_positions() -> None:
+    graph = FactorGraph(3, {"pair": FactorGroup([[0, 1], [1, 2]])})
+    layer = FGNNLayer(1, {"pair": 0}, {"pair": 2}, 4, q="table")
+    f, types = torch.ones(3, 1), torch.tensor([[0, 1], [0, 1]])
+    by_scope, _ = layer(graph, f, {}, {"pair": types})
+    torch.testing.assert_close(by_scope, layer(graph, f, {}, {"pair": torch.arange(2)})[0])
+    with pytest.raises(ValueError, match="floating-point one-hot"):
+        layer(graph, f, {}, {"pair": torch.eye(2).long()})
+
+
 def test_features_by_position_have_no_axis_for_samples() -> None:
     layer = FGNNLayer(1, {"pair": 2}, {"pair": 2}, 4)
     with pytest.raises(

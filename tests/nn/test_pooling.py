@@ -96,6 +96,12 @@ def test_mistakes_are_named() -> None:
         (lambda g, f: EdgeHead(2, {"pair": 2}, 1)(g, f, {"pair": f}), "gs['pair'] of shape (2, 2)"),
         (lambda g, f: EdgeHead(2, {"pair": 2}, 1)(g, {"pair": f}, f), "got dict); the arguments are (graph, f, gs)"),
         (lambda g, f: EdgeHead(2, {"pair": 0}, 1)(g, f.double(), {}), "f in the layer's torch.float32"),
+        (lambda g, f: GraphHead(2, 1)(g, f.double()), "f in the layer's torch.float32 (got torch.float64)"),
+        (lambda g, f: GraphPool("attention", 2)(g, f.long()), "x in floating point (got torch.int64)"),
+        (
+            lambda g, f: EdgeHead(2, {"pair": 1}, 1)(g, f.expand(2, 8, 2), {"pair": torch.zeros(3, 2, 1)}),
+            "number of samples in all features (got f of 2, gs['pair'] of 3)",
+        ),
     ],
 )  # fmt: skip
 def test_heads_name_what_does_not_fit(call: Callable[[FactorGraph, Tensor], object], message: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from fgnn.graph import EdgeTypes, FactorGroup, Incidence
@@ -67,12 +68,20 @@ def _forms(group: Incidence | FactorGroup, width: int | None) -> str:
 
 
 def check_integers(t: Tensor, group: Incidence, num_types: int, name: str) -> None:
-    """Refuse integers that are a one-hot of the types as well as types, by their shape and their values."""
+    """Refuse integers that are types by their shape, and by their values rather a one-hot of the types.
+
+    As types of scopes, (C, A), such values are common: only those of an identity, a row per position, are refused.
+    """
     one_hot = t.dim() > 1 and t.shape[-1] == num_types and _form(t.shape[:-1], group)
-    if not one_hot or _form(t.shape, group) is None:
+    form = _form(t.shape, group)
+    if not one_hot or form is None:
         return
     rows = t.long()
-    if bool(((rows == 1).sum(-1) == 1).all()) and bool(((rows == 0) | (rows == 1)).all()):
+    if form == "scopes":
+        found = t.dim() == 2 and torch.equal(rows, torch.eye(num_types, dtype=rows.dtype)[: t.shape[0]])
+    else:
+        found = bool(((rows == 1).sum(-1) == 1).all()) and bool(((rows == 0) | (rows == 1)).all())
+    if found:
         got = f"{str(t.dtype).removeprefix('torch.')} of shape {tuple(t.shape)}"
         raise ValueError(
             f"Expected {name} as integer types or as a floating-point one-hot (got {got}, which may be both); "

@@ -136,8 +136,13 @@ def check_inputs(
             kind = "none" if other is None else kind_of(other)
             raise ValueError(f"Expected {what}, features of length {length} for each edge (got {kind})")  # noqa: TRY004
         flat, _ = flatten_edges(other, graph.incidence(name), length, what)
-        _check_dtype(what, other, dtype)
+        check_dtype(what, other, dtype)
         samples |= {} if flat.dim() < 3 else {what: flat.shape[0]}
+    check_samples(samples)
+
+
+def check_samples(samples: Mapping[str, int]) -> None:
+    """Refuse different numbers of samples, by tensor."""
     counts = list(samples.values())
     if [count for count in counts if count != counts[0]]:  # no set: exported code has symbols
         got = ", ".join(f"{name} of {count}" for name, count in samples.items())
@@ -179,10 +184,11 @@ def check_features(name: str, what: str, x: Tensor | None, count: int, width: in
         own = f"{int(count)}, {int(width)}"  # numbers, where code is traced with symbols
         expected = f"{name} of shape ({own}) or (B, {own}), the features of the {what}"
         raise ValueError(f"Expected {expected} (got {shape_text(x)}){hint}")
-    _check_dtype(name, x, dtype)
+    check_dtype(name, x, dtype)
 
 
-def _check_dtype(name: str, x: Tensor, dtype: Any) -> None:
+def check_dtype(name: str, x: Tensor, dtype: Any) -> None:
+    """Refuse numbers of another dtype than the layer's, unless autocast converts them."""
     if not x.is_floating_point():
         raise ValueError(f"Expected {name} in floating point (got {x.dtype}); use .float()")
     if dtype is not None and x.dtype != dtype and not _autocast(x.device.type):

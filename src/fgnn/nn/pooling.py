@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fgnn.graph import FactorGraph
 from fgnn.nn.aggregate import Aggregation
 from fgnn.nn.backends.torch.traced import reduce_segments
-from fgnn.nn.inputs import check_features, check_groups, check_kinds
+from fgnn.nn.inputs import check_dtype, check_features, check_groups, check_kinds, check_samples
 from fgnn.nn.message import Message, call_on_edges, in_parts
 from fgnn.nn.shape_text import shape_text
 
@@ -63,6 +63,8 @@ class GraphPool(nn.Module):
             what = "variables" if group is None else f"factors of group {group!r}"
             expected = f"features (..., {int(count)}, {'d' if self.width is None else int(self.width)})"
             raise ValueError(f"Expected {expected} of the {what} to pool (got {shape_text(x)})")
+        if x is not None and self.score is not None:
+            check_dtype("x", x, self.score.weight.dtype)
 
     def _reduce(self, x: Tensor, index: Tensor, graphs: int) -> Tensor:
         """(..., nodes, d) to (..., graphs, d), by sums in float32 or better: in bfloat16, 256 + 1 is 256."""
@@ -121,6 +123,7 @@ class GraphHead(nn.Module):
         n, d = graph.num_variables, self.width
         if f is None or f.dim() < 2 or f.shape[-2] != n or f.shape[-1] != d:
             raise ValueError(f"Expected f of shape (..., {int(n)}, {int(d)}) (got {shape_text(f)})")
+        check_dtype("f", f, next((p.dtype for p in self.mlp.parameters()), None))
         scores: Tensor = self.mlp(self.pool(graph, f))
         return scores
 
@@ -158,6 +161,8 @@ class EdgeHead(nn.Module):
                 dtype, what = message.factor_weight.dtype, f"factors of group {name!r}"
                 check_features("f", "variables", f, graph.num_variables, message.variable_in, dtype)
                 check_features(f"gs[{name!r}]", what, g, group.num_factors, message.factor_in, dtype)
+                named = (("f", f, message.variable_in), (f"gs[{name!r}]", g, message.factor_in))
+                check_samples({key: x.shape[0] for key, x, width in named if width and x is not None and x.dim() == 3})
             ends = group.factor_index(), group.scopes.reshape(-1)
             if isinstance(message, Message) and in_parts(message):
                 scores[name] = message.per_edge(*message.parts(g, f, group.num_factors, graph.num_variables), *ends)
