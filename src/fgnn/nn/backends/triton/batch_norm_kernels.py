@@ -39,15 +39,23 @@ def store_share(partial, first, second, column, width):
 
 
 @triton.jit
+def origin_of(x, rows, column, width):
+    """x₀, the mean of up to 16 first rows: squares of distances from it keep their digits far from zero."""
+    at, live = tile_of(tl.arange(0, 16), rows, column, width)
+    first = tl.load(x + at, mask=live, other=0.0).to(tl.float32)
+    return tl.sum(first, 0) / tl.minimum(rows, 16)
+
+
+@triton.jit
 def statistics(
     x0, x1, x2, x3, rows0, rows1, rows2, rows3, partial, width, steps,
     G: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """One share of Σ (x - x₀) and Σ (x - x₀)², with x₀ the first row for precision in columns far from zero."""
+    """One share of Σ (x - x₀) and Σ (x - x₀)²."""
     job, share = tl.program_id(0) % G, tl.program_id(0) // G
     x, rows = pick(job, x0, x1, x2, x3, G), pick(job, rows0, rows1, rows2, rows3, G)
     column = tl.program_id(1) * C + tl.arange(0, C)
-    origin = tl.load(x + column, mask=column < width, other=0.0).to(tl.float32)
+    origin = origin_of(x, rows, column, width)
     total = tl.zeros((R, C), tl.float32)
     square = tl.zeros((R, C), tl.float32)
     for step in tl.range(0, steps, num_stages=3):  # prefetch the next tiles
@@ -92,7 +100,7 @@ def finish_statistics(
     total, square = add_shares(partial, column, inside, width, shares, G, S, C)
     offset = total / rows
     variance = larger(square / rows - offset * offset, 0.0)
-    centre = tl.load(pick(job, x0, x1, x2, x3, G) + column, mask=inside, other=0.0).to(tl.float32) + offset
+    centre = origin_of(pick(job, x0, x1, x2, x3, G), rows, column, width) + offset
     tl.store(stats + job * 2 * width + column, centre, mask=inside)
     tl.store(stats + (job * 2 + 1) * width + column, 1.0 / tl.sqrt(variance + eps), mask=inside)
     if RUNNING:
