@@ -11,6 +11,7 @@ SCRIPT = """
 import os, signal, sys, time, weakref
 from fgnn import cli
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell ignores in the background
 cli._stop_on_sigterm()
 
 class Thing:
