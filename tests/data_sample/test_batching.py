@@ -76,7 +76,7 @@ def test_stacked_batches_are_collated_as_their_samples(edges: Tensor | EdgeTypes
     joined = collate([batch, alone[0]])
     assert (batch.num_graphs, joined.num_graphs) == (2, 3)
     assert joined.y.tolist() == [1, 2, 1]
-    assert torch.equal(joined.unbatch()[1].f, alone[1].f)  # type: ignore[arg-type]
+    assert torch.equal(joined.unbatch()[1].f, alone[1].f)
     assert type(collate([joined, joined]).edges["pair"]) is type(edges)
     again = collate([batch, alone[1]], stack=True)
     assert again.f is not None
@@ -111,7 +111,7 @@ def test_features_with_a_leading_one_belong_to_every_sample(f: Any, g: Any, t: A
     assert batch.num_graphs == len(batch.unbatch()) == 2
     for k, one in enumerate(batch.unbatch()):
         assert one.f is not None
-        assert torch.equal(one.f, batch.f.expand(2, 3, 1)[k])  # type: ignore[union-attr]
+        assert torch.equal(one.f, batch.f.expand(2, 3, 1)[k])
         assert torch.equal(one.gs["pair"], batch.gs["pair"].expand(2, 2, 1)[k])
         assert (one.y, one.stacked) == (k, None)
 
@@ -125,7 +125,7 @@ def test_samples_that_share_all_features_stay_apart(edges: Tensor | EdgeTypes) -
         assert one.y == given.y
         assert torch.equal(one.edge_rows()["pair"], given.edge_rows()["pair"])
     q = "basis" if isinstance(edges, Tensor) and edges.is_floating_point() else "table"
-    layer = FGNNLayer(0, {"pair": 0}, {"pair": 2}, 4, q=q)  # type: ignore[arg-type]
+    layer = FGNNLayer(0, {"pair": 0}, {"pair": 2}, 4, q=q)
     torch.testing.assert_close(layer(*batch.inputs)[0], torch.stack([layer(*one.inputs)[0] for one in samples]))
 
 
@@ -147,7 +147,7 @@ def test_parts_of_tuples_and_dicts_are_collated() -> None:
     assert batch.num_graphs == named["d"].num_graphs == 3
     assert numbers.tolist() == [0, 1, 2]
     assert named["z"].shape == (3, 2)
-    loader: Any = DataLoader([(data, 1)] * 4, batch_size=2, collate_fn=partial(collate, stack=True))  # type: ignore[arg-type]
+    loader: Any = DataLoader([(data, 1)] * 4, batch_size=2, collate_fn=partial(collate, stack=True))
     assert all(one.f.shape == (2, 3, 1) for one, _ in loader)
 
 
@@ -174,9 +174,9 @@ def test_samples_that_differ_are_named(make: Callable[[], list[Data]], message: 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Data(TWO, gs=torch.zeros(1, 2)), "data.gs as a dict by group (got tensor of shape (1, 2))"),  # type: ignore[arg-type]
-        (lambda: Data(TWO, edges=[1]), "data.edges as a dict by group (got list)"),  # type: ignore[arg-type]
-        (lambda: Data(TWO, edges={"pair": [1]}), "data.edges['pair'] as a tensor or EdgeTypes (got list)"),  # type: ignore[dict-item]
+        (lambda: Data(TWO, gs=torch.zeros(1, 2)), "data.gs as a dict by group (got tensor of shape (1, 2))"),
+        (lambda: Data(TWO, edges=[1]), "data.edges as a dict by group (got list)"),
+        (lambda: Data(TWO, edges={"pair": [1]}), "data.edges['pair'] as a tensor or EdgeTypes (got list)"),
     ],
 )  # fmt: skip
 def test_features_by_group_are_dicts_of_tensors(make: Callable[[], Data], message: str) -> None:
@@ -187,13 +187,13 @@ def test_features_by_group_are_dicts_of_tensors(make: Callable[[], Data], messag
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: collate([Data(TWO)], groups=TWO), "(fgnn.Data) with all groups as groups (got FactorGraph)"),  # type: ignore[call-overload]
-        (lambda: collate([Data(TWO)], groups=["pair"]), "(fgnn.Data) with all groups as groups (got list)"),  # type: ignore[call-overload]
-        (lambda: collate(Data(TWO)), "a list of samples to collate (got Data)"),  # type: ignore[call-overload]
-        (lambda: collate({"a": Data(TWO)}), "a list of samples to collate (got dict)"),  # type: ignore[call-overload]
-        (lambda: collate(None), "a list of samples to collate (got NoneType)"),  # type: ignore[call-overload]
+        (lambda: collate([Data(TWO)], groups=TWO), "(fgnn.Data) with all groups as groups (got FactorGraph)"),
+        (lambda: collate([Data(TWO)], groups=["pair"]), "(fgnn.Data) with all groups as groups (got list)"),
+        (lambda: collate(Data(TWO)), "a list of samples to collate (got Data)"),
+        (lambda: collate({"a": Data(TWO)}), "a list of samples to collate (got dict)"),
+        (lambda: collate(None), "a list of samples to collate (got NoneType)"),
         (lambda: collate([(TWO, 1)] * 2), "(got FactorGraph); give fgnn.Data(graph)"),
-        (lambda: next(iter(DataLoader([{"graph": TWO}] * 2))), "(got FactorGraph); give fgnn.Data(graph)"),  # type: ignore[arg-type]
+        (lambda: next(iter(DataLoader([{"graph": TWO}] * 2))), "(got FactorGraph); give fgnn.Data(graph)"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_collated_is_named(make: Callable[[], Any], message: str) -> None:
@@ -208,7 +208,7 @@ def test_samples_are_copied_and_detached() -> None:
     assert copy.f.requires_grad
     assert copy.f is not data.f
     assert copy.graph is data.graph
-    assert not data.detach().f.requires_grad  # type: ignore[union-attr]
+    assert not data.detach().f.requires_grad
     assert data.cpu().graph is THREE
 
 

@@ -22,7 +22,7 @@ def sample(*groups: str) -> Data:
     edges = {"pair": torch.eye(2), "ring": torch.ones(5, 3), "kind": EdgeTypes(torch.tensor([0, 1, 1, 0]), 2)}
     graph = FactorGraph(3, {name: scopes[name] for name in groups})
     gs = {name: torch.ones(2, 4) for name in groups if name != "kind"}
-    return Data(graph, torch.ones(3, 1), gs, {name: edges[name] for name in groups}, y=1.0)  # type: ignore[misc]
+    return Data(graph, torch.ones(3, 1), gs, {name: edges[name] for name in groups}, y=1.0)
 
 
 ALL = sample("pair", "ring", "kind")
@@ -85,5 +85,5 @@ def test_groups_that_the_example_lacks_are_named() -> None:
 
 
 def test_a_loader_adds_them() -> None:
-    loader = DataLoader([sample("pair")] * 2, collate_fn=partial(collate, groups=ALL), num_workers=1)  # type: ignore[arg-type]
+    loader = DataLoader([sample("pair")] * 2, collate_fn=partial(collate, groups=ALL), num_workers=1)
     assert all(list(batch.graph.groups) == ["pair", "ring", "kind"] for batch in loader)

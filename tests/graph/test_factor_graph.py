@@ -66,8 +66,8 @@ def test_no_factors_and_empty_scopes_are_fine() -> None:
         (lambda: FactorGroup.ragged(torch.arange(3), torch.tensor([0, 2, 1, 3])), "Expected offsets that rise"),
         (lambda: FactorGroup.ragged(torch.zeros(2, 2).long(), torch.tensor([0, 4])), "Expected ragged scopes as"),
         (lambda: FactorGraph(-1, {}), "Expected num_variables >= 0 (got -1)"),
-        (lambda: FactorGraph("3", {}), "Expected num_variables as an integer (got '3')"),  # type: ignore[arg-type]
-        (lambda: FactorGraph(4.0, {}), "Expected num_variables as an integer (got 4.0)"),  # type: ignore[arg-type]
+        (lambda: FactorGraph("3", {}), "Expected num_variables as an integer (got '3')"),
+        (lambda: FactorGraph(4.0, {}), "Expected num_variables as an integer (got 4.0)"),
         (lambda: FactorGraph(True, {}), "Expected num_variables as an integer (got True)"),
         (lambda: FactorGraph(np.float64(4), {}), "Expected num_variables as an integer (got np.float64(4.0))"),
         (lambda: FactorGraph(torch.tensor(4.0), {}), "Expected num_variables as an integer (got tensor(4.))"),
@@ -100,9 +100,9 @@ def test_any_kind_of_integer_counts_variables(count: Any) -> None:
 def test_graphs_do_not_change() -> None:
     graph = FactorGraph(2, {"p": FactorGroup([[0, 1]])})
     with pytest.raises(dataclasses.FrozenInstanceError):
-        graph.num_variables = 3  # type: ignore[misc]
+        graph.num_variables = 3
     with pytest.raises(dataclasses.FrozenInstanceError):
-        graph.groups["p"].scopes = torch.zeros(1)  # type: ignore[misc]
+        graph.groups["p"].scopes = torch.zeros(1)
 
 
 def test_checks_may_be_skipped() -> None:

@@ -87,7 +87,7 @@ def test_cpu_and_gpu_agree(q: str, aggregate: str) -> None:
 def test_a_batch_without_samples_gives_none_and_zero_gradients(graph: FactorGraph, q: str, aggregate: str) -> None:
     sizes = dict.fromkeys(graph.groups, 3)
     f, gs, edges = features(graph, 2, sizes, sizes, batch=0, types=q == "table")
-    layer = FGNNLayer(2, sizes, sizes, 4, q=q, aggregate=aggregate, bias=True).double()  # type: ignore[arg-type]
+    layer = FGNNLayer(2, sizes, sizes, 4, q=q, aggregate=aggregate, bias=True).double()
     new_f, new_gs = layer(graph, f.requires_grad_(), gs, edges)
     assert new_f.shape == (0, graph.num_variables, 4)
     (new_f.sum() + sum(g.sum() for g in new_gs.values())).backward()

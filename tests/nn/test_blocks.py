@@ -95,7 +95,7 @@ def test_batch_normalisation_is_over_all_nodes_of_all_samples() -> None:
     torch.testing.assert_close(made.var((0, 1), unbiased=False), torch.ones(5), atol=1e-3, rtol=0)
     assert torch.isfinite(norm(F[:1, :1])).all()  # one row alone
     with pytest.raises(ValueError, match="Expected norm among"):
-        make_norm("group", 3)  # type: ignore[arg-type]
+        make_norm("group", 3)
 
 
 @pytest.mark.parametrize("norm", ["batch", "layer", None])

@@ -40,10 +40,10 @@ def compiled(module: nn.Module, graphs: list[torch.fx.GraphModule], **options: o
 @pytest.mark.parametrize("q", ["basis", "table"])
 @pytest.mark.parametrize("make", [uniform_graph, ragged_graph])
 def test_one_graph_serves_every_number_of_samples(make: Callable[[], FactorGraph], q: str) -> None:
-    graph, graphs = make(), []  # type: ignore[var-annotated]
+    graph, graphs = make(), []
     widths = dict.fromkeys(graph.groups, 3)
     torch.manual_seed(0)
-    net = build("FGNN(4) - GlobalPooling - FC(2)", variable_in=2, factor_in=widths, edge_in=widths, q=q)  # type: ignore[arg-type]
+    net = build("FGNN(4) - GlobalPooling - FC(2)", variable_in=2, factor_in=widths, edge_in=widths, q=q)
     fast = compiled(net, graphs, dynamic=True)
     for batch in (13, 19, 33):
         f, gs, edges = features(graph, 2, widths, widths, batch=batch, types=q == "table", dtype=torch.float32)
@@ -231,7 +231,7 @@ def test_transforms_inside_compiled_code_are_followed() -> None:
         return torch.func.vmap(scores)(x), slopes, scores(x[0])
 
     graphs: list[torch.fx.GraphModule] = []
-    torch.testing.assert_close(compiled(called, graphs)(f), called(f))  # type: ignore[arg-type]
+    torch.testing.assert_close(compiled(called, graphs)(f), called(f))
     assert [names(one).count("fgnn.steps.default") for one in graphs] == [1]
 
 

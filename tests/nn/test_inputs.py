@@ -178,7 +178,7 @@ def test_networks_on_variables_without_features_begin_with_fgnn(first: str) -> N
 
 def test_notation_is_text() -> None:
     with pytest.raises(ValueError, match=r"notation as text \(got list\)"):
-        build(["FGNN(2)"], **SIZES)  # type: ignore[arg-type]
+        build(["FGNN(2)"], **SIZES)
 
 
 @pytest.mark.parametrize(("name", "value"), [("out", "2"), ("width", -1), ("layers", 0), ("bases", 0)])

@@ -104,7 +104,7 @@ def test_inputs_that_do_not_fit_are_named(lists: list[list[int]], f: torch.Tenso
 
 def test_arguments_of_another_kind_are_named() -> None:
     with pytest.raises(ValueError, match=r"FactorGroup \(got tensor of shape \(3, 3\)\); the arguments are"):
-        MPNNLayer(3, 0, 4)(torch.randn(3, 3), FactorGroup([[1], [2], [0]]))  # type: ignore[arg-type]
+        MPNNLayer(3, 0, 4)(torch.randn(3, 3), FactorGroup([[1], [2], [0]]))
 
 
 def test_the_edges_of_a_group_are_made_once() -> None:

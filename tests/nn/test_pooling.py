@@ -26,7 +26,7 @@ def by_loop(pool: GraphPool, x: Tensor) -> Tensor:
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(graphs(), min_size=1, max_size=3), st.sampled_from(["sum", "mean", "max", "attention"]))
-def test_pooling_equals_a_loop_over_samples(some: list[FactorGraph], how) -> None:  # type: ignore[no-untyped-def]
+def test_pooling_equals_a_loop_over_samples(some: list[FactorGraph], how) -> None:
     torch.manual_seed(0)
     pool = GraphPool(how, 3 if how == "attention" else None).double()
     joined = FactorGraph.concat(some)
@@ -41,7 +41,7 @@ def test_pooling_equals_a_loop_over_samples(some: list[FactorGraph], how) -> Non
 
 
 @pytest.mark.parametrize("how", ["sum", "mean", "max", "attention"])
-def test_gradients_by_finite_differences(how) -> None:  # type: ignore[no-untyped-def]
+def test_gradients_by_finite_differences(how: str) -> None:
     torch.manual_seed(0)
     graph = FactorGraph.concat([ragged_graph(), FactorGraph(0, {}), FactorGraph(2, {"pair": FactorGroup([[0, 1]])})])
     pool = GraphPool(how, 3 if how == "attention" else None).double()
@@ -65,7 +65,7 @@ def test_heads_score_graphs_and_edges() -> None:
 
 
 @pytest.mark.parametrize("how", ["sum", "mean", "attention"])
-def test_large_graphs_are_pooled_in_half_precision(how) -> None:
+def test_large_graphs_are_pooled_in_half_precision(how: str) -> None:
     graph = FactorGraph(70_000, {"pair": FactorGroup([[0, 1]])})
     x = torch.ones(70_000, 1, dtype=torch.float16) / (70_000 if how == "sum" else 1)
     pool = GraphPool(how, 1 if how == "attention" else None).half()
@@ -74,7 +74,7 @@ def test_large_graphs_are_pooled_in_half_precision(how) -> None:
 
 def test_mistakes_are_named() -> None:
     with pytest.raises(ValueError, match=r"pooling among .*got 'median'"):
-        GraphPool("median")  # type: ignore[arg-type]
+        GraphPool("median")
     with pytest.raises(ValueError, match="width for attention"):
         GraphPool("attention")
     with pytest.raises(ValueError, match=r"\(\.\.\., 8, d\) of the variables to pool \(got \(7, 2\)\)"):
@@ -126,7 +126,7 @@ def test_one_structure_is_pooled_by_attention_in_generated_code_with_threads(joi
 
 
 @pytest.mark.parametrize("how", ["sum", "attention"])
-def test_sizes_may_be_symbols_and_mistakes_are_named_with_numbers(how) -> None:  # type: ignore[no-untyped-def]
+def test_sizes_may_be_symbols_and_mistakes_are_named_with_numbers(how: str) -> None:
     for module in (GraphPool(how, 3 if how == "attention" else None), GraphHead(3, 1, pool=how)):
         fast, x = torch.compile(module, backend="eager", fullgraph=True, dynamic=True), torch.randn(8, 3)
         torch._dynamo.reset()

@@ -740,7 +740,7 @@ def test_results_may_be_numbers(device: str) -> None:
 
 def test_a_module_may_return_nothing(device: str) -> None:
     net = Simple(lambda y, _: None).to(device)
-    net.forward = MethodType(Simple.forward, net)  # type: ignore[method-assign]
+    net.forward = MethodType(Simple.forward, net)
     for seed in range(6):
         assert net(points(device, seed)) is None
     assert calls(net) == 3

@@ -215,7 +215,7 @@ def test_rms_norm_is_computed_in_float32_and_serves_autocast() -> None:
 def _network(**options: int | bool) -> tuple[ResidualNetwork, tuple[FactorGraph, Tensor, dict[str, Tensor]]]:
     torch.manual_seed(0)
     graph = ragged_graph()
-    net = ResidualNetwork(2, {"any": 1, "pair": 4}, {"pair": 2}, out=3, width=8, bases=2, **options)  # type: ignore[arg-type]
+    net = ResidualNetwork(2, {"any": 1, "pair": 4}, {"pair": 2}, out=3, width=8, bases=2, **options)
     torch.nn.init.normal_(net.readout.weight)
     f, gs, _ = features(graph, 2, {"any": 1, "pair": 4}, {"any": 1, "pair": 1}, batch=5, dtype=torch.float32)
     return net, (graph, f, gs)

@@ -22,12 +22,11 @@ from fgnn.nn.backends.choice import no_autocast
 from fgnn.nn.backends.triton.constants import fold_constants
 from fgnn.nn.backends.triton.joint_steps import join_steps
 from fgnn.nn.backends.triton.program import Program
-from fgnn.nn.backends.triton.tape import Operation, Place, Tape
+from fgnn.nn.backends.triton.tape import ALIGNED, Operation, Place, Tape
 from fgnn.nn.call_key import describe, replaced
 from fgnn.nn.recorded_call import restored
 from fgnn.nn.recorder import NOT_REPLAYED, Origin, recording
 
-_ALIGNED = 16  # bytes, as the kernels expect
 _SEEDED = torch.Tag.nondeterministic_seeded
 
 
@@ -86,7 +85,7 @@ class ReplayedCall:
         """The results for other inputs of the same shapes; ``NOT_REPLAYED`` if the module has to compute them."""
         if not (self._all_used and self._fits):
             return NOT_REPLAYED
-        placed = [x if x.is_contiguous() and not x.data_ptr() % _ALIGNED else _placed(x) for x in inputs]
+        placed = [x if x.is_contiguous() and not x.data_ptr() % ALIGNED else _placed(x) for x in inputs]
         found: list[Any]
         if self._backward is not None:
             for k in self._unreached:  # autograd would call their hooks, with no gradient
@@ -125,7 +124,7 @@ class ReplayedCall:
                 if up is None:
                     placed.append(zeros.contiguous())
                 else:
-                    placed.append(up if up.is_contiguous() and not up.data_ptr() % _ALIGNED else _placed(up))
+                    placed.append(up if up.is_contiguous() and not up.data_ptr() % ALIGNED else _placed(up))
         return self._replay(self._backward, [*inputs, *saved.kept, *placed])
 
     def _replay(self, program: Program, operands: Sequence[Tensor]) -> list[Any]:
@@ -244,7 +243,7 @@ def _in_modes(module: nn.Module, training: Sequence[bool]) -> Iterator[None]:
 def _placed(x: Tensor) -> Tensor:
     """The same numbers, contiguous and at an address that kernels can read from."""
     x = x.contiguous()
-    return x.clone() if x.data_ptr() % _ALIGNED else x
+    return x.clone() if x.data_ptr() % ALIGNED else x
 
 
 def _program(tape: Tape, results: Sequence[Tensor | Place | None], *options: Any) -> Program:

@@ -7,10 +7,9 @@ from collections.abc import Collection
 
 import torch
 
-from fgnn.nn.backends.triton.tape import Empty, Operation, Place, Step, Tape, contiguous, uses
+from fgnn.nn.backends.triton.tape import ALIGNED, Empty, Operation, Place, Step, Tape, contiguous, uses
 
 _aten = torch.ops.aten
-_ALIGNED = 16  # bytes, as the kernels expect
 
 
 def merge_copies(tape: Tape, results: Collection[int]) -> dict[int, tuple[int, int]]:
@@ -51,7 +50,7 @@ def _copy(step: Step) -> tuple[Place, Place] | None:
     if not isinstance(step, Operation) or step.call is not _aten.copy_.default or len(step.args) != 2:
         return None
     to, source = step.args
-    if not (isinstance(to, Place) and isinstance(source, Place)) or to.offset % _ALIGNED:
+    if not (isinstance(to, Place) and isinstance(source, Place)) or to.offset % ALIGNED:
         return None
     same = to.shape == source.shape and to.dtype == source.dtype
     return (to, source) if same and to.stride == source.stride == contiguous(to.shape) else None

@@ -15,14 +15,13 @@ from typing import NamedTuple
 import torch
 
 from fgnn.nn.backends.triton import joint_launch
-from fgnn.nn.backends.triton.tape import Empty, Operation, Place, Step, Tape, contiguous, places_in, uses
+from fgnn.nn.backends.triton.tape import ALIGNED, Empty, Operation, Place, Step, Tape, contiguous, places_in, uses
 from fgnn.runtime.triton_support import why_unavailable
 
 _aten = torch.ops.aten
 _MOST_BYTES = 1 << 26  # of operands and results that wait
 _MOST_ENTRIES = 1 << 23  # of a sum of two tensors: with more, its work takes longer than a launch
 _MOST_SHARES = 512  # which one program of the kernel adds
-_ALIGNED = 16  # bytes, as the kernels expect
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -178,5 +177,5 @@ def _is_readable(tape: Tape, x: Place) -> bool:
     """Whether kernels can read a tensor: contiguous, aligned, with numbers."""
     buffer = tape.buffers[x.buffer]
     begin = 0 if buffer is None or buffer.is_meta else buffer.data_ptr()  # what is allocated is aligned
-    aligned = (begin + x.offset) % _ALIGNED == 0
+    aligned = (begin + x.offset) % ALIGNED == 0
     return aligned and math.prod(x.shape) > 0 and x.stride == contiguous(x.shape)

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fgnn.runtime.kernel_launch import Launched, local
 
+ALIGNED = 16  # bytes: where the kernels expect tensors to begin
 _aten = torch.ops.aten
 _ALLOCATE = {
     _aten.empty.memory_format, _aten.empty_strided.default, _aten.empty_like.default, _aten.new_empty.default,
