@@ -489,11 +489,11 @@ def test_a_tensor_of_python_numbers_is_new_at_every_call(device: str) -> None:
         @replays.replays
         def forward(self, x: Tensor, other: Tensor | None = None) -> Any:
             object.__setattr__(self, "_calls", getattr(self, "_calls", 0) + 1)
-            total = torch.tensor([1.0, 2.0])
+            total = torch.tensor([1.0, 2.0], device=device)
             total += 1.0
-            return x * 2, total, torch.tensor(3.0)
+            return x * 2, total, torch.tensor(3.0, device=device)
 
-    net = Makes(None)
+    net = Makes(None).to(device)
     for seed in range(6):
         _, total, three = net(points(device, seed))
         assert [*total.tolist(), float(three)] == [2.0, 3.0, 3.0]
@@ -546,7 +546,7 @@ def test_parameters_are_rounded_together_under_autocast(device: str) -> None:
             torch.testing.assert_close(one, two, rtol=0.02, atol=0.02 * float(two.abs().max()))
     assert calls(net) == 3
     (call,) = net.__dict__["launches"]._calls.values()
-    assert [step[1] for step in call._forward.steps].count(torch._foreach_copy_) == 1
+    assert [step[1:2] for step in call._forward.steps].count((torch._foreach_copy_,)) == 1
 
 
 def test_a_module_that_writes_to_its_parameters_is_not_recorded(device: str) -> None:
@@ -625,8 +625,8 @@ def test_memory_is_freed_with_the_results(often: Layers, device: str, monkeypatc
     alive: list[Any] = []
     real = Program.__call__
 
-    def noted(self: Program, operands: Any) -> Any:
-        found = real(self, operands)
+    def noted(self: Program, *operands: Any) -> Any:
+        found = real(self, *operands)
         alive.extend(
             torch.multiprocessing.reductions.StorageWeakRef(x.untyped_storage()) for x in found or () if x is not None
         )
@@ -770,7 +770,7 @@ def test_arguments_may_be_named_tuples(device: str) -> None:
             object.__setattr__(self, "_calls", getattr(self, "_calls", 0) + 1)
             return x + other.one + 2 * other.two
 
-    net = Adds(None)
+    net = Adds(None).to(device)
     for seed in range(5):
         x, y = points(device, seed), points(device, seed + 1)
         assert torch.equal(net(x, Pair(x, y)), x + x + 2 * y)
@@ -784,7 +784,7 @@ def test_arguments_of_other_kinds_are_told_apart_by_their_context(device: str) -
             object.__setattr__(self, "_calls", getattr(self, "_calls", 0) + 1)
             return x + other.x * (other.scale if isinstance(other.scale, float) else other.scale[0])
 
-    net, x = Scales(None), points(device, 0)
+    net, x = Scales(None).to(device), points(device, 0)
     for scale in (2.0, [3.0], 5.0, [7.0], torch.tensor([9.0], device=device)):
         for _ in range(5):
             assert torch.equal(net(x, Scaled(x, scale)), x + x * (scale if isinstance(scale, float) else scale[0]))

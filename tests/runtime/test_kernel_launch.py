@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from fgnn.runtime import kernel_launch
-from fgnn.runtime.kernel_launch import constants, launch
+from fgnn.runtime.kernel_launch import caller_of, constants, launch
 
 
 class _Kernel:
@@ -74,3 +75,49 @@ def test_the_cache_does_not_grow_without_end(kernel: _Kernel, monkeypatch: pytes
     for number in range(2, 12):
         launch(kernel, (1,), [torch.empty(8), number], constants(WIDTH=64, FLAG=True))
     assert len(kernel_launch._compiled) <= 3
+
+
+class _Launcher:
+    """A launcher as Triton 3.6 has. What it calls is in C there; here ``print`` stands for it."""
+
+    global_scratch_size = profile_scratch_size = 0
+    launch_cooperative_grid, launch_pdl = False, True
+
+    def __init__(self) -> None:
+        self.launch: Any = print
+
+    def __call__(self, gridX: int, gridY: int, gridZ: int, stream: int, function: int, *args: Any) -> None:
+        self.launch(
+            gridX, gridY, gridZ, stream, function, self.launch_cooperative_grid, self.launch_pdl, None, None, *args
+        )
+
+
+class _Later(_Launcher):
+    """One whose launcher takes something else."""
+
+    def __call__(
+        self, gridX: int, gridY: int, gridZ: int, stream: int, function: int, metadata: Any, *args: Any
+    ) -> None:
+        print("later", gridX, gridY, gridZ, stream, function, metadata, *args)
+
+
+def launched(run: Any) -> tuple[Any, tuple[Any, ...]]:
+    return caller_of(SimpleNamespace(run=run, function=17, packed_metadata=(4, 1, 0)))
+
+
+@pytest.mark.parametrize("kind", [_Launcher, _Later])
+def test_a_kernel_is_launched_as_its_launcher_does(kind: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    run = kind()
+    function, before = launched(run)
+    assert (function is print) == (kind is _Launcher)
+    function(1, 2, 3, 99, *before, 5, 6)
+    run(1, 2, 3, 99, 17, (4, 1, 0), None, None, None, 5, 6)
+    short, whole = capsys.readouterr().out.splitlines()
+    assert short == whole
+
+
+@pytest.mark.parametrize("name", ["global_scratch_size", "profile_scratch_size", "launch"])
+def test_a_kernel_with_scratch_memory_is_left_to_its_launcher(name: str) -> None:
+    run = _Launcher()
+    setattr(run, name, 64 if "size" in name else lambda *args: None)
+    assert launched(run)[0] is run

@@ -6,6 +6,7 @@ import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from threading import Lock
 from threading import local as thread_local
 from typing import Any, NamedTuple, Protocol
@@ -27,6 +28,14 @@ _COUNTED = 64  # kinds of calls that are counted
 NOT_REPLAYED: Any = object()  # the module has to compute its result
 
 
+class Changed(Exception):
+    """The module is no longer what was recorded."""
+
+
+def unchanged() -> None:
+    """A check of a module that was looked at already."""
+
+
 class Origin(NamedTuple):
     """A call as it is written."""
 
@@ -42,10 +51,12 @@ class Call(Protocol):
     def pending(self) -> bool:
         """Whether its last results may still be differentiated and no other call may be replayed."""
 
-    def __call__(self, inputs: list[Tensor], origin: Origin) -> Any:
+    def __call__(self, inputs: list[Tensor], origin: Origin, check: Callable[[], None] = unchanged) -> Any:
         """The results for other inputs of the same shapes; ``NOT_REPLAYED`` if it does not stand for this call.
 
-        ``origin`` is what the module was called with, which contains the inputs.
+        ``origin`` is what the module was called with, which contains the inputs. ``check`` raises :class:`Changed` if
+        the module is not what was recorded; it is called before anything else can be seen of the call, and takes so
+        long that a GPU should have work by then.
         """
 
 
@@ -99,6 +110,10 @@ class _Recent(NamedTuple):
     state: list[Any]
     call: Call
 
+    def is_like(self, key: Hashable) -> bool:
+        """Whether a call is replayed like it if the module has not changed."""
+        return key == self.key and not _seen_by_others(self.device) and modes(self.device.type) == self.modes
+
 
 class Recorder:
     """The recordings of one module; see :func:`record`. Its length is their number.
@@ -140,9 +155,7 @@ class Recorder:
             return self.form.plain(module, *args, **kwargs)
         if self._lock.acquire(blocking=False):
             try:
-                tensors: list[Tensor] = []
-                call = self._find(module, args, kwargs, tensors)
-                found = NOT_REPLAYED if call is None else call(tensors, Origin(module, args, kwargs))
+                found = self._replay(Origin(module, args, kwargs))
             finally:
                 self._lock.release()
             if found is not NOT_REPLAYED:
@@ -161,35 +174,44 @@ class Recorder:
             with self._recording:
                 self._running -= 1
 
-    def _find(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
-    ) -> Call | None:
-        """The recording of such a call, made now if it is time; its inputs are appended to ``tensors``."""
+    def _replay(self, origin: Origin) -> Any:
+        """The result of a recording of such a call, made now if it is time."""
         if self._last is not None and self._last.pending:
-            return None  # recordings share their memory, and backward still reads it
+            return NOT_REPLAYED  # recordings share their memory, and backward still reads it
         if self._owner is None:
-            self._owner = weakref.ref(module)
-        if self._owner() is not module:  # a replica shares its attributes
-            return None
+            self._owner = weakref.ref(origin.module)
+        if self._owner() is not origin.module:  # a replica shares its attributes
+            return NOT_REPLAYED
+        inputs: list[Tensor] = []
         try:
-            key = describe((args, kwargs), tensors)
+            key = describe((origin.args, origin.kwargs), inputs)
         except Unknown:
-            return None
+            return NOT_REPLAYED
         recent = self._recent
-        if recent is not None and self._is_like(recent, key, module):
-            self._credit += 1
-            return recent.call
+        if recent is not None and recent.is_like(key):  # the usual case, which takes less time to find out
+            try:
+                found = recent.call(inputs, origin, partial(self._check, origin.module, recent.state))
+            except Changed:
+                pass
+            else:
+                self._credit += 1
+                return found
+        call = self._find(key, origin, inputs)
+        return NOT_REPLAYED if call is None else call(inputs, origin)
+
+    def _find(self, key: Hashable, origin: Origin, inputs: list[Tensor]) -> Call | None:
+        """The recording of calls of a kind."""
         if not self._often(key):
             return None
-        devices = {x.device for x in tensors}
-        state = self._look(device := devices.pop(), module) if len(devices) == 1 else None
+        devices = {x.device for x in inputs}
+        state = self._look(device := devices.pop(), origin.module) if len(devices) == 1 else None
         if state is None or self._state is None:
             return None
         now = modes(device.type)
         whole = key, now, self._state.training(state)
         call = self._calls.get(whole)
         if call is None:
-            call = self._record(whole, module, args, kwargs)
+            call = self._record(whole, *origin)
         if call is not None:
             self._credit += 1
             self._calls.move_to_end(whole)
@@ -197,13 +219,9 @@ class Recorder:
             self._recent = _Recent(key, now, device, state, call)
         return call
 
-    def _is_like(self, recent: _Recent, key: Hashable, module: nn.Module) -> bool:
-        """Whether a call is replayed like the one before: the usual case, which takes less time to find out."""
-        if key != recent.key or self._state is None or _seen_by_others(recent.device):
-            return False
-        if modes(recent.device.type) != recent.modes:
-            return False
-        return self._state.is_as(self._state.look(module), recent.state)
+    def _check(self, module: nn.Module, before: list[Any]) -> None:
+        if self._state is None or not self._state.is_as(self._state.look(module), before):
+            raise Changed
 
     def _often(self, key: Hashable) -> bool:
         """Whether calls with such arguments were seen often enough."""

@@ -6,7 +6,7 @@ at a time. Here nothing is kept: a call behaves as the module does, without the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import repeat
 from operator import attrgetter
@@ -20,12 +20,13 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from fgnn.nn.backends import differentiable
 from fgnn.nn.backends.choice import no_autocast
 from fgnn.nn.backends.triton.constants import fold_constants
+from fgnn.nn.backends.triton.effects import check_before_effects
 from fgnn.nn.backends.triton.joint_steps import join_steps
 from fgnn.nn.backends.triton.program import Program
 from fgnn.nn.backends.triton.tape import ALIGNED, Operation, Place, Tape
 from fgnn.nn.call_key import describe, replaced
 from fgnn.nn.recorded_call import restored
-from fgnn.nn.recorder import NOT_REPLAYED, Origin, recording
+from fgnn.nn.recorder import NOT_REPLAYED, Origin, recording, unchanged
 
 _SEEDED = torch.Tag.nondeterministic_seeded
 
@@ -81,7 +82,7 @@ class ReplayedCall:
             except (TypeError, AttributeError) as error:  # this version of Triton launches kernels differently
                 raise RuntimeError(str(error)) from error
 
-    def __call__(self, inputs: Sequence[Tensor], origin: Origin) -> Any:
+    def __call__(self, inputs: Sequence[Tensor], origin: Origin, check: Callable[[], None] = unchanged) -> Any:
         """The results for other inputs of the same shapes; ``NOT_REPLAYED`` if the module has to compute them."""
         if not (self._all_used and self._fits):
             return NOT_REPLAYED
@@ -90,12 +91,12 @@ class ReplayedCall:
         if self._backward is not None:
             for k in self._unreached:  # autograd would call their hooks, with no gradient
                 placed[k] = placed[k].detach()
-            found = [*_apply(self, _without_tensors(origin), *placed, *self._parameters)]
+            found = [*_apply(self, _without_tensors(origin), check, *placed, *self._parameters)]
         elif self._grad:
             with torch.no_grad():
-                found = self.run(placed)[0]
+                found = self.run(placed, check)[0]
         else:
-            found = self.run(placed)[0]
+            found = self.run(placed, check)[0]
         if self._single:
             return found[0]
         if len(found) < len(self._results):
@@ -103,9 +104,9 @@ class ReplayedCall:
             found = [next(tensors) if x is _TENSOR else x for x in self._results]
         return tree_unflatten(found, self._nesting)
 
-    def run(self, inputs: Sequence[Tensor]) -> tuple[list[Tensor], _Saved]:
+    def run(self, inputs: Sequence[Tensor], check: Callable[[], None] = unchanged) -> tuple[list[Tensor], _Saved]:
         """The results, and what their backward pass reads."""
-        found, count = self._replay(self._forward, inputs), len(self._carries)
+        found, count = self._replay(self._forward, inputs, check), len(self._carries)
         kept = found[count:]
         del found[count:]
         # Results are the caller's, other objects than what is kept: either may be all that is alive of the two.
@@ -127,12 +128,12 @@ class ReplayedCall:
                     placed.append(up if up.is_contiguous() and not up.data_ptr() % ALIGNED else _placed(up))
         return self._replay(self._backward, [*inputs, *saved.kept, *placed])
 
-    def _replay(self, program: Program, operands: Sequence[Tensor]) -> list[Any]:
+    def _replay(self, program: Program, operands: Sequence[Tensor], check: Callable[[], None] = unchanged) -> list[Any]:
         if torch.is_autocast_enabled(self._autocast[0]):  # what was recorded contains its conversions
             with no_autocast(program.where):
-                found = program(operands)
+                found = program(operands, check)
         else:
-            found = program(operands)
+            found = program(operands, check)
         assert found is not None
         return found
 
@@ -185,6 +186,7 @@ class ReplayedCall:
             results = [x for x in flat if isinstance(x, Tensor)]
             fold_constants(forward, results)
             join_steps(forward, inputs[0].device, {p.data_ptr() for p in self._aliases.values()})
+            check_before_effects(forward, origin.module.buffers())
             self._results = [_TENSOR if isinstance(x, Tensor) else x for x in flat]
             self._carries = [x.requires_grad for x in results]
             self._zeros = [x.new_zeros(()).expand(x.shape) if x.requires_grad else None for x in results]
@@ -274,9 +276,11 @@ def _programs(
 
 class _Replay(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, call: ReplayedCall, origin: Origin, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, call: ReplayedCall, origin: Origin, check: Callable[[], None], *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
         inputs = tensors[: len(call._wanted)]
-        results, ctx.saved = call.run(inputs)
+        results, ctx.saved = call.run(inputs, check)
         ctx.call, ctx.origin = call, origin
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*inputs)
@@ -291,8 +295,8 @@ class _Replay(torch.autograd.Function):
         if not torch._C._autograd._get_current_graph_task_keep_graph():
             ctx.saved = ctx.origin = None
         if torch.is_grad_enabled():
-            return None, None, *ctx.call.gradients_again(origin, inputs, saved, ups, ctx.needs_input_grad[2:])
-        return None, None, *ctx.call.gradients(inputs, saved, ups)
+            return None, None, None, *ctx.call.gradients_again(origin, inputs, saved, ups, ctx.needs_input_grad[3:])
+        return None, None, None, *ctx.call.gradients(inputs, saved, ups)
 
 
 # Function.apply without its search for tensors that a transform of torch.func left behind: there is no such transform.

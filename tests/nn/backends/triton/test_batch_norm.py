@@ -208,7 +208,7 @@ def test_batches_are_counted_wherever_their_number_is(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", PLACES)
-def test_three_kinds_take_three_launches_each_way(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_three_kinds_take_two_launches_each_way(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from fgnn.nn.backends.triton import batch_norm
 
     names: list[str] = []
@@ -220,8 +220,35 @@ def test_three_kinds_take_three_launches_each_way(device: str, monkeypatch: pyte
 
     monkeypatch.setattr(batch_norm, "launch", counted)
     of_three_kinds(fgnn.nn.FC(5, {"pair": 5, "triple": 5}, 7, norm="batch"), device, "triton", slice(None))
-    there = ["statistics", "finish_statistics", "apply"]
-    assert names == [*there, "gradient_sums", "finish_gradient_sums", "apply_gradient"]
+    assert names == ["statistics", "apply", "gradient_sums", "apply_gradient"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize(("rows", "width"), [(32768, 512), (300_000, 64), (100_000, 3), (557_056, 128)])
+def test_shares_that_fill_a_gpu_are_added_up_in_one_order(rows: int, width: int) -> None:
+    torch.manual_seed(rows)
+    mine, oracle = pair(width, "cuda")
+    x = (3 + torch.randn(rows, width, device="cuda")).requires_grad_()
+    upstream = torch.randn(rows, width, device="cuda")
+    found = []
+    for _ in range(20):
+        mine.norm.load_state_dict({**oracle.state_dict(), "running_mean": x.new_zeros(width)})
+        mine.zero_grad()
+        x.grad = None
+        y = mine(x, relu=False)
+        y.backward(upstream)
+        found.append([y.detach(), x.grad, mine.norm.weight.grad, mine.norm.running_mean.clone()])
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+    exact = x.detach().double().requires_grad_()
+    wanted = oracle(exact)
+    wanted.backward(upstream.double())
+    assert oracle.weight.grad is not None
+    assert relative(found[0][0], wanted.detach()) < BOUND[torch.float32]
+    assert relative(found[0][1], exact.grad) < BOUND[torch.float32]
+    assert relative(found[0][2], oracle.weight.grad) < BOUND[torch.float32]
+    assert relative(found[0][3], oracle.running_mean) < 1e-5
 
 
 @pytest.mark.parametrize("device", PLACES)

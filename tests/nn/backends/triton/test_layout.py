@@ -10,8 +10,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fgnn.graph import EdgeTypes, FactorGroup, Hints, Incidence, Side
 from fgnn.nn.backends.triton.layout import Layout, _rows, _shape_of_rows, layout_of
+from fgnn.runtime.triton_support import why_unavailable
 
 SIDES: tuple[Side, Side] = ("factor", "variable")
+NO_KERNELS = why_unavailable(torch.device("cpu"))
+PLACES = [
+    pytest.param("cpu", marks=pytest.mark.skipif(NO_KERNELS is not None, reason=str(NO_KERNELS))),
+    pytest.param("cuda", marks=pytest.mark.gpu),
+]
 
 
 class NoReadBack(TorchDispatchMode):
@@ -22,6 +28,10 @@ class NoReadBack(TorchDispatchMode):
         for waits in ("_local_scalar_dense", "bincount", "nonzero", "repeat_interleave.Tensor", "unique"):
             assert waits not in name, name
         return func(*args, **kwargs or {})
+
+
+def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fgnn.nn.backends.triton.layout.why_unavailable", lambda device: "not here")
 
 
 def scopes(factors: int, arity: int, variables: int) -> FactorGroup:
@@ -57,18 +67,39 @@ def test_every_edge_is_visited_once_and_in_order(arity: int, side: Side, bounded
 
 @pytest.mark.parametrize("bounded", [False, True])
 @pytest.mark.parametrize("degrees", [[9], [0], [0, 5, 0, 23, 8, 0], [2**27, 3]])
-def test_degrees_may_differ_by_much(degrees: list[int], bounded: bool) -> None:
+def test_degrees_may_differ_by_much(degrees: list[int], bounded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_kernels(monkeypatch)  # the interpreter takes minutes
     edges = sum(degrees)
     ptr = torch.tensor([0, *degrees]).cumsum(0)
     width, rows = _shape_of_rows(ptr, edges, bounded)
-    table, row_ptr = _rows(ptr.int(), width, rows)
+    table, row_ptr = _rows(ptr.int(), width, rows, bounded)
     assert table.dtype == row_ptr.dtype == torch.int32
-    assert row_ptr.diff().tolist() == [-(-degree // width) for degree in degrees]
+    needed = [-(-degree // width) for degree in degrees]
+    assert all(a >= b if bounded else a == b for a, b in zip(row_ptr.diff().tolist(), needed, strict=True))
+    assert int(row_ptr[-1]) == rows
     destination, start, stop, before = table.long()
+    assert bool(((row_ptr[destination] <= (row := torch.arange(rows))) & (row < row_ptr[destination + 1])).all())
     assert torch.equal(destination.bincount(weights=stop - start, minlength=len(degrees)).long(), ptr.diff())
     full = start < stop
     assert torch.equal((start - ptr[destination])[full], before[full])
     assert torch.equal(stop[full][:-1], start[full][1:])  # one after another
+
+
+@pytest.mark.parametrize("device", PLACES)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("count", [1, 2, 255, 700])
+def test_the_kernel_describes_rows_as_torch_does(
+    device: str, count: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = torch.Generator().manual_seed(count)
+    degrees = torch.randint(0, 40, (count,), generator=make) * torch.randint(0, 2, (count,), generator=make) + 1
+    ptr = torch.cat([torch.zeros(1), degrees.cumsum(0)]).to(device, dtype)
+    width, rows = _shape_of_rows(ptr, int(ptr[-1]), True)
+    table, row_ptr = _rows(ptr, width, rows, True)
+    without_kernels(monkeypatch)
+    plain, same = _rows(ptr, width, rows, True)
+    assert torch.equal(table, plain)
+    assert torch.equal(row_ptr, same)
 
 
 @pytest.mark.parametrize("side", SIDES)

@@ -374,10 +374,10 @@ def test_replayed_steps_equal_others(half: bool, batch: int | None, by_position:
         f, gs, t = trained.inputs(seed, batch)
         edges = {name: x[: arity[name]] if by_position else x for name, x in t.items()}
         plain = record(copy.deepcopy(net), False)
-        wanted = step(plain, f, gs, edges, lambda self, operands: None)
+        wanted = step(plain, f, gs, edges, lambda self, *operands: None)
         if not whole:
             record(net, False)
-        found = step(net, f, gs, edges, lambda self, operands: replays.append(seed) or real(self, operands))  # noqa: B023
+        found = step(net, f, gs, edges, lambda self, *operands: replays.append(seed) or real(self, *operands))  # noqa: B023
         for one, other in zip(found, wanted, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
         trained.change()

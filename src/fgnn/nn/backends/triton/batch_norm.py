@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from math import isqrt
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from fgnn.nn.backends.triton.tile_sizes import block, cdiv, processors
 from fgnn.runtime.kernel_launch import constants, launch
 
 _ALIGNED = 16  # bytes, as launches that can be repeated expect
-_SHARES = 128  # partial sums added per step: few steps, because each waits for memory
+_AT_ONCE = 2  # programs of a multiprocessor that sum shares
 
 
 class Normalised(NamedTuple):
@@ -74,18 +75,14 @@ class _BatchNormRelu(torch.autograd.Function):
         residuals = [None if r is None else r.contiguous() for r in added]
         one, norm = _Launch(xs), jobs[0].norm
         stats = xs[0].new_empty((len(jobs), 2, one.width), dtype=torch.float32)  # means, and 1 / deviations
-        args = [*four(xs), *one.rows, one.partial, one.width, one.steps]
-        launch(kernels.statistics, one.by_share, args, one.options())
         means, variances, counts = zip(*[job.running for job in jobs], strict=True)
         args = [
-            *four(xs), *four(biases), *four(means), *four(variances), *four(counts), *one.rows, one.partial, stats,
-            one.width, one.shares, norm.eps, norm.momentum,
+            *four(xs), *four(biases), *four(means), *four(variances), *four(counts), *one.rows, one.partial, one.done,
+            stats, one.width, one.steps, one.shares, norm.eps, norm.momentum,
         ]  # fmt: skip
-        options = constants(
-            G=len(jobs), HAS_BIAS=biases[0] is not None, RUNNING=means[0] is not None, TRACKED=counts[0] is not None,
-            S=_SHARES, C=16, num_warps=4,
-        )  # fmt: skip
-        launch(kernels.finish_statistics, (cdiv(one.width, 16), len(jobs)), args, options)
+        there = [each[0] is not None for each in (biases, means, counts)]
+        options = one.options(**dict(zip(("HAS_BIAS", "RUNNING", "TRACKED"), there, strict=True)))
+        launch(kernels.statistics, one.by_share, args, options)
         ys = [torch.empty_like(x) for x in xs]
         args = [*four(xs), *four(weights), *four(betas), *four(residuals), *four(ys), *one.rows, stats, one.width]
         launch(kernels.apply, one.by_tile, args, one.options(RELU=relu, HAS_RESIDUAL=residuals[0] is not None))
@@ -132,10 +129,8 @@ def _gradients(
     one = _Launch(xs)
     sums = xs[0].new_empty((len(jobs), 3, one.width), dtype=torch.float32)
     inputs = [*four(ups), *four(xs), *four(weights), *four(betas), *one.rows, stats]
-    launch(kernels.gradient_sums, one.by_share, [*inputs, one.partial, one.width, one.steps], one.options(RELU=relu))
-    options = constants(G=len(jobs), S=_SHARES, C=16, num_warps=4)
-    args = [one.partial, sums, one.width, one.shares]
-    launch(kernels.finish_gradient_sums, (cdiv(one.width, 16), len(jobs)), args, options)
+    args = [*inputs, one.partial, one.done, sums, one.width, one.steps, one.shares]
+    launch(kernels.gradient_sums, one.by_share, args, one.options(RELU=relu))
     dxs: list[Tensor | None] = [None] * len(jobs)
     if want_x:
         dxs = [torch.empty_like(x) for x in xs]
@@ -168,10 +163,14 @@ class _Launch:
         blocks, tiles = cdiv(self.width, columns), [cdiv(count, lines) for count in rows]
         most = max(tiles)
         # tiles of a share, as many of each job
-        self.steps = cdiv(most, min(most, max(1, 4 * processors(xs[0].device) // (blocks * jobs))))
+        programs = max(1, _AT_ONCE * processors(xs[0].device) // (blocks * jobs))
+        # the last program reads all shares, which should not take longer than its tiles
+        self.steps = max(cdiv(most, min(most, programs)), isqrt(2 * most // lines))
         self.shares = cdiv(most, self.steps)
         self.by_share, self.by_tile = (self.shares * jobs, blocks), (sum(tiles), blocks)
         self.partial = xs[0].new_empty((self.shares, jobs, 2, self.width), dtype=torch.float32)
+        # counts from zero; as floats, so that a recorded pass fills all its zeros at once
+        self.done = xs[0].new_zeros((jobs, blocks), dtype=torch.float32).view(torch.int32)
         self.rows = four(rows)
         self._options = {"G": jobs, "R": lines, "C": columns, "num_warps": 4}
 

@@ -1,7 +1,8 @@
 """Kernels of batch normalisation followed by ReLU: column sums in shares, then one pass over the rows.
 
-A launch serves G jobs of the same width, up to four. Tiles have R rows and C columns. Shares are added up in a fixed
-order, without atomics, so results are deterministic. Statistics are (G, 2, width): means and 1 / deviations.
+A launch serves G jobs of the same width, up to four. Tiles have R rows and C columns. The program that finishes last
+adds up the shares of its columns, in a fixed order, so results are deterministic. Statistics are (G, 2, width): means
+and 1 / deviations.
 """
 
 # mypy: ignore-errors
@@ -31,11 +32,31 @@ def job_of(rows0, rows1, rows2, G: tl.constexpr, R: tl.constexpr):
 
 
 @triton.jit
-def store_share(partial, first, second, column, width):
-    """Write one share's two rows of column sums."""
+def store_share(partial, first, second, column, width, shares, done, G: tl.constexpr):
+    """Write one share's two rows of column sums; whether all shares of this job and these columns are written now.
+
+    ``done`` counts them.
+    """
     out = partial + tl.program_id(0) * 2 * width + column
     tl.store(out, tl.sum(first, 0), mask=column < width)
     tl.store(out + width, tl.sum(second, 0), mask=column < width)
+    tl.debug_barrier()  # all threads have written before one of them counts
+    done += tl.program_id(0) % G * tl.num_programs(1) + tl.program_id(1)
+    return tl.atomic_add(done, 1, sem="acq_rel") == shares - 1
+
+
+@triton.jit
+def add_shares(partial, column, width, shares, G: tl.constexpr, R: tl.constexpr, C: tl.constexpr):
+    """The two rows of column sums over all shares of this program's job, which other programs wrote."""
+    first = tl.zeros((R, C), tl.float32)
+    second = tl.zeros((R, C), tl.float32)
+    for begin in range(0, shares, R):
+        share = begin + tl.arange(0, R)
+        live = (share < shares)[:, None] & (column < width)[None, :]
+        at = partial + (share * G + tl.program_id(0) % G)[:, None] * 2 * width + column[None, :]
+        first += tl.load(at, mask=live, other=0.0, cache_modifier=".cg")
+        second += tl.load(at + width, mask=live, other=0.0, cache_modifier=".cg")
+    return tl.sum(first, 0), tl.sum(second, 0)
 
 
 @triton.jit
@@ -48,10 +69,15 @@ def origin_of(x, rows, column, width):
 
 @triton.jit
 def statistics(
-    x0, x1, x2, x3, rows0, rows1, rows2, rows3, partial, width, steps,
-    G: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    x0, x1, x2, x3, bias0, bias1, bias2, bias3, mean0, mean1, mean2, mean3, var0, var1, var2, var3,
+    tracked0, tracked1, tracked2, tracked3, rows0, rows1, rows2, rows3, partial, done, stats, width, steps, shares, eps,
+    momentum, G: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    HAS_BIAS: tl.constexpr, RUNNING: tl.constexpr, TRACKED: tl.constexpr,
 ):  # fmt: skip
-    """One share of Σ (x - x₀) and Σ (x - x₀)²."""
+    """Statistics of each column, the running ones (mean and var), and the number of batches they are of (tracked).
+
+    A share is Σ (x - x₀) and Σ (x - x₀)². The bias affects only the running mean.
+    """
     job, share = tl.program_id(0) % G, tl.program_id(0) // G
     x, rows = pick(job, x0, x1, x2, x3, G), pick(job, rows0, rows1, rows2, rows3, G)
     column = tl.program_id(1) * C + tl.arange(0, C)
@@ -65,58 +91,28 @@ def statistics(
         v = tl.where(live, v - origin[None, :], 0.0)
         total += v
         square += v * v
-    store_share(partial, total, square, column, width)
-
-
-@triton.jit
-def add_shares(partial, column, inside, width, shares, G: tl.constexpr, S: tl.constexpr, C: tl.constexpr):
-    """The two rows of column sums over all shares of this program's job."""
-    first = tl.zeros((S, C), tl.float32)
-    second = tl.zeros((S, C), tl.float32)
-    for s0 in range(0, shares, S):
-        share = s0 + tl.arange(0, S)
-        live = (share < shares)[:, None] & inside[None, :]
-        at = partial + (share * G + tl.program_id(1))[:, None] * 2 * width + column[None, :]
-        first += tl.load(at, mask=live, other=0.0)
-        second += tl.load(at + width, mask=live, other=0.0)
-    return tl.sum(first, 0), tl.sum(second, 0)
-
-
-@triton.jit
-def finish_statistics(
-    x0, x1, x2, x3, bias0, bias1, bias2, bias3, mean0, mean1, mean2, mean3, var0, var1, var2, var3,
-    tracked0, tracked1, tracked2, tracked3, rows0, rows1, rows2, rows3, partial, stats, width, shares, eps, momentum,
-    G: tl.constexpr, HAS_BIAS: tl.constexpr, RUNNING: tl.constexpr, TRACKED: tl.constexpr, S: tl.constexpr,
-    C: tl.constexpr,
-):  # fmt: skip
-    """Statistics of each column, the running ones (mean and var), and the number of batches they are of (tracked).
-
-    The bias affects only the running mean.
-    """
-    job = tl.program_id(1)
-    column = tl.program_id(0) * C + tl.arange(0, C)
-    inside = column < width
-    rows = pick(job, rows0, rows1, rows2, rows3, G)
-    total, square = add_shares(partial, column, inside, width, shares, G, S, C)
-    offset = total / rows
-    variance = larger(square / rows - offset * offset, 0.0)
-    centre = origin_of(pick(job, x0, x1, x2, x3, G), rows, column, width) + offset
-    tl.store(stats + job * 2 * width + column, centre, mask=inside)
-    tl.store(stats + (job * 2 + 1) * width + column, 1.0 / tl.sqrt(variance + eps), mask=inside)
-    if RUNNING:
-        if HAS_BIAS:
-            centre += tl.load(pick(job, bias0, bias1, bias2, bias3, G) + column, mask=inside, other=0.0)
-        mean = pick(job, mean0, mean1, mean2, mean3, G) + column
-        old = tl.load(mean, mask=inside, other=0.0)
-        tl.store(mean, old + momentum * (centre - old), mask=inside)
-        var = pick(job, var0, var1, var2, var3, G) + column
-        old = tl.load(var, mask=inside, other=0.0)
-        unbiased = variance * (rows / (rows - 1.0))
-        tl.store(var, old + momentum * (unbiased - old), mask=inside)
-    if TRACKED:
-        first = tl.program_id(0) == 0
-        tracked = pick(job, tracked0, tracked1, tracked2, tracked3, G)
-        tl.store(tracked, tl.load(tracked, mask=first) + 1, mask=first)
+    if store_share(partial, total, square, column, width, shares, done, G):
+        inside = column < width
+        sum1, sum2 = add_shares(partial, column, width, shares, G, R, C)
+        offset = sum1 / rows
+        variance = larger(sum2 / rows - offset * offset, 0.0)
+        centre = origin + offset
+        tl.store(stats + job * 2 * width + column, centre, mask=inside)
+        tl.store(stats + (job * 2 + 1) * width + column, 1.0 / tl.sqrt(variance + eps), mask=inside)
+        if RUNNING:
+            if HAS_BIAS:
+                centre += tl.load(pick(job, bias0, bias1, bias2, bias3, G) + column, mask=inside, other=0.0)
+            mean = pick(job, mean0, mean1, mean2, mean3, G) + column
+            old = tl.load(mean, mask=inside, other=0.0)
+            tl.store(mean, old + momentum * (centre - old), mask=inside)
+            var = pick(job, var0, var1, var2, var3, G) + column
+            old = tl.load(var, mask=inside, other=0.0)
+            unbiased = variance * (rows / (rows - 1.0))
+            tl.store(var, old + momentum * (unbiased - old), mask=inside)
+        if TRACKED:
+            once = tl.program_id(1) == 0
+            tracked = pick(job, tracked0, tracked1, tracked2, tracked3, G)
+            tl.store(tracked, tl.load(tracked, mask=once) + 1, mask=once)
 
 
 @triton.jit
@@ -170,10 +166,10 @@ def upstream_of(dy, x, at, live, centre, scale, w, b, RELU: tl.constexpr):
 @triton.jit
 def gradient_sums(
     dy0, dy1, dy2, dy3, x0, x1, x2, x3, weight0, weight1, weight2, weight3, beta0, beta1, beta2, beta3,
-    rows0, rows1, rows2, rows3, stats, partial, width, steps,
+    rows0, rows1, rows2, rows3, stats, partial, done, sums, width, steps, shares,
     RELU: tl.constexpr, G: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """One share of Σ g and Σ g z: the gradients at beta and weight."""
+    """Σ g and Σ g z, the gradients at beta and weight, and zeros, (G, 3, width)."""
     job, share = tl.program_id(0) % G, tl.program_id(0) // G
     x, dy = pick(job, x0, x1, x2, x3, G), pick(job, dy0, dy1, dy2, dy3, G)
     weight = pick(job, weight0, weight1, weight2, weight3, G)
@@ -189,19 +185,13 @@ def gradient_sums(
         g, z = upstream_of(dy, x, at, live, centre, scale, w, b, RELU)
         first += g
         second += g * z
-    store_share(partial, first, second, column, width)
-
-
-@triton.jit
-def finish_gradient_sums(partial, sums, width, shares, G: tl.constexpr, S: tl.constexpr, C: tl.constexpr):
-    """Both sums over all shares, and zeros, (G, 3, width)."""
-    column = tl.program_id(0) * C + tl.arange(0, C)
-    inside = column < width
-    first, second = add_shares(partial, column, inside, width, shares, G, S, C)
-    out = sums + tl.program_id(1) * 3 * width + column
-    tl.store(out, first, mask=inside)
-    tl.store(out + width, second, mask=inside)
-    tl.store(out + 2 * width, tl.zeros_like(first), mask=inside)
+    if store_share(partial, first, second, column, width, shares, done, G):
+        inside = column < width
+        sum1, sum2 = add_shares(partial, column, width, shares, G, R, C)
+        out = sums + job * 3 * width + column
+        tl.store(out, sum1, mask=inside)
+        tl.store(out + width, sum2, mask=inside)
+        tl.store(out + 2 * width, tl.zeros_like(sum1), mask=inside)
 
 
 @triton.jit

@@ -21,7 +21,7 @@ from fgnn.runtime.triton_support import why_unavailable
 _aten = torch.ops.aten
 _MOST_BYTES = 1 << 26  # of operands and results that wait
 _MOST_ENTRIES = 1 << 23  # of a sum of two tensors: with more, its work takes longer than a launch
-_MOST_SHARES = 512  # which one program of the kernel adds
+_MOST_SHARES = 1024  # which one program of the kernel adds
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 

@@ -10,13 +10,16 @@ import torch
 from torch import Tensor
 
 from fgnn.graph import EdgeTypes, Incidence, Side
-from fgnn.runtime.triton_support import power_of_two
+from fgnn.nn.backends.triton.tile_sizes import cdiv
+from fgnn.runtime.kernel_launch import constants, launch
+from fgnn.runtime.triton_support import power_of_two, why_unavailable
 
 # Widest row that holds a whole neighbourhood; longer neighbourhoods take several rows.
 _WIDEST = 64
 # From this many edges or nodes on, indices are int64.
 _INT32 = 2**31 - 1
 _WIDTHS = (4, 8, 16, 32)
+_ROWS = 256  # that one program describes
 # Rows of destinations with the same number of edges that are kept for other groups of the same sizes: how many, for how
 # many groups.
 _MOST_ROWS, _MOST_KEPT = 1 << 18, 64
@@ -141,7 +144,7 @@ def _make(incidence: Incidence, towards: Side, per_edge: bool) -> Layout:
         ptr, whole = incidence.factor_ptr if edge is None else incidence.var_ptr, False
         width, rows = _shape_of_rows(ptr, edges, longest is not None)
         ptr = ptr.to(small if rows * width < 2**31 else torch.int64)  # which holds where spare rows would begin
-        table, row_ptr = _rows(ptr, width, rows)
+        table, row_ptr = _rows(ptr, width, rows, longest is not None)
     if longest is None:
         longest = int(ptr.diff().max()) if count else 0
     return Layout(
@@ -217,15 +220,34 @@ def _cost(width: int, rows: float) -> float:
     return rows * (width + 0.6)
 
 
-def _rows(ptr: Tensor, width: int, rows: int) -> tuple[Tensor, Tensor]:
-    """Split each destination's edges into rows of at most ``width``; (4, rows) and (D + 1,). Spare rows are empty."""
+def _rows(ptr: Tensor, width: int, rows: int, bounded: bool = False) -> tuple[Tensor, Tensor]:
+    """Split each destination's edges into rows of at most ``width``; (4, rows) and (D + 1,).
+
+    With ``bounded``, ``rows`` is the number that :func:`_shape_of_rows` found from shapes: a destination's rows then
+    begin where they would if all before it had as many as they can, and some hold no edge. Other spare rows come last.
+    """
     if not rows:
         return ptr.new_zeros(4, 0), torch.zeros_like(ptr)
-    row_ptr = ((ptr.diff(prepend=ptr[:1]) + (width - 1)) // width).cumsum(0, dtype=ptr.dtype)
+    if bounded:  # no sum over destinations
+        spare = torch.arange(0, ptr.numel() * (width - 1), width - 1, device=ptr.device, dtype=ptr.dtype)
+        row_ptr = (ptr + spare) >> (width.bit_length() - 1)
+        if why_unavailable(ptr.device) is None:
+            return _described(ptr.contiguous(), row_ptr, width, rows), row_ptr
+    else:
+        row_ptr = ((ptr.diff(prepend=ptr[:1]) + (width - 1)) // width).cumsum(0, dtype=ptr.dtype)
     row = torch.arange(rows, device=ptr.device, dtype=ptr.dtype)
     destination = torch.searchsorted(row_ptr[1:-1], row, right=True, out_int32=ptr.dtype == torch.int32)
     first, last = ptr.unfold(0, 2, 1)[destination].unbind(1)
     before = (row - row_ptr[destination]) * width
-    start = torch.minimum(first + before, last)  # spare rows begin beyond the last edge
+    start = torch.minimum(first + before, last)  # rows without edges begin beyond the last one
     stop = torch.minimum(start + width, last)
     return torch.stack([destination, start, stop, before]), row_ptr
+
+
+def _described(ptr: Tensor, row_ptr: Tensor, width: int, rows: int) -> Tensor:
+    from fgnn.nn.backends.triton.layout_kernels import describe_rows
+
+    table, count = ptr.new_empty(4, rows), ptr.numel() - 1
+    args = [ptr, row_ptr, table, rows, count, count.bit_length()]
+    launch(describe_rows, (cdiv(rows, _ROWS),), args, constants(W=width, B=_ROWS))
+    return table

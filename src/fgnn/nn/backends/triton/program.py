@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ from fgnn.nn.backends.triton.memory_plan import Lifetime, aligned, plan
 from fgnn.nn.backends.triton.straight_line import (
     ALLOCATE,
     CALL,
+    CHECK,
     FREE,
     INTERPRET,
     RUN,
@@ -23,7 +24,8 @@ from fgnn.nn.backends.triton.straight_line import (
     Whole,
     straight_line,
 )
-from fgnn.nn.backends.triton.tape import Empty, Operation, Place, Step, Tape, contiguous, uses
+from fgnn.nn.backends.triton.tape import Check, Empty, Operation, Place, Step, Tape, contiguous, uses
+from fgnn.runtime.kernel_launch import caller_of
 
 _aten = torch.ops.aten
 # Functions that take half as long to call as the operators they stand for, given nothing but positional arguments.
@@ -33,6 +35,10 @@ _FUNCTIONS = {
     _aten.cat.default: torch.cat, _aten.gather.default: torch.gather,
     _aten._foreach_copy_.default: torch._foreach_copy_, _aten._foreach_zero_.default: torch._foreach_zero_,
 }  # fmt: skip
+
+
+def _nothing() -> None:
+    pass
 
 
 class Program:
@@ -134,7 +140,9 @@ class Program:
         ]  # fmt: skip
 
     def _append(self, step: Step, tape: Tape) -> None:
-        if isinstance(step, Empty):
+        if isinstance(step, Check):
+            self.steps.append((CHECK,))
+        elif isinstance(step, Empty):
             if step.buffer not in self.begins:
                 self.steps.append((ALLOCATE, *step))
         elif isinstance(step, Operation):
@@ -147,8 +155,8 @@ class Program:
                 return
             self.device = kernel.device
             fills = [(slot, place.buffer, place.offset) for slot, place in places]
-            where = (*kernel.grid, binary.function, binary.packed_metadata)
-            self.steps.append((RUN, binary.run, *where, [*step.args, *kernel.rest], fills))
+            run, before = caller_of(binary)
+            self.steps.append((RUN, run, kernel.grid, before, [*step.args, *kernel.rest], fills))
 
     def _shorter(self, step: Operation, tape: Tape) -> tuple[Any, list[Any], dict[str, Any]]:
         """The call, its arguments and options, of a function that is found sooner than an operator if there is one."""
@@ -177,8 +185,11 @@ class Program:
         """Whether the current device is the one that the kernels were compiled for."""
         return self.device < 0 or torch.cuda.current_device() == self.device
 
-    def __call__(self, operands: Sequence[Tensor | None]) -> list[Any] | None:
-        """The results; None for addresses that are not aligned, as the kernels expect, and for another device."""
+    def __call__(self, operands: Sequence[Tensor | None], check: Callable[[], None] = _nothing) -> list[Any] | None:
+        """The results; None for addresses that are not aligned, as the kernels expect, and for another device.
+
+        ``check`` is called where the tape says so; what it raises ends the pass.
+        """
         stream = None
         if self.device >= 0:
             if torch.cuda.current_device() != self.device:
@@ -186,7 +197,7 @@ class Program:
             stream = torch._C._cuda_getCurrentRawStream(self.device)
         if self._function is None:
             self._function = straight_line(self.steps, self._memory, self.results, self.again)
-        return self._function(operands, stream)
+        return self._function(operands, stream, check)
 
 
 def _whole(place: Place, tape: Tape) -> Place | Whole:

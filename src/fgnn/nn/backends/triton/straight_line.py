@@ -15,11 +15,11 @@ from torch import Tensor
 
 from fgnn.nn.backends.triton.tape import Place, places_in
 
-RUN, ALLOCATE, FREE, CALL, INTERPRET = range(5)
+RUN, ALLOCATE, FREE, CALL, INTERPRET, CHECK = range(6)
 # Types whose literals are the same values.
 _LITERAL = (type(None), bool, int, str)
 
-Function = Callable[[Sequence[Tensor | None], int | None], list[Any] | None]
+Function = Callable[[Sequence[Tensor | None], int | None, Callable[[], None]], list[Any] | None]
 
 
 class Whole(int):
@@ -47,7 +47,7 @@ class Memory(NamedTuple):
 def straight_line(
     steps: list[tuple[Any, ...]], memory: Memory, results: Sequence[Any], again: Sequence[tuple[int, int]]
 ) -> Function:
-    """A function of the operands and a stream, with the results, or None for addresses that kernels cannot read.
+    """A function of the operands, a stream and a check: the results, or None for addresses that kernels cannot read.
 
     Args:
         again: Results that are None in ``results``, and which others they are.
@@ -73,13 +73,13 @@ class _Writer:
     def function(self, again: Sequence[tuple[int, int]]) -> Function:
         self._begin()
         for step in self._steps:
-            (self._run, self._allocate, self._free, self._call, self._interpret)[step[0]](*step[1:])
+            (self._run, self._allocate, self._free, self._call, self._interpret, self._check)[step[0]](*step[1:])
         found = ["None" if end is None else self._tensor(end) for end in self._results]
         for slot, first in again:
             self._line(f"r{first} = {found[first]}")
             found[slot] = found[first] = f"r{first}"
         self._line(f"return [{', '.join(found)}]")
-        text = "\n    ".join(["def program(operands, stream):", *self._lines])
+        text = "\n    ".join(["def program(operands, stream, check):", *self._lines])
         exec(compile(text, "<program>", "exec"), self._names)
         function: Function = self._names.pop("program")
         return function
@@ -100,12 +100,12 @@ class _Writer:
                 self._allocate(k, (size // dtype.itemsize,), dtype)
         self._names |= {f"t{k}": x for k, x in enumerate(self._memory.fixed) if x is not None}
 
-    def _run(self, run: Any, x: int, y: int, z: int, function: Any, metadata: Any, args: Any, fills: Any) -> None:
+    def _run(self, run: Any, grid: Iterable[int], before: Iterable[Any], args: Iterable[Any], fills: Any) -> None:
         given = [self._constant(arg) for arg in args]
         for slot, k, offset in fills:
             given[slot] = self._address(k, offset)
-        first = [str(x), str(y), str(z), "stream", self._constant(function), self._constant(metadata)]
-        self._line(f"{self._constant(run)}({', '.join([*first, 'None', 'None', 'None', *given])})")
+        first = [*map(str, grid), "stream", *map(self._constant, before)]
+        self._line(f"{self._constant(run)}({', '.join([*first, *given])})")
 
     def _allocate(self, k: int, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         sizes = ", ".join(map(str, shape)) or "()"  # numbers take less time than a tuple
@@ -130,6 +130,9 @@ class _Writer:
         for slot, place in places:
             given[slot] = f"{self._constant(place)}.within(t{place.buffer})"
         self._line(f"{self._constant(call)}({', '.join(given)})")
+
+    def _check(self) -> None:
+        self._line("check()")
 
     def _tensor(self, x: Any) -> str:
         """An argument or a result, with tensors for their places."""

@@ -71,7 +71,11 @@ class Launch(NamedTuple):
     places: list[tuple[int, Place]]
 
 
-Step = Empty | Operation | Launch
+class Check(NamedTuple):
+    """Where it turns out whether a pass is wanted: what comes before has made nothing but new tensors."""
+
+
+Step = Empty | Operation | Launch | Check
 
 
 class Tape(TorchDispatchMode):
@@ -219,6 +223,8 @@ class Tape(TorchDispatchMode):
 
 def uses(step: Step) -> set[int]:
     """The buffers that a step makes, reads or writes."""
+    if isinstance(step, Check):
+        return set()
     if isinstance(step, Empty):
         return {step.buffer}
     if isinstance(step, Launch):
