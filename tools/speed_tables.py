@@ -154,13 +154,12 @@ def _training(result: dict[str, Any]) -> str:
 def _step(result: dict[str, Any]) -> str:
     about = (
         "Forward, loss, backward and Adam of the paper's networks in a plain loop: bf16 autocast on a GPU, float32 on "
-        "a CPU. *Recorded* is `fgnn.nn.record(network)`."
+        "a CPU. *Recorded* is `fgnn.nn.record(network)`. A step as called includes the wait for its end; in a loop only "
+        "the last one is waited for."
     )
-    rows = [
-        (name, number(row["called_ms"]), number(row["device_ms"]) or "–", number(row["launches"]) or "–")
-        for name, row in result["steps"].items()
-    ]
-    text = [about, "", *_table(("step", "ms as called", "ms on the device", "launches"), rows)]
+    keys = ("called_ms", "loop_ms", "device_ms", "launches")
+    rows = [(name, *(number(row[key]) or "–" for key in keys)) for name, row in result["steps"].items()]
+    text = [about, "", *_table(("step", "ms as called", "in a loop", "ms on the device", "launches"), rows)]
     if start := result.get("compile"):
         text += ["", f"`torch.compile` starts in {number(start['start_s'])} s and makes {start['graphs']} graph."]
     return "\n".join(text)

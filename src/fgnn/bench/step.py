@@ -61,9 +61,9 @@ def run(
             result["compile"] = _compile(notation, batches, here, seed, repeats)
             rows |= {f"MAP, {batch:,} chains, compiled": row for batch, row in result["compile"].pop("steps").items()}
     if not quiet:
-        head = ("step", "called ms", "device ms", "launches", "first s")
+        head = ("step", "called ms", "in a loop", "device ms", "launches", "first s")
         cells = [
-            (name, *(number(row[key]) for key in ("called_ms", "device_ms", "launches", "first_s")))
+            (name, *(number(row[key]) for key in ("called_ms", "loop_ms", "device_ms", "launches", "first_s")))
             for name, row in rows.items()
         ]
         show("Training steps as called", head, cells)
@@ -151,7 +151,10 @@ def _compile(notation: str, batches: tuple[int, ...], device: torch.device, seed
 
 
 def _measure(step: Step, device: torch.device, repeats: int) -> dict[str, float | None]:
-    """Median milliseconds of a step as called; on a GPU also those of its kernels alone, and how often it launches."""
+    """Median milliseconds of a step as called, with a wait at its end; of one in a loop that waits at its end alone.
+
+    On a GPU also those of its kernels alone, and how often it launches.
+    """
     start = synchronised_time(device)
     step()
     row: dict[str, float | None] = {"first_s": synchronised_time(device) - start}
@@ -161,6 +164,10 @@ def _measure(step: Step, device: torch.device, repeats: int) -> dict[str, float 
         step()
         times.append(1e3 * (synchronised_time(device) - start))
     row["called_ms"] = median(times[4:])
+    start = synchronised_time(device)
+    for _ in range(repeats):
+        step()
+    row["loop_ms"] = 1e3 * (synchronised_time(device) - start) / repeats
     row["device_ms"], row["launches"] = _on_device(step, device) if device.type == "cuda" else (None, None)
     return row
 
