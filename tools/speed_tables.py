@@ -158,7 +158,7 @@ def _step(result: dict[str, Any]) -> str:
         "the last one is waited for."
     )
     keys = ("called_ms", "loop_ms", "device_ms", "launches")
-    rows = [(name, *(number(row[key]) or "–" for key in keys)) for name, row in result["steps"].items()]
+    rows = [(name, *(number(row.get(key)) or "–" for key in keys)) for name, row in result["steps"].items()]
     text = [about, "", *_table(("step", "ms as called", "in a loop", "ms on the device", "launches"), rows)]
     if start := result.get("compile"):
         text += ["", f"`torch.compile` starts in {number(start['start_s'])} s and makes {start['graphs']} graph."]
