@@ -154,8 +154,9 @@ def _training(result: dict[str, Any]) -> str:
 def _step(result: dict[str, Any]) -> str:
     about = (
         "Forward, loss, backward and Adam of the paper's networks in a plain loop: bf16 autocast on a GPU, float32 on "
-        "a CPU. *Recorded* is `fgnn.nn.record(network)`. A step as called includes the wait for its end; in a loop only "
-        "the last one is waited for."
+        "a CPU. *Recorded* is `fgnn.nn.record(network)`, *one thread* "
+        "`torch.autograd.set_multithreading_enabled(False)`. A step as called includes the wait for its end; in a loop "
+        "only the last one is waited for."
     )
     keys = ("called_ms", "loop_ms", "device_ms", "launches")
     rows = [(name, *(number(row.get(key)) or "–" for key in keys)) for name, row in result["steps"].items()]

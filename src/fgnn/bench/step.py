@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from statistics import median
 from typing import Any
 
@@ -19,6 +20,7 @@ from fgnn.runtime.environment import environment
 from fgnn.runtime.progress import Stages
 
 _LENGTH, _WINDOW = 30, 8  # the paper's chains
+_ONE_THREAD = "eager, one thread"  # without torch's thread for backward
 Step = Callable[[], Tensor]
 
 
@@ -45,16 +47,17 @@ def run(
     here = pick_device(device)
     rows: dict[str, dict[str, Any]] = {}
     with Stages("bench step", quiet=quiet) as stage:
-        for batch in batches:
-            for form in ("eager", "recorded") if here.type == "cuda" else ("eager",):
-                stage(f"{batch:,} chains, {form}")
-                rows[f"MAP, {batch:,} chains, {form}"] = _measure(
-                    _chains(notation, batch, here, seed, form), here, repeats
-                )
-        if points:
-            for form in ("eager", "recorded") if here.type == "cuda" else ("eager",):
-                stage(f"8 clouds of {points:,} points, {form}")
-                rows[f"points, 8 x {points:,}, {form}"] = _measure(_points(points, here, seed, form), here, repeats)
+        forms = ("eager", _ONE_THREAD, "recorded") if here.type == "cuda" else ("eager",)
+        for batch, form in product(batches, forms):
+            stage(f"{batch:,} chains, {form}")
+            with torch.autograd.set_multithreading_enabled(form != _ONE_THREAD):
+                row = _measure(_chains(notation, batch, here, seed, form), here, repeats)
+            rows[f"MAP, {batch:,} chains, {form}"] = row
+        for form in forms if points else ():
+            stage(f"8 clouds of {points:,} points, {form}")
+            with torch.autograd.set_multithreading_enabled(form != _ONE_THREAD):
+                row = _measure(_points(points, here, seed, form), here, repeats)
+            rows[f"points, 8 x {points:,}, {form}"] = row
         result: dict[str, Any] = {"benchmark": "step", "environment": environment(here), "seed": seed, "steps": rows}
         if compiled:
             stage("torch.compile")

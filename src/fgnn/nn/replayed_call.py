@@ -271,7 +271,7 @@ def _programs(
         parts = {k: (one, place.offset) for k, place in zip(kept, places, strict=True) if not place.buffer}
         slots += [one, *[k for k, place in zip(kept, places, strict=True) if place.buffer]]
     slots += [len(forward.buffers) + k for k, there in enumerate(given) if there]
-    return first, _program(backward, grads, None, parts, slots)
+    return first, _program(backward, grads, None, parts, slots, True)
 
 
 class _Replay(torch.autograd.Function):

@@ -17,6 +17,7 @@ from fgnn.nn import build, record, use_backend
 from fgnn.nn.backends.triton.program import Program
 from fgnn.nn.backends.triton.replay import Programs, replayed
 from fgnn.nn.backends.triton.straight_line import RUN
+from fgnn.nn.backends.triton.tape import Tape
 from fgnn.runtime.kernel_launch import launch
 from fgnn.runtime.triton_support import why_unavailable
 from tests.nn.graphs import features, uniform_graph
@@ -150,6 +151,20 @@ def test_what_is_only_kept_comes_as_one_tensor() -> None:
         for one, other in zip([y, *kept], make(x), strict=True):
             assert other is not None
             assert torch.equal(one, other)
+
+
+def test_small_results_may_be_views_of_one_tensor() -> None:
+    kernel = _Product()
+    x = torch.randn(1 << 17)
+    with Tape([x]) as tape:
+        small = [product(kernel, x[:n], x[:n]) for n in (5, 7)]
+        large, other = product(kernel, x, x), x[:3] * 2.0
+    (a, b, c, d) = Program(tape, [*small, large, other], joint_small=True)([x]) or []
+    assert a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+    assert len({y.untyped_storage().data_ptr() for y in (a, c, d)}) == 3  # what an operation makes is its own
+    assert b.data_ptr() % 16 == 0
+    for one, wanted in ((a, x[:5] ** 2), (b, x[:7] ** 2), (c, x**2), (d, 2 * x[:3])):
+        assert torch.equal(one, wanted)
 
 
 @pytest.mark.parametrize("what", ["reads a value", "overlaps", "transposes"])

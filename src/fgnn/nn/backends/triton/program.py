@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, cast
 
@@ -36,6 +36,8 @@ _FUNCTIONS = {
     _aten._foreach_copy_.default: torch._foreach_copy_, _aten._foreach_zero_.default: torch._foreach_zero_,
 }  # fmt: skip
 
+_SMALL = 1 << 18  # bytes
+
 
 def _nothing() -> None:
     pass
@@ -54,6 +56,8 @@ class Program:
             ``together``.
         parts: Operands of the tape that are parts of others now: of which, and at which byte.
         slots: The numbers of the operands that a call gives; by default all of the tape's.
+        joint_small: Small results that the pass allocates are views of one tensor. To allocate takes longer than a
+            view.
 
     Attributes:
         together: Where those results are: in that tensor (buffer 0), or in one that follows it.
@@ -63,6 +67,7 @@ class Program:
     def __init__(
         self, tape: Tape, results: Sequence[Tensor | Place | None], joint_from: int | None = None,
         parts: Mapping[int, tuple[int, int]] | None = None, slots: Sequence[int] | None = None,
+        joint_small: bool = False,
     ) -> None:  # fmt: skip
         ends = [tape.place(x) if isinstance(x, Tensor) else x for x in results]
         made = tape.made
@@ -77,6 +82,8 @@ class Program:
             alone = [end for end in ends[joint_from:] if end and end.buffer not in self.begins]
             ends = [*ends[:joint_from], *alone]
         escape = {end.buffer for end in ends if end is not None}
+        if joint_small:
+            self._place_jointly([k for k, size in tape.allocated.items() if k in escape and size <= _SMALL], tape)
         used = _lives(tape.steps)
         lives = [
             Lifetime(k, size, *used[k]) for k, size in tape.allocated.items() if k not in escape | self.begins.keys()
@@ -129,15 +136,18 @@ class Program:
         joined = [end.buffer for end in last if end.buffer in tape.allocated.keys() - before]
         if len(joined) < 2 or len(last) < len(ends) - joint_from:
             return None
-        for buffer in dict.fromkeys(joined):
-            self.begins[buffer] = len(tape.buffers) + 1, self.sizes[1]
-            self.sizes[1] += aligned(tape.allocated[buffer])
+        self._place_jointly(dict.fromkeys(joined), tape)
         others = count(1)
         return [
             self._moved(end)._replace(buffer=0) if end.buffer in self.begins
             else end._replace(buffer=next(others), offset=0)
             for end in last
         ]  # fmt: skip
+
+    def _place_jointly(self, buffers: Iterable[int], tape: Tape) -> None:
+        for buffer in buffers:
+            self.begins[buffer] = len(tape.buffers) + 1, self.sizes[1]
+            self.sizes[1] += aligned(tape.allocated[buffer])
 
     def _append(self, step: Step, tape: Tape) -> None:
         if isinstance(step, Check):
