@@ -108,7 +108,7 @@ def test_text_in_a_step_stays_text(tmp_path: Path) -> None:
     steps = [(CALL, call, [place, *given], {"option": text}, [1])]
     memory = Memory(torch.device("cpu"), [0], [None, None, None, None], [torch.float32, None, None, None], [0, 0])
     x = torch.ones(2)
-    (found,) = straight_line(steps, memory, [Whole(1)], [])([x], None) or []
+    (found,) = straight_line(steps, memory, [Whole(1)], [])([x], None, lambda: None) or []
     assert torch.equal(found, x)
     assert seen == [*given, text]
     assert not mark.exists()
