@@ -278,6 +278,67 @@ def test_a_change_of_the_module_is_noticed(often: Layers, device: str, change: s
     assert len(seen) == 8 * change.startswith("hook")
 
 
+def test_a_pass_that_was_refused_is_not_begun_again(
+    often: Layers, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Program] = []
+    real = Program.__call__
+
+    def noted(self: Program, *operands: Any) -> Any:
+        begun.append(self)
+        return real(self, *operands)
+
+    often(points(device, 0))
+    often.first.register_forward_hook(lambda *_: None)
+    monkeypatch.setattr(Program, "__call__", noted)
+    for seed in range(5):
+        often(points(device, seed))
+    (call,) = often.__dict__["launches"]._calls.values()
+    assert begun.count(call._forward) == 1
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_memory_that_is_gone_is_not_read(often: Layers, device: str, moved: bool) -> None:
+    """What holds parameters may be freed and allocated again elsewhere, as sharded training does."""
+    other = plain(often)
+    storage = often.first.weight.untyped_storage()
+    before, size = often.first.weight.detach().clone(), storage.nbytes()
+    if moved:
+        storage.resize_(0)
+        kept = torch.empty(size, dtype=torch.uint8, device=device)  # takes its place
+        storage.resize_(size)
+        with torch.no_grad():
+            often.first.weight.copy_(before)
+        del kept
+    for seed in range(4):
+        x = points(device, seed)
+        torch.testing.assert_close(often(x)[0], other(x)[0])
+
+
+def test_changes_are_noticed_after_a_call_whose_results_were_not_all_used(net: Layers, device: str) -> None:
+    for seed in range(5):
+        net(points(device, seed))[0].sum().backward()
+    net.first.weight = nn.Parameter(2 * net.first.weight.detach())
+    for seed in range(4):
+        y, more, _ = net(points(device, seed))
+        (y.sum() + more["hidden"].sum()).backward()
+    (call,) = net.__dict__["launches"]._calls.values()  # a new one
+    assert any(p is net.first.weight for p in call._parameters)
+
+
+def test_a_change_of_one_gradient_is_none_of_the_others(often: Layers, device: str) -> None:
+    y, more, _ = often(points(device, 0))
+    parameters = [*often.first.parameters(), *often.second.parameters()]
+    first, *others = torch.autograd.grad(y.sum() + more["hidden"].sum(), parameters)
+    weight = torch.ones_like(others[0], requires_grad=True)
+    loss = (others[0] * weight).sum()
+    first.mul_(2.0)
+    first += 0.1 * parameters[0]  # also where gradients of gradients are kept
+    loss.backward()
+    assert weight.grad is not None
+    assert torch.equal(weight.grad, others[0])
+
+
 def test_parameters_that_change_before_backward_are_refused(often: Layers, device: str) -> None:
     loss = often(points(device, 0))[0].sum()
     with torch.no_grad():

@@ -12,7 +12,7 @@ _HOOKS = itemgetter("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "
 _TABLES = itemgetter("_parameters", "_buffers", "_modules")
 _SWITCHES = ("training", "launches", "recorder", "forward")
 _NUMBERS = (bool, int, float, str)
-_MEMORY = (Tensor.data_ptr, Tensor.stride, attrgetter("shape"), attrgetter("requires_grad"))
+_FORM = (Tensor.stride, attrgetter("shape"), attrgetter("requires_grad"))
 
 
 class ModuleState:
@@ -30,15 +30,19 @@ class ModuleState:
         ]
         plain = all(type(x) in (Tensor, nn.Parameter) for x in self.tensors)
         self.devices: set[Any] = {x.device for x in self.tensors} if plain else {None}
-        self._places = self._where()
+        self._addresses, self._forms = list(map(Tensor.data_ptr, self.tensors)), self._form()
         self._readers = []
         for m in modules:
             names = [name for name in m.__dict__ if name not in _SWITCHES and not name.startswith("_")]
             self._readers.append(itemgetter("_parameters", "_modules", *names))  # two or more, so that it gives a tuple
         self._first = self.look(module)
 
-    def _where(self) -> list[Any]:
-        return [list(map(read, self.tensors)) for read in _MEMORY]
+    def _form(self) -> list[Any]:
+        return [list(map(read, self.tensors)) for read in _FORM]
+
+    def in_place(self) -> bool:
+        """Whether parameters and buffers are where they were: others may not be there any more."""
+        return list(map(Tensor.data_ptr, self.tensors)) == self._addresses
 
     def look(self, module: nn.Module) -> list[Any] | None:
         """All that a recording depends on but memory, the mode of every module first; None if there are hooks."""
@@ -68,13 +72,13 @@ class ModuleState:
         if self._first is None or len(found) != len(self._first):
             return False
         count = len(self._readers)
-        return all(map(_same, found[count:], self._first[count:])) and self._where() == self._places
+        return all(map(_same, found[count:], self._first[count:])) and self.in_place() and self._form() == self._forms
 
     def is_as(self, found: list[Any] | None, before: list[Any]) -> bool:
-        """Whether two looks found the same objects, in the same memory; takes less time than :meth:`holds`."""
+        """Whether two looks found the same objects, of the same form; takes less time than :meth:`holds`."""
         if found is None or len(found) != len(before) or not all(map(is_, found, before)):
             return False
-        return self._where() == self._places
+        return self._form() == self._forms
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -110,10 +110,6 @@ class _Recent(NamedTuple):
     state: list[Any]
     call: Call
 
-    def is_like(self, key: Hashable) -> bool:
-        """Whether a call is replayed like it if the module has not changed."""
-        return key == self.key and not _seen_by_others(self.device) and modes(self.device.type) == self.modes
-
 
 class Recorder:
     """The recordings of one module; see :func:`record`. Its length is their number.
@@ -188,11 +184,11 @@ class Recorder:
         except Unknown:
             return NOT_REPLAYED
         recent = self._recent
-        if recent is not None and recent.is_like(key):  # the usual case, which takes less time to find out
+        if recent is not None and self._is_like(recent, key):  # the usual case, which takes less time to find out
             try:
                 found = recent.call(inputs, origin, partial(self._check, origin.module, recent.state))
             except Changed:
-                pass
+                self._recent = None
             else:
                 self._credit += 1
                 return found
@@ -218,6 +214,12 @@ class Recorder:
             self._last = call
             self._recent = _Recent(key, now, device, state, call)
         return call
+
+    def _is_like(self, recent: _Recent, key: Hashable) -> bool:
+        """Whether a call is replayed like the one before if the module has not changed but in memory."""
+        if key != recent.key or self._state is None or _seen_by_others(recent.device):
+            return False
+        return modes(recent.device.type) == recent.modes and self._state.in_place()
 
     def _check(self, module: nn.Module, before: list[Any]) -> None:
         if self._state is None or not self._state.is_as(self._state.look(module), before):

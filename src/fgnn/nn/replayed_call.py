@@ -85,6 +85,7 @@ class ReplayedCall:
     def __call__(self, inputs: Sequence[Tensor], origin: Origin, check: Callable[[], None] = unchanged) -> Any:
         """The results for other inputs of the same shapes; ``NOT_REPLAYED`` if the module has to compute them."""
         if not (self._all_used and self._fits):
+            check()
             return NOT_REPLAYED
         placed = [x if x.is_contiguous() and not x.data_ptr() % ALIGNED else _placed(x) for x in inputs]
         found: list[Any]

@@ -116,7 +116,8 @@ def caller_of(binary: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     code = getattr(type(run).__call__, "__code__", None)
     if code is None or code.co_varnames[: code.co_argcount] != _LAUNCHER_TAKES:
         return run, (binary.function, *given)
-    if run.global_scratch_size or run.profile_scratch_size or not isinstance(run.launch, BuiltinFunctionType):
+    scratch = run.global_scratch_size or getattr(run, "profile_scratch_size", True)
+    if scratch or not isinstance(run.launch, BuiltinFunctionType):
         return run, (binary.function, *given)
     return run.launch, (binary.function, run.launch_cooperative_grid, run.launch_pdl, None, None, *given)
 

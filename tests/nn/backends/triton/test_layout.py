@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fgnn.graph import EdgeTypes, FactorGroup, Hints, Incidence, Side
 from fgnn.nn.backends.triton.layout import Layout, _rows, _shape_of_rows, layout_of
+from fgnn.runtime.kernel_launch import local
 from fgnn.runtime.triton_support import why_unavailable
 
 SIDES: tuple[Side, Side] = ("factor", "variable")
@@ -100,6 +101,18 @@ def test_the_kernel_describes_rows_as_torch_does(
     plain, same = _rows(ptr, width, rows, True)
     assert torch.equal(table, plain)
     assert torch.equal(row_ptr, same)
+
+
+def test_rows_are_described_where_launches_are_only_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layout that is made then is kept, and read by later launches."""
+    ptr = torch.tensor([0, 3, 3, 9], dtype=torch.int32)
+    width, rows = _shape_of_rows(ptr, 9, True)
+    without = _rows(ptr, width, rows, True)
+    monkeypatch.setattr("fgnn.nn.backends.triton.layout._described", lambda *_: pytest.fail("not written"))
+    monkeypatch.setattr("fgnn.nn.backends.triton.layout.why_unavailable", lambda device: None)
+    monkeypatch.setattr(local, "notes", {})
+    for one, other in zip(without, _rows(ptr, width, rows, True), strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("side", SIDES)

@@ -56,8 +56,8 @@ class Program:
             ``together``.
         parts: Operands of the tape that are parts of others now: of which, and at which byte.
         slots: The numbers of the operands that a call gives; by default all of the tape's.
-        joint_small: Small results that the pass allocates are views of one tensor. To allocate takes longer than a
-            view.
+        joint_small: Small results that the pass allocates share memory, which takes less time to allocate. A change in
+            place of one is none of the others.
 
     Attributes:
         together: Where those results are: in that tensor (buffer 0), or in one that follows it.
@@ -106,7 +106,7 @@ class Program:
         self.alone = self._in_shape()
         several = {buffer for buffer, _ in (parts or {}).values()}
         dtypes = [None if x is None or k in several else x.dtype for k, x in enumerate(tape.buffers)]
-        self._memory = Memory(self.where, self.slots, self.fixed, [*dtypes, None, None], self.sizes)
+        self._memory = Memory(self.where, self.slots, self.fixed, [*dtypes, None, None], self.sizes, joint_small)
         self._function: Function | None = None  # written at the first call
 
     def _in_shape(self) -> set[int]:

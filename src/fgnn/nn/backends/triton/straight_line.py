@@ -35,6 +35,7 @@ class Memory(NamedTuple):
         fixed: Those that are the same at every call, others None.
         dtypes: By number; None where it is not known.
         sizes: The bytes of the last two, which are allocated at once: the temporary tensors and the joint results.
+        own_versions: Whether results that are parts of others count changes in place each for itself.
     """
 
     device: torch.device
@@ -42,6 +43,7 @@ class Memory(NamedTuple):
     fixed: Sequence[Tensor | None]
     dtypes: Sequence[torch.dtype | None]
     sizes: Sequence[int]
+    own_versions: bool = False
 
 
 def straight_line(
@@ -74,7 +76,8 @@ class _Writer:
         self._begin()
         for step in self._steps:
             (self._run, self._allocate, self._free, self._call, self._interpret, self._check)[step[0]](*step[1:])
-        found = ["None" if end is None else self._tensor(end) for end in self._results]
+        alone = ".data" if self._memory.own_versions else ""
+        found = ["None" if end is None else self._tensor(end) + alone * isinstance(end, Place) for end in self._results]
         for slot, first in again:
             self._line(f"r{first} = {found[first]}")
             found[slot] = found[first] = f"r{first}"
