@@ -216,7 +216,10 @@ class Recorder:
         return call
 
     def _is_like(self, recent: _Recent, key: Hashable) -> bool:
-        """Whether a call is replayed like the one before if the module has not changed but in memory."""
+        """Whether the recording of the call before serves this one too, if the module has not changed.
+
+        That takes long to find out, so that it is left to the recording; what launches read must be where it was.
+        """
         if key != recent.key or self._state is None or _seen_by_others(recent.device):
             return False
         return modes(recent.device.type) == recent.modes and self._state.in_place()

@@ -80,8 +80,9 @@ class _BatchNormRelu(torch.autograd.Function):
             *four(xs), *four(biases), *four(means), *four(variances), *four(counts), *one.rows, one.partial, one.done,
             stats, one.width, one.steps, one.shares, norm.eps, norm.momentum,
         ]  # fmt: skip
-        there = [each[0] is not None for each in (biases, means, counts)]
-        options = one.options(**dict(zip(("HAS_BIAS", "RUNNING", "TRACKED"), there, strict=True)))
+        options = one.options(
+            HAS_BIAS=biases[0] is not None, RUNNING=means[0] is not None, TRACKED=counts[0] is not None
+        )
         launch(kernels.statistics, one.by_share, args, options)
         ys = [torch.empty_like(x) for x in xs]
         args = [*four(xs), *four(weights), *four(betas), *four(residuals), *four(ys), *one.rows, stats, one.width]
